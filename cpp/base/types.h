@@ -1,0 +1,66 @@
+// The vocabulary of every layer: element types, reduction operators, operation kinds.
+//
+// The numeric values travel on the wire and cross the C ABI: they never change their meaning.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace horoscale {
+
+enum class DataType : uint8_t {
+  kUint8 = 0,
+  kInt8 = 1,
+  kUint16 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat16 = 6,
+  kBfloat16 = 7,
+  kFloat32 = 8,
+  kFloat64 = 9,
+  kBool = 10,
+  kComplex64 = 11,
+  kComplex128 = 12,
+};
+inline constexpr int kNumDataTypes = 13;
+
+// Size of one element in bytes.
+size_t SizeOf(DataType dtype);
+std::string_view Name(DataType dtype);
+bool IsFloating(DataType dtype);
+bool IsComplex(DataType dtype);
+
+// The values are Horovod's public constants.
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5,
+};
+inline constexpr int kNumReduceOps = 6;
+std::string_view Name(ReduceOp op);
+
+enum class OpKind : uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kAlltoall = 3,
+  kReducescatter = 4,
+  kBarrier = 5,
+  kJoin = 6,
+  kAddProcessSet = 7,
+  kRemoveProcessSet = 8,
+};
+inline constexpr int kNumOpKinds = 9;
+std::string_view Name(OpKind kind);
+
+// Whether members may bring different first dimensions (they are exchanged with the data).
+constexpr bool HasFreeFirstDimension(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+}
+
+}  // namespace horoscale

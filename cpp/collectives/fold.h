@@ -1,0 +1,36 @@
+// Fold: the arithmetic of every reduction.
+//
+//     dst[i] = finish(…op(op(pre(srcs[0][i]), pre(srcs[1][i])), …))
+//
+// The left fold runs in the accumulator type: float32 for float16, bfloat16 and float32, float64 for
+// float64, the complex type, the integer type (wrapping). pre() multiplies by the prescale factor;
+// finish() divides by the divisor (Average), multiplies by the postscale factor and rounds once.
+// Scale factors act in float32 for float16, bfloat16 and float32, in float64 for all others; integers
+// are converted back (towards zero, saturating). Integer Average divides towards zero. bool: Sum and
+// Max are or, Product and Min are and. NaN spreads through Min and Max.
+//
+// The kernel is chosen once per process for the CPU at hand (AVX-512, AVX2, NEON or plain); all give
+// the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "collectives/collective.h"
+
+namespace horoscale {
+
+// Whether the reduction is defined: Average of bool, Min and Max of complex, and Adasum are not.
+Status CheckReduction(const Reduction& reduction);
+
+// dst may be one of the srcs; otherwise they don't overlap. No alignment is needed. count in elements.
+void Fold(const Reduction& reduction, std::byte* dst, std::span<const std::byte* const> srcs,
+          int64_t count);
+
+// The name of the kernel family in use ("avx512", "avx2", "neon", "plain").
+std::string_view FoldKernelName();
+
+}  // namespace horoscale

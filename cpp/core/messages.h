@@ -1,0 +1,74 @@
+// The three messages of the control plane, as values. codec.h gives their bytes.
+//
+//   Report     member → coordinator of a set   "these are ready at my place"
+//   PlanEntry  coordinator → every member      "execute this next", in one agreed order
+//   Goodbye    rank → rank, once per link      "I leave, and this is why"
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "core/request.h"
+
+namespace horoscale {
+
+// An unnamed operation that hits the cache: its slot gives the signature, its index the key.
+struct UnnamedHit {
+  uint32_t slot = 0;
+  uint64_t index = 0;
+  bool operator==(const UnnamedHit&) const = default;
+};
+
+struct Report {
+  // The last plan entry this member has applied: lets the coordinator give retired slots again.
+  uint64_t applied_sequence = 0;
+  std::vector<uint32_t> hits;            // slots of named requests; a bitmap on the wire if denser
+  std::vector<UnnamedHit> unnamed_hits;
+  std::vector<Request> requests;         // first time, or changed
+  bool join = false;                     // after everything else in this report
+  bool operator==(const Report&) const = default;
+};
+
+// One unit, or a part of one, inside a plan entry.
+struct PlanItem {
+  std::optional<uint32_t> slot;          // cached unit, or the slot that `request` takes from now on
+  std::optional<Request> request;        // the unit in full where it is not in the cache yet
+  uint64_t index = 0;                    // key of an unnamed unit that is referred to by slot
+  // The part: all of the unit, or `count` elements from `begin` of one of its tensors.
+  bool whole = true;
+  uint32_t tensor = 0;
+  int64_t begin = 0;
+  int64_t count = 0;
+  bool operator==(const PlanItem&) const = default;
+};
+
+struct PlanEntry {
+  enum class Type : uint8_t {
+    kExecute = 0,   // run `items` as one fused operation
+    kFail = 1,      // items[0] is in error on every member: `failure`
+    kAllJoined = 2, // every rank has joined; `last_joined` was the last one
+  };
+  uint64_t sequence = 0;                 // 1, 2, 3, … in each set
+  Type type = Type::kExecute;
+  std::vector<uint32_t> retired_slots;   // forgotten by every member before the items are looked at
+  std::vector<uint32_t> absent;          // member indices that have joined: they take no part
+  std::vector<PlanItem> items;
+  // kFail. Code is kMismatch or kInvalidArgument.
+  int failure_code = 0;
+  std::string failure_message;
+  int last_joined = -1;                  // global rank
+  bool operator==(const PlanEntry&) const = default;
+};
+
+struct Goodbye {
+  bool clean = true;       // false: `cause` says what went wrong first
+  int code = 0;            // StatusCode of the cause
+  std::string message;
+  std::vector<int> ranks;  // the ranks that caused it
+  bool operator==(const Goodbye&) const = default;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,56 @@
+// What one rank asks for: the unit that is negotiated, cached and scheduled.
+//
+// A grouped operation is one Request with several tensors: it is negotiated in one piece, which is
+// what makes it all-or-nothing. An ungrouped operation is a group of one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace horoscale {
+
+struct TensorSpec {
+  DataType dtype = DataType::kFloat32;
+  // For kinds with HasFreeFirstDimension() shape[0] is kFreeDimension.
+  std::vector<int64_t> shape;
+
+  int64_t NumElements() const;  // a free dimension counts as 1
+  bool operator==(const TensorSpec&) const = default;
+};
+inline constexpr int64_t kFreeDimension = -1;
+inline constexpr int kDeviceCpu = -1;
+
+// Everything that the members of a set must agree on. Two requests of one key with different
+// signatures are a mismatch, reported to every member with what each rank said.
+struct Signature {
+  OpKind kind = OpKind::kAllreduce;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int root = -1;             // global rank; broadcast only
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool on_device = false;    // CUDA tensors (all of a request are, or none)
+  std::vector<TensorSpec> tensors;
+  std::vector<int> ranks;    // add_process_set: sorted global ranks
+  int target_set = -1;       // remove_process_set: the set's id
+
+  int64_t TotalBytes() const;
+  bool operator==(const Signature&) const = default;
+};
+
+struct Request {
+  // The key within a process set is the name, or, for an unnamed operation (empty name), the
+  // position of the call among the unnamed calls of the set.
+  std::string name;
+  uint64_t index = 0;  // 0 for named requests, otherwise counts from 1
+  int priority = 0;    // higher is more urgent; the coordinator's own counts
+  Signature signature;
+
+  // How messages and the timeline call it: the name, or "allreduce.unnamed.7".
+  std::string DisplayName() const;
+  bool operator==(const Request&) const = default;
+};
+
+}  // namespace horoscale

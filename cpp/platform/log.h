@@ -1,0 +1,17 @@
+// Logging to standard error: "[rank 2] warning: text", one write per line, filtered by level.
+#pragma once
+
+#include <string_view>
+
+namespace horoscale {
+
+enum class LogLevel : int { kTrace = 0, kDebug, kInfo, kWarning, kError, kFatal, kOff };
+
+// Process-wide; set when the runtime starts. rank -1 leaves the prefix out.
+void ConfigureLog(LogLevel level, bool show_time, int rank);
+bool LogEnabled(LogLevel level);
+
+// Thread-safe. Control characters in the text (tensor names come from users) are escaped.
+void Log(LogLevel level, std::string_view text);
+
+}  // namespace horoscale

@@ -1,0 +1,61 @@
+// Exchange: the data plane of one process set, as rounds of chunks.
+//
+// In every round each member may publish one chunk and read the chunks of the others. All members
+// execute the same operations in the same order, so round numbers agree without being sent. A chunk
+// lives in memory of the transport: the sender writes into Reserve()d space, the readers read from
+// where Peek() points; over shared memory the bytes are copied once by the sender and never again.
+//
+//     round        r            r+1          r+2       …
+//     bank     r % banks    (r+1) % banks              a bank is written again only after all
+//                                                      members have released its last round
+//
+// Rules. Nothing blocks: a call that would wait returns null, and the caller yields and asks again.
+// A member publishes rounds in increasing order and may leave rounds out. It releases rounds in
+// increasing order and leaves none out for ever: Release(r) covers every round up to r. Only the
+// engine's owner calls an Exchange; it needs no lock. When a member is lost, nothing more comes: the
+// runtime notices and drops the operation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace horoscale {
+
+class Exchange {
+ public:
+  // The bytes of a chunk that one reader will look at. A transport that has to move bytes moves only
+  // these.
+  struct Extent {
+    size_t offset = 0;
+    size_t bytes = 0;
+  };
+
+  virtual ~Exchange() = default;
+
+  virtual uint32_t size() const = 0;         // members
+  virtual uint32_t self() const = 0;         // own index
+  virtual size_t chunk_bytes() const = 0;    // capacity of a chunk, a multiple of 4096
+  virtual uint32_t banks() const = 0;        // rounds that can be outstanding, at least 4
+
+  // Space for this member's chunk of the round, 64-byte aligned; null while some member has not
+  // released round - banks() yet (or the peers' memory is not known yet).
+  virtual std::byte* Reserve(uint64_t round) = 0;
+
+  // Makes the chunk visible. extents[m] is what member m reads of it (its own entry is ignored); an
+  // empty span means that every member reads the first `bytes` of it.
+  virtual void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents = {}) = 0;
+
+  // The chunk that member m published in the round; null until it is there. Only the extent that m
+  // gave for this member may be read.
+  virtual const std::byte* Peek(uint64_t round, uint32_t member) = 0;
+
+  // This member will not look at chunks of rounds <= round again.
+  virtual void Release(uint64_t round) = 0;
+
+  // The first round that no operation has used yet. An operation takes its rounds from here when it
+  // starts and moves it when it ends.
+  uint64_t next_round = 0;
+};
+
+}  // namespace horoscale

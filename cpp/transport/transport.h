@@ -1,0 +1,110 @@
+// Transport: how the ranks of a job reach each other. One implementation per folder beside this file,
+// with the same file names in each, and one conformance suite (tests/cpp/conformance).
+//
+// Two planes. Control: frames, reliable and in order per pair of ranks. Data: an Exchange per process
+// set. They don't share flow control: a set that stalls blocks neither the control plane nor another
+// set. A transport is driven by one thread at a time (the engine's owner); only Wake() may be called
+// by any thread. Nothing here blocks except Sleep().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/exchange.h"
+
+namespace horoscale {
+
+// A process set as the wire knows it. Ids are used again, incarnations never: a late frame of a
+// removed set can't meet its successor.
+struct ChannelId {
+  uint32_t process_set = 0;
+  uint32_t incarnation = 0;
+  bool operator==(const ChannelId&) const = default;
+};
+
+enum class FrameKind : uint16_t {
+  kReport = 1,     // core/messages.h: Report
+  kPlan = 2,       // PlanEntry
+  kGoodbye = 3,    // Goodbye; the last frame of a link
+  kBank = 16,      // transports' own, never delivered: where a member's chunks live
+};
+
+struct FrameHeader {
+  FrameKind kind = FrameKind::kReport;
+  ChannelId channel;
+};
+
+// Receives what Poll() finds. Called only from inside Poll().
+class TransportSink {
+ public:
+  virtual ~TransportSink() = default;
+  virtual void OnFrame(int from_rank, const FrameHeader& header,
+                       std::span<const std::byte> payload) = 0;
+  // The rank can't be reached any more, said once, after its last frame has been delivered. `reason`
+  // says how it was seen ("its process ended", "connection reset").
+  virtual void OnRankLost(int rank, const Status& reason) = 0;
+};
+
+struct TransportCounters {
+  uint64_t control_frames_sent = 0;
+  uint64_t control_frames_received = 0;
+  uint64_t control_bytes_sent = 0;
+  uint64_t socket_frames_sent = 0;  // of the above, those that took a system call
+  uint64_t data_bytes_sent = 0;     // published chunks
+  uint64_t doorbells_rung = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Sends a frame to another rank. Never blocks: what the link can't take now is kept and sent by
+  // later calls of Poll(). Frames to a lost rank are dropped.
+  virtual void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload) = 0;
+
+  // Delivers what has come, sends what was kept. Returns whether anything moved.
+  virtual bool Poll(TransportSink& sink) = 0;
+
+  // Opens the data plane of a set. `ranks` are its members' global ranks, sorted, and hold rank().
+  // Local: the others need not have called it yet. Destroying the Exchange gives its memory back.
+  virtual Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) = 0;
+
+  // Going to sleep is two calls, so that no wake-up is lost: Arm() makes peers ring from now on; the
+  // caller then polls once more everything that it waits for and, if there is still nothing, calls
+  // Sleep(), which returns when a peer rings, Wake() is called, a rank is lost or the time is over.
+  // Disarm() ends it in both cases.
+  virtual void Arm() = 0;
+  virtual void Sleep(double seconds) = 0;
+  virtual void Disarm() = 0;
+
+  // Sleeps without being armed: only Wake(), the loss of a rank or the time end it.
+  virtual void Park(double seconds) = 0;
+
+  // Ends Sleep() or Park() of this transport, now or at its next call. Any thread; async-signal-safe.
+  virtual void Wake() = 0;
+
+  // Memory that every rank of the host can reach, for tensors that are reduced in place. Any thread.
+  virtual Result<std::byte*> AllocateShared(size_t bytes) = 0;
+  virtual void FreeShared(std::byte* memory) = 0;
+
+  // Where `rank` sees what is at [memory, memory + bytes) here, as an offset that peers understand;
+  // -1 if it is not (all) memory from AllocateShared().
+  virtual int64_t SharedOffset(const std::byte* memory, size_t bytes) const = 0;
+  // The memory of a member's shared offset in this process; null if it can't be reached.
+  virtual std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const = 0;
+
+  virtual TransportCounters counters() const = 0;
+
+  // Sends `last_frame` (a Goodbye) on every link, as far as that goes without waiting longer than
+  // `seconds`, and closes all of them.
+  virtual void Close(std::span<const std::byte> last_frame, double seconds) = 0;
+};
+
+}  // namespace horoscale
