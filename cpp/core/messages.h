@@ -63,8 +63,17 @@ struct PlanEntry {
   bool operator==(const PlanEntry&) const = default;
 };
 
+// How far a rank got in one set before it left: what it has executed, the others can finish without it.
+struct ExecutedUpTo {
+  uint32_t process_set = 0;
+  uint32_t incarnation = 0;
+  uint64_t sequence = 0;
+  bool operator==(const ExecutedUpTo&) const = default;
+};
+
 struct Goodbye {
-  bool clean = true;       // false: `cause` says what went wrong first
+  bool clean = true;       // false: code, message and ranks say what went wrong first
+  std::vector<ExecutedUpTo> executed;  // sets whose plan has begun
   int code = 0;            // StatusCode of the cause
   std::string message;
   std::vector<int> ranks;  // the ranks that caused it

@@ -30,6 +30,7 @@ enum class FrameKind : uint16_t {
   kReport = 1,     // core/messages.h: Report
   kPlan = 2,       // PlanEntry
   kGoodbye = 3,    // Goodbye; the last frame of a link
+  kPoison = 4,     // Goodbye: the sender has given up an operation of this set half-way
   kBank = 16,      // transports' own, never delivered: where a member's chunks live
 };
 
