@@ -73,6 +73,10 @@ class Transport {
   // Delivers what has come, sends what was kept. Returns whether anything moved.
   virtual bool Poll(TransportSink& sink) = 0;
 
+  // Whether frames are kept that a link could not take yet: the engine goes on polling until they are
+  // sent, although nothing of its own is pending.
+  virtual bool HasUnsent() const = 0;
+
   // Opens the data plane of a set. `ranks` are its members' global ranks, sorted, and hold rank().
   // Local: the others need not have called it yet. Destroying the Exchange gives its memory back.
   virtual Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) = 0;
@@ -85,10 +89,7 @@ class Transport {
   virtual void Sleep(double seconds) = 0;
   virtual void Disarm() = 0;
 
-  // Sleeps without being armed: only Wake(), the loss of a rank or the time end it.
-  virtual void Park(double seconds) = 0;
-
-  // Ends Sleep() or Park() of this transport, now or at its next call. Any thread; async-signal-safe.
+  // Ends Sleep(), now or at its next call. Any thread; async-signal-safe.
   virtual void Wake() = 0;
 
   // Memory that every rank of the host can reach, for tensors that are reduced in place. Any thread.
