@@ -1,0 +1,146 @@
+# The tasks of the project. `make help` lists them.
+#
+# Everything Python lives in .venv, everything compiled for tests in build/: nothing is installed into the
+# system. A target that is up to date does nothing, so each can be called again at any time.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BUILD  ?= build
+JOBS   ?= $(shell nproc)
+
+BIN   := $(VENV)/bin
+CMAKE := $(BIN)/cmake
+CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
+
+CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DHOROSCALE_BUILD_TESTS=ON
+# Release with assertions: what the tests run is what users run, plus its own checks.
+RELEASE   = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -UNDEBUG"
+CLANG    := $(or $(shell command -v clang++-14),$(shell command -v clang++))
+SANITIZED = -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) \
+            -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1"
+
+# What the installed package is made from.
+SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find cmake cpp horoscale -type f \
+             -not -name '*.pyc' -not -name '*.so')
+CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
+
+FUZZ_SECONDS ?= 10
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz models lint \
+        python-single python-parallel python-integration clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---------------------------------------------------------------- the two commands of the README
+
+demo: $(VENV)/.demo  ## train a small network on 2 ranks; sets up everything it needs
+	@echo "== horoscalerun -np 2 python examples/torch_digits.py"
+	@$(BIN)/horoscalerun -np 2 $(BIN)/python examples/torch_digits.py
+
+test:  ## all tests, in the order of CI
+	@bash .ci/run stages
+
+# ---------------------------------------------------------------- for a quick answer while working
+
+check: lint $(BUILD)/release/.built $(VENV)/.test  ## formats, types, unit tests, simulator: under 2 minutes
+	$(CTEST) --test-dir $(BUILD)/release -LE slow
+	$(BIN)/python -m pytest -q tests/python/single
+
+lint: $(VENV)/.test  ## clang-format, ruff and mypy
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cc' '*.h' '*.c')
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.demo  ## allreduce beside Gloo and MPICH
+	$(BIN)/python benchmarks/allreduce.py --peers gloo,mpich --peer-venv $(VENV)-mpich
+
+docs: $(VENV)/.test  ## write the documents that are generated from the code
+	$(BIN)/python docs/generate_configuration.py
+
+# ---------------------------------------------------------------- the stages of CI
+
+python: $(VENV)/.test  ## install the package and what its tests need into .venv
+
+build: $(VENV)/.test $(BUILD)/release/.built  ## compile everything, tests included
+
+cpp-test: $(BUILD)/release/.built  ## C++ tests, compiled by the system's compiler
+	$(CTEST) --test-dir $(BUILD)/release
+
+sanitize: asan tsan  ## C++ tests under the sanitizers
+
+asan: $(BUILD)/asan/.built  ## … Address and UndefinedBehavior
+	$(CTEST) --test-dir $(BUILD)/asan
+
+tsan: $(BUILD)/tsan/.built  ## … Thread, with ranks as threads
+	$(CTEST) --test-dir $(BUILD)/tsan
+
+fuzz: $(BUILD)/asan/.built  ## every decoder's fuzzer for FUZZ_SECONDS (10)
+	@set -e; for fuzzer in $(BUILD)/asan/tests/cpp/*_fuzzer; do \
+	  echo "== $$fuzzer"; \
+	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1; \
+	done
+
+models:  ## the protocols that sleep, model-checked by spin
+	@set -e; for model in $(abspath $(wildcard tests/models/*.pml)); do \
+	  folder=$(BUILD)/models/$$(basename $$model .pml); mkdir -p $$folder; cd $$folder; \
+	  spin -a $$model; $(CC) -O2 -w -o pan pan.c; ./pan -m1000000 | tee pan.log; \
+	  grep -q 'errors: 0$$' pan.log; cd $(CURDIR); \
+	done
+
+python-single: $(VENV)/.test  ## Python tests that need one process
+	$(BIN)/python -m pytest tests/python/single
+
+python-parallel: $(VENV)/.test  ## Python tests over several ranks
+	$(BIN)/python -m pytest tests/python/parallel
+
+python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmarks
+	$(BIN)/python -m pytest tests/python/integration
+
+clean:  ## remove what was built, and .venv
+	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-openmpi
+
+# ---------------------------------------------------------------- how things come about
+#
+# A stamp in .venv stands for an installation: .tools (what builds and checks), .test (the package with
+# everything that its tests need), .demo (the package with what the demo needs).
+
+$(VENV)/.venv:
+	@echo "== virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "horoscale needs Python 3.10 or newer")'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/.venv
+	@echo "== tools that build and check"
+	@$(BIN)/python -m pip install -q cmake ninja
+	@touch $@
+
+$(VENV)/.demo: $(SOURCES) | $(VENV)/.venv
+	@echo "== horoscale and PyTorch (a few minutes the first time)"
+	@$(BIN)/python -m pip install -q '.[demo]'
+	@touch $@
+
+$(VENV)/.test: $(SOURCES) | $(VENV)/.tools
+	@echo "== horoscale and what its tests need (a few minutes the first time)"
+	@$(BIN)/python -m pip install -q '.[demo,test]'
+	@touch $@ $(VENV)/.demo
+
+$(BUILD)/release/.built: $(CPP_SOURCES) | $(VENV)/.tools
+	$(CONFIGURE) $(RELEASE) -B $(@D)
+	$(CMAKE) --build $(@D) -j $(JOBS)
+	@touch $@
+
+# The fuzzers share the instrumented code with the tests, so that it is compiled once.
+$(BUILD)/asan/.built: $(CPP_SOURCES) | $(VENV)/.tools
+	$(CONFIGURE) $(SANITIZED) -B $(@D) -DHOROSCALE_BUILD_FUZZERS=ON \
+	    -DHOROSCALE_SANITIZE=address,undefined,fuzzer-no-link
+	$(CMAKE) --build $(@D) -j $(JOBS)
+	@touch $@
+
+$(BUILD)/tsan/.built: $(CPP_SOURCES) | $(VENV)/.tools
+	$(CONFIGURE) $(SANITIZED) -B $(@D) -DHOROSCALE_SANITIZE=thread
+	$(CMAKE) --build $(@D) -j $(JOBS)
+	@touch $@
