@@ -1,11 +1,17 @@
 // Logging to standard error: "[rank 2] warning: text", one write per line, filtered by level.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 namespace horoscale {
 
 enum class LogLevel : int { kTrace = 0, kDebug, kInfo, kWarning, kError, kFatal, kOff };
+
+// "trace", "debug", "info", "warning", "error", "fatal", "off".
+std::string_view LogLevelName(LogLevel level);
+// The level of a name, in any case.
+std::optional<LogLevel> ParseLogLevel(std::string_view name);
 
 // Process-wide; set when the runtime starts. rank -1 leaves the prefix out.
 void ConfigureLog(LogLevel level, bool show_time, int rank);

@@ -1,0 +1,25 @@
+// Deadline: the point in monotonic time at which a wait gives up.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "platform/clock.h"
+
+namespace horoscale {
+
+class Deadline {
+ public:
+  static Deadline After(double seconds) { return Deadline(MonotonicSeconds() + seconds); }
+  static Deadline Never() { return Deadline(std::numeric_limits<double>::infinity()); }
+
+  double SecondsLeft() const { return std::max(0.0, at_ - MonotonicSeconds()); }
+  bool Passed() const { return MonotonicSeconds() >= at_; }
+  double at() const { return at_; }
+
+ private:
+  explicit Deadline(double at) : at_(at) {}
+  double at_;  // as MonotonicSeconds()
+};
+
+}  // namespace horoscale

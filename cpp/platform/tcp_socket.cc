@@ -1,0 +1,182 @@
+#include "platform/tcp_socket.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "platform/wait.h"
+
+namespace horoscale {
+namespace {
+
+constexpr double kRetrySeconds = 0.02;
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
+
+// "host:port", with brackets around an IPv6 address.
+std::string JoinHostPort(const std::string& host, const std::string& port) {
+  return host.find(':') == std::string::npos ? host + ":" + port : "[" + host + "]:" + port;
+}
+
+Result<AddressList> Resolve(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error == EAI_SYSTEM) return Status::System("resolving host '" + host + "'", errno);
+  if (error != 0) {
+    return Status(StatusCode::kSystem, "resolving host '" + host + "': " + gai_strerror(error));
+  }
+  return AddressList(list);
+}
+
+std::string Describe(const sockaddr* address, socklen_t length) {
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (getnameinfo(address, length, host, sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  return JoinHostPort(host, port);
+}
+
+void SetOption(int fd, int level, int option, int value) {
+  setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+UniqueFd OpenSocket(const addrinfo& address) {
+  return UniqueFd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                         address.ai_protocol));
+}
+
+Result<UniqueFd> ListenOn(const addrinfo& address) {
+  UniqueFd fd = OpenSocket(address);
+  if (!fd.valid()) return Status::System("socket", errno);
+  SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.ai_family == AF_INET6) SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (bind(fd.get(), address.ai_addr, address.ai_addrlen) < 0) return Status::System("bind", errno);
+  if (listen(fd.get(), SOMAXCONN) < 0) return Status::System("listen", errno);
+  return fd;
+}
+
+Result<uint16_t> LocalPort(int fd) {
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) < 0) {
+    return Status::System("getsockname", errno);
+  }
+  return ntohs(local.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(local).sin6_port
+                                           : reinterpret_cast<sockaddr_in&>(local).sin_port);
+}
+
+// The kernel connects a socket to itself if it happens to choose, on loopback, the port that it is
+// told to reach and nobody listens there. Asking again and again makes that likely.
+bool IsConnectedToItself(int fd) {
+  sockaddr_storage local{};
+  sockaddr_storage remote{};
+  socklen_t local_length = sizeof(local);
+  socklen_t remote_length = sizeof(remote);
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&local), &local_length) == 0 &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&remote), &remote_length) == 0 &&
+         local_length == remote_length && memcmp(&local, &remote, local_length) == 0;
+}
+
+Result<ByteStream> ConnectTo(const addrinfo& address, const Deadline& deadline) {
+  const std::string peer = Describe(address.ai_addr, address.ai_addrlen);
+  UniqueFd fd = OpenSocket(address);
+  if (!fd.valid()) return Status::System("socket", errno);
+  int error = connect(fd.get(), address.ai_addr, address.ai_addrlen) < 0 ? errno : 0;
+  // After EINTR too the connection goes on being made.
+  if (error == EINPROGRESS || error == EINTR) {
+    Status waited = WaitForDescriptor(fd.get(), POLLOUT, deadline);
+    if (waited.code() == StatusCode::kTimeout) {
+      return Status::Timeout("no answer from " + peer);
+    }
+    HS_RETURN_IF_ERROR(waited);
+    socklen_t length = sizeof(error);
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  if (error == 0 && IsConnectedToItself(fd.get())) error = ECONNREFUSED;
+  if (error != 0) return Status::System(peer, error);
+  SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  return ByteStream(std::move(fd), peer);
+}
+
+Result<ByteStream> TryEveryAddress(const std::string& host, uint16_t port,
+                                   const Deadline& deadline) {
+  const Result<AddressList> addresses = Resolve(host, port);
+  if (!addresses.ok()) return addresses.status();
+  Status last = Status::Internal("no address");
+  for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
+    Result<ByteStream> stream = ConnectTo(*address, deadline);
+    if (stream.ok()) return stream;
+    last = stream.status();
+  }
+  return last;
+}
+
+}  // namespace
+
+Result<TcpListener> TcpListener::Create(const std::string& host, uint16_t port) {
+  const Result<AddressList> addresses = Resolve(host, port);
+  if (!addresses.ok()) return addresses.status();
+  Status last = Status::Internal("no address");
+  for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
+    Result<UniqueFd> fd = ListenOn(*address);
+    if (fd.ok()) {
+      const Result<uint16_t> actual = LocalPort(fd->get());
+      if (!actual.ok()) return actual.status();
+      return TcpListener(fd.TakeValue(), *actual);
+    }
+    last = fd.status();
+  }
+  return Status(last.code(),
+                "listening on " + JoinHostPort(host, std::to_string(port)) + ": " + last.message());
+}
+
+Result<ByteStream> TcpListener::Accept(const Deadline& deadline) {
+  while (true) {
+    sockaddr_storage remote{};
+    socklen_t length = sizeof(remote);
+    auto* address = reinterpret_cast<sockaddr*>(&remote);
+    UniqueFd fd(accept4(fd_.get(), address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid()) {
+      SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+      return ByteStream(std::move(fd), Describe(address, length));
+    }
+    if (errno == EAGAIN) {
+      HS_RETURN_IF_ERROR(WaitForDescriptor(fd_.get(), POLLIN, deadline));
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return Status::System("accept", errno);
+    }
+  }
+}
+
+Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,
+                              WhenRefused when_refused) {
+  while (true) {
+    Result<ByteStream> stream = TryEveryAddress(host, port, deadline);
+    if (stream.ok()) return stream;
+    if (when_refused == WhenRefused::kFail || deadline.Passed()) {
+      return Status(stream.status().code(), "connecting to " +
+                                                JoinHostPort(host, std::to_string(port)) + ": " +
+                                                stream.status().message());
+    }
+    const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline.SecondsLeft()));
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace horoscale

@@ -1,0 +1,40 @@
+// TCP sockets, IPv4 and IPv6. Their streams send at once (TCP_NODELAY).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "platform/byte_stream.h"
+#include "platform/deadline.h"
+#include "platform/unique_fd.h"
+
+namespace horoscale {
+
+class TcpListener {
+ public:
+  // `host` is a name or an address of this machine ("0.0.0.0" and "::" are all of them); port 0
+  // takes any that is free.
+  static Result<TcpListener> Create(const std::string& host, uint16_t port);
+
+  uint16_t port() const { return port_; }
+  int fd() const { return fd_.get(); }
+
+  Result<ByteStream> Accept(const Deadline& deadline);
+
+ private:
+  TcpListener(UniqueFd fd, uint16_t port) : fd_(std::move(fd)), port_(port) {}
+  UniqueFd fd_;
+  uint16_t port_;
+};
+
+enum class WhenRefused {
+  kFail,
+  kRetry,  // until the deadline: the server, or its name, may not be there yet
+};
+
+// Tries every address of the host. The deadline doesn't bound the resolution of the name.
+Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,
+                              WhenRefused when_refused = WhenRefused::kFail);
+
+}  // namespace horoscale
