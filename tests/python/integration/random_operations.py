@@ -1,0 +1,224 @@
+"""Random collectives with the result that they must have, to the last bit, computed by numpy.
+
+Every rank draws the same operations from the same generator, with the inputs of all ranks, so that each
+can work out every result by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import horoscale.numpy as hvd
+
+INTEGERS = ("uint8", "int8", "uint16", "int16", "int32", "int64")
+FLOATS = ("float16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+ALL_TYPES = (*INTEGERS, *FLOATS, *COMPLEX, "bool")
+TYPES_OF_OP = {
+    hvd.Sum: ALL_TYPES,
+    hvd.Product: ALL_TYPES,
+    hvd.Average: (*INTEGERS, *FLOATS, *COMPLEX),
+    hvd.Min: (*INTEGERS, *FLOATS, "bool"),
+    hvd.Max: (*INTEGERS, *FLOATS, "bool"),
+}
+FOLD: dict[int, np.ufunc] = {
+    hvd.Sum: np.add,
+    hvd.Average: np.add,
+    hvd.Product: np.multiply,
+    hvd.Min: np.minimum,
+    hvd.Max: np.maximum,
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One collective: how a rank starts it, and what it must return there."""
+
+    description: str
+    start: Callable[[int, str | None], Any]  # (rank, name) -> handle
+    expected: Callable[[int], list[np.ndarray]]
+
+    def check(self, rank: int, result: Any) -> None:
+        """Raises AssertionError unless `result` is what this rank must get."""
+        arrays = list(result) if isinstance(result, (list, tuple)) else [result]
+        expected = self.expected(rank)
+        assert len(arrays) == len(expected), f"{self.description}: {len(arrays)} results"
+        for got, want in zip(arrays, expected, strict=True):
+            assert got.dtype == want.dtype, f"{self.description}: {got.dtype}, not {want.dtype}"
+            assert got.shape == want.shape, f"{self.description}: {got.shape}, not {want.shape}"
+            if not np.array_equal(got, want, equal_nan=got.dtype.kind in "fc"):
+                at = np.flatnonzero(got.ravel() != want.ravel())
+                raise AssertionError(
+                    f"{self.description}: {len(at)} of {got.size} elements differ, the first at {at[0]}: "
+                    f"{got.ravel()[at[0]]!r}, not {want.ravel()[at[0]]!r}"
+                )
+
+
+def draw(rng: np.random.Generator, size: int) -> Operation:
+    """Draws an operation over `size` ranks."""
+    kinds: list[Callable[[np.random.Generator, int], Operation]]
+    kinds = [_allreduce, _allreduce, _allgather, _broadcast, _alltoall, _reducescatter]
+    return kinds[rng.integers(len(kinds))](rng, size)
+
+
+def reduced(
+    inputs: Sequence[np.ndarray], op: int, prescale: float = 1.0, postscale: float = 1.0
+) -> np.ndarray:
+    """The left fold over the ranks in the accumulator type, rounded once."""
+    dtype = inputs[0].dtype
+    with np.errstate(all="ignore"):
+        terms = [_scaled(x.astype(_accumulator(dtype)), prescale) for x in inputs]
+        total = np.asarray(functools.reduce(FOLD[op], terms))
+        if op == hvd.Average:
+            total = _divided(total, len(inputs))
+        return np.asarray(_scaled(total, postscale).astype(dtype))
+
+
+def _accumulator(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
+    return array if factor == 1.0 else array * array.dtype.type(factor)
+
+
+def _divided(total: np.ndarray, divisor: int) -> np.ndarray:
+    if total.dtype.kind in "iu":  # towards zero
+        return (total - np.fmod(total, total.dtype.type(divisor))) // total.dtype.type(divisor)
+    return np.asarray(total / total.real.dtype.type(divisor))
+
+
+def _values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    kind = np.dtype(dtype).kind
+    if kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+    if kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if kind == "c":  # small whole numbers: exact, whichever way a complex product is computed
+        return (rng.integers(-4, 5, shape) + 1j * rng.integers(-4, 5, shape)).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _shape(rng: np.random.Generator, min_dims: int = 0) -> tuple[int, ...]:
+    """Mostly small, sometimes empty or 0-d, now and then larger than a chunk of the transport."""
+    chance = rng.random()
+    if chance < 0.05:
+        return () if min_dims == 0 else (0,)
+    if chance < 0.1:
+        return (0, 3)
+    rows = int(2 ** rng.uniform(0, 19 if chance > 0.97 else 13))
+    return (rows,) if chance < 0.6 else (rows, int(rng.integers(1, 6)))
+
+
+def _of_ranks(
+    rng: np.random.Generator, dtype: str, shapes: Sequence[tuple[int, ...]]
+) -> list[np.ndarray]:
+    return [_values(rng, dtype, shape) for shape in shapes]
+
+
+def _allreduce(rng: np.random.Generator, size: int) -> Operation:
+    op = int(rng.choice(list(TYPES_OF_OP)))
+    count = int(rng.choice([1, 1, 1, 2, 5]))
+    dtypes = [str(rng.choice(TYPES_OF_OP[op])) for _ in range(count)]
+    scales = (1.0, 1.0)
+    if all(dtype in FLOATS for dtype in dtypes) and op in (hvd.Sum, hvd.Average):
+        scales = (float(rng.choice([1.0, 0.5, 1 / 3])), float(rng.choice([1.0, 0.1])))
+    in_place = bool(rng.integers(2))
+    tensors = [_of_ranks(rng, dtype, [_shape(rng)] * size) for dtype in dtypes]
+    factors = {"op": op, "prescale_factor": scales[0], "postscale_factor": scales[1]}
+
+    def start(rank: int, name: str | None) -> Any:
+        own = [tensor[rank].copy() for tensor in tensors]
+        if count == 1:
+            call = hvd.allreduce_async_ if in_place else hvd.allreduce_async
+            return call(own[0], name=name, **factors)
+        group = hvd.grouped_allreduce_async_ if in_place else hvd.grouped_allreduce_async
+        return group(own, name=name, **factors)
+
+    return Operation(
+        f"allreduce of {dtypes} {[t[0].shape for t in tensors]}, {factors}, in place: {in_place}",
+        start,
+        lambda rank: [reduced(tensor, op, *scales) for tensor in tensors],
+    )
+
+
+def _allgather(rng: np.random.Generator, size: int) -> Operation:
+    dtype = str(rng.choice(ALL_TYPES))
+    trailing = _shape(rng, min_dims=1)[1:]
+    count = int(rng.choice([1, 1, 3]))
+    tensors = [
+        _of_ranks(rng, dtype, [(int(rng.integers(0, 300)), *trailing) for _ in range(size)])
+        for _ in range(count)
+    ]
+
+    def start(rank: int, name: str | None) -> Any:
+        own = [tensor[rank] for tensor in tensors]
+        if count == 1:
+            return hvd.allgather_async(own[0], name=name)
+        return hvd.grouped_allgather_async(own, name=name)
+
+    return Operation(
+        f"allgather of {count} {dtype} with rows {[len(x) for x in tensors[0]]} of {trailing}",
+        start,
+        lambda rank: [np.concatenate(tensor) for tensor in tensors],
+    )
+
+
+def _broadcast(rng: np.random.Generator, size: int) -> Operation:
+    dtype, root = str(rng.choice(ALL_TYPES)), int(rng.integers(size))
+    in_place = bool(rng.integers(2))
+    inputs = _of_ranks(rng, dtype, [_shape(rng)] * size)
+
+    def start(rank: int, name: str | None) -> Any:
+        call = hvd.broadcast_async_ if in_place else hvd.broadcast_async
+        return call(inputs[rank].copy(), root_rank=root, name=name)
+
+    return Operation(
+        f"broadcast of {dtype} {inputs[0].shape} from {root}, in place: {in_place}",
+        start,
+        lambda rank: [inputs[root]],
+    )
+
+
+def _alltoall(rng: np.random.Generator, size: int) -> Operation:
+    dtype = str(rng.choice(ALL_TYPES))
+    trailing = _shape(rng, min_dims=1)[1:]
+    splits = rng.integers(0, 100, (size, size)).astype(np.int32)  # [from][to]
+    inputs = _of_ranks(rng, dtype, [(int(row.sum()), *trailing) for row in splits])
+
+    def start(rank: int, name: str | None) -> Any:
+        return hvd.alltoall_async(inputs[rank], splits=splits[rank], name=name)
+
+    def expected(rank: int) -> list[np.ndarray]:
+        first = splits.cumsum(axis=1) - splits
+        parts = [
+            inputs[r][first[r, rank] : first[r, rank] + splits[r, rank]] for r in range(size)
+        ]
+        return [np.concatenate(parts), splits[:, rank]]
+
+    return Operation(f"alltoall of {dtype}, {splits.tolist()} rows of {trailing}", start, expected)
+
+
+def _reducescatter(rng: np.random.Generator, size: int) -> Operation:
+    op = int(rng.choice([hvd.Sum, hvd.Average]))
+    dtype = str(rng.choice(TYPES_OF_OP[op]))
+    count = int(rng.choice([1, 1, 3]))
+    tensors = [_of_ranks(rng, dtype, [_shape(rng, min_dims=1)] * size) for _ in range(count)]
+
+    def start(rank: int, name: str | None) -> Any:
+        own = [tensor[rank] for tensor in tensors]
+        if count == 1:
+            return hvd.reducescatter_async(own[0], op=op, name=name)
+        return hvd.grouped_reducescatter_async(own, op=op, name=name)
+
+    return Operation(
+        f"reducescatter of {count} {dtype} {[t[0].shape for t in tensors]}, op {op}",
+        start,
+        lambda rank: [np.array_split(reduced(tensor, op), size)[rank] for tensor in tensors],
+    )
