@@ -1,0 +1,47 @@
+"""The binding of the C ABI: the one place that loads the library.
+
+Everything here is thin and knows no framework. Addresses, element types and shapes go in; handles,
+memory and exceptions come out.
+"""
+
+from horoscale._core import loader  # first: checks the library before anything uses it
+from horoscale._core.errors import (
+    DuplicateNameError,
+    HorovodInternalError,
+    MismatchError,
+    RankFailedError,
+)
+from horoscale._core.handle import Handle
+from horoscale._core.memory import OwnedBuffer, address_of
+from horoscale._core.runtime import (
+    Runtime,
+    build_info,
+    check_reduction,
+    config_variables,
+    library_version,
+)
+from horoscale._core.store import StoreClient, StoreServer
+from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
+
+__all__ = [
+    "DataType",
+    "DuplicateNameError",
+    "Handle",
+    "HorovodInternalError",
+    "MismatchError",
+    "OpKind",
+    "OwnedBuffer",
+    "RankFailedError",
+    "ReduceOp",
+    "Runtime",
+    "StoreClient",
+    "StoreServer",
+    "TensorArg",
+    "Topology",
+    "address_of",
+    "build_info",
+    "check_reduction",
+    "config_variables",
+    "library_version",
+    "loader",
+]

@@ -1,0 +1,80 @@
+"""The exceptions of the runtime, and the one place that turns a failed call of the C ABI into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from horoscale._core._binding import ffi, lib
+
+
+class HorovodInternalError(RuntimeError):
+    """An operation could not be completed. Its subclasses say why, where a program can act on it."""
+
+
+class MismatchError(HorovodInternalError):
+    """The members of a process set contradict each other about one operation. The job goes on."""
+
+
+class DuplicateNameError(HorovodInternalError):
+    """An operation of the same name is still pending on the same process set."""
+
+
+class RankFailedError(HorovodInternalError):
+    """A rank died or left: every process set that contains it is unusable from now on."""
+
+    def __init__(
+        self, message: str, ranks: Sequence[int] = (), process_set: int = -1, tensor: str = ""
+    ) -> None:
+        """Keep which global ranks failed and which operation of which process set met it."""
+        super().__init__(message, tuple(ranks), process_set, tensor)  # all of it, for pickle
+        self.ranks = tuple(ranks)
+        self.process_set = process_set
+        self.tensor = tensor
+
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0])
+
+
+_CLASSES: dict[int, type[Exception]] = {
+    lib.HS_INVALID_ARGUMENT: ValueError,
+    lib.HS_NOT_INITIALIZED: ValueError,
+    lib.HS_MISMATCH: MismatchError,
+    lib.HS_DUPLICATE_NAME: DuplicateNameError,
+}
+
+
+def last_error(code: int) -> Exception:
+    """Return the exception that describes this thread's last failed call, which gave `code`."""
+    info = lib.hs_error()
+    message = text(info.message)
+    if code == lib.HS_NOT_INITIALIZED:
+        message += " (a process that was forked after hvd.init() takes no part in the job)"
+    if code == lib.HS_RANK_FAILED:
+        ranks = [info.ranks[i] for i in range(info.num_ranks)]
+        return RankFailedError(message, ranks, info.process_set, text(info.tensor))
+    if code in _CLASSES:
+        return _CLASSES[code](message)
+    name = ffi.typeof("hs_code").elements[code].removeprefix("HS_").lower()
+    return HorovodInternalError(f"{message} [{name}]")
+
+
+def check(code: int) -> None:
+    """Raise what a failed call means; do nothing after a call that succeeded."""
+    if code != lib.HS_OK:
+        raise last_error(code)
+
+
+def text(string: object) -> str:
+    """Return a C string as str; null as the empty one."""
+    return "" if string == ffi.NULL else ffi.string(string).decode(errors="replace")
+
+
+def c_string(value: str | None, what: str) -> object:
+    """Return str as a C string, None as null. `what` names it in the error for an embedded NUL."""
+    if value is None:
+        return ffi.NULL
+    encoded = value.encode()
+    if b"\0" in encoded:
+        raise ValueError(f"{what} contains a NUL character: {value!r}")
+    return ffi.new("char[]", encoded)

@@ -1,0 +1,105 @@
+"""Handle: one operation that was enqueued."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+
+from horoscale._core._binding import ffi, lib
+from horoscale._core.errors import check, last_error
+from horoscale._core.memory import OwnedBuffer
+
+# Python runs signal handlers (Ctrl-C) only between two calls of C functions.
+_WAIT_SLICE_SECONDS = 0.2
+
+
+class Handle:
+    """One enqueued operation. One thread at a time may use it."""
+
+    __slots__ = ("__weakref__", "_keep_alive", "_pointer", "_registry")
+
+    def __init__(self, pointer: object, keep_alive: object, registry: InFlight) -> None:
+        """Adopt what hs_enqueue() gave."""
+        self._pointer = ffi.gc(pointer, lib.hs_handle_free)
+        self._keep_alive = keep_alive
+        self._registry = registry
+        registry.add(self)
+
+    def done(self) -> bool:
+        """Tell whether the operation is done, well or not."""
+        return bool(lib.hs_poll(self._pointer))
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the operation is done; raise what went wrong with it.
+
+        Raises TimeoutError when it is not done after `timeout` seconds (None: wait for ever). The
+        calling thread drives the engine meanwhile; other Python threads can run.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            seconds = _WAIT_SLICE_SECONDS
+            if deadline is not None:
+                seconds = min(seconds, max(0.0, deadline - time.monotonic()))
+            code = lib.hs_wait(self._pointer, seconds)
+            if code != lib.HS_TIMEOUT:
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"the operation is not done after {timeout} s")
+        # The exception is made first: releasing memory may call the library again.
+        error = None if code == lib.HS_OK else last_error(code)
+        self._registry.discard(self)
+        self._keep_alive = None
+        if error is not None:
+            raise error
+
+    def output(self, index: int) -> OwnedBuffer:
+        """Take result `index` of an operation whose result the library allocated. Only once."""
+        data = ffi.new("void **")
+        nbytes = ffi.new("size_t *")
+        check(lib.hs_output(self._pointer, index, data, nbytes))
+        return OwnedBuffer.of_output(data[0], nbytes[0])
+
+    def output_rows(self, index: int, members: int) -> list[int]:
+        """Return the rows that each of the set's `members` contributed to output `index`."""
+        rows = ffi.new("int64_t[]", members)
+        check(lib.hs_output_rows(self._pointer, index, rows, members))
+        return list(rows)
+
+    def result(self) -> int:
+        """Return the number that the operation gave (see hs_result in the C header)."""
+        return int(lib.hs_result(self._pointer))
+
+
+class InFlight:
+    """The operations that may not be done: keeps their memory alive when the user drops the handle.
+
+    An operation leaves when it is waited for; one that nobody waits for, when it is found done as
+    later ones come. OrderedDict.popitem() is one step for other threads.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing in flight."""
+        self._handles: OrderedDict[int, Handle] = OrderedDict()
+
+    def add(self, handle: Handle) -> None:
+        """Add an operation and look at two older ones, so that the dropped can't accumulate."""
+        for _ in range(min(2, len(self._handles))):
+            self._reap_oldest()
+        self._handles[id(handle)] = handle
+
+    def discard(self, handle: Handle) -> None:
+        """Forget an operation that is done."""
+        self._handles.pop(id(handle), None)
+
+    def reap(self) -> None:
+        """Forget all operations that are done."""
+        for _ in range(len(self._handles)):
+            self._reap_oldest()
+
+    def _reap_oldest(self) -> None:
+        try:
+            key, oldest = self._handles.popitem(last=False)
+        except KeyError:  # another thread took it
+            return
+        if not oldest.done():
+            self._handles[key] = oldest

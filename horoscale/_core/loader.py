@@ -1,0 +1,18 @@
+"""Loads the compiled binding and with it libhoroscale.so, and checks that the two belong together."""
+
+from __future__ import annotations
+
+from horoscale._core._binding import lib
+
+
+def check_abi(found: int, expected: int) -> None:
+    """Raise ImportError unless the library has the ABI that the binding was compiled for."""
+    if found != expected:
+        raise ImportError(
+            f"libhoroscale.so has ABI version {found}, but horoscale's Python binding was compiled "
+            f"for version {expected}: another build of the library is loaded (LD_LIBRARY_PATH or "
+            "LD_PRELOAD?) or the installation is mixed. Install horoscale again."
+        )
+
+
+check_abi(lib.hs_abi_version(), lib.HS_ABI_VERSION)

@@ -1,0 +1,38 @@
+"""Memory that the library allocated, owned by Python objects and freed with their last reference."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from horoscale._core._binding import ffi, lib
+
+
+class OwnedBuffer:
+    """Memory of the library with a Python owner.
+
+    Everything made from `buffer` (arrays, tensors, memoryviews) keeps the memory alive.
+    """
+
+    __slots__ = ("buffer", "nbytes", "pointer")
+
+    def __init__(self, owner: object, nbytes: int) -> None:
+        """Wrap `owner`, a cffi pointer that frees its memory when it is collected."""
+        self.nbytes = nbytes
+        self.pointer = int(ffi.cast("uintptr_t", owner))
+        self.buffer = ffi.buffer(owner, nbytes)  # keeps the owner alive; writable
+
+    @classmethod
+    def of_output(cls, pointer: object, nbytes: int) -> OwnedBuffer:
+        """Adopt memory that hs_output() gave."""
+        return cls(ffi.gc(ffi.cast("char *", pointer), lib.hs_free), nbytes)
+
+    @classmethod
+    def of_shared(cls, runtime: object, pointer: object, nbytes: int) -> OwnedBuffer:
+        """Adopt memory that hs_shared_alloc() gave. It keeps the runtime from being freed."""
+        free = partial(lib.hs_shared_free, runtime)
+        return cls(ffi.gc(ffi.cast("char *", pointer), free), nbytes)
+
+
+def address_of(buffer: object) -> int:
+    """Return the address of an object with the buffer protocol, which has to outlive its use."""
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(buffer)))

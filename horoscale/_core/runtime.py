@@ -1,0 +1,224 @@
+"""Runtime: this process' part of a job, and the questions that need no job."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+from horoscale._core._binding import ffi, lib
+from horoscale._core.errors import c_string, check, text
+from horoscale._core.handle import Handle, InFlight
+from horoscale._core.memory import OwnedBuffer
+from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
+
+
+class Runtime:
+    """This process' part of a job. Any thread may use it."""
+
+    def __init__(self, pointer: object) -> None:
+        """Adopt what hs_init() gave; users call Runtime.init()."""
+        self._pointer = ffi.gc(pointer, lib.hs_runtime_free)
+        self._in_flight = InFlight()
+        topology = ffi.new("hs_topology *")
+        check(lib.hs_get_topology(self._pointer, topology))
+        self.topology = Topology(
+            rank=topology.rank,
+            size=topology.size,
+            local_rank=topology.local_rank,
+            local_size=topology.local_size,
+            cross_rank=topology.cross_rank,
+            cross_size=topology.cross_size,
+            homogeneous=bool(topology.homogeneous),
+        )
+        _live.add(self)
+
+    @classmethod
+    def init(
+        cls,
+        rank: int | None = None,
+        size: int | None = None,
+        rendezvous: str | None = None,
+        serve_rendezvous: bool | None = None,
+        secret: str | None = None,
+        generation: int = 0,
+    ) -> Runtime:
+        """Join the job and meet its other ranks; what is None comes from the variables.
+
+        Raises ValueError (a variable does not parse) or HorovodInternalError (ranks did not come in
+        time, wrong secret, the system refused).
+        """
+        options = ffi.new("hs_init_options *")
+        strings = c_string(rendezvous, "rendezvous"), c_string(secret, "secret")
+        options.struct_size = ffi.sizeof("hs_init_options")
+        options.rank = -1 if rank is None else rank
+        options.size = -1 if size is None else size
+        options.rendezvous, options.secret = strings
+        options.serve_rendezvous = -1 if serve_rendezvous is None else int(serve_rendezvous)
+        options.generation = generation
+        out = ffi.new("hs_runtime **")
+        check(lib.hs_init(options, out))
+        return cls(out[0])
+
+    def shutdown(self) -> None:
+        """Leave the job: pending operations fail. Does not wait for other ranks."""
+        check(lib.hs_shutdown(self._pointer))
+        self._in_flight.reap()
+
+    def shutdown_failed(self, reason: str) -> None:
+        """Leave the job because this rank failed: the peers' errors will give the reason."""
+        check(lib.hs_shutdown_failed(self._pointer, c_string(reason.replace("\0", ""), "reason")))
+        self._in_flight.reap()
+
+    def enqueue(
+        self,
+        kind: OpKind,
+        *,
+        tensors: Sequence[TensorArg] = (),
+        name: str | None = None,
+        process_set: int = 0,
+        reduce_op: ReduceOp = ReduceOp.SUM,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: Sequence[int] | None = None,
+        ranks: Sequence[int] | None = None,
+        target: int = -1,
+        priority: int = 0,
+        will_wait: bool = False,
+        keep_alive: object = None,
+    ) -> Handle:
+        """Enqueue an operation and return at once; see hs_request in the C header.
+
+        `keep_alive` is held until the operation is done: the owners of the tensors' memory.
+        `will_wait` promises that this thread calls Handle.wait() next. Raises ValueError,
+        DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
+        """
+        name_string = c_string(name, "name")
+        array, shapes = _tensor_array(tensors)
+        request = ffi.new("hs_request *")
+        request.struct_size = _REQUEST_SIZE
+        request.kind = kind
+        request.name = name_string
+        request.process_set = process_set
+        request.tensors = array
+        request.num_tensors = len(tensors)
+        request.reduce_op = reduce_op
+        request.prescale = prescale
+        request.postscale = postscale
+        request.root = root
+        if splits is not None:
+            split_array = ffi.new("int64_t[]", splits)
+            request.splits = split_array
+            request.num_splits = len(splits)
+        if ranks is not None:
+            rank_array = ffi.new("int32_t[]", ranks)
+            request.ranks = rank_array
+            request.num_ranks = len(ranks)
+        request.target = target
+        request.priority = priority
+        request.will_wait = will_wait
+        out = ffi.new("hs_handle **")
+        check(lib.hs_enqueue(self._pointer, request, out))
+        del shapes  # the library copied them
+        return Handle(out[0], keep_alive, self._in_flight)
+
+    def process_sets(self) -> dict[int, list[int]]:
+        """Return the registered process sets: id and sorted global ranks."""
+        ids = _int_list(lambda *room: lib.hs_process_sets(self._pointer, *room))
+        return {
+            set_id: _int_list(
+                lambda *room, i=set_id: lib.hs_process_set_ranks(self._pointer, i, *room)
+            )
+            for set_id in ids
+        }
+
+    def shared_alloc(self, nbytes: int) -> OwnedBuffer:
+        """Allocate memory that the other ranks of the host can reach: zeroed, 64-byte aligned."""
+        out = ffi.new("void **")
+        check(lib.hs_shared_alloc(self._pointer, nbytes, out))
+        return OwnedBuffer.of_shared(self._pointer, out[0], nbytes)
+
+    def timeline_start(self, path: str, mark_cycles: bool = False) -> None:
+        """Write this rank's operations to `path` as Chrome trace JSON from now on."""
+        check(lib.hs_timeline_start(self._pointer, c_string(path, "path"), mark_cycles))
+
+    def timeline_stop(self) -> None:
+        """Finish the file of timeline_start()."""
+        check(lib.hs_timeline_stop(self._pointer))
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the counters and timings of this rank."""
+        out = ffi.new("char **")
+        check(lib.hs_metrics(self._pointer, out))
+        metrics: dict[str, Any] = json.loads(text(ffi.gc(out[0], lib.hs_free)))
+        return metrics
+
+    def _disown(self) -> None:
+        # Freeing would join a thread that a forked child does not have.
+        self._pointer = ffi.gc(self._pointer, None)
+
+
+_REQUEST_SIZE = ffi.sizeof("hs_request")
+_live: WeakSet[Runtime] = WeakSet()
+
+
+def _disown_all() -> None:
+    for runtime in _live:
+        runtime._disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+def _tensor_array(tensors: Sequence[TensorArg]) -> tuple[object, object]:
+    """Return the array of hs_tensor and the memory of the shapes that it points into."""
+    if not tensors:
+        return ffi.NULL, None
+    array = ffi.new("hs_tensor[]", len(tensors))
+    shapes = ffi.new("int64_t[]", [extent for tensor in tensors for extent in tensor.shape])
+    first = 0
+    for c_tensor, tensor in zip(array, tensors, strict=True):
+        setattr(c_tensor, "in", ffi.cast("void *", tensor.in_ptr))  # a keyword of Python
+        c_tensor.out = ffi.cast("void *", tensor.out_ptr)
+        c_tensor.dtype = tensor.dtype
+        c_tensor.num_dims = len(tensor.shape)
+        c_tensor.shape = shapes + first
+        first += len(tensor.shape)
+    return array, shapes
+
+
+def _int_list(query: Any) -> list[int]:
+    """Call a function that fills (values, capacity, count) until the capacity is enough."""
+    capacity = 64
+    while True:
+        values = ffi.new("int32_t[]", capacity)
+        count = ffi.new("int32_t *")
+        check(query(values, capacity, count))
+        if count[0] <= capacity:
+            return list(values[0 : count[0]])
+        capacity = int(count[0])
+
+
+def library_version() -> str:
+    """Return the version of the C++ library."""
+    return text(lib.hs_version())
+
+
+def build_info() -> dict[str, Any]:
+    """Return what this build and this machine offer, or why they don't."""
+    info: dict[str, Any] = json.loads(text(lib.hs_build_info()))
+    return info
+
+
+def config_variables() -> list[dict[str, Any]]:
+    """Return the table of configuration variables: name, type, default, doc."""
+    variables: list[dict[str, Any]] = json.loads(text(lib.hs_config_variables()))
+    return variables
+
+
+def check_reduction(dtype: DataType, op: ReduceOp) -> None:
+    """Raise ValueError if the reduction is not defined for the type (Average of bool)."""
+    check(lib.hs_check_reduction(dtype, op))

@@ -1,0 +1,56 @@
+"""The key-value store through which the ranks of a job find each other."""
+
+from __future__ import annotations
+
+from horoscale._core._binding import ffi, lib
+from horoscale._core.errors import c_string, check
+
+
+class StoreServer:
+    """Serves a job's store in a thread of the library until close() or the last reference."""
+
+    def __init__(self, host: str, port: int, secret: str) -> None:
+        """Listen on host:port (port 0: any free one, see `port`) for clients with the secret."""
+        out = ffi.new("hs_store_server **")
+        bound_port = ffi.new("int32_t *")
+        check(
+            lib.hs_store_serve(
+                c_string(host, "host"), port, c_string(secret, "secret"), out, bound_port
+            )
+        )
+        self._pointer = ffi.gc(out[0], lib.hs_store_server_free)
+        self.port = int(bound_port[0])
+
+    def close(self) -> None:
+        """Stop serving."""
+        ffi.release(self._pointer)
+
+
+class StoreClient:
+    """A connection to a job's store."""
+
+    def __init__(self, host: str, port: int, secret: str, timeout: float = 30.0) -> None:
+        """Connect within `timeout` seconds, or raise HorovodInternalError."""
+        out = ffi.new("hs_store_client **")
+        check(
+            lib.hs_store_connect(
+                c_string(host, "host"), port, c_string(secret, "secret"), timeout, out
+            )
+        )
+        self._pointer = ffi.gc(out[0], lib.hs_store_client_free)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a key, once: ValueError if it has another value already."""
+        check(lib.hs_store_set(self._pointer, c_string(key, "key"), value, len(value)))
+
+    def get(self, key: str, timeout: float) -> bytes:
+        """Wait for a key for at most `timeout` seconds and return its value."""
+        value = ffi.new("void **")
+        nbytes = ffi.new("size_t *")
+        check(lib.hs_store_get(self._pointer, c_string(key, "key"), timeout, value, nbytes))
+        owner = ffi.gc(value[0], lib.hs_free)
+        return bytes(ffi.buffer(owner, nbytes[0]))
+
+    def close(self) -> None:
+        """Close the connection."""
+        ffi.release(self._pointer)

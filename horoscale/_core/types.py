@@ -1,0 +1,74 @@
+"""The vocabulary of the C ABI as Python values: element types, operators, kinds, descriptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from horoscale._core._binding import lib
+
+
+class DataType(IntEnum):
+    """The element types that horoscale can move and reduce."""
+
+    UINT8 = lib.HS_UINT8
+    INT8 = lib.HS_INT8
+    UINT16 = lib.HS_UINT16
+    INT16 = lib.HS_INT16
+    INT32 = lib.HS_INT32
+    INT64 = lib.HS_INT64
+    FLOAT16 = lib.HS_FLOAT16
+    BFLOAT16 = lib.HS_BFLOAT16
+    FLOAT32 = lib.HS_FLOAT32
+    FLOAT64 = lib.HS_FLOAT64
+    BOOL = lib.HS_BOOL
+    COMPLEX64 = lib.HS_COMPLEX64
+    COMPLEX128 = lib.HS_COMPLEX128
+
+
+class ReduceOp(IntEnum):
+    """How the values of the ranks are combined. The numbers are Horovod's public constants."""
+
+    AVERAGE = lib.HS_AVERAGE
+    SUM = lib.HS_SUM
+    ADASUM = lib.HS_ADASUM
+    MIN = lib.HS_MIN
+    MAX = lib.HS_MAX
+    PRODUCT = lib.HS_PRODUCT
+
+
+class OpKind(IntEnum):
+    """What an operation does."""
+
+    ALLREDUCE = lib.HS_ALLREDUCE
+    ALLGATHER = lib.HS_ALLGATHER
+    BROADCAST = lib.HS_BROADCAST
+    ALLTOALL = lib.HS_ALLTOALL
+    REDUCESCATTER = lib.HS_REDUCESCATTER
+    BARRIER = lib.HS_BARRIER
+    JOIN = lib.HS_JOIN
+    ADD_PROCESS_SET = lib.HS_ADD_PROCESS_SET
+    REMOVE_PROCESS_SET = lib.HS_REMOVE_PROCESS_SET
+
+
+class TensorArg(NamedTuple):
+    """One tensor of an operation: addresses of contiguous memory, and what lies there."""
+
+    in_ptr: int
+    out_ptr: int  # may equal in_ptr; 0: the library allocates the result
+    dtype: DataType
+    shape: tuple[int, ...]  # of the input
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where this process stands in its job."""
+
+    rank: int
+    size: int
+    local_rank: int  # among the ranks of this host
+    local_size: int
+    cross_rank: int  # among the ranks with this local rank, one per host
+    cross_size: int
+    homogeneous: bool  # every host has the same number of ranks
