@@ -3,10 +3,11 @@
  * Where the Python package is installed, both come with it:
  *
  *     DIR=$(python -c 'import horoscale; print(horoscale.__path__[0])')
- *     cc -I $DIR/include examples/c_allreduce.c -o c_allreduce -L $DIR/lib -lhoroscale -Wl,-rpath,$DIR/lib
- *     horoscalerun -np 2 ./c_allreduce
+ *     cc -I $DIR/include examples/c_allreduce.c -o c_allreduce -L $DIR/lib -lhoroscale
+ * -Wl,-rpath,$DIR/lib horoscalerun -np 2 ./c_allreduce
  *
- * Every rank contributes its rank + 1 and prints the sum over all ranks; with 2 ranks, in either order:
+ * Every rank contributes its rank + 1 and prints the sum over all ranks; with 2 ranks, in either
+ * order:
  *
  *     rank 0 of 2: the sum is 3
  *     rank 1 of 2: the sum is 3
@@ -19,7 +20,7 @@
 #include "horoscale/horoscale.h"
 
 /* Ends the program with the library's message if a call failed. */
-static void check(hs_code code, const char *what) {
+static void check(hs_code code, const char* what) {
   if (code != HS_OK) {
     fprintf(stderr, "%s: %s\n", what, hs_error()->message);
     exit(1);
@@ -28,10 +29,11 @@ static void check(hs_code code, const char *what) {
 
 int main(void) {
   if (hs_abi_version() != HS_ABI_VERSION) {
-    fprintf(stderr, "horoscale.h has version %d, the library %d\n", HS_ABI_VERSION, hs_abi_version());
+    fprintf(stderr, "horoscale.h has version %d, the library %d\n", HS_ABI_VERSION,
+            hs_abi_version());
     return 1;
   }
-  hs_runtime *runtime = NULL;
+  hs_runtime* runtime = NULL;
   check(hs_init(NULL, &runtime), "hs_init"); /* null: everything from the HOROSCALE_* variables */
 
   hs_topology topology;
@@ -53,7 +55,7 @@ int main(void) {
       .postscale = 1.0,
       .will_wait = 1,
   };
-  hs_handle *handle = NULL;
+  hs_handle* handle = NULL;
   check(hs_enqueue(runtime, &request, &handle), "hs_enqueue");
   check(hs_wait(handle, -1.0), "hs_wait");
   printf("rank %d of %d: the sum is %g\n", topology.rank, topology.size, value);
