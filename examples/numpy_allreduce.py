@@ -1,9 +1,9 @@
-"""Collectives on numpy arrays, without a framework: every rank fits a line to its own part of the data.
+"""Collectives on numpy arrays, without a framework: the ranks fit a line to all their points.
 
     horoscalerun -np 2 python examples/numpy_allreduce.py
 
-The ranks sum up what a least-squares fit needs, so that each gets the line through all points, bit for bit
-the same. Rank 0 prints it, here for 2 ranks; more ranks have more points:
+The ranks sum up what a least-squares fit needs, so that each gets the line through all points,
+bit for bit the same. Rank 0 prints it, here for 2 ranks; more ranks have more points:
 
     2 ranks, 2000 points: y = 3.00 x + 0.50
 """
@@ -26,7 +26,9 @@ def main() -> None:
     design = np.stack([x, np.ones_like(x)], axis=1)
 
     # Two sums in one operation: they are negotiated together and travel in one piece.
-    normal, moment = hvd.grouped_allreduce([design.T @ design, design.T @ y], op=hvd.Sum, name="fit")
+    normal, moment = hvd.grouped_allreduce(
+        [design.T @ design, design.T @ y], op=hvd.Sum, name="fit"
+    )
     line = np.linalg.solve(normal, moment)
 
     lines = hvd.allgather(line[np.newaxis], name="lines")

@@ -1,7 +1,7 @@
 """Random collectives with the result that they must have, to the last bit, computed by numpy.
 
-Every rank draws the same operations from the same generator, with the inputs of all ranks, so that each
-can work out every result by itself.
+Every rank draws the same operations from the same generator, with the inputs of all ranks, so
+that each can work out every result by itself.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Operation:
             if not np.array_equal(got, want, equal_nan=got.dtype.kind in "fc"):
                 at = np.flatnonzero(got.ravel() != want.ravel())
                 raise AssertionError(
-                    f"{self.description}: {len(at)} of {got.size} elements differ, the first at {at[0]}: "
-                    f"{got.ravel()[at[0]]!r}, not {want.ravel()[at[0]]!r}"
+                    f"{self.description}: {len(at)} of {got.size} elements differ, first "
+                    f"{at[0]}: {got.ravel()[at[0]]!r}, not {want.ravel()[at[0]]!r}"
                 )
 
 
@@ -197,9 +197,7 @@ def _alltoall(rng: np.random.Generator, size: int) -> Operation:
 
     def expected(rank: int) -> list[np.ndarray]:
         first = splits.cumsum(axis=1) - splits
-        parts = [
-            inputs[r][first[r, rank] : first[r, rank] + splits[r, rank]] for r in range(size)
-        ]
+        parts = [inputs[r][first[r, rank] : first[r, rank] + splits[r, rank]] for r in range(size)]
         return [np.concatenate(parts), splits[:, rank]]
 
     return Operation(f"alltoall of {dtype}, {splits.tolist()} rows of {trailing}", start, expected)

@@ -1,10 +1,10 @@
 """One rank of a soak: random collectives, submitted in another order on every rank, all checked.
 
-    HOROSCALE_RANK=… HOROSCALE_SIZE=… HOROSCALE_RENDEZVOUS=… python soak.py --seed 7 --iterations 1000
+    horoscalerun -np 4 python soak.py --seed 7 --iterations 1000
 
-An iteration submits a handful of asynchronous operations, named and unnamed, and waits for them in yet
-another order; some end with a barrier or a join. The seed decides everything. A rank that makes no progress
-for a minute ends with the tracebacks of its threads.
+An iteration submits a handful of asynchronous operations, named and unnamed, and waits for them
+in yet another order; some end with a barrier or a join. The seed decides everything. A rank that
+makes no progress for a minute ends with the tracebacks of its threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from random_operations import Operation, draw, reduced
 import horoscale.numpy as hvd
 
 SECONDS_WITHOUT_PROGRESS = 60
-STEADY_NAMES = 40  # names that come again and again, with the operation that they had the first time
+STEADY_NAMES = 40  # names that come again and again, each with its operation
 
 
 class Soak:
