@@ -1,0 +1,124 @@
+"""The rules for arguments that every binding shares. See the package's docstring for a summary."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import cache
+from operator import index
+
+from horoscale import _core
+from horoscale._core import DataType, ReduceOp
+from horoscale.common.job import current_runtime
+from horoscale.common.process_sets import ProcessSet, global_process_set
+
+REDUCESCATTER_OPS = (ReduceOp.AVERAGE, ReduceOp.SUM)
+
+
+def resolve_op(
+    op: int | None, average: bool | None = None, allowed: Iterable[ReduceOp] = tuple(ReduceOp)
+) -> ReduceOp:
+    """Return the operator that `op`, or the deprecated `average`, asks for; Average by default.
+
+    Raises ValueError where both are given or the operator is unknown or not `allowed`, TypeError
+    where an operator came in the place of `average`, NotImplementedError for Adasum.
+    """
+    if average is not None:
+        if op is not None:
+            raise ValueError("give op= or average=, not both: average is the deprecated one")
+        if isinstance(average, ReduceOp):
+            raise TypeError(f"the operator is given by keyword: op={average.name.title()}")
+        warnings.warn(
+            "average= is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
+        )
+        op = ReduceOp.AVERAGE if average else ReduceOp.SUM
+    resolved = ReduceOp.AVERAGE if op is None else ReduceOp(op)
+    if resolved not in allowed:
+        names = " and ".join(one.name.title() for one in allowed)
+        raise ValueError(f"op={resolved.name.title()} is not possible here, only {names}")
+    if resolved is ReduceOp.ADASUM:
+        raise NotImplementedError("op=Adasum is not in this version of horoscale")
+    return resolved
+
+
+@cache
+def check_reduction(dtype: DataType, op: ReduceOp) -> None:
+    """Raise ValueError if the operator is not defined for the type (Average of bool)."""
+    _core.check_reduction(dtype, op)
+
+
+def set_id(process_set: ProcessSet) -> int:
+    """Return the id of a process set that this process may run an operation on.
+
+    Raises ValueError before hvd.init(), where the set is not registered, and on a rank outside it.
+    """
+    own = current_runtime().topology.rank
+    if process_set is global_process_set:
+        return 0
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set= takes a ProcessSet, not {process_set!r}")
+    if process_set.process_set_id is None or process_set.ranks is None:
+        raise ValueError(
+            f"{process_set} is not registered: pass it to hvd.init(process_sets=[...]) or to "
+            "hvd.add_process_set()"
+        )
+    if own not in process_set.ranks:
+        raise ValueError(f"rank {own} does not belong to {process_set}")
+    return process_set.process_set_id
+
+
+def members_of(process_set: ProcessSet) -> list[int]:
+    """Return the sorted global ranks of a registered process set."""
+    current_runtime()
+    assert process_set.ranks is not None
+    return process_set.ranks
+
+
+def check_root(root_rank: int, process_set: ProcessSet) -> int:
+    """Return `root_rank`, a global rank also inside a process set; ValueError if it is outside."""
+    root = index(root_rank)
+    members = members_of(process_set)
+    if root not in members:
+        raise ValueError(f"root_rank={root} is not one of the ranks {members}")
+    return root
+
+
+def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
+    """Return alltoall's splits as a list: how many of the `rows` go to each member.
+
+    Raises ValueError if there is not one for each member, one is negative, or they need more rows.
+    """
+    result = [index(split) for split in splits]
+    members = len(members_of(process_set))
+    if len(result) != members:
+        raise ValueError(f"splits has {len(result)} elements for a process set of {members} ranks")
+    if any(split < 0 for split in result):
+        raise ValueError(f"splits={result} has a negative element")
+    if sum(result) > rows:
+        raise ValueError(f"splits={result} needs {sum(result)} rows, but the tensor has {rows}")
+    return result
+
+
+def check_even_split(rows: int, process_set: ProcessSet) -> None:
+    """Raise ValueError if alltoall can't deal out `rows` evenly."""
+    members = len(members_of(process_set))
+    if rows % members:
+        raise ValueError(
+            f"the {rows} rows can't be dealt out evenly to {members} ranks: give splits="
+        )
+
+
+def check_has_rows(shape: Sequence[int], operation: str) -> None:
+    """Raise ValueError for a 0-d tensor, which has no first dimension."""
+    if not shape:
+        raise ValueError(f"{operation} needs a tensor with at least one dimension, not a 0-d one")
+
+
+def scattered_rows(rows: int, process_set: ProcessSet) -> int:
+    """Return how many of the `rows` reducescatter leaves on this rank.
+
+    The lower ranks take one more where the number doesn't divide.
+    """
+    members = members_of(process_set)
+    position = members.index(current_runtime().topology.rank)
+    return rows // len(members) + (position < rows % len(members))

@@ -1,0 +1,257 @@
+"""Starting and ending a job, and the questions about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, Literal
+
+from horoscale._core import ReduceOp
+from horoscale.common import environment, job
+from horoscale.common.job import current_runtime, is_initialized
+from horoscale.common.process_sets import (
+    ProcessSet,
+    begin_process_sets,
+    global_process_set,
+    is_communicator,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "current_runtime",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Adasum = ReduceOp.ADASUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+
+def init(
+    comm: Sequence[int] | None = None,
+    process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None = None,
+) -> None:
+    """Join the job and meet its other ranks. A second call does nothing.
+
+    Args:
+        comm: the ranks that take part, the same list on each of them, which are numbered anew in
+            this order; None: all ranks of the job.
+        process_sets: process sets to register from the start; what any rank names is registered on
+            all. "dynamic" allows add_process_set() and remove_process_set() later.
+
+    Raises:
+        ValueError: an argument or an environment variable is wrong (the message names it), this rank
+            is not in `comm`, or a second call names process sets that are not registered.
+        NotImplementedError: `comm` is an MPI communicator, or a launcher that is not supported
+            started this process.
+        HorovodInternalError: ranks did not come within HOROSCALE_START_TIMEOUT seconds, or the
+            job's secret is wrong.
+    """
+    ranks = _ranks_of(comm)
+    dynamic, own_sets = _sets_of(process_sets)
+    with job.lock():
+        if is_initialized():
+            new = [one for one in own_sets if one.process_set_id is None]
+            if new:
+                raise ValueError(f"hvd.init() was called before: use hvd.add_process_set for {new}")
+            return
+        runtime = job.start(ranks)
+        try:
+            begin_process_sets(runtime, own_sets, dynamic)
+        except BaseException:
+            job.stop()
+            raise
+
+
+def _ranks_of(comm: object) -> list[int]:
+    if comm is None:
+        return []
+    members = list(comm) if isinstance(comm, list | tuple | range) else [comm]
+    if any(is_communicator(member) for member in members):
+        raise NotImplementedError(
+            "hvd.init(communicator) needs the MPI backend, which this version of horoscale does not "
+            "have: call hvd.init() in a job that horoscalerun started"
+        )
+    try:
+        return [index(member) for member in members]
+    except TypeError:
+        raise TypeError(f"hvd.init(comm) takes a list of ranks, not {comm!r}") from None
+
+
+def _sets_of(process_sets: object) -> tuple[bool, list[ProcessSet]]:
+    """Return whether sets may be added later, and the sets to begin with."""
+    dynamic = environment.switch("DYNAMIC_PROCESS_SETS")
+    if process_sets is None:
+        return dynamic, []
+    if process_sets == "dynamic":
+        return True, []
+    if isinstance(process_sets, list | tuple) and all(
+        isinstance(one, ProcessSet) for one in process_sets
+    ):
+        return dynamic, [one for one in process_sets if one is not global_process_set]
+    raise ValueError(
+        f'hvd.init(process_sets=...) takes a list of ProcessSet or "dynamic", not {process_sets!r}'
+    )
+
+
+def shutdown() -> None:
+    """Leave the job, without waiting for other ranks. Pending operations fail.
+
+    hvd.init() may follow, on all ranks. Does nothing where no job was joined.
+    """
+    job.stop()
+
+
+def rank(process_set: ProcessSet = global_process_set) -> int:
+    """Return the number of this process, from 0, in the job or among the ranks of a process set.
+
+    Raises ValueError before hvd.init(), and where the set is not registered or this process does not
+    belong to it.
+    """
+    if process_set is global_process_set:
+        return current_runtime().topology.rank
+    position = process_set.rank()
+    if position is None:
+        raise ValueError(_unregistered(process_set))
+    return position
+
+
+def size(process_set: ProcessSet = global_process_set) -> int:
+    """Return the number of processes of the job or of a process set.
+
+    Raises ValueError before hvd.init(), and where the set is not registered.
+    """
+    if process_set is global_process_set:
+        return current_runtime().topology.size
+    number = process_set.size()
+    if number is None:
+        raise ValueError(_unregistered(process_set))
+    return number
+
+
+def _unregistered(process_set: ProcessSet) -> str:
+    current_runtime()  # says it better, where there is none
+    return f"{process_set} is not registered"
+
+
+def local_rank() -> int:
+    """Return the number of this process among those of its host. ValueError before hvd.init()."""
+    return current_runtime().topology.local_rank
+
+
+def local_size() -> int:
+    """Return the number of processes on this host. Raises ValueError before hvd.init()."""
+    return current_runtime().topology.local_size
+
+
+def cross_rank() -> int:
+    """Return the number of this host among those with this local rank. ValueError before init."""
+    return current_runtime().topology.cross_rank
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have this local rank. Raises ValueError before hvd.init()."""
+    return current_runtime().topology.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Tell whether all hosts have the same number of ranks. Raises ValueError before hvd.init()."""
+    return current_runtime().topology.homogeneous
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what this rank does from now on to a file that Perfetto or chrome://tracing opens.
+
+    Raises ValueError before hvd.init(), HorovodInternalError where the file can't be written.
+    """
+    current_runtime().timeline_start(file_path, mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Finish the file of start_timeline(). Raises ValueError before hvd.init()."""
+    current_runtime().timeline_stop()
+
+
+def metrics() -> dict[str, Any]:
+    """Return this rank's counters and timings, by process set. Raises ValueError before hvd.init()."""
+    return current_runtime().metrics()
+
+
+def mpi_threads_supported() -> bool:
+    """Tell whether MPI allows calls of several threads: not without an MPI backend."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """Tell whether MPI moves the data of this job. This version has no MPI backend."""
+    return False
+
+
+def mpi_built() -> bool:
+    """Tell whether there is an MPI backend. This version has none."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """Tell whether the native backend, which is in Gloo's place, moves the data of this job."""
+    return True
+
+
+def gloo_built() -> bool:
+    """Tell whether there is the native backend, which is in Gloo's place. It always is."""
+    return True
+
+
+def nccl_built() -> bool:
+    """Tell whether there is an NCCL backend. This version has none."""
+    return False
+
+
+def ddl_built() -> bool:
+    """Tell whether there is a DDL backend. There is none."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Tell whether there is a oneCCL backend. There is none."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Tell whether tensors may be on CUDA devices. In this version they may not."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Tell whether tensors may be on ROCm devices. They may not."""
+    return False

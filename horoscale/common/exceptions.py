@@ -1,0 +1,25 @@
+"""The exceptions that users meet, in Horovod's place for them."""
+
+from horoscale._core.errors import (
+    DuplicateNameError,
+    HorovodInternalError,
+    MismatchError,
+    RankFailedError,
+)
+
+__all__ = [
+    "DuplicateNameError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "MismatchError",
+    "RankFailedError",
+]
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
+    """The set of hosts has changed: an elastic job begins anew from its last commit."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        """`skip_sync`: only hosts were removed, so that no state needs to be sent again."""
+        super().__init__(skip_sync)
+        self.skip_sync = skip_sync

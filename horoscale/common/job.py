@@ -1,0 +1,147 @@
+"""This process' membership in a job: the one Runtime of the process, from init to shutdown."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from horoscale._core import Runtime
+from horoscale.common import environment
+
+_lock = threading.RLock()
+_runtime: Runtime | None = None
+_forked = False
+_starts: Counter[tuple[int, ...]] = Counter()  # by ranks of the job; (): all
+_at_end: list[Callable[[], None]] = []
+
+
+def current_runtime() -> Runtime:
+    """Return the runtime that hvd.init() started; raise ValueError if there is none."""
+    runtime = _runtime
+    if runtime is None:
+        raise ValueError(_no_runtime())
+    return runtime
+
+
+def is_initialized() -> bool:
+    """Tell whether hvd.init() was called, and hvd.shutdown() was not called since."""
+    return _runtime is not None
+
+
+def at_end(forget: Callable[[], None]) -> None:
+    """Have `forget` called whenever a job of this process has ended."""
+    _at_end.append(forget)
+
+
+def lock() -> AbstractContextManager[bool]:
+    """Return the lock that init and shutdown hold."""
+    return _lock
+
+
+def start(ranks: Sequence[int]) -> Runtime:
+    """Join the job of all ranks, or of `ranks` only, which then are numbered anew in that order."""
+    global _runtime
+    if _forked:
+        raise ValueError(_no_runtime())
+    environment.refuse_foreign_launcher()
+    if ranks:
+        rank, size = _place_in(ranks)
+        generation = _next_generation(ranks)
+        _runtime = Runtime.init(rank=rank, size=size, generation=generation)
+    else:
+        _runtime = Runtime.init(generation=_next_generation(ranks))
+    _watch_exit()
+    return _runtime
+
+
+def stop(failure: str | None = None) -> None:
+    """Leave the job; with `failure`, tell the peers that this rank failed and why."""
+    global _runtime
+    with _lock:
+        runtime, _runtime = _runtime, None
+        if runtime is None:
+            return
+        for forget in _at_end:
+            forget()
+        if failure is None:
+            runtime.shutdown()
+        else:
+            runtime.shutdown_failed(failure)
+
+
+def _place_in(ranks: Sequence[int]) -> tuple[int, int]:
+    own = environment.integer("RANK", 0)
+    size = environment.integer("SIZE", 1)
+    if len(set(ranks)) != len(ranks) or not all(0 <= rank < size for rank in ranks):
+        raise ValueError(f"hvd.init(comm={list(ranks)}): not distinct ranks from 0 to {size - 1}")
+    if own not in ranks:
+        raise ValueError(f"hvd.init(comm={list(ranks)}) was called by rank {own}, not one of them")
+    return ranks.index(own), len(ranks)
+
+
+def _next_generation(ranks: Sequence[int]) -> int:
+    """Return the number of this start, which keeps it apart from others in the rendezvous.
+
+    Starts are counted by membership, since ranks outside of it take no part. Jobs of different
+    ranks may exist side by side: theirs are drawn from the upper half.
+    """
+    key = tuple(ranks)
+    count = _starts[key]
+    _starts[key] += 1
+    if not key:
+        return count
+    return zlib.crc32(repr((key, count)).encode()) >> 2 | 1 << 30
+
+
+def _no_runtime() -> str:
+    if _forked:
+        return (
+            "this process was forked from a rank after hvd.init() and takes no part in its job: "
+            "call horoscale in the parent, or start the process with 'spawn'"
+        )
+    return "horoscale is not initialized: call hvd.init() first"
+
+
+def _watch_exit() -> None:
+    """Leave the job when the interpreter ends; say why where an exception ends it."""
+    if not _ExitWatch.installed:
+        _ExitWatch.installed = True
+        _ExitWatch.previous_hook = sys.excepthook
+        sys.excepthook = _ExitWatch.excepthook
+        atexit.register(stop)
+
+
+class _ExitWatch:
+    installed = False
+    previous_hook: Callable[[type[BaseException], BaseException, TracebackType | None], object] = (
+        sys.__excepthook__
+    )
+
+    @staticmethod
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        # An interactive session goes on after an error.
+        if not hasattr(sys, "ps1") and not sys.flags.interactive:
+            stop(failure=f"{kind.__name__}: {error}"[:300])
+        _ExitWatch.previous_hook(kind, error, trace)
+
+
+def _after_fork_in_child() -> None:
+    global _runtime, _forked, _lock
+    _lock = threading.RLock()  # a thread that does not exist here may hold the other
+    if _runtime is not None:
+        _forked = True
+        _runtime = None
+        for forget in _at_end:
+            forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,230 @@
+"""Process sets: groups of ranks that run collectives among themselves, side by side with others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from operator import index
+from typing import Any
+
+from horoscale._core import OpKind, Runtime
+from horoscale.common import job
+from horoscale.common.payloads import allgather_bytes
+
+# Adding and removing share a name, so that ranks that contradict each other find out.
+_REGISTRATION = "horoscale.process_sets"
+
+
+class ProcessSet:
+    """A group of ranks. It is registered by hvd.init() or add_process_set() before it is used."""
+
+    process_set_id: int | None
+    ranks: list[int] | None
+    mpi_comm: None
+
+    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+        """Describe the set of these global ranks, in any order."""
+        if is_communicator(ranks_or_comm):
+            raise NotImplementedError(
+                "ProcessSet(communicator) needs the MPI backend, which this version of horoscale "
+                "does not have: give the list of ranks"
+            )
+        self.ranks = sorted(index(rank) for rank in ranks_or_comm)
+        if len(set(self.ranks)) != len(self.ranks):
+            raise ValueError(f"a process set can't contain a rank twice: {self.ranks}")
+        if not self.ranks:
+            raise ValueError("a process set needs at least one rank")
+        self.process_set_id = None
+        self.mpi_comm = None
+
+    def size(self) -> int | None:
+        """Return the number of its ranks, or None while it is not registered."""
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        return len(self.ranks)
+
+    def rank(self) -> int | None:
+        """Return this process' position among its ranks, or None while it is not registered.
+
+        Raises ValueError in a process that does not belong to it.
+        """
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        own = job.current_runtime().topology.rank
+        if own not in self.ranks:
+            raise ValueError(f"rank {own} does not belong to {self}")
+        return self.ranks.index(own)
+
+    def included(self) -> bool | None:
+        """Tell whether this process belongs to it, or None where that is not known (before init)."""
+        if self.ranks is None or not job.is_initialized():
+            return None
+        return job.current_runtime().topology.rank in self.ranks
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ProcessSet):
+            return NotImplemented
+        return self.ranks == other.ranks and self.process_set_id == other.process_set_id
+
+    __hash__ = None  # type: ignore[assignment]  # equality changes with registration
+
+    def __repr__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
+
+
+def _make_global() -> ProcessSet:
+    process_set = ProcessSet([0])
+    process_set.process_set_id = 0
+    process_set.ranks = None  # known from init on
+    return process_set
+
+
+global_process_set = _make_global()
+
+_registered: dict[int, ProcessSet] = {}
+_dynamic = False
+
+
+def is_communicator(value: object) -> bool:
+    """Tell whether a value is a communicator of mpi4py (which need not be installed)."""
+    return type(value).__module__.partition(".")[0] == "mpi4py"
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a process set after hvd.init(process_sets="dynamic"). Every rank has to call it.
+
+    Returns the set, which can be used at once. Raises ValueError where a set of the same ranks exists
+    or the ranks are wrong; MismatchError where the ranks of the job contradict each other.
+    """
+    runtime = job.current_runtime()
+    _need_dynamic("add_process_set")
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    problem = _problem_with(process_set, runtime, list(runtime.process_sets().values()))
+    if problem:
+        raise ValueError(problem)
+    assert process_set.ranks is not None
+    process_set.process_set_id = _register(runtime, process_set.ranks)
+    _registered[process_set.process_set_id] = process_set
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Take a registered set out of the job. Every rank has to call it.
+
+    Returns False, and does nothing, for the global set and for one that is not registered. Raises
+    MismatchError where the ranks of the job contradict each other.
+    """
+    runtime = job.current_runtime()
+    _need_dynamic("remove_process_set")
+    set_id = process_set.process_set_id
+    if set_id is None or set_id == 0:
+        return False
+    runtime.enqueue(
+        OpKind.REMOVE_PROCESS_SET,
+        name=_REGISTRATION,
+        target=set_id,
+        will_wait=True,
+    ).wait()
+    _registered.pop(set_id, None)
+    process_set.process_set_id = None
+    return True
+
+
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """Return the ids of all registered sets with their global ranks."""
+    return job.current_runtime().process_sets()
+
+
+def begin_process_sets(runtime: Runtime, own_sets: Sequence[ProcessSet], dynamic: bool) -> None:
+    """Register what hvd.init(process_sets=...) named on any rank, in one order on all. Collective.
+
+    Raises ValueError on every rank if one of them named something wrong, or if the ranks disagree
+    about "dynamic".
+    """
+    global _dynamic
+    topology = runtime.topology
+    global_process_set.ranks = list(range(topology.size))
+    seen = [global_process_set.ranks]
+    problem = None
+    for process_set in own_sets:
+        problem = problem or _problem_with(process_set, runtime, seen)
+        seen.append(process_set.ranks or [])
+    said = _exchange(
+        runtime, {"sets": seen[1:], "problem": problem, "dynamic": dynamic, "rank": topology.rank}
+    )
+    for one in said:
+        if one["problem"]:
+            raise ValueError(f"hvd.init(process_sets=...) on rank {one['rank']}: {one['problem']}")
+    if len({one["dynamic"] for one in said}) > 1:
+        ranks = [one["rank"] for one in said if one["dynamic"]]
+        raise ValueError(f'hvd.init(process_sets="dynamic") was called on ranks {ranks} only')
+    for ranks in _agreed_order([one["sets"] for one in said]):
+        set_id = _register(runtime, ranks)
+        for process_set in own_sets:
+            if process_set.ranks == ranks:
+                process_set.process_set_id = set_id
+                _registered[set_id] = process_set
+    _dynamic = dynamic
+
+
+def _agreed_order(lists_of_ranks: Sequence[Sequence[list[int]]]) -> list[list[int]]:
+    """Return what any rank named, each once: by place in the lists, then by rank of who named it."""
+    order: list[list[int]] = []
+    for same_place in zip_longest(*lists_of_ranks):
+        for ranks in same_place:
+            if ranks is not None and ranks not in order:
+                order.append(ranks)
+    return order
+
+
+def _exchange(runtime: Runtime, said: dict[str, Any]) -> list[dict[str, Any]]:
+    payload = json.dumps(said).encode()
+    size = runtime.topology.size
+    return [json.loads(one) for one in allgather_bytes(runtime, payload, size, _REGISTRATION)]
+
+
+def _register(runtime: Runtime, ranks: Sequence[int]) -> int:
+    handle = runtime.enqueue(
+        OpKind.ADD_PROCESS_SET, name=_REGISTRATION, ranks=ranks, will_wait=True
+    )
+    handle.wait()
+    return handle.result()
+
+
+def _problem_with(
+    process_set: ProcessSet, runtime: Runtime, existing: Iterable[list[int]]
+) -> str | None:
+    size = runtime.topology.size
+    if process_set.ranks is None or process_set.process_set_id is not None:
+        return f"{process_set} is registered already"
+    if process_set.ranks[0] < 0 or process_set.ranks[-1] >= size:
+        return f"process set {process_set.ranks}: ranks are from 0 to {size - 1}"
+    if process_set.ranks in existing:
+        return f"a process set of the ranks {process_set.ranks} exists already"
+    return None
+
+
+def _need_dynamic(function: str) -> None:
+    if not _dynamic:
+        raise ValueError(
+            f'hvd.{function}() needs hvd.init(process_sets="dynamic") or '
+            "HOROSCALE_DYNAMIC_PROCESS_SETS=1"
+        )
+
+
+def _forget() -> None:
+    """Nothing is registered once the job has ended; the objects can serve the next one."""
+    global _dynamic
+    for process_set in _registered.values():
+        process_set.process_set_id = None
+    _registered.clear()
+    global_process_set.ranks = None
+    _dynamic = False
+
+
+job.at_end(_forget)

@@ -1,0 +1,29 @@
+"""The collectives without data: barrier and join."""
+
+from __future__ import annotations
+
+from horoscale._core import OpKind
+from horoscale.common.arguments import set_id
+from horoscale.common.job import current_runtime
+from horoscale.common.process_sets import ProcessSet, global_process_set
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until every rank of the process set has called barrier().
+
+    Raises ValueError before hvd.init() or for a wrong set, HorovodInternalError if a rank fails.
+    """
+    identity = set_id(process_set)
+    current_runtime().enqueue(OpKind.BARRIER, process_set=identity, will_wait=True).wait()
+
+
+def join() -> int:
+    """Take no further part in the job's operations until every rank has joined.
+
+    Until then the others reduce without this rank: Average divides by those that take part. Call it
+    when this rank has no more data. Returns the last rank to join. Raises ValueError before
+    hvd.init(), HorovodInternalError if a rank fails.
+    """
+    handle = current_runtime().enqueue(OpKind.JOIN, will_wait=True)
+    handle.wait()
+    return handle.result()
