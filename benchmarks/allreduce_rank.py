@@ -1,6 +1,7 @@
 """One rank of one implementation, for benchmarks/allreduce.py.
 
-The benchmark starts it and tells it what to measure. It needs nothing but numpy and the implementation, so that it runs in the environments of the peers.
+The benchmark starts it and tells it what to measure. It needs nothing but numpy and the
+implementation, so that it runs in the environments of the peers.
 """
 
 from __future__ import annotations

@@ -1,0 +1,110 @@
+"""The processes of one job, started by hand: without the launcher, deaths are the test's own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from horoscale._core import StoreServer
+
+HERE = Path(__file__).parent
+
+
+class RankProcesses:
+    """One Python program on `size` ranks of this host. As a context it leaves no process behind."""
+
+    def __init__(self, size: int, program: str, *arguments: str, folder: Path) -> None:
+        """Start `program`, of this folder, with its temporary files and its own in `folder`."""
+        self.secret = secrets.token_hex(16)
+        self._store = StoreServer("127.0.0.1", 0, self.secret)
+        self._errors: list[IO[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        for rank in range(size):
+            self._errors.append(tempfile.TemporaryFile())
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(HERE / program), *arguments],
+                    cwd=folder,
+                    env=os.environ | self._variables(rank, size, folder),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors[-1],
+                )
+            )
+
+    def _variables(self, rank: int, size: int, folder: Path) -> dict[str, str]:
+        return {
+            "HOROSCALE_RANK": str(rank),
+            "HOROSCALE_SIZE": str(size),
+            "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{self._store.port}",
+            "HOROSCALE_RENDEZVOUS_SERVED": "1",
+            "HOROSCALE_SECRET": self.secret,
+            "TMPDIR": str(folder),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def read_line(self, rank: int, seconds: float) -> str:
+        """The next line that the rank prints; AssertionError if it ends or the time is over."""
+        output = self.processes[rank].stdout
+        assert output is not None
+        line = bytearray()
+        deadline = time.monotonic() + seconds
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+            byte = os.read(output.fileno(), 1) if ready else b""
+            assert byte, f"rank {rank} printed {line!r} and no more; {self.errors(rank)}"
+            line += byte
+        return line.decode().rstrip("\n")
+
+    def wait(self, rank: int, seconds: float) -> None:
+        """Wait until the rank ends well; AssertionError with its messages otherwise."""
+        try:
+            status = self.processes[rank].wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"rank {rank} runs still; {self.errors(rank)}") from None
+        assert status == 0, f"rank {rank} ended with {status}; {self.errors(rank)}"
+
+    def errors(self, rank: int) -> str:
+        """What the rank wrote to standard error."""
+        self._errors[rank].seek(0)
+        return f"its messages: {self._errors[rank].read().decode(errors='replace')}"
+
+    def survivors(self) -> list[int]:
+        """Ids of the processes that carry the secret of this job in their environment."""
+        mine = f"HOROSCALE_SECRET={self.secret}".encode()
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mine in environ.read_bytes():
+                    found.append(int(environ.parent.name))
+            except OSError:  # ended meanwhile, or not ours to look at
+                continue
+        return found
+
+    def __enter__(self) -> RankProcesses:
+        """Return the job."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Kill what runs still."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        for messages in self._errors:
+            messages.close()
+        self._store.close()

@@ -1,0 +1,77 @@
+"""A rank dies at a random moment: the others say so, at once and for ever, and nothing remains."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from rank_processes import RankProcesses
+
+RANKS = 4
+KILLS = int(os.environ.get("HOROSCALE_TEST_KILLS", "8"))
+START_SECONDS = 60
+REPORT_SECONDS = 1.0
+END_SECONDS = 20
+LATER_OPERATIONS = 6  # that kill_rank.py begins after the failure
+
+
+def shared_files() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
+
+
+def kill(job: RankProcesses, victim: int, delay: float) -> float:
+    """Kill the victim `delay` seconds after all ranks are ready; when that was."""
+    for rank in range(RANKS):
+        assert job.read_line(rank, START_SECONDS) == "ready"
+    time.sleep(delay)  # the random moment, not a synchronisation
+    killed_at = time.monotonic()
+    job.processes[victim].kill()
+    return killed_at
+
+
+def check_survivor(job: RankProcesses, rank: int, victim: int, killed_at: float) -> None:
+    report = json.loads(job.read_line(rank, END_SECONDS))
+    took = report["raised_at"] - killed_at
+    assert took < REPORT_SECONDS, f"rank {rank} raised after {took:.2f} s"
+    assert report["pending"], f"rank {rank}: nothing pending failed"
+    assert all(named == [victim] for named in report["pending"]), report
+    assert report["later"] == [[victim]] * LATER_OPERATIONS, report
+
+
+def check_nothing_remains(job: RankProcesses, folder: Path, shared_before: set[Path]) -> None:
+    assert job.survivors() == []
+    assert list(folder.iterdir()) == []
+    assert shared_files() <= shared_before
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("mode", ["busy", "absent"])
+def test_killed_rank_is_named_by_all_others(seed: int, mode: str, tmp_path: Path) -> None:
+    moment = random.Random(f"{seed} {mode}")
+    victim, delay = moment.randrange(RANKS), moment.uniform(0, 0.5)
+    shared_before = shared_files()
+    with RankProcesses(RANKS, "kill_rank.py", str(seed), str(victim), mode, folder=tmp_path) as job:
+        killed_at = kill(job, victim, delay)
+        for rank in set(range(RANKS)) - {victim}:
+            check_survivor(job, rank, victim, killed_at)
+            job.wait(rank, END_SECONDS)
+        job.processes[victim].wait(END_SECONDS)
+        check_nothing_remains(job, tmp_path, shared_before)
+
+
+def test_death_is_seen_though_a_child_holds_the_descriptors(tmp_path: Path) -> None:
+    victim = 1
+    with RankProcesses(RANKS, "kill_rank.py", "0", str(victim), "forked", folder=tmp_path) as job:
+        child = int(job.read_line(victim, START_SECONDS))
+        try:
+            killed_at = kill(job, victim, 0.1)
+            for rank in set(range(RANKS)) - {victim}:
+                check_survivor(job, rank, victim, killed_at)
+                job.wait(rank, END_SECONDS)
+        finally:
+            os.kill(child, signal.SIGKILL)
