@@ -2,10 +2,11 @@
 
     python kill_rank.py SEED VICTIM busy|absent|forked
 
-It prints "ready" when the job runs and, when its operations fail, a JSON object: when the first one raised
-(monotonic clock), the ranks that each error named, and what operations begun afterwards did. The victim
-takes part like all others (busy), has a forked child that holds on to its descriptors (forked; it prints
-the child's id), or does nothing (absent), so that the others wait for it.
+It prints "ready" when the job runs and, when its operations fail, a JSON object: when the first
+one raised (monotonic clock), the ranks that each error named, and what operations begun
+afterwards did. The victim takes part like all others (busy), has a forked child that holds on to
+its descriptors (forked; it prints the child's id), or does nothing (absent), so that the others
+wait for it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Outcomes:
             return call()
         except RankFailedError as error:
             self.raised_at = self.raised_at or time.monotonic()
-            assert all(str(rank) in str(error) for rank in error.ranks), str(error)
+            if not all(str(rank) in str(error) for rank in error.ranks):
+                raise AssertionError("the message does not name the ranks") from error
             self.named.append(list(error.ranks))
             return None
 

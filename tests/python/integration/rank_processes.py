@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
@@ -25,10 +26,11 @@ class RankProcesses:
         """Start `program`, of this folder, with its temporary files and its own in `folder`."""
         self.secret = secrets.token_hex(16)
         self._store = StoreServer("127.0.0.1", 0, self.secret)
+        self._files = contextlib.ExitStack()
         self._errors: list[IO[bytes]] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
-            self._errors.append(tempfile.TemporaryFile())
+            self._errors.append(self._files.enter_context(tempfile.TemporaryFile()))
             self.processes.append(
                 subprocess.Popen(
                     [sys.executable, str(HERE / program), *arguments],
@@ -105,6 +107,5 @@ class RankProcesses:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-        for messages in self._errors:
-            messages.close()
+        self._files.close()
         self._store.close()

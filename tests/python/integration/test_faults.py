@@ -1,4 +1,7 @@
-"""A rank dies at a random moment: the others say so, at once and for ever, and nothing remains."""
+"""A rank dies at a random moment: the others say so, at once and for ever, and nothing remains.
+
+HOROSCALE_TEST_KILLS=50 makes it long.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,9 @@ def check_nothing_remains(job: RankProcesses, folder: Path, shared_before: set[P
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
-@pytest.mark.parametrize("mode", ["busy", "absent"])
-def test_killed_rank_is_named_by_all_others(seed: int, mode: str, tmp_path: Path) -> None:
-    moment = random.Random(f"{seed} {mode}")
+def test_killed_rank_is_named_by_all_others(seed: int, tmp_path: Path) -> None:
+    mode = "absent" if seed % 4 == 3 else "busy"
+    moment = random.Random(seed)
     victim, delay = moment.randrange(RANKS), moment.uniform(0, 0.5)
     shared_before = shared_files()
     with RankProcesses(RANKS, "kill_rank.py", str(seed), str(victim), mode, folder=tmp_path) as job:
