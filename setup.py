@@ -1,4 +1,7 @@
-"""Builds libhoroscale.so with CMake, then the Python binding that links it. The rest is in pyproject.toml."""
+"""Builds libhoroscale.so with CMake, then the Python binding that links it.
+
+Everything else about the package is in pyproject.toml.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Describes the compiled Python binding to cffi. Called by setup.py when it builds.
 
-The declarations are those of the public header, between its two markers: they are typed nowhere else.
+The declarations are those of the public header, between its markers: they are typed nowhere else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """horoscale: collective communication for deep learning, with process sets.
 
-Import the binding of your framework: `import horoscale.torch as hvd`, or `horoscale.numpy` for arrays.
+Import your framework's binding: `import horoscale.torch as hvd`, or `horoscale.numpy` for arrays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The exceptions of the runtime, and the one place that turns a failed call of the C ABI into one."""
+"""The exceptions of the runtime, and the one place that makes them of failed calls of the C ABI."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from horoscale._core._binding import ffi, lib
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation could not be completed. Its subclasses say why, where a program can act on it."""
+    """An operation could not be completed. Subclasses say why, where a program can act on it."""
 
 
 class MismatchError(HorovodInternalError):

@@ -1,4 +1,4 @@
-"""Loads the compiled binding and with it libhoroscale.so, and checks that the two belong together."""
+"""Loads the compiled binding and with it libhoroscale.so, and checks that they belong together."""
 
 from __future__ import annotations
 

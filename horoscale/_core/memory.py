@@ -1,4 +1,4 @@
-"""Memory that the library allocated, owned by Python objects and freed with their last reference."""
+"""Memory that the library allocated, owned by Python objects and freed with the last reference."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ The rules, each in one function of horoscale.common.arguments that every binding
     check_has_rows(shape, …)    allgather, alltoall and reducescatter take no 0-d tensor
     scattered_rows(rows, set)   reducescatter leaves the lower ranks one row more
 
-The arithmetic is not theirs: average of integers, scale factors and accumulation are the core's. What a
-rank can see to be wrong by itself raises at once and sends nothing; what needs the other ranks to see
-(shapes that differ) raises MismatchError on every member.
+The arithmetic is not theirs: average of integers, scale factors and accumulation are the core's.
+What a rank can see to be wrong by itself raises at once and sends nothing; what takes the other
+ranks to see (shapes that differ) raises MismatchError on every member.
 """
 
 from horoscale.common.basics import (

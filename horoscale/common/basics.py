@@ -70,7 +70,7 @@ def init(
             all. "dynamic" allows add_process_set() and remove_process_set() later.
 
     Raises:
-        ValueError: an argument or an environment variable is wrong (the message names it), this rank
+        ValueError: an argument or a variable is wrong (the message names it), this rank
             is not in `comm`, or a second call names process sets that are not registered.
         NotImplementedError: `comm` is an MPI communicator, or a launcher that is not supported
             started this process.
@@ -83,7 +83,7 @@ def init(
         if is_initialized():
             new = [one for one in own_sets if one.process_set_id is None]
             if new:
-                raise ValueError(f"hvd.init() was called before: use hvd.add_process_set for {new}")
+                raise ValueError(f"hvd.init() was called before: add {new} with add_process_set()")
             return
         runtime = job.start(ranks)
         try:
@@ -96,11 +96,11 @@ def init(
 def _ranks_of(comm: object) -> list[int]:
     if comm is None:
         return []
-    members = list(comm) if isinstance(comm, list | tuple | range) else [comm]
+    members: list[Any] = list(comm) if isinstance(comm, list | tuple | range) else [comm]
     if any(is_communicator(member) for member in members):
         raise NotImplementedError(
-            "hvd.init(communicator) needs the MPI backend, which this version of horoscale does not "
-            "have: call hvd.init() in a job that horoscalerun started"
+            "hvd.init(communicator) needs the MPI backend, which this version of horoscale does "
+            "not have: call hvd.init() in a job that horoscalerun started"
         )
     try:
         return [index(member) for member in members]
@@ -135,8 +135,8 @@ def shutdown() -> None:
 def rank(process_set: ProcessSet = global_process_set) -> int:
     """Return the number of this process, from 0, in the job or among the ranks of a process set.
 
-    Raises ValueError before hvd.init(), and where the set is not registered or this process does not
-    belong to it.
+    Raises ValueError before hvd.init(), and where the set is not registered or this process does
+    not belong to it.
     """
     if process_set is global_process_set:
         return current_runtime().topology.rank
@@ -203,7 +203,7 @@ def stop_timeline() -> None:
 
 
 def metrics() -> dict[str, Any]:
-    """Return this rank's counters and timings, by process set. Raises ValueError before hvd.init()."""
+    """Return this rank's counters and timings, by process set. ValueError before hvd.init()."""
     return current_runtime().metrics()
 
 

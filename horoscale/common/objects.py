@@ -1,7 +1,7 @@
 """Broadcast and allgather of picklable objects.
 
-Unpickling runs code. The bytes come from ranks of the job alone, which have proved that they know its
-secret.
+Unpickling runs code. The bytes come from ranks of the job alone, which have proved that they know
+its secret.
 """
 
 from __future__ import annotations

@@ -16,6 +16,11 @@ from horoscale.common.payloads import allgather_bytes
 _REGISTRATION = "horoscale.process_sets"
 
 
+def is_communicator(value: object) -> bool:
+    """Tell whether a value is a communicator of mpi4py (which need not be installed)."""
+    return type(value).__module__.partition(".")[0] == "mpi4py"
+
+
 class ProcessSet:
     """A group of ranks. It is registered by hvd.init() or add_process_set() before it is used."""
 
@@ -57,7 +62,7 @@ class ProcessSet:
         return self.ranks.index(own)
 
     def included(self) -> bool | None:
-        """Tell whether this process belongs to it, or None where that is not known (before init)."""
+        """Tell whether this process is in it, or None where that is not known (before init)."""
         if self.ranks is None or not job.is_initialized():
             return None
         return job.current_runtime().topology.rank in self.ranks
@@ -89,16 +94,11 @@ _registered: dict[int, ProcessSet] = {}
 _dynamic = False
 
 
-def is_communicator(value: object) -> bool:
-    """Tell whether a value is a communicator of mpi4py (which need not be installed)."""
-    return type(value).__module__.partition(".")[0] == "mpi4py"
-
-
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Register a process set after hvd.init(process_sets="dynamic"). Every rank has to call it.
 
-    Returns the set, which can be used at once. Raises ValueError where a set of the same ranks exists
-    or the ranks are wrong; MismatchError where the ranks of the job contradict each other.
+    Returns the set, which can be used at once. Raises ValueError where a set of the same ranks
+    exists or the ranks are wrong; MismatchError where the ranks of the job contradict each other.
     """
     runtime = job.current_runtime()
     _need_dynamic("add_process_set")
@@ -173,7 +173,7 @@ def begin_process_sets(runtime: Runtime, own_sets: Sequence[ProcessSet], dynamic
 
 
 def _agreed_order(lists_of_ranks: Sequence[Sequence[list[int]]]) -> list[list[int]]:
-    """Return what any rank named, each once: by place in the lists, then by rank of who named it."""
+    """Return what any rank named, each once: by place in the lists, then by rank."""
     order: list[list[int]] = []
     for same_place in zip_longest(*lists_of_ranks):
         for ranks in same_place:

@@ -9,7 +9,7 @@ from horoscale.common.process_sets import ProcessSet, global_process_set
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until every rank of the process set has called barrier().
+    """Wait until every rank of the process set has come here.
 
     Raises ValueError before hvd.init() or for a wrong set, HorovodInternalError if a rank fails.
     """
