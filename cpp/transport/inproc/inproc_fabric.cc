@@ -1,0 +1,73 @@
+#include "transport/inproc/inproc_fabric.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "transport/inproc/inproc_transport.h"
+
+namespace horoscale {
+namespace {
+
+constexpr std::align_val_t kCacheLine{64};
+
+}  // namespace
+
+void InprocFabric::AlignedDelete::operator()(std::byte* memory) const {
+  ::operator delete(memory, kCacheLine);
+}
+
+InprocFabric::Memory InprocFabric::Allocate(size_t bytes) {
+  void* memory = ::operator new(std::max<size_t>(bytes, 1), kCacheLine, std::nothrow);
+  if (memory != nullptr) std::memset(memory, 0, bytes);
+  return Memory(static_cast<std::byte*>(memory));
+}
+
+InprocFabric::InprocFabric(int size, const MemoryOptions& options)
+    : options_(options), ranks_(static_cast<size_t>(size)) {}
+
+InprocFabric::~InprocFabric() = default;
+
+Result<std::shared_ptr<InprocFabric>> InprocFabric::Create(int size, const MemoryOptions& options) {
+  HS_RETURN_IF_ERROR(CheckOptions(options));
+  std::shared_ptr<InprocFabric> fabric(new InprocFabric(size, options));
+  for (auto& rank : fabric->ranks_) {
+    Result<EventFd> doorbell = EventFd::Create();
+    if (!doorbell.ok()) return doorbell.status();
+    Result<EventFd> wake = EventFd::Create();
+    if (!wake.ok()) return wake.status();
+    rank = std::make_unique<Rank>(doorbell.TakeValue(), wake.TakeValue());
+  }
+  for (int from = 0; from < size; ++from) {
+    for (int to = 0; to < size; ++to) {
+      if (from == to) continue;
+      Memory ring = Allocate(RingMemoryBytes(options.ring_bytes));
+      if (ring == nullptr) return Status::System("allocating a control ring", ENOMEM);
+      fabric->rings_[{from, to}] = std::move(ring);
+    }
+  }
+  return fabric;
+}
+
+std::unique_ptr<Transport> InprocFabric::Endpoint(int rank) {
+  return std::make_unique<InprocTransport>(shared_from_this(), rank);
+}
+
+void InprocFabric::End(int rank, std::string_view how) {
+  {
+    std::lock_guard lock(mutex_);
+    Rank& ended = *ranks_[static_cast<size_t>(rank)];
+    if (ended.ended) return;
+    ended.ended = true;
+    ended.how = how;
+  }
+  ended_count_.fetch_add(1);
+  for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
+    if (other != rank) ranks_[static_cast<size_t>(other)]->wake.Signal();
+  }
+}
+
+}  // namespace horoscale

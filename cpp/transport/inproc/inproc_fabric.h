@@ -1,0 +1,64 @@
+// InprocFabric: all ranks of a job in one process, on the heap. The reference transport: ranks may
+// be threads (the thread sanitizer sees everything), or one thread may drive all of them in any
+// order it likes, so that a test is deterministic and never has to sleep.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/event_fd.h"
+#include "transport/memory/memory_transport.h"
+
+namespace horoscale {
+
+class InprocFabric : public std::enable_shared_from_this<InprocFabric> {
+ public:
+  static Result<std::shared_ptr<InprocFabric>> Create(int size, const MemoryOptions& options = {});
+  ~InprocFabric();
+
+  // The transport of a rank; once for each rank. It keeps the fabric alive.
+  std::unique_ptr<Transport> Endpoint(int rank);
+
+  // To its peers it is as if the rank's process had died now; the rank itself isn't told. Any
+  // thread.
+  void Kill(int rank) { End(rank, "its process ended"); }
+
+ private:
+  friend class InprocTransport;
+  struct Rank;
+  struct AlignedDelete {
+    void operator()(std::byte* memory) const;
+  };
+  using Memory = std::unique_ptr<std::byte, AlignedDelete>;
+
+  InprocFabric(int size, const MemoryOptions& options);
+  // Zeroed and on a cache line of its own; null if there is none.
+  static Memory Allocate(size_t bytes);
+
+  std::byte* Ring(int from, int to) const { return rings_.at({from, to}).get(); }
+  void End(int rank, std::string_view how);
+
+  const MemoryOptions options_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::map<std::pair<int, int>, Memory> rings_;  // by producer, consumer
+  std::atomic<uint32_t> ended_count_{0};
+
+  struct Block {
+    Memory memory;
+    size_t bytes;
+    int owner;
+  };
+  std::mutex mutex_;
+  std::map<const std::byte*, Block> blocks_;  // by address; all of AllocateShared()
+};
+
+}  // namespace horoscale

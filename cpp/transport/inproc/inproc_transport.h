@@ -1,0 +1,45 @@
+// One rank's transport over an InprocFabric.
+#pragma once
+
+#include <memory>
+
+#include "transport/inproc/inproc_fabric.h"
+#include "transport/memory/memory_transport.h"
+
+namespace horoscale {
+
+struct InprocFabric::Rank {
+  Rank(EventFd its_doorbell, EventFd its_wake)
+      : doorbell(std::move(its_doorbell)), wake(std::move(its_wake)) {}
+
+  alignas(64) SleepFlag sleeping{0};
+  const EventFd doorbell;  // rung by peers
+  const EventFd wake;      // Wake(), and the end of a peer
+  // Under the fabric's mutex.
+  bool ended = false;
+  std::string how;
+};
+
+class InprocTransport final : public MemoryTransport {
+ public:
+  InprocTransport(std::shared_ptr<InprocFabric> fabric, int rank);
+
+  void Sleep(double seconds) override;
+  void Wake() override;
+  Result<std::byte*> AllocateShared(size_t bytes) override;
+  void FreeShared(std::byte* memory) override;
+  int64_t SharedOffset(const std::byte* memory, size_t bytes) const override;
+  std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override;
+  void Close(std::span<const std::byte> last_frame, double seconds) override;
+
+ private:
+  void CheckPeers() override;
+  // Whether [memory, memory + bytes) lies in one block of the rank's.
+  bool Holds(int rank, const std::byte* memory, size_t bytes) const;
+
+  std::shared_ptr<InprocFabric> fabric_;
+  InprocFabric::Rank& self_;
+  uint32_t seen_ended_ = 0;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,149 @@
+#include "transport/memory/channel_table.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace horoscale {
+namespace {
+
+// Channels that peers may have opened before us. Registration is collective, so that only a few can
+// be on the way at any time; more means that a peer went wrong.
+constexpr size_t kMaxNotOpenHere = 4096;
+
+std::string Describe(ChannelId channel) {
+  return "process set " + std::to_string(channel.process_set) + " (incarnation " +
+         std::to_string(channel.incarnation) + ")";
+}
+
+uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
+  return static_cast<uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+}  // namespace
+
+ChannelTable::ChannelTable(int rank, const BankGeometry& geometry, ChannelHost* host,
+                           TransportCounters* counters)
+    : rank_(rank), geometry_(geometry), host_(host), counters_(counters) {}
+
+Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<const int> ranks) {
+  assert(std::is_sorted(ranks.begin(), ranks.end()));
+  assert(std::binary_search(ranks.begin(), ranks.end(), rank_));
+  const Key key = {id.process_set, id.incarnation};
+  const auto known = channels_.find(key);
+  if (known != channels_.end() && !known->second.ranks.empty()) {
+    return Status::InvalidArgument(Describe(id) + " has been opened before");
+  }
+  if (known != channels_.end()) {
+    for (const auto& [from, block] : known->second.peer_blocks) {
+      if (std::binary_search(ranks.begin(), ranks.end(), from)) continue;
+      return Status::Protocol("rank " + std::to_string(from) + " has opened " + Describe(id) +
+                              ", of which it is no member here");
+    }
+  }
+  Result<std::byte*> block = host_->AllocateBlock(BlockBytes(geometry_));
+  if (!block.ok()) return block.status();
+
+  if (known != channels_.end()) --not_open_here_;
+  Channel& channel = channels_[key];
+  channel.ranks.assign(ranks.begin(), ranks.end());
+  channel.block = *block;
+  std::vector<Doorbell*> doorbells;
+  for (const int rank : ranks) {
+    doorbells.push_back(rank == rank_ ? nullptr : host_->DoorbellOf(rank));
+  }
+  auto exchange =
+      std::make_unique<BankExchange>(geometry_, IndexOf(channel.ranks, rank_), *block,
+                                     std::move(doorbells), counters_, [this, key] { Close(key); });
+  channel.exchange = exchange.get();
+  for (const auto& [rank, peer_block] : channel.peer_blocks) {
+    exchange->Attach(IndexOf(channel.ranks, rank), peer_block);
+  }
+  for (const int rank : ranks) {
+    if (rank == rank_) continue;
+    if (host_->IsLost(rank)) {
+      channel.closed.insert(rank);
+    } else {
+      host_->Notify(rank, id, BankNotice::Type::kOpened, *block);
+    }
+  }
+  return std::unique_ptr<Exchange>(std::move(exchange));
+}
+
+Status ChannelTable::OnNotice(int from_rank, ChannelId id, std::span<const std::byte> payload) {
+  BankNotice notice;
+  if (payload.size() != sizeof(notice)) {
+    return Status::Protocol("bank notice of " + std::to_string(payload.size()) + " bytes");
+  }
+  std::memcpy(&notice, payload.data(), sizeof(notice));
+  const Key key = {id.process_set, id.incarnation};
+  const auto [at, is_new] = channels_.try_emplace(key);
+  if (is_new && ++not_open_here_ > kMaxNotOpenHere) {
+    return Status::Protocol("too many process sets opened that are unknown here");
+  }
+  Channel& channel = at->second;
+  if (!channel.ranks.empty() &&
+      !std::binary_search(channel.ranks.begin(), channel.ranks.end(), from_rank)) {
+    return Status::Protocol("bank notice for " + Describe(id) + " from a rank outside it");
+  }
+  switch (notice.type) {
+    case BankNotice::Type::kOpened:
+      return OnOpened(from_rank, channel, notice.offset);
+    case BankNotice::Type::kClosed:
+      if (!channel.peer_blocks.contains(from_rank) || !channel.closed.insert(from_rank).second) {
+        return Status::Protocol(Describe(id) + " closed, but not open");
+      }
+      ForgetIfUnused(key);
+      return {};
+  }
+  return Status::Protocol("bank notice of unknown type");
+}
+
+Status ChannelTable::OnOpened(int from_rank, Channel& channel, int64_t offset) {
+  std::byte* block = host_->PeerBlock(from_rank, offset, BlockBytes(geometry_));
+  if (block == nullptr || reinterpret_cast<uintptr_t>(block) % alignof(BankControl) != 0) {
+    return Status::Protocol("banks announced at offset " + std::to_string(offset) +
+                            ", where no memory of the sender is");
+  }
+  if (!channel.peer_blocks.try_emplace(from_rank, block).second) {
+    return Status::Protocol("banks of one process set announced twice");
+  }
+  if (channel.exchange != nullptr) {
+    channel.exchange->Attach(IndexOf(channel.ranks, from_rank), block);
+  }
+  return {};
+}
+
+void ChannelTable::Close(Key key) {
+  Channel& channel = channels_.at(key);
+  channel.exchange = nullptr;
+  for (const int rank : channel.ranks) {
+    if (rank == rank_ || host_->IsLost(rank)) continue;
+    host_->Notify(rank, {key.first, key.second}, BankNotice::Type::kClosed, nullptr);
+  }
+  ForgetIfUnused(key);
+}
+
+void ChannelTable::ForgetIfUnused(Key key) {
+  const auto at = channels_.find(key);
+  const Channel& channel = at->second;
+  if (channel.exchange != nullptr || channel.ranks.empty()) return;
+  if (channel.closed.size() + 1 < channel.ranks.size()) return;
+  host_->FreeBlock(channel.block);
+  channels_.erase(at);
+}
+
+void ChannelTable::OnRankLost(int rank) {
+  std::vector<Key> concerned;
+  for (auto& [key, channel] : channels_) {
+    if (std::binary_search(channel.ranks.begin(), channel.ranks.end(), rank)) {
+      channel.closed.insert(rank);
+      concerned.push_back(key);
+    }
+  }
+  for (const Key key : concerned) ForgetIfUnused(key);
+}
+
+}  // namespace horoscale

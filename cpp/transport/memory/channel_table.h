@@ -1,0 +1,80 @@
+// ChannelTable: which block of memory belongs to which member of which channel, and until when.
+//
+// Members open and close a channel at different times. A block that a member announces before the
+// channel is open here is remembered; a block of ours is given back only when every other member
+// has closed the channel too, or is lost, because until then it may still be read.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/memory/bank_exchange.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+// What a kBank frame says; the bytes are the wire's.
+struct BankNotice {
+  enum class Type : uint64_t { kOpened = 1, kClosed = 2 };
+  Type type = Type::kOpened;
+  int64_t offset = 0;  // kOpened: shared offset of the sender's block
+};
+static_assert(sizeof(BankNotice) == 16);
+
+// What the table needs of its transport.
+class ChannelHost {
+ public:
+  virtual ~ChannelHost() = default;
+  virtual Result<std::byte*> AllocateBlock(size_t bytes) = 0;
+  virtual void FreeBlock(std::byte* block) = 0;
+  // The block at the peer's offset; null if there can't be one.
+  virtual std::byte* PeerBlock(int rank, int64_t offset, size_t bytes) = 0;
+  virtual void Notify(int rank, ChannelId channel, BankNotice::Type type,
+                      const std::byte* block) = 0;
+  virtual bool IsLost(int rank) const = 0;
+  virtual Doorbell* DoorbellOf(int rank) = 0;
+};
+
+class ChannelTable {
+ public:
+  // Both outlive the table and the exchanges that it has opened.
+  ChannelTable(int rank, const BankGeometry& geometry, ChannelHost* host,
+               TransportCounters* counters);
+
+  Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks);
+
+  // A kBank frame has come. kProtocol if it can't be.
+  Status OnNotice(int from_rank, ChannelId channel, std::span<const std::byte> payload);
+
+  void OnRankLost(int rank);
+
+ private:
+  struct Channel {
+    std::vector<int> ranks;                 // empty: not open here yet
+    BankExchange* exchange = nullptr;       // null: not open here yet, or not any more
+    std::byte* block = nullptr;             // ours
+    std::map<int, std::byte*> peer_blocks;  // announced, by rank
+    std::set<int> closed;                   // ranks that don't look at our block (any more)
+  };
+  // By process set, then incarnation.
+  using Key = std::pair<uint32_t, uint32_t>;
+
+  Status OnOpened(int from_rank, Channel& channel, int64_t offset);
+  void Close(Key key);
+  // Gives the block back and forgets the channel if nobody looks at it any more.
+  void ForgetIfUnused(Key key);
+
+  const int rank_;
+  const BankGeometry geometry_;
+  ChannelHost* host_;
+  TransportCounters* counters_;
+  std::map<Key, Channel> channels_;
+  size_t not_open_here_ = 0;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,68 @@
+// A byte ring in raw memory between one producer and one consumer, in one process or in two.
+//
+// head and tail count all bytes ever written and read, so full and empty differ without a spare
+// byte and nothing ever wraps. Each side trusts only its own counter: what it reads of the other's
+// is checked, because the other side may be another process that went wrong.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+
+namespace horoscale {
+
+// Start of the ring's memory; zero bytes are an empty ring. Each side writes one cache line.
+struct RingControl {
+  alignas(64) std::atomic<uint64_t> head;  // producer's
+  std::atomic<uint32_t> producer_waits;    // producer's: ring its doorbell when space is freed
+  alignas(64) std::atomic<uint64_t> tail;  // consumer's
+};
+static_assert(sizeof(RingControl) == 128);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// Memory of a ring whose capacity (a power of two) is given; it must be 64-byte aligned.
+constexpr size_t RingMemoryBytes(size_t capacity) { return sizeof(RingControl) + capacity; }
+
+class RingProducer {
+ public:
+  RingProducer(std::byte* memory, size_t capacity);
+
+  // Copies as many of the bytes as there is space for and returns how many; the consumer sees them
+  // after Commit(). kProtocol if the consumer's counter is impossible.
+  Result<size_t> Append(std::span<const std::byte> bytes);
+  void Commit();
+
+  // While set, the consumer rings the producer's doorbell whenever it frees space. Setting it and
+  // appending again is how a producer waits for space without losing a wake-up.
+  void SetWaits(bool waits);
+
+ private:
+  RingControl* control_;
+  std::byte* data_;
+  size_t capacity_;
+  uint64_t head_ = 0;
+  uint64_t seen_tail_ = 0;
+};
+
+class RingConsumer {
+ public:
+  RingConsumer(std::byte* memory, size_t capacity);
+
+  // Copies at most out.size() bytes and returns how many; their space is free after Commit().
+  // kProtocol if the producer's counter is impossible.
+  Result<size_t> Read(std::span<std::byte> out);
+  // Returns whether the producer waits for space.
+  bool Commit();
+
+ private:
+  RingControl* control_;
+  const std::byte* data_;
+  size_t capacity_;
+  uint64_t tail_ = 0;
+  uint64_t seen_head_ = 0;
+};
+
+}  // namespace horoscale
