@@ -30,7 +30,7 @@ class RankProcesses:
         self._errors: list[IO[bytes]] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
-            self._errors.append(self._files.enter_context(tempfile.TemporaryFile()))
+            self._errors.append(self._files.enter_context(tempfile.TemporaryFile()))  # noqa: SIM115
             self.processes.append(
                 subprocess.Popen(
                     [sys.executable, str(HERE / program), *arguments],

@@ -1,0 +1,59 @@
+"""The documents say what the code does, where that can be checked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horoscale._core import config_variables
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_configuration_is_what_the_library_says() -> None:
+    program = ROOT / "docs" / "generate_configuration.py"
+    result = subprocess.run(
+        [sys.executable, program, "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_variable_is_described() -> None:
+    for variable in config_variables():
+        assert variable["type"], variable
+        assert variable["doc"].endswith("."), variable
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_paths_lead_somewhere(document: Path) -> None:
+    text = document.read_text()
+    links = re.findall(r"\]\((?!http|#)([^)#]+)", text)
+    missing = [link for link in links if not (document.parent / link).exists()]
+    # Paths of the tree, as `code`: those that begin with one of its folders.
+    folders = "cpp|horoscale|tests|examples|benchmarks|docs|cmake"
+    paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
+    missing += [path for path in paths if not (ROOT / path).exists()]
+    assert not missing, f"{document.name} names what isn't there"
+
+
+def test_readme_names_every_make_target_it_uses() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for name in ("README.md", "CONTRIBUTING.md"):
+        used = set(re.findall(r"\bmake ([a-z-]+)`", (ROOT / name).read_text()))
+        assert used <= targets, f"{name}: {used - targets}"
+
+
+def test_example_of_the_readme_is_short_and_valid() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
