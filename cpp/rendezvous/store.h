@@ -1,7 +1,7 @@
 // Store: how the ranks of a job find each other before they have links.
 //
-// A flat map from keys to values, served by the launcher (or rank 0) and reached by every rank. A key
-// is set once and never changes, so that a value once read stays true.
+// A flat map from keys to values, served by the launcher (or rank 0) and reached by every rank. A
+// key is set once and never changes, so that a value once read stays true.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,83 @@
+// Mutual authentication of two processes by a shared secret that never travels.
+//
+//     client                                   server
+//       magic, version, nonce c   ──────────▶
+//                                 ◀──────────    magic, version, nonce s
+//       HMAC("client", c, s, ctx) ──────────▶
+//                                 ◀──────────    accepted, HMAC("server", c, s, ctx)  |  refused
+//
+// Nonces are new for every connection, so a recorded proof is worth nothing; the roles differ, so a
+// proof can't be sent back to its maker; the context says what the connection is for ("store",
+// "link 3 5"), so a proof for one purpose is none for another. The client proves first: a stranger
+// who connects gets nothing from the server that a secret could be guessed against.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/byte_stream.h"
+#include "platform/deadline.h"
+#include "rendezvous/sha256.h"
+
+namespace horoscale {
+
+inline constexpr uint32_t kAuthVersion = 1;
+
+// One side of the challenge without its I/O: bytes of the peer in, bytes for the peer out.
+class Handshake {
+ public:
+  enum class Role : uint8_t { kClient, kServer };
+  static constexpr size_t kNonceBytes = 32;
+  using Nonce = std::array<std::byte, kNonceBytes>;
+
+  // `nonce` must be random and never used before.
+  Handshake(Role role, std::string_view secret, std::string_view context, const Nonce& nonce);
+  // With a nonce of its own.
+  static Result<Handshake> Create(Role role, std::string_view secret, std::string_view context);
+
+  bool done() const { return step_ == Step::kDone; }
+
+  // How many bytes of the peer the next step takes, 0 when done. Never more may be read: what
+  // follows isn't the handshake's.
+  size_t wanted() const;
+
+  // Takes exactly wanted() bytes. kUnauthenticated: wrong secret or context. kProtocol: the peer
+  // speaks something else. After an error the output is still to be sent; the peer learns from it.
+  Status Feed(std::span<const std::byte> bytes);
+
+  // What is to be sent before anything else is awaited. Emptied by the call.
+  std::vector<std::byte> TakeOutput();
+
+ private:
+  enum class Step : uint8_t { kHello, kClientProof, kVerdict, kServerProof, kDone, kFailed };
+
+  Status FeedHello(std::span<const std::byte> bytes);
+  Status FeedClientProof(std::span<const std::byte> bytes);
+  Status FeedVerdict(std::byte verdict);
+  Status FeedServerProof(std::span<const std::byte> bytes);
+  void SendHello();
+  Sha256Digest Proof(Role prover) const;
+  bool IsProof(Role prover, std::span<const std::byte> bytes) const;
+
+  Role role_;
+  Step step_ = Step::kHello;
+  std::string secret_;
+  std::string context_;
+  Nonce own_nonce_;
+  Nonce peer_nonce_{};
+  std::vector<std::byte> output_;
+};
+
+// Authenticates a connection, blocking until the deadline. Both name the peer in their errors:
+// kUnauthenticated, kProtocol, kTimeout, or kSystem if the connection broke.
+Status AuthenticateToServer(ByteStream& stream, std::string_view secret, std::string_view context,
+                            const Deadline& deadline);
+Status AuthenticateClient(ByteStream& stream, std::string_view secret, std::string_view context,
+                          const Deadline& deadline);
+
+}  // namespace horoscale

@@ -1,0 +1,87 @@
+#include "rendezvous/store_client.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "platform/tcp_socket.h"
+#include "platform/wait.h"
+#include "rendezvous/auth.h"
+#include "rendezvous/store_protocol.h"
+#include "rendezvous/store_server.h"
+
+namespace horoscale {
+namespace {
+
+// How long a reply may take beyond the wait that was asked for: a busy server, a slow network.
+constexpr double kReplySeconds = 30;
+constexpr double kRetrySeconds = 0.02;
+
+}  // namespace
+
+Result<std::unique_ptr<StoreClient>> StoreClient::Connect(const std::string& host, uint16_t port,
+                                                          std::string_view secret, double seconds) {
+  const Deadline deadline = Deadline::After(seconds);
+  while (true) {
+    Result<ByteStream> stream = ConnectTcp(host, port, deadline, WhenRefused::kRetry);
+    if (!stream.ok()) return stream.status();
+    const Status status = AuthenticateToServer(*stream, secret, kStoreAuthContext, deadline);
+    if (status.ok()) return std::unique_ptr<StoreClient>(new StoreClient(stream.TakeValue()));
+    // A server that is crowded by strangers drops connections before they have authenticated.
+    if (status.code() != StatusCode::kSystem || deadline.Passed()) return status;
+    const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline.SecondsLeft()));
+    nanosleep(&pause, nullptr);
+  }
+}
+
+Status StoreClient::Set(std::string_view key, std::span<const std::byte> value) {
+  HS_RETURN_IF_ERROR(CheckStoreKey(key));
+  HS_RETURN_IF_ERROR(CheckStoreValue(key, value));
+  return Call(EncodeSet(key, value), 0).status();
+}
+
+Result<std::vector<std::byte>> StoreClient::Get(std::string_view key, double seconds) {
+  HS_RETURN_IF_ERROR(CheckStoreKey(key));
+  constexpr double kMaxWaitMs = std::numeric_limits<uint32_t>::max();
+  const double wait_ms = std::clamp(std::ceil(seconds * 1e3), 0.0, kMaxWaitMs);
+  Result<std::vector<std::byte>> value =
+      Call(EncodeGet(key, static_cast<uint32_t>(wait_ms)), wait_ms * 1e-3);
+  if (value.status().code() == StatusCode::kTimeout && value.status().message().empty()) {
+    return Status::Timeout("nobody set the store's key '" + std::string(key) + "' within " +
+                           std::to_string(seconds) + " s");
+  }
+  return value;
+}
+
+Result<std::vector<std::byte>> StoreClient::Call(std::span<const std::byte> request,
+                                                 double seconds) {
+  const std::lock_guard lock(mutex_);
+  HS_RETURN_IF_ERROR(broken_);
+  const Deadline deadline = Deadline::After(seconds + kReplySeconds);
+  const auto fail = [this](const Status& why) {
+    broken_ = Status(why.code(), "the job's store: " + why.message());
+    return broken_;
+  };
+  if (const Status sent = stream_.SendAll(request, deadline); !sent.ok()) return fail(sent);
+  const Result<std::vector<std::byte>> body = ReceiveBody(deadline);
+  if (!body.ok()) return fail(body.status());
+  const Result<StoreReply> reply = DecodeStoreReply(*body);
+  if (!reply.ok()) return fail(reply.status());
+  const std::span<const std::byte> payload = reply->payload;
+  if (reply->code == StatusCode::kOk) return std::vector(payload.begin(), payload.end());
+  return Status(reply->code,
+                std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
+}
+
+Result<std::vector<std::byte>> StoreClient::ReceiveBody(const Deadline& deadline) {
+  std::array<std::byte, kStoreHeaderBytes> header;
+  HS_RETURN_IF_ERROR(stream_.ReceiveAll(header, deadline));
+  const Result<size_t> bytes = DecodeStoreHeader(header);
+  if (!bytes.ok()) return bytes.status();
+  std::vector<std::byte> body(*bytes);
+  HS_RETURN_IF_ERROR(stream_.ReceiveAll(body, deadline));
+  return body;
+}
+
+}  // namespace horoscale

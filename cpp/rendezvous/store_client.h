@@ -1,0 +1,40 @@
+// StoreClient: the Store of a StoreServer somewhere else, over one authenticated TCP connection.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "platform/byte_stream.h"
+#include "rendezvous/store.h"
+
+namespace horoscale {
+
+// Thread-safe, one request at a time: while a Get() waits, other threads wait for it. An error of
+// the connection is final; every later call returns it again.
+class StoreClient final : public Store {
+ public:
+  // Tries until the server is there and has authenticated us, at most for `seconds`. A wrong secret
+  // fails at once with kUnauthenticated.
+  static Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t port,
+                                                      std::string_view secret, double seconds);
+
+  Status Set(std::string_view key, std::span<const std::byte> value) override;
+  Result<std::vector<std::byte>> Get(std::string_view key, double seconds) override;
+
+ private:
+  explicit StoreClient(ByteStream stream) : stream_(std::move(stream)) {}
+
+  // Sends a request and returns the value of its reply, or the error in it.
+  Result<std::vector<std::byte>> Call(std::span<const std::byte> request, double seconds);
+  Result<std::vector<std::byte>> ReceiveBody(const Deadline& deadline);
+
+  std::mutex mutex_;
+  ByteStream stream_;  // guarded by mutex_
+  Status broken_;      // guarded by mutex_; why the connection can't be used any more
+};
+
+}  // namespace horoscale

@@ -1,0 +1,293 @@
+#include "rendezvous/store_server_loop.h"
+
+#include <algorithm>
+#include <array>
+
+#include "platform/log.h"
+
+namespace horoscale {
+namespace {
+
+// Tags and numbers of what is no connection.
+constexpr uint64_t kListenerTag = 0;
+constexpr uint64_t kWakeTag = 1;
+constexpr uint64_t kFirstConnection = 2;
+
+// How long to leave new connections alone when there are no descriptors for them.
+constexpr double kAcceptPauseSeconds = 0.1;
+constexpr int kMaxRefusalsLoggedPerSecond = 20;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+std::span<const std::byte> AsBytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoreServerLoop>> StoreServerLoop::Create(StoreServerOptions options) {
+  Result<TcpListener> listener = TcpListener::Create(options.host, options.port);
+  if (!listener.ok()) return listener.status();
+  Result<Poller> poller = Poller::Create();
+  if (!poller.ok()) return poller.status();
+  Result<EventFd> wake = EventFd::Create();
+  if (!wake.ok()) return wake.status();
+  HS_RETURN_IF_ERROR(poller->Add(listener->fd(), kListenerTag));
+  HS_RETURN_IF_ERROR(poller->Add(wake->fd(), kWakeTag));
+  return std::unique_ptr<StoreServerLoop>(new StoreServerLoop(
+      std::move(options), listener.TakeValue(), poller.TakeValue(), wake.TakeValue()));
+}
+
+StoreServerLoop::StoreServerLoop(StoreServerOptions options, TcpListener listener, Poller poller,
+                                 EventFd wake)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      poller_(std::move(poller)),
+      wake_(std::move(wake)),
+      table_(options_.capacity_bytes),
+      next_id_(kFirstConnection) {}
+
+void StoreServerLoop::Stop() {
+  stopping_.store(true);
+  wake_.Signal();
+}
+
+void StoreServerLoop::Run() {
+  std::array<Poller::Ready, 64> ready;
+  while (!stopping_.load()) {
+    const Result<size_t> count = poller_.Wait(SecondsToNextDeadline(), ready);
+    if (!count.ok()) {
+      Log(LogLevel::kError, "the store stops serving: " + count.status().message());
+      return;
+    }
+    for (const Poller::Ready& event : std::span(ready).first(*count)) {
+      if (event.tag == kListenerTag) {
+        AcceptOne();
+      } else if (event.tag != kWakeTag) {
+        Serve(event.tag, event);
+      }
+    }
+    ExpireDeadlines();
+  }
+}
+
+// One at a time: the listener stays readable while there are more, and the others are served
+// between.
+void StoreServerLoop::AcceptOne() {
+  Result<ByteStream> stream = listener_.Accept(Deadline::After(0));
+  if (!stream.ok()) {
+    if (stream.status().code() == StatusCode::kTimeout) return;  // the client is gone again
+    LogRefusal("the store can't accept a connection: " + stream.status().message());
+    PauseAccepting();
+    return;
+  }
+  Result<Handshake> handshake =
+      Handshake::Create(Handshake::Role::kServer, options_.secret, kStoreAuthContext);
+  const ConnectionId id = next_id_++;
+  const Status added = handshake.ok() ? poller_.Add(stream->fd(), id) : handshake.status();
+  if (!added.ok()) {
+    LogRefusal("the store refuses " + stream->peer() + ": " + added.message());
+    return;
+  }
+  if (unauthenticated_.size() >= options_.max_unauthenticated) {
+    Drop(*unauthenticated_.begin(),
+         Status::Unauthenticated(
+             "too many connections have not authenticated; this was the oldest"));
+  }
+  unauthenticated_.insert(id);
+  Connection& connection =
+      connections_.try_emplace(id, stream.TakeValue(), handshake.TakeValue()).first->second;
+  SetDeadline(id, connection, MonotonicSeconds() + options_.handshake_seconds);
+}
+
+// Without descriptors the listener would stay readable and the loop would spin.
+void StoreServerLoop::PauseAccepting() {
+  poller_.Remove(listener_.fd());
+  deadlines_.emplace(MonotonicSeconds() + kAcceptPauseSeconds, kListenerTag);
+}
+
+void StoreServerLoop::Serve(ConnectionId id, const Poller::Ready& ready) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;  // dropped earlier in this round
+  Connection& connection = found->second;
+  Status status;
+  if (ready.writable && !connection.output.empty()) status = Flush(id, connection);
+  if (status.ok() && ready.readable) status = Read(id, connection);
+  if (!status.ok()) Drop(id, status);
+}
+
+// Receives at most one unit (a step of the handshake, a header, a body), so that nobody is starved.
+Status StoreServerLoop::Read(ConnectionId id, Connection& connection) {
+  if (connection.OwesReply()) {
+    std::byte surplus;
+    const Result<size_t> got = connection.stream.ReceiveSome(std::span(&surplus, 1));
+    if (!got.ok()) return got.status();
+    return *got == 0 ? Status::Ok() : Status::Protocol("a second request before the first's reply");
+  }
+  const std::span<std::byte> missing = std::span(connection.input).subspan(connection.received);
+  const Result<size_t> got = connection.stream.ReceiveSome(missing);
+  if (!got.ok()) return got.status();
+  connection.received += *got;
+  if (connection.received < connection.input.size()) return Status::Ok();
+  connection.received = 0;
+  return ReceivedUnit(id, connection);
+}
+
+Status StoreServerLoop::ReceivedUnit(ConnectionId id, Connection& connection) {
+  const std::vector<std::byte> unit = std::exchange(connection.input, {});
+  if (connection.handshake) return FeedHandshake(id, connection, unit);
+  if (!connection.in_body) {
+    const Result<size_t> body_bytes = DecodeStoreHeader(std::span(unit).first<kStoreHeaderBytes>());
+    if (!body_bytes.ok()) return body_bytes.status();
+    connection.in_body = true;
+    connection.input.resize(*body_bytes);
+    return Status::Ok();
+  }
+  connection.in_body = false;
+  connection.input.resize(kStoreHeaderBytes);
+  const Result<StoreRequest> request = DecodeStoreRequest(unit);
+  if (!request.ok()) return request.status();
+  return HandleRequest(id, connection, *request);
+}
+
+Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
+                                      std::span<const std::byte> bytes) {
+  Handshake& handshake = *connection.handshake;
+  const Status status = handshake.Feed(bytes);
+  const Status sent = Send(id, connection, handshake.TakeOutput());
+  HS_RETURN_IF_ERROR(status);
+  HS_RETURN_IF_ERROR(sent);
+  if (!handshake.done()) {
+    connection.input.resize(handshake.wanted());
+    return Status::Ok();
+  }
+  connection.handshake.reset();
+  connection.input.resize(kStoreHeaderBytes);
+  unauthenticated_.erase(id);
+  SetDeadline(id, connection, kNever);
+  return Status::Ok();
+}
+
+Status StoreServerLoop::HandleRequest(ConnectionId id, Connection& connection,
+                                      const StoreRequest& request) {
+  if (request.verb == StoreVerb::kGet) return HandleGet(id, connection, request);
+  const Status status = table_.Set(request.key, request.value);
+  // Others first: they get the value even if this client is gone by now.
+  if (status.ok()) AnswerWaiters(std::string(request.key));
+  return Reply(id, connection, status.code(), AsBytes(status.message()));
+}
+
+Status StoreServerLoop::HandleGet(ConnectionId id, Connection& connection,
+                                  const StoreRequest& request) {
+  if (const std::vector<std::byte>* value = table_.Find(request.key)) {
+    return Reply(id, connection, StatusCode::kOk, *value);
+  }
+  connection.awaited_key = request.key;
+  waiters_.emplace(connection.awaited_key, id);
+  SetDeadline(id, connection, MonotonicSeconds() + request.wait_ms * 1e-3);
+  return Status::Ok();
+}
+
+void StoreServerLoop::AnswerWaiters(const std::string& key) {
+  const std::vector<std::byte>& value = *table_.Find(key);
+  for (auto waiter = waiters_.lower_bound({key, 0});
+       waiter != waiters_.end() && waiter->first == key; waiter = waiters_.lower_bound({key, 0})) {
+    const ConnectionId id = waiter->second;
+    Connection& connection = connections_.at(id);
+    StopAwaiting(id, connection);
+    const Status status = Reply(id, connection, StatusCode::kOk, value);
+    if (!status.ok()) Drop(id, status);
+  }
+}
+
+Status StoreServerLoop::Reply(ConnectionId id, Connection& connection, StatusCode code,
+                              std::span<const std::byte> payload) {
+  return Send(id, connection, EncodeReply(code, payload));
+}
+
+Status StoreServerLoop::Send(ConnectionId id, Connection& connection,
+                             std::span<const std::byte> bytes) {
+  connection.output.insert(connection.output.end(), bytes.begin(), bytes.end());
+  return Flush(id, connection);
+}
+
+Status StoreServerLoop::Flush(ConnectionId id, Connection& connection) {
+  std::vector<std::byte>& output = connection.output;
+  const Result<size_t> sent = connection.stream.SendSome(output);
+  if (!sent.ok()) return sent.status();
+  output.erase(output.begin(), output.begin() + static_cast<ptrdiff_t>(*sent));
+  const auto interest = output.empty() ? Poller::Interest::kRead : Poller::Interest::kReadWrite;
+  return poller_.Modify(connection.stream.fd(), id, interest);
+}
+
+void StoreServerLoop::StopAwaiting(ConnectionId id, Connection& connection) {
+  waiters_.erase({connection.awaited_key, id});
+  connection.awaited_key.clear();
+  SetDeadline(id, connection, kNever);
+}
+
+void StoreServerLoop::SetDeadline(ConnectionId id, Connection& connection, double at) {
+  deadlines_.erase({connection.deadline, id});
+  connection.deadline = at;
+  if (at != kNever) deadlines_.emplace(at, id);
+}
+
+double StoreServerLoop::SecondsToNextDeadline() const {
+  if (deadlines_.empty()) return kNever;
+  return std::max(0.0, deadlines_.begin()->first - MonotonicSeconds());
+}
+
+void StoreServerLoop::ExpireDeadlines() {
+  const double now = MonotonicSeconds();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const ConnectionId id = deadlines_.begin()->second;
+    if (id == kListenerTag) {
+      deadlines_.erase(deadlines_.begin());
+      if (!poller_.Add(listener_.fd(), kListenerTag).ok()) PauseAccepting();
+      continue;
+    }
+    Connection& connection = connections_.at(id);
+    Status status = Status::Timeout("it did not authenticate within " +
+                                    std::to_string(options_.handshake_seconds) + " s");
+    if (!connection.handshake) {
+      StopAwaiting(id, connection);
+      status = Reply(id, connection, StatusCode::kTimeout, {});
+    }
+    if (!status.ok()) Drop(id, status);
+  }
+}
+
+void StoreServerLoop::Drop(ConnectionId id, const Status& why) {
+  const auto found = connections_.find(id);
+  Connection& connection = found->second;
+  const std::string text = "the store drops " + connection.stream.peer() + ": " + why.message();
+  if (connection.handshake || why.code() == StatusCode::kProtocol) {
+    LogRefusal(text);
+  } else {
+    Log(LogLevel::kDebug, text);  // authenticated clients go when they are done
+  }
+  StopAwaiting(id, connection);
+  unauthenticated_.erase(id);
+  poller_.Remove(connection.stream.fd());
+  connections_.erase(found);
+}
+
+// Strangers must not be able to fill a disk with our log.
+void StoreServerLoop::LogRefusal(const std::string& text) {
+  const double now = MonotonicSeconds();
+  if (now - refusals_since_ >= 1) {
+    if (refusals_unlogged_ > 0) {
+      Log(LogLevel::kWarning,
+          "the store refused " + std::to_string(refusals_unlogged_) + " more connections");
+    }
+    refusals_since_ = now;
+    refusals_logged_ = refusals_unlogged_ = 0;
+  }
+  if (refusals_logged_ < kMaxRefusalsLoggedPerSecond) {
+    ++refusals_logged_;
+    Log(LogLevel::kWarning, text);
+  } else {
+    ++refusals_unlogged_;
+  }
+}
+
+}  // namespace horoscale

@@ -1,0 +1,100 @@
+// StoreServerLoop: the event loop of a StoreServer. All of it runs on the server's thread; only
+// Stop() may be called from elsewhere.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/byte_stream.h"
+#include "platform/event_fd.h"
+#include "platform/poller.h"
+#include "platform/tcp_socket.h"
+#include "rendezvous/auth.h"
+#include "rendezvous/store_protocol.h"
+#include "rendezvous/store_server.h"
+#include "rendezvous/store_table.h"
+
+namespace horoscale {
+
+class StoreServerLoop {
+ public:
+  static Result<std::unique_ptr<StoreServerLoop>> Create(StoreServerOptions options);
+
+  uint16_t port() const { return listener_.port(); }
+  void Run();
+  void Stop();
+
+ private:
+  // Numbered in the order in which they came.
+  using ConnectionId = uint64_t;
+
+  struct Connection {
+    Connection(ByteStream s, Handshake h)
+        : stream(std::move(s)), handshake(std::move(h)), input(handshake->wanted()) {}
+
+    ByteStream stream;
+    std::optional<Handshake> handshake;  // until it is authenticated
+    std::vector<std::byte> input;        // of the unit that is being received
+    size_t received = 0;                 // of input
+    bool in_body = false;                // input is a frame's body, else its header
+    std::vector<std::byte> output;       // what the socket has not taken yet
+    std::string awaited_key;             // of a GET that waits; empty: none
+    double deadline = std::numeric_limits<double>::infinity();
+
+    // A client sends its next request only after it has the reply to the last.
+    bool OwesReply() const { return !awaited_key.empty() || !output.empty(); }
+  };
+
+  StoreServerLoop(StoreServerOptions options, TcpListener listener, Poller poller, EventFd wake);
+
+  void AcceptOne();
+  void PauseAccepting();
+  void Serve(ConnectionId id, const Poller::Ready& ready);
+  Status Read(ConnectionId id, Connection& connection);
+  Status ReceivedUnit(ConnectionId id, Connection& connection);
+  Status FeedHandshake(ConnectionId id, Connection& connection, std::span<const std::byte> bytes);
+  Status HandleRequest(ConnectionId id, Connection& connection, const StoreRequest& request);
+  Status HandleGet(ConnectionId id, Connection& connection, const StoreRequest& request);
+  void AnswerWaiters(const std::string& key);
+  Status Reply(ConnectionId id, Connection& connection, StatusCode code,
+               std::span<const std::byte> payload);
+  Status Send(ConnectionId id, Connection& connection, std::span<const std::byte> bytes);
+  Status Flush(ConnectionId id, Connection& connection);
+
+  void StopAwaiting(ConnectionId id, Connection& connection);
+  void SetDeadline(ConnectionId id, Connection& connection, double at);
+  void ExpireDeadlines();
+  double SecondsToNextDeadline() const;
+  void Drop(ConnectionId id, const Status& why);
+  void LogRefusal(const std::string& text);
+
+  const StoreServerOptions options_;
+  TcpListener listener_;
+  Poller poller_;
+  EventFd wake_;
+  std::atomic<bool> stopping_{false};
+
+  StoreTable table_;
+  ConnectionId next_id_;
+  std::map<ConnectionId, Connection> connections_;
+  std::set<ConnectionId> unauthenticated_;
+  std::set<std::pair<std::string, ConnectionId>> waiters_;  // by the key that they wait for
+  std::set<std::pair<double, ConnectionId>> deadlines_;
+
+  double refusals_since_ = 0;  // the second that the two below count in
+  int refusals_logged_ = 0;
+  int refusals_unlogged_ = 0;
+};
+
+}  // namespace horoscale
