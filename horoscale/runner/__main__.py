@@ -1,0 +1,7 @@
+"""`python -m horoscale.runner …` is `horoscalerun …`."""
+
+import sys
+
+from horoscale.runner.launch import main
+
+sys.exit(main())

@@ -1,0 +1,229 @@
+"""horoscalerun: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from horoscale._version import __version__
+from horoscale.runner import environment, hosts, processes, settings
+from horoscale.runner.bootstrap import PACKAGE_ROOT
+from horoscale.runner.job import Job, JobSpec
+from horoscale.runner.report import LAUNCHER
+
+DEFAULT_GRACE_S = 10.0
+DEFAULT_START_TIMEOUT_S = 60.0
+COMPAT_DIRECTORY = PACKAGE_ROOT / "horoscale" / "compat"
+
+# Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
+_MISSING = (
+    ("mpi", "--mpi", "the MPI backend; leave it out, or start the ranks with mpirun when it exists"),
+    ("mpi_args", "--mpi-args", "the MPI backend"),
+    ("tcp", "--tcp", "the MPI backend, which it is an option of"),
+    ("binding_args", "--binding-args", "the MPI backend, which it is an option of"),
+    ("ssh_port", "--ssh-port", "remote hosts: all ranks run on this host"),
+    ("ssh_identity_file", "--ssh-identity-file", "remote hosts: all ranks run on this host"),
+    ("remote_shell", "--remote-shell", "remote hosts: all ranks run on this host"),
+    ("min_num_proc", "--min-num-proc", "elastic jobs"),
+    ("max_num_proc", "--max-num-proc", "elastic jobs"),
+    ("slots_per_host", "--slots-per-host", "elastic jobs"),
+    ("host_discovery_script", "--host-discovery-script", "elastic jobs"),
+    ("elastic_timeout", "--elastic-timeout", "elastic jobs"),
+    ("reset_limit", "--reset-limit", "elastic jobs"),
+    ("blacklist_cooldown_range", "--blacklist-cooldown-range", "elastic jobs"),
+)
+
+
+class UsageError(ValueError):
+    """What the user asked for can't be; the message says what to do."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a job as the command line says; returns the exit status."""
+    parser = make_parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.parent is not None:
+        processes.die_with_parent(parsed.parent, signal.SIGTERM)
+    try:
+        if parsed.check_build:
+            from horoscale.runner.check_build import describe
+
+            print(describe(), end="")
+            return 0
+        return _run(parsed)
+    except (UsageError, hosts.HostsError, settings.SettingsError) as error:
+        print(f"{LAUNCHER}: error: {error}", file=sys.stderr)
+        return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags of horoscalerun."""
+    parser = argparse.ArgumentParser(
+        prog=LAUNCHER,
+        allow_abbrev=False,
+        usage="%(prog)s -np N [options] command [arguments]",
+        description="Runs a command as the ranks of a job. The options come before the command.",
+    )
+    add = parser.add_argument
+    switch = argparse.BooleanOptionalAction
+    add("-v", "--version", action="version", version=__version__)
+    add("-np", "--num-proc", metavar="N", help="how many ranks to start")
+    add("-cb", "--check-build", action="store_true", help="tell what this installation offers")
+    add("-H", "--hosts", metavar="HOST:SLOTS,…", help="the hosts, and how many ranks each takes")
+    add("-hostfile", "--hostfile", metavar="FILE", help="a file with a line `host slots=N` for each")
+    add("--gloo", action="store_true", help="the native backend (default)")
+    add("--compat", action=switch, help="let the ranks import Horovod's names: `import horovod.torch`")
+    add("--config-file", metavar="FILE", help="settings as YAML; flags go before it")
+    add("--output-filename", metavar="DIR", help="write DIR/rank.N/stdout and stderr as well")
+    add(
+        "--prefix-output-with-timestamp",
+        action=switch,
+        help="begin the lines of the ranks with the time",
+    )
+    add(
+        "--grace-seconds",
+        metavar="S",
+        help=f"time for ranks that were asked to end (default {DEFAULT_GRACE_S:g})",
+    )
+    add("--verbose", action=switch, help="tell what the launcher does")
+    settings.add_arguments(parser)
+    later = parser.add_argument_group("not available yet")
+    later.add_argument("--mpi", action="store_true", default=None)
+    later.add_argument("--mpi-args", metavar="ARGS")
+    later.add_argument("--tcp", action=switch)
+    later.add_argument("--binding-args", metavar="ARGS")
+    later.add_argument("-p", "--ssh-port", metavar="PORT")
+    later.add_argument("-i", "--ssh-identity-file", metavar="FILE")
+    later.add_argument("--remote-shell", metavar="CMD")
+    later.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", metavar="N")
+    later.add_argument("--max-np", "--max-num-proc", dest="max_num_proc", metavar="N")
+    later.add_argument("--slots-per-host", metavar="N")
+    later.add_argument("--host-discovery-script", metavar="FILE")
+    later.add_argument("--elastic-timeout", metavar="S")
+    later.add_argument("--reset-limit", metavar="N")
+    later.add_argument("--blacklist-cooldown-range", nargs=2, metavar=("LOW", "HIGH"))
+    # How horoscale.run() hands over its function and gets the results.
+    add("--parent", type=int, help=argparse.SUPPRESS)
+    add("--task", type=int, help=argparse.SUPPRESS)
+    add("--results", type=int, help=argparse.SUPPRESS)
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    for name, flag, missing in _MISSING:
+        if getattr(arguments, name) not in (None, False):
+            raise UsageError(f"{flag} needs what is not available yet: {missing}")
+    size = _parse_size(arguments.num_proc)
+    command = _resolve_command(arguments.command)
+    config = settings.read_config(arguments.config_file) if arguments.config_file else {}
+    variables = settings.variables(arguments, config)
+    places = hosts.place_ranks(_local_hosts(arguments, size), size)
+    grace_s = _parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S)
+    start_timeout_s = float(variables.get("START_TIMEOUT", DEFAULT_START_TIMEOUT_S))
+    task, results = None, None
+    if arguments.task is not None:
+        from horoscale.runner.task import ResultFile, read_task
+
+        task, results = read_task(arguments.task), ResultFile(arguments.results)
+    from horoscale.runner.rendezvous import Rendezvous
+
+    with Rendezvous() as rendezvous:
+        shared = environment.job_environment(
+            os.environ, variables, rendezvous.secret, rendezvous.address
+        )
+        if arguments.compat:
+            shared = _with_compat(shared)
+        job = Job(
+            JobSpec(
+                command=command,
+                places=places,
+                environment=shared,
+                directory=os.getcwd(),
+                grace_s=grace_s,
+                start_timeout_s=start_timeout_s,
+                output_directory=(
+                    Path(arguments.output_filename) if arguments.output_filename else None
+                ),
+                timestamp=bool(arguments.prefix_output_with_timestamp),
+                verbose=bool(arguments.verbose),
+                task=task,
+                on_result=None if results is None else results.add,
+            )
+        )
+        status = job.run()
+        if results is not None:
+            results.finish(job.report)
+        return status
+
+
+def _parse_size(text: str | None) -> int:
+    if text is None:
+        raise UsageError("how many ranks? Give -np N")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1_000_000:
+        raise UsageError(f"-np: expected a positive number, not {text!r}")
+    return int(text)
+
+
+def _parse_seconds(flag: str, text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{flag}: expected a number of seconds, not {text!r}")
+    return value
+
+
+def _resolve_command(command: Sequence[str]) -> list[str]:
+    words = list(command)
+    if words[:1] == ["--"]:
+        del words[0]
+    if not words:
+        raise UsageError(f"no command: {LAUNCHER} -np N python train.py")
+    program = words[0]
+    if program.startswith("-"):
+        raise UsageError(f"unknown option {program!r}; see {LAUNCHER} --help")
+    if shutil.which(program) is None:
+        if os.path.isdir(program):
+            raise UsageError(f"{program!r} is a directory")
+        if os.path.isfile(program):
+            raise UsageError(
+                f"{program!r} is not an executable program: run it through its interpreter "
+                f"(python {program}) or make it executable (chmod +x {program})"
+            )
+        raise UsageError(f"command not found: {program!r}")
+    return words
+
+
+def _local_hosts(arguments: argparse.Namespace, size: int) -> list[hosts.Host]:
+    """The hosts of the job. All their names mean this machine, which is one host under one name."""
+    if arguments.hosts and arguments.hostfile:
+        raise UsageError("give -H or --hostfile, not both")
+    if arguments.hosts:
+        given = hosts.parse_hosts(arguments.hosts)
+    elif arguments.hostfile:
+        given = hosts.parse_hostfile(arguments.hostfile)
+    else:
+        return [hosts.Host(hosts.own_name(), size)]
+    remote = [host.name for host in given if not hosts.is_local(host.name)]
+    if remote:
+        raise UsageError(
+            f"remote hosts are not available yet, and {', '.join(remote)} is not this machine "
+            f"({hosts.own_name()}): all ranks run on one host"
+        )
+    return [hosts.Host(given[0].name, sum(host.slots for host in given))]
+
+
+def _with_compat(variables: dict[str, Any]) -> dict[str, str]:
+    variables = {**variables, "HOROSCALE_PYTHON": sys.executable}
+    variables = environment.with_path_first(variables, "PYTHONPATH", str(COMPAT_DIRECTORY / "path"))
+    return environment.with_path_first(variables, "PATH", str(COMPAT_DIRECTORY / "bin"))

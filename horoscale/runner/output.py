@@ -1,0 +1,165 @@
+"""What the ranks print: prefixed whole lines on the launcher's own streams, and files per rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import time
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+_MAX_LINE_BYTES = 16 << 20  # a longer line is printed in pieces
+_WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
+_FULL_BYTES = 4 << 20
+
+# A line ends with a newline, or with the carriage return of a progress bar. A return at the very end of the
+# data is left for the next piece: its newline may be under way.
+_LINE_END = re.compile(rb"\n|\r\n|\r(?=[^\n])")
+
+
+class LineSplitter:
+    """Cuts a stream of bytes into whole lines."""
+
+    def __init__(self) -> None:
+        self._partial: list[bytes] = []
+        self._partial_bytes = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete with `data`, with their ends."""
+        if self._partial and self._partial[-1].endswith(b"\r"):
+            data = self._partial.pop() + data
+            self._partial_bytes = sum(map(len, self._partial))
+        lines = []
+        start = 0
+        for match in _LINE_END.finditer(data):
+            lines.append(b"".join([*self._partial, data[start : match.end()]]))
+            self._partial.clear()
+            self._partial_bytes = 0
+            start = match.end()
+        if start < len(data):
+            self._partial.append(data[start:])
+            self._partial_bytes += len(data) - start
+        if self._partial_bytes > _MAX_LINE_BYTES:
+            lines.extend(self.finish())
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """The last line, if it has no end."""
+        lines = [b"".join(self._partial)] if self._partial else []
+        self._partial.clear()
+        self._partial_bytes = 0
+        return lines
+
+
+class Console:
+    """The launcher's standard output and error, written in order and without blocking the launcher.
+
+    One queue serves both, so that lines of the two don't mix where both are one terminal. They may belong to
+    other programs as well, so they stay in blocking mode: each write is small and follows a poll.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, stdout: int = 1, stderr: int = 2) -> None:
+        self._selector = selector
+        self._descriptors = {"stdout": stdout, "stderr": stderr}
+        self._queue: deque[tuple[int, memoryview]] = deque()
+        self._watched: int | None = None
+        self.queued_bytes = 0
+        self.broken = False  # whoever read the output has gone
+
+    def put(self, stream: str, text: bytes) -> None:
+        """Queues bytes that stay together."""
+        if not self.broken and text:
+            self._queue.append((self._descriptors[stream], memoryview(text)))
+            self.queued_bytes += len(text)
+            self._watch()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is waiting that the ranks should wait too."""
+        return self.queued_bytes > _FULL_BYTES
+
+    def write(self) -> None:
+        """Writes a piece: call when the selector says so."""
+        if not self._queue:
+            return
+        descriptor, text = self._queue[0]
+        try:
+            written = os.write(descriptor, text[:_WRITE_BYTES])
+        except BlockingIOError:  # somebody else made it non-blocking and filled it
+            return
+        except OSError:
+            self.drop()
+            self.broken = True
+            return
+        self.queued_bytes -= written
+        if written == len(text):
+            self._queue.popleft()
+        else:
+            self._queue[0] = (descriptor, text[written:])
+        self._watch()
+
+    def drop(self) -> None:
+        """Forgets what is queued."""
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._watch()
+
+    def _watch(self) -> None:
+        wanted = self._queue[0][0] if self._queue else None
+        if wanted == self._watched:
+            return
+        if self._watched is not None:
+            self._selector.unregister(self._watched)
+        if wanted is not None:
+            self._selector.register(wanted, selectors.EVENT_WRITE, self.write)
+        self._watched = wanted
+
+
+class RankOutput:
+    """One stream of one rank: to the console, to its file, and its last lines for the report."""
+
+    def __init__(
+        self,
+        console: Console,
+        rank: int,
+        stream: str,
+        *,
+        timestamp: bool,
+        file: BinaryIO | None,
+        last_lines: int = 20,
+    ) -> None:
+        self._console = console
+        self._stream = stream
+        self._prefix = f"[{rank}]<{stream}>:".encode()
+        self._timestamp = timestamp
+        self._file = file
+        self._splitter = LineSplitter()
+        self.last_lines: deque[bytes] = deque(maxlen=last_lines)
+
+    def feed(self, data: bytes) -> None:
+        if self._file is not None:
+            self._file.write(data)
+        self._print(self._splitter.feed(data))
+
+    def finish(self) -> None:
+        """No more will come: prints a last line that has no end, and closes the file."""
+        self._print([line + b"\n" for line in self._splitter.finish()])
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _print(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        prefix = time.ctime().encode() + self._prefix if self._timestamp else self._prefix
+        self._console.put(self._stream, b"".join(prefix + line for line in lines))
+        self.last_lines.extend(line[:4096] for line in lines)
+
+
+def open_rank_files(directory: Path, rank: int, size: int) -> dict[str, BinaryIO]:
+    """Opens DIRECTORY/rank.N/stdout and stderr, N padded with zeros so that a listing is in order."""
+    folder = directory / f"rank.{rank:0{len(str(size - 1))}d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return {name: open(folder / name, "wb", buffering=0) for name in ("stdout", "stderr")}

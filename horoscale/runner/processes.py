@@ -1,0 +1,104 @@
+"""What Linux offers to keep hold of processes: parent-death signals, subreapers, the tree in /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
+    """Has the kernel send `signum` to this process when its parent, `parent_pid`, dies.
+
+    Survives exec, so that it may be called between fork and exec.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent_pid:  # it died before the call
+        os.kill(os.getpid(), signum)
+
+
+def become_subreaper() -> None:
+    """Makes this process the parent of every descendant whose own parent has died."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(roots: Iterable[int]) -> list[int]:
+    """The processes that descend from `roots`, without the roots and without zombies."""
+    children = _children_by_parent()
+    found: list[int] = []
+    pending = list(roots)
+    while pending:
+        for pid, state in children.get(pending.pop(), ()):
+            pending.append(pid)
+            if state != b"Z":
+                found.append(pid)
+    return found
+
+
+def children_of(parent: int) -> list[int]:
+    """The children of a process, without zombies."""
+    return [pid for pid, state in _children_by_parent().get(parent, ()) if state != b"Z"]
+
+
+def send_signal(pid: int, signum: int, *, group: bool = False) -> None:
+    """Signals a process, or the group that it leads. Nothing happens if it has ended already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        (os.killpg if group else os.kill)(pid, signum)
+
+
+def kill_descendants(seconds: float) -> list[int]:
+    """Kills and reaps all descendants of this process, which has to be a subreaper.
+
+    Blocks for at most `seconds`. Returns those that did not end (stuck inside the kernel).
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        remaining = descendants([os.getpid()])
+        for pid in remaining:
+            send_signal(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0] != 0:
+                pass
+        except ChildProcessError:
+            return []
+        if time.monotonic() > deadline:
+            return remaining
+        time.sleep(0.01)
+
+
+def signal_name(signum: int) -> str:
+    """SIGKILL for 9; "signal 35" for one without a name."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+def _children_by_parent() -> dict[int, list[tuple[int, bytes]]]:
+    children: dict[int, list[tuple[int, bytes]]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                stat = file.read()
+        except OSError:  # it ended meanwhile
+            continue
+        # The command's name, in parentheses, may contain anything.
+        state, parent = stat[stat.rindex(b")") + 2 :].split(None, 2)[:2]
+        children.setdefault(int(parent), []).append((int(entry), state))
+    return children

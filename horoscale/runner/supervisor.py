@@ -1,0 +1,305 @@
+"""The supervisor: the launcher's process on one host. It starts the host's ranks and ends them.
+
+It reads orders from its standard input and writes what happens to its standard output (see protocol). The
+end of its input, however it came about, means that the launcher is gone: everything is ended then.
+
+No process gets away: the supervisor is a subreaper, so that whatever a rank starts stays below it in the
+process tree, in whatever session or group; if the supervisor itself is killed, the kernel kills the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from horoscale.runner import processes, protocol
+from horoscale.runner.channel import Channel
+from horoscale.runner.cores import available_cores
+
+_PIPE_BYTES = 1 << 16
+_MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print have to wait
+_STUCK_S = 10.0  # after SIGKILL; only a process stuck inside the kernel takes longer
+_KILL_INTERVAL_S = 0.05
+
+# Streams that a rank may have besides its standard ones: a function's result for horoscale.run().
+_RESULT = "result"
+
+
+@dataclass
+class _Rank:
+    number: int
+    process: subprocess.Popen[bytes]
+    streams: dict[int, str] = field(default_factory=dict)  # descriptor: name
+
+
+class Supervisor:
+    """The host's part of a job, from `start` until no process of it is left."""
+
+    def __init__(self, inbound: int, outbound: int) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._launcher = Channel(inbound, outbound, self._selector, self._on_launcher)
+        self._ranks: dict[int, _Rank] = {}  # running ones, by process id
+        self._streams: dict[int, _Rank] = {}  # by descriptor
+        self._paused = False  # not reading the ranks' output, because nobody takes it
+        self._started = False
+        self._grace_s = 0.0
+        self._task: int | None = None
+        self._stopping = False
+        self._kill_at: float | None = None
+        self._warned: set[int] = set()  # orphans that have had their SIGTERM
+
+    def run(self) -> None:
+        wakeup, wakeup_sender = socket.socketpair()
+        for end in (wakeup, wakeup_sender):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wakeup_sender.fileno(), warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda *_: None)
+        self._selector.register(wakeup, selectors.EVENT_READ, lambda: self._on_signals(wakeup))
+        self._launcher.send(
+            {
+                "kind": "hello",
+                "version": protocol.VERSION,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+            }
+        )
+        while not self._finished():
+            for selected, _ in self._selector.select(self._timeout()):
+                selected.data()
+            self._pause_or_resume()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill()
+        self._flush()
+
+    # ------------------------------------------------------------------ events
+
+    def _on_launcher(self) -> None:
+        self._launcher.write()
+        frames = self._launcher.read()
+        if frames is None:
+            self._stop(signal.SIGTERM, self._grace_s)
+            return
+        for header, payload in frames:
+            if header["kind"] == "start":
+                self._start(header)
+            elif header["kind"] == "task":
+                self._add_to_task(payload)
+            elif header["kind"] == "stop":
+                self._stop(header["signal"], header["grace"])
+            else:
+                raise protocol.ProtocolError(f"unknown order {header['kind']!r}")
+
+    def _on_signals(self, wakeup: socket.socket) -> None:
+        for signum in set(wakeup.recv(4096)):
+            if signum == signal.SIGCHLD:
+                self._reap()
+            else:
+                self._stop(signum, self._grace_s)
+
+    def _on_output(self, descriptor: int) -> bool:
+        """Forwards a piece of a rank's output; false if there is none now."""
+        rank = self._streams.get(descriptor)
+        if rank is None:  # closed by an earlier event of the same batch
+            return False
+        try:
+            data = os.read(descriptor, _PIPE_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close_stream(descriptor)
+            return False
+        stream = rank.streams[descriptor]
+        self._launcher.send({"kind": "output", "rank": rank.number, "stream": stream}, data)
+        return True
+
+    # ------------------------------------------------------------------ starting
+
+    def _add_to_task(self, piece: bytes) -> None:
+        if self._task is None:
+            self._task = os.memfd_create("horoscale-task")
+        os.write(self._task, piece)
+
+    def _start(self, order: dict[str, Any]) -> None:
+        self._started = True
+        self._grace_s = order["grace"]
+        for rank in order["ranks"]:
+            environment = {**order["environment"], **rank["environment"]}
+            share = max(1, available_cores() // len(order["ranks"]))
+            environment.setdefault("OMP_NUM_THREADS", str(share))
+            try:
+                self._start_rank(rank["rank"], order["command"], order["directory"], environment)
+            except (OSError, ValueError) as error:
+                self._launcher.send({"kind": "refused", "rank": rank["rank"], "error": str(error)})
+                self._stop(signal.SIGTERM, self._grace_s)
+                return
+
+    def _start_rank(
+        self, number: int, command: Sequence[str], directory: str, environment: dict[str, str]
+    ) -> None:
+        names = ["stdout", "stderr"]
+        inherited = []
+        if self._task is not None:
+            names.append(_RESULT)
+            inherited.append(self._task)
+        pipes = {name: os.pipe() for name in names}
+        try:
+            if self._task is not None:
+                inherited.append(pipes[_RESULT][1])
+                environment = {
+                    **environment,
+                    "HOROSCALE_TASK_FD": str(self._task),
+                    "HOROSCALE_RESULT_FD": str(pipes[_RESULT][1]),
+                }
+            supervisor = os.getpid()
+            process = subprocess.Popen(
+                list(command),
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=pipes["stdout"][1],
+                stderr=pipes["stderr"][1],
+                pass_fds=inherited,
+                start_new_session=True,
+                preexec_fn=lambda: processes.die_with_parent(supervisor),
+            )
+        except BaseException:
+            for reader, _ in pipes.values():
+                os.close(reader)
+            raise
+        finally:
+            for _, writer in pipes.values():
+                os.close(writer)
+        rank = _Rank(number, process, {reader: name for name, (reader, _) in pipes.items()})
+        self._ranks[process.pid] = rank
+        for reader in rank.streams:
+            os.set_blocking(reader, False)
+            self._streams[reader] = rank
+            if not self._paused:
+                self._watch(reader)
+
+    # ------------------------------------------------------------------ ending
+
+    def _stop(self, signum: int, grace_s: float) -> None:
+        """Asks the ranks to end. What is left after the grace is killed; a later order may only shorten it."""
+        for pid in self._ranks:
+            # A terminal's Ctrl-C goes to the whole group. Other signals go to the rank alone, so that its
+            # data loaders live on while it writes a checkpoint; they are told when it has ended.
+            processes.send_signal(pid, signum, group=signum == signal.SIGINT)
+        deadline = time.monotonic() + grace_s
+        self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
+        self._stopping = True
+        self._reap()
+
+    def _reap(self) -> None:
+        """Reports the ranks that have ended, and takes leave of their orphans."""
+        ended: list[tuple[_Rank, int]] = []
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if rank := self._ranks.pop(pid, None):
+                    rank.process.returncode = os.waitstatus_to_exitcode(wait_status)
+                    ended.append((rank, rank.process.returncode))
+        # The kernel doesn't tell in which order those of one batch ended. A crash is a cause; an exit with
+        # an error may be its consequence.
+        for rank, status in sorted(ended, key=lambda item: item[1] >= 0):
+            for descriptor in list(rank.streams):
+                self._drain(descriptor)
+            self._launcher.send({"kind": "exit", "rank": rank.number, "status": status})
+        if self._started and not self._ranks and not self._stopping:
+            self._stop(signal.SIGTERM, self._grace_s)
+        elif self._stopping:
+            self._warn_orphans()
+
+    def _warn_orphans(self) -> None:
+        orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in self._ranks]
+        for pid in [*orphans, *processes.descendants(orphans)]:
+            if pid not in self._warned:
+                self._warned.add(pid)
+                processes.send_signal(pid, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        """SIGKILL to everything below this process, again and again until nothing is left."""
+        remaining = processes.descendants([os.getpid()])
+        for pid in remaining:
+            processes.send_signal(pid, signal.SIGKILL)
+        assert self._kill_at is not None
+        if remaining and time.monotonic() > self._kill_at + _STUCK_S:
+            self._launcher.send({"kind": "stuck", "pids": remaining})
+            self._flush()
+            os._exit(1)
+
+    def _timeout(self) -> float | None:
+        if self._kill_at is None:
+            return None
+        return max(_KILL_INTERVAL_S, self._kill_at - time.monotonic())
+
+    def _finished(self) -> bool:
+        if not self._stopping or self._ranks:
+            return False
+        self._reap()
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        return False
+
+    def _flush(self) -> None:
+        """Sends what the pipes still hold, for as long as the launcher takes it."""
+        for descriptor in list(self._streams):
+            self._drain(descriptor)
+        self._launcher.close_inbound()
+        while self._launcher.writable and self._launcher.queued_bytes > 0:
+            self._selector.select()
+            self._launcher.write()
+
+    # ------------------------------------------------------------------ output
+
+    def _drain(self, descriptor: int) -> None:
+        """Forwards what a pipe holds now, in bounds: a grandchild may go on writing."""
+        for _ in range(16):
+            if not self._on_output(descriptor):
+                return
+
+    def _pause_or_resume(self) -> None:
+        pause = self._launcher.queued_bytes > _MAX_QUEUED_BYTES
+        if pause != self._paused:
+            self._paused = pause
+            for descriptor in self._streams:
+                if pause:
+                    self._selector.unregister(descriptor)
+                else:
+                    self._watch(descriptor)
+
+    def _watch(self, descriptor: int) -> None:
+        self._selector.register(
+            descriptor, selectors.EVENT_READ, lambda: self._on_output(descriptor)
+        )
+
+    def _close_stream(self, descriptor: int) -> None:
+        rank = self._streams.pop(descriptor)
+        del rank.streams[descriptor]
+        if not self._paused:
+            self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Runs a supervisor on the standard streams."""
+    del arguments
+    processes.become_subreaper()
+    # Nothing else may write into the frames: prints of this process go to its standard error.
+    outbound = os.dup(1)
+    os.dup2(2, 1)
+    Supervisor(0, outbound).run()
+    return 0
