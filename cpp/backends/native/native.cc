@@ -1,0 +1,57 @@
+#include "backends/native/native.h"
+
+#include <cassert>
+#include <utility>
+
+namespace horoscale {
+namespace {
+
+std::vector<Segment> Segments(const FusedOperation& operation) {
+  std::vector<Segment> segments;
+  segments.reserve(operation.pieces.size());
+  for (const FusedPiece& piece : operation.pieces) {
+    segments.push_back({piece.in, piece.out, piece.bytes});
+  }
+  return segments;
+}
+
+}  // namespace
+
+std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation) {
+  switch (operation.kind) {
+    case OpKind::kAllreduce:
+      return MakeAllreduce(exchange, {operation.reduction, Segments(operation), operation.absent});
+    case OpKind::kBroadcast:
+      return MakeBroadcast(exchange, {operation.root, Segments(operation), operation.absent});
+    case OpKind::kReducescatter: {
+      ReducescatterArgs args{operation.reduction, {}};
+      for (const FusedPiece& piece : operation.pieces) {
+        args.items.push_back({piece.in, piece.out, piece.rows, piece.row_bytes});
+      }
+      return MakeReducescatter(exchange, std::move(args));
+    }
+    case OpKind::kAllgather: {
+      AllgatherArgs args;
+      for (const FusedPiece& piece : operation.pieces) {
+        args.items.push_back({piece.in, piece.rows, piece.row_bytes});
+      }
+      args.results = &operation.results;
+      return MakeAllgather(exchange, std::move(args));
+    }
+    case OpKind::kAlltoall: {
+      operation.results.resize(1);
+      const FusedPiece& piece = operation.pieces.front();
+      return MakeAlltoall(exchange,
+                          {piece.in, piece.row_bytes, operation.splits, &operation.results.front()});
+    }
+    case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      break;
+  }
+  assert(false && "not a data operation");
+  return nullptr;
+}
+
+}  // namespace horoscale

@@ -1,0 +1,143 @@
+#include "runtime/config.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace horoscale {
+namespace {
+
+template <typename Number>
+bool ParseNumber(std::string_view text, Number* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool ParseCount(std::string_view text, int64_t* out) { return ParseNumber(text, out) && *out >= 0; }
+
+bool ParseSeconds(std::string_view text, double* out) {
+  return ParseNumber(text, out) && std::isfinite(*out) && *out >= 0;
+}
+
+bool ParseSwitch(std::string_view text, bool* out) {
+  *out = text == "1" || text == "true" || text == "True" || text == "yes" || text == "on";
+  return *out || text == "0" || text == "false" || text == "False" || text == "no" ||
+         text == "off" || text.empty();
+}
+
+bool ParseLogLevel(std::string_view text, LogLevel* out) {
+  static constexpr std::string_view kNames[] = {"trace", "debug", "info", "warning",
+                                                "error", "fatal", "off"};
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (text == kNames[i]) {
+      *out = static_cast<LogLevel>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+constexpr ConfigVariable kVariables[] = {
+    {"FUSION_THRESHOLD", "bytes", "134217728",
+     "Tensors that are ready at the same time are executed together up to this size. 0: never.",
+     [](std::string_view t, Config* c) { return ParseCount(t, &c->fusion_threshold_bytes); }},
+    {"PARTITION_BYTES", "bytes", "16777216",
+     "Larger tensors are cut into parts of this size, between which a more urgent tensor may "
+     "overtake. 0: never.",
+     [](std::string_view t, Config* c) { return ParseCount(t, &c->partition_bytes); }},
+    {"CREDIT_BYTES", "bytes", "67108864",
+     "How far the agreed order may run ahead of its execution. Less lets urgent tensors overtake "
+     "earlier; one operation may always run.",
+     [](std::string_view t, Config* c) { return ParseCount(t, &c->credit_bytes); }},
+    {"SCHEDULER", "priority | fifo", "priority",
+     "Which of the tensors that are ready goes first: the one of the highest priority, or the one "
+     "that was ready first.",
+     [](std::string_view t, Config* c) {
+       c->priority_scheduling = t == "priority";
+       return t == "priority" || t == "fifo";
+     }},
+    {"CACHE_CAPACITY", "count", "1024",
+     "Operations per process set whose description is remembered, so that repeating one costs a "
+     "few bits. 0 turns the cache off.",
+     [](std::string_view t, Config* c) {
+       return ParseCount(t, &c->cache_capacity) && c->cache_capacity <= 1'000'000;
+     }},
+    {"CYCLE_TIME", "milliseconds", "0",
+     "Accepted for compatibility and without effect: the engine is driven by events.",
+     [](std::string_view t, Config*) {
+       double ignored = 0;
+       return ParseSeconds(t, &ignored);
+     }},
+    {"DYNAMIC_PROCESS_SETS", "switch", "0",
+     "Allows add_process_set() and remove_process_set() after init.",
+     [](std::string_view t, Config* c) { return ParseSwitch(t, &c->dynamic_process_sets); }},
+    {"STALL_CHECK_DISABLE", "switch", "0", "Turns the reports about missing ranks off.",
+     [](std::string_view t, Config* c) {
+       bool disabled = false;
+       const bool ok = ParseSwitch(t, &disabled);
+       c->stall_check = !disabled;
+       return ok;
+     }},
+    {"STALL_CHECK_TIME_SECONDS", "seconds", "60",
+     "After this time an operation that some ranks still miss is reported, with their names.",
+     [](std::string_view t, Config* c) { return ParseSeconds(t, &c->stall_warning_seconds); }},
+    {"STALL_SHUTDOWN_TIME_SECONDS", "seconds", "0",
+     "After this time such an operation fails, and with it its process set. 0: it waits for ever.",
+     [](std::string_view t, Config* c) { return ParseSeconds(t, &c->stall_shutdown_seconds); }},
+    {"START_TIMEOUT", "seconds", "30", "How long init() waits for the other ranks.",
+     [](std::string_view t, Config* c) { return ParseSeconds(t, &c->start_timeout_seconds); }},
+    {"TIMELINE", "path", "",
+     "Writes a Chrome trace of all operations to this file; ranks above 0 append `.rank<N>`.",
+     [](std::string_view t, Config* c) {
+       c->timeline_path = t;
+       return true;
+     }},
+    {"TIMELINE_MARK_CYCLES", "switch", "0", "Marks every executed plan entry in the timeline.",
+     [](std::string_view t, Config* c) { return ParseSwitch(t, &c->timeline_mark_cycles); }},
+    {"LOG_LEVEL", "trace | debug | info | warning | error | fatal | off", "warning",
+     "What is written to standard error.",
+     [](std::string_view t, Config* c) { return ParseLogLevel(t, &c->log_level); }},
+    {"LOG_HIDE_TIME", "switch", "0", "Leaves the time out of log lines.",
+     [](std::string_view t, Config* c) {
+       bool hidden = false;
+       const bool ok = ParseSwitch(t, &hidden);
+       c->log_time = !hidden;
+       return ok;
+     }},
+    {"ARENA_BYTES", "bytes", "68719476736",
+     "Address space that each rank reserves for memory shared with the ranks of its host. Memory "
+     "is used only where it is touched.",
+     [](std::string_view t, Config* c) {
+       return ParseCount(t, &c->arena_bytes) && c->arena_bytes >= (int64_t{16} << 20);
+     }},
+    {"RANK", "count", "", "This process' rank; set by the launcher.", nullptr},
+    {"SIZE", "count", "", "The number of ranks; set by the launcher.", nullptr},
+    {"HOSTNAME", "text", "",
+     "Names the host: ranks with the same name share memory. Default: host name and boot id.",
+     nullptr},
+    {"RENDEZVOUS", "host:port", "",
+     "Where the job's key-value store is. Without a launcher rank 0 serves it there.", nullptr},
+    {"RENDEZVOUS_SERVED", "switch", "0",
+     "1: the store is served already (the launcher does so); 0: rank 0 serves it.", nullptr},
+    {"SECRET", "text", "", "The job's secret. Mandatory unless the rendezvous is on loopback.",
+     nullptr},
+    {"SECRET_FILE", "path", "", "A file, readable by its owner only, that holds the secret.",
+     nullptr},
+};
+
+}  // namespace
+
+std::span<const ConfigVariable> ConfigVariables() { return kVariables; }
+
+Result<Config> ReadConfig(const VariableLookup& lookup) {
+  Config config;
+  for (const ConfigVariable& variable : kVariables) {
+    if (variable.store == nullptr) continue;
+    const auto found = lookup(variable.name);
+    if (!found || variable.store(found->value, &config)) continue;
+    return Status::InvalidArgument(found->name + "=\"" + found->value +
+                                   "\" does not parse: expected " + std::string(variable.type));
+  }
+  return config;
+}
+
+}  // namespace horoscale

@@ -1,0 +1,56 @@
+// Configuration: every variable of the runtime, in one table, read once into one immutable struct.
+//
+// A variable NAME is looked up as HOROSCALE_NAME, else HOROVOD_NAME. A value that does not parse is an
+// error that names the variable: nothing is replaced by a default in silence. docs/configuration.md is
+// generated from the table.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "platform/environment.h"
+#include "platform/log.h"
+
+namespace horoscale {
+
+struct Config {
+  int64_t fusion_threshold_bytes = int64_t{128} << 20;
+  int64_t partition_bytes = int64_t{16} << 20;
+  int64_t credit_bytes = int64_t{64} << 20;
+  int64_t cache_capacity = 1024;
+  bool priority_scheduling = true;
+  bool dynamic_process_sets = false;
+  bool stall_check = true;
+  double stall_warning_seconds = 60;
+  double stall_shutdown_seconds = 0;
+  double start_timeout_seconds = 30;
+  std::string timeline_path;
+  bool timeline_mark_cycles = false;
+  LogLevel log_level = LogLevel::kWarning;
+  bool log_time = true;
+  int64_t arena_bytes = int64_t{64} << 30;
+};
+
+struct ConfigVariable {
+  std::string_view name;           // without prefix
+  std::string_view type;           // "bytes", "seconds", "count", "switch", "text" or its choices
+  std::string_view default_value;
+  std::string_view doc;
+  // Stores the parsed text; false if it does not parse. Null: read elsewhere, listed for the docs.
+  bool (*store)(std::string_view text, Config* config);
+};
+
+std::span<const ConfigVariable> ConfigVariables();
+
+// How a variable is found by its name without prefix: FindVariable in a process, anything in a test.
+using VariableLookup = std::function<std::optional<EnvironmentVariable>(std::string_view name)>;
+
+// kInvalidArgument names the variable, its text and what it may be.
+Result<Config> ReadConfig(const VariableLookup& lookup);
+
+}  // namespace horoscale

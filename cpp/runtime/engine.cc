@@ -1,0 +1,167 @@
+#include "runtime/engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "platform/clock.h"
+
+namespace horoscale {
+namespace {
+
+// A peer on another core answers within this many polls or is not running now.
+constexpr int kSpins = 50;
+// Then others may run: a rank that shares this core may be the one waited for.
+constexpr double kYieldSeconds = 50e-6;
+// The transport tells of lost ranks by itself; this bounds how late stall reports come.
+constexpr double kSleepSeconds = 0.5;
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Engine::Engine(Work& work, Transport& transport) : work_(work), transport_(transport) {}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::Start() {
+  thread_ = std::thread([this] { ThreadMain(); });
+}
+
+void Engine::NotifyInput() {
+  if (asleep_.load()) {
+    transport_.Wake();
+  } else if (parked_.load()) {
+    std::lock_guard lock(mutex_);
+    if (!owned_) parked_cv_.notify_one();
+  }
+}
+
+void Engine::NotifyDone() {
+  if (waiting_.load() == 0) return;
+  std::lock_guard lock(mutex_);
+  waiters_cv_.notify_all();
+}
+
+bool Engine::WaitFor(const std::function<bool()>& done, double deadline) {
+  if (done()) return true;
+  waiting_.fetch_add(1);
+  bool is_done = false;
+  std::unique_lock lock(mutex_);
+  while (!(is_done = done()) && MonotonicSeconds() < deadline) {
+    if (!owned_ && !stop_.load()) {
+      owned_ = true;
+      lock.unlock();
+      Drive(&done, deadline);
+      lock.lock();
+      continue;
+    }
+    if (asleep_.load()) transport_.Wake();  // the progress thread hands over when someone waits
+    const double left = std::clamp(deadline - MonotonicSeconds(), 0.0, kSleepSeconds);
+    waiters_cv_.wait_for(lock, std::chrono::duration<double>(left));
+  }
+  lock.unlock();
+  if (waiting_.fetch_sub(1) == 1 && work_.HasWork()) NotifyInput();
+  return is_done;
+}
+
+void Engine::ThreadMain() {
+  std::unique_lock lock(mutex_);
+  while (!stop_.load()) {
+    if (!owned_ && waiting_.load() == 0) {
+      owned_ = true;
+      lock.unlock();
+      Drive(nullptr, 0);
+      lock.lock();
+    }
+    parked_.store(true);
+    const bool needed = !owned_ && waiting_.load() == 0 && work_.HasWork();
+    if (!needed && !stop_.load()) {
+      parked_cv_.wait_for(lock, std::chrono::duration<double>(kSleepSeconds));
+    }
+    parked_.store(false);
+  }
+}
+
+void Engine::Drive(const std::function<bool()>* done, double deadline) {
+  const bool is_thread = done == nullptr;
+  idle_polls_ = 0;
+  for (;;) {
+    const bool moved = work_.Step();
+    if (auto callbacks = work_.TakeCallbacks(); !callbacks.empty()) {
+      if (!RunCallbacks(is_thread, std::move(callbacks))) return;
+      continue;
+    }
+    if (stop_.load()) break;
+    if (is_thread ? waiting_.load() > 0 || !work_.HasWork() : (*done)()) break;
+    if (moved) {
+      idle_polls_ = 0;
+      continue;
+    }
+    if (++idle_polls_ <= kSpins) {
+      Pause();
+      continue;
+    }
+    if (!is_thread && MonotonicSeconds() >= deadline) break;
+    Idle(is_thread, deadline);
+  }
+  Leave();
+}
+
+bool Engine::RunCallbacks(bool is_thread, std::vector<std::function<void()>> callbacks) {
+  Leave();
+  for (const auto& callback : callbacks) callback();
+  std::lock_guard lock(mutex_);
+  if (owned_ || stop_.load() || (is_thread && waiting_.load() > 0)) return false;
+  owned_ = true;
+  return true;
+}
+
+void Engine::Idle(bool is_thread, double deadline) {
+  const double now = MonotonicSeconds();
+  if (idle_polls_ == kSpins + 1) idle_since_ = now;
+  if (now - idle_since_ < kYieldSeconds) {
+    sched_yield();
+    return;
+  }
+  transport_.Arm();
+  asleep_.store(true);
+  const bool wanted = stop_.load() || (is_thread && waiting_.load() > 0);
+  if (!wanted && !work_.Step()) {
+    transport_.Sleep(is_thread ? kSleepSeconds : std::min(deadline - now, kSleepSeconds));
+  }
+  asleep_.store(false);
+  transport_.Disarm();
+  idle_polls_ = 0;
+}
+
+void Engine::Leave() {
+  std::lock_guard lock(mutex_);
+  owned_ = false;
+  waiters_cv_.notify_all();
+}
+
+void Engine::Stop() {
+  if (stop_.exchange(true)) return;
+  {
+    std::lock_guard lock(mutex_);
+    parked_cv_.notify_all();
+  }
+  transport_.Wake();
+  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(mutex_);
+  while (owned_) {
+    transport_.Wake();
+    waiters_cv_.wait_for(lock, std::chrono::duration<double>(kSleepSeconds));
+  }
+  owned_ = true;
+}
+
+}  // namespace horoscale

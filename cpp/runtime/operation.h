@@ -1,0 +1,47 @@
+// Operation: one enqueued request, from enqueue to completion. Handles of the C ABI share it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "collectives/collective.h"
+#include "core/member.h"
+#include "core/request.h"
+
+namespace horoscale {
+
+// The caller's memory of one tensor of a request.
+struct TensorMemory {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  int64_t rows = 1;       // first dimension; 1 for a 0-d tensor
+  int64_t row_bytes = 0;
+};
+
+struct Operation {
+  // Set before it is enqueued, constant afterwards.
+  Token token = kNoToken;
+  int process_set_id = 0;
+  Request request;
+  std::vector<TensorMemory> tensors;
+  std::vector<int64_t> splits;
+  std::function<void(const Status&)> callback;
+  double enqueued_at = 0;
+
+  // Written by the engine's owner until `done`, constant afterwards.
+  double planned_at = 0;
+  double started_at = 0;
+  std::vector<AllgatherResult> results;
+  int64_t result = -1;
+  Status status;
+
+  std::atomic<bool> done{false};
+};
+
+using OperationPtr = std::shared_ptr<Operation>;
+
+}  // namespace horoscale

@@ -1,0 +1,359 @@
+#include "runtime/process_set.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/native/native.h"
+#include "core/codec.h"
+#include "platform/clock.h"
+#include "platform/log.h"
+#include "runtime/rank_list.h"
+
+namespace horoscale {
+namespace {
+
+// Slots are given by the coordinator, whose own limit counts: members accept what it decides.
+constexpr size_t kMemberCacheCapacity = 1'000'000;
+
+CoordinatorOptions OptionsFor(const Config& config, int id, const std::vector<int>& ranks) {
+  CoordinatorOptions options;
+  options.process_set_id = id;
+  options.ranks = ranks;
+  options.cache_capacity = static_cast<size_t>(config.cache_capacity);
+  options.fusion_threshold_bytes = config.fusion_threshold_bytes;
+  options.partition_bytes = config.partition_bytes;
+  options.credit_bytes = config.credit_bytes;
+  options.priority_scheduling = config.priority_scheduling;
+  options.stall_warning_seconds = config.stall_check ? config.stall_warning_seconds : 0;
+  const double limit = config.stall_shutdown_seconds;
+  if (limit > 0 && (options.stall_warning_seconds == 0 || limit < options.stall_warning_seconds)) {
+    options.stall_warning_seconds = limit;
+  }
+  return options;
+}
+
+uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
+  return static_cast<uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+std::string DescribeStall(const StallReport& report, int process_set_id) {
+  return std::string(Name(report.kind)) + " \"" + report.display_name + "\" on process set " +
+         std::to_string(process_set_id) + " has waited for " +
+         std::to_string(static_cast<int64_t>(report.seconds_waiting)) + " s for " +
+         RankList(report.missing_ranks) + "; ready: " + RankList(report.ready_ranks) +
+         ". All ranks of the set must call it, in any order unless the calls block.";
+}
+
+// The same failure as it concerns one tensor.
+Status Concerning(const Status& cause, int process_set_id, const std::string& tensor) {
+  FailureDetail detail = cause.detail();
+  detail.process_set_id = process_set_id;
+  detail.tensor = tensor;
+  return {cause.code(), cause.message(), std::move(detail)};
+}
+
+}  // namespace
+
+ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, ChannelId channel,
+                       std::vector<int> ranks)
+    : host_(host),
+      transport_(transport),
+      config_(config),
+      channel_(channel),
+      ranks_(std::move(ranks)),
+      self_(IndexOf(ranks_, transport.rank())),
+      member_(static_cast<int>(channel.process_set), self_, static_cast<uint32_t>(ranks_.size()),
+              kMemberCacheCapacity) {
+  if (Contains(transport.rank()) && self_ == 0) {
+    coordinator_.emplace(OptionsFor(config, id(), ranks_));
+  }
+}
+
+bool ProcessSet::Contains(int rank) const {
+  return std::binary_search(ranks_.begin(), ranks_.end(), rank);
+}
+
+bool ProcessSet::Busy() const {
+  return !pending_.empty() || !queue_.empty() || fail_after_.has_value() ||
+         (coordinator_ && coordinator_->HasWork());
+}
+
+void ProcessSet::Submit(OperationPtr operation) {
+  const std::string name = operation->request.DisplayName();
+  if (!failure_.ok()) {
+    host_.Finish(operation, Concerning(failure_, id(), name));
+    return;
+  }
+  if (Status status = member_.Submit(operation->request, operation->token); !status.ok()) {
+    host_.Finish(operation, Concerning(status, id(), name));
+    return;
+  }
+  pending_.emplace(operation->token, std::move(operation));
+}
+
+void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
+  if (!failure_.ok()) return;
+  if (kind == FrameKind::kPoison) return OnPoison(from_rank, payload);
+  const double now = MonotonicSeconds();
+  if (kind == FrameKind::kReport && coordinator_ && Contains(from_rank)) {
+    const auto report = DecodeReport(payload);
+    Status status = report.ok()
+                        ? coordinator_->OnReport(IndexOf(ranks_, from_rank), *report, now)
+                        : report.status();
+    if (!status.ok()) Poison(status);
+  } else if (kind == FrameKind::kPlan && !coordinator_ && from_rank == ranks_.front()) {
+    const auto entry = DecodePlanEntry(payload);
+    if (entry.ok()) {
+      Apply(*entry, now);
+    } else {
+      Poison(entry.status());
+    }
+  } else {
+    Poison(Status::Protocol("rank " + std::to_string(from_rank) +
+                            " sent a frame that is not its to send"));
+  }
+}
+
+bool ProcessSet::Step(double now) {
+  if (!failure_.ok()) return false;
+  bool moved = SendReport(now);
+  moved |= failure_.ok() && PublishPlan(now);
+  moved |= failure_.ok() && Advance(now);
+  if (failure_.ok() && fail_after_ && executed_sequence_ >= *fail_after_) {
+    Fail(leaving_cause_);
+    moved = true;
+  }
+  return moved;
+}
+
+bool ProcessSet::SendReport(double now) {
+  const auto report = member_.TakeReport();
+  if (!report) return false;
+  counters_.cache_hits += report->hits.size() + report->unnamed_hits.size();
+  counters_.cache_misses += report->requests.size();
+  if (coordinator_) {
+    if (Status status = coordinator_->OnReport(self_, *report, now); !status.ok()) Poison(status);
+  } else {
+    transport_.Send(ranks_.front(), {FrameKind::kReport, channel_}, Encode(*report));
+  }
+  return true;
+}
+
+bool ProcessSet::PublishPlan(double now) {
+  if (!coordinator_ || !coordinator_->HasWork()) return false;
+  const std::vector<PlanEntry> plan = coordinator_->TakePlan(now);
+  for (const PlanEntry& entry : plan) {
+    if (ranks_.size() > 1) {
+      const std::vector<std::byte> bytes = Encode(entry);
+      for (const int rank : ranks_) {
+        if (rank != transport_.rank()) transport_.Send(rank, {FrameKind::kPlan, channel_}, bytes);
+      }
+    }
+    Apply(entry, now);
+    if (!failure_.ok()) break;
+  }
+  return !plan.empty();
+}
+
+void ProcessSet::Apply(const PlanEntry& entry, double now) {
+  auto action = member_.Apply(entry);
+  if (!action.ok()) return Poison(action.status());
+  for (const Piece& piece : action->pieces) {
+    if (const OperationPtr operation = Find(piece.token)) CountPlanned(*operation, now);
+  }
+  queue_.push_back(action.TakeValue());
+}
+
+void ProcessSet::CountPlanned(Operation& operation, double now) {
+  if (operation.planned_at != 0) return;
+  operation.planned_at = now;
+  counters_.negotiate_seconds += now - operation.enqueued_at;
+}
+
+bool ProcessSet::Advance(double now) {
+  if (queue_.empty()) return false;
+  if (!collective_) {
+    if (Status status = Start(queue_.front(), now); !status.ok()) {
+      Poison(status);
+      return true;
+    }
+  }
+  if (collective_) {
+    const auto progress = collective_->Step();
+    if (!progress.ok()) {
+      Poison(progress.status());
+      return true;
+    }
+    if (*progress != Progress::kDone) return *progress == Progress::kAdvanced;
+  }
+  FinishAction(now);
+  return true;
+}
+
+Status ProcessSet::Start(const Action& action, double now) {
+  started_at_ = now;
+  for (const Piece& piece : action.pieces) {
+    const OperationPtr operation = Find(piece.token);
+    if (operation && operation->started_at == 0) operation->started_at = now;
+  }
+  if (action.type != Action::Type::kExecute) return Status::Ok();
+  switch (action.common.kind) {
+    case OpKind::kAllreduce:
+    case OpKind::kAllgather:
+    case OpKind::kBroadcast:
+    case OpKind::kAlltoall:
+    case OpKind::kReducescatter: return StartBucket(action);
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+    case OpKind::kBarrier:
+    case OpKind::kJoin: return Status::Ok();
+  }
+  return Status::Ok();
+}
+
+Status ProcessSet::StartBucket(const Action& action) {
+  if (!exchange_) {
+    auto exchange = transport_.Open(channel_, ranks_);
+    if (!exchange.ok()) return exchange.status();
+    exchange_ = exchange.TakeValue();
+  }
+  fused_ = std::make_unique<FusedOperation>();
+  const Signature& common = action.common;
+  fused_->kind = common.kind;
+  fused_->absent = action.absent;
+  fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
+                        static_cast<int64_t>(ranks_.size() - action.absent.size())};
+  if (common.kind == OpKind::kBroadcast) fused_->root = IndexOf(ranks_, common.root);
+  const auto element_bytes = static_cast<int64_t>(SizeOf(action.dtype));
+  for (const Piece& piece : action.pieces) {
+    FusedPiece run;
+    run.bytes = piece.count * element_bytes;
+    if (const OperationPtr operation = Find(piece.token)) {
+      const TensorMemory& memory = operation->tensors[piece.tensor];
+      const int64_t offset = piece.begin * element_bytes;
+      run.in = memory.in == nullptr ? nullptr : memory.in + offset;
+      run.out = memory.out == nullptr ? nullptr : memory.out + offset;
+      run.rows = memory.rows;
+      run.row_bytes = memory.row_bytes;
+      if (common.kind == OpKind::kAlltoall) fused_->splits = operation->splits;
+    }
+    counters_.bytes += static_cast<uint64_t>(run.bytes);
+    fused_->pieces.push_back(run);
+  }
+  ++counters_.buckets;
+  if (action.pieces.size() > 1) counters_.fused_tensors += action.pieces.size();
+  collective_ = StartNative(*exchange_, *fused_);
+  return Status::Ok();
+}
+
+void ProcessSet::FinishAction(double now) {
+  // The action leaves the queue first: what follows may call back into this set.
+  const Action action = std::move(queue_.front());
+  queue_.pop_front();
+  const std::unique_ptr<FusedOperation> fused = std::move(fused_);
+  collective_.reset();
+  executed_sequence_ = action.sequence;
+  if (fused) {
+    counters_.execute_seconds += now - started_at_;
+    for (size_t i = 0; i < fused->results.size(); ++i) {
+      const Piece& piece = action.pieces[i];
+      const OperationPtr operation = Find(piece.token);
+      operation->results.resize(operation->tensors.size());
+      operation->results[piece.tensor] = std::move(fused->results[i]);
+    }
+  }
+  host_.OnBucketDone(*this, action, started_at_);
+  if (coordinator_) coordinator_->OnExecuted(action.sequence);
+
+  Status status = action.type == Action::Type::kFail ? action.failure : Status::Ok();
+  for (const Token token : action.finished) {
+    if (const OperationPtr operation = Find(token)) {
+      const OpKind kind = operation->request.signature.kind;
+      if (action.type == Action::Type::kAllJoined) {
+        operation->result = action.last_joined;
+      } else if (status.ok() &&
+                 (kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet)) {
+        const auto result = host_.Register(operation->request.signature);
+        status = result.status();
+        if (result.ok()) operation->result = *result;
+      }
+    }
+    FinishToken(token, status);
+  }
+}
+
+OperationPtr ProcessSet::Find(Token token) const {
+  const auto found = pending_.find(token);
+  return found == pending_.end() ? nullptr : found->second;
+}
+
+void ProcessSet::FinishToken(Token token, const Status& status) {
+  const auto found = pending_.find(token);
+  if (found == pending_.end()) return;
+  const OperationPtr operation = std::move(found->second);
+  pending_.erase(found);
+  ++counters_.operations;
+  host_.Finish(operation, status.ok()
+                              ? status
+                              : Concerning(status, id(), operation->request.DisplayName()));
+}
+
+void ProcessSet::CheckStalls(double now) {
+  if (!coordinator_ || !failure_.ok()) return;
+  const double limit = config_.stall_shutdown_seconds;
+  for (const StallReport& report : coordinator_->TakeStallReports(now)) {
+    const std::string text = DescribeStall(report, id());
+    if (limit > 0 && report.seconds_waiting >= limit) {
+      return Poison({StatusCode::kRankFailed, text, {report.missing_ranks, id(), ""}});
+    }
+    Log(LogLevel::kWarning, text);
+  }
+}
+
+void ProcessSet::Fail(const Status& cause) {
+  if (!failure_.ok()) return;
+  failure_ = cause;
+  fail_after_.reset();
+  host_.OnFailed(*this);
+  // The exchange stays: other members may still be reading what was published.
+  collective_.reset();
+  fused_.reset();
+  queue_.clear();
+  coordinator_.reset();
+  (void)member_.Abandon();
+  while (!pending_.empty()) FinishToken(pending_.begin()->first, cause);
+}
+
+void ProcessSet::FailAfter(uint64_t sequence, const Status& cause) {
+  if (!failure_.ok() || (fail_after_ && *fail_after_ <= sequence)) return;
+  fail_after_ = sequence;
+  leaving_cause_ = cause;
+}
+
+void ProcessSet::Poison(const Status& cause) {
+  if (!failure_.ok()) return;
+  Goodbye message;
+  message.clean = false;
+  message.code = static_cast<int>(cause.code());
+  message.message = cause.message();
+  message.ranks = cause.detail().ranks;
+  const std::vector<std::byte> bytes = Encode(message);
+  for (const int rank : ranks_) {
+    if (rank != transport_.rank()) transport_.Send(rank, {FrameKind::kPoison, channel_}, bytes);
+  }
+  Log(LogLevel::kError, "process set " + std::to_string(id()) + " is lost: " + cause.message());
+  Fail(cause);
+}
+
+void ProcessSet::OnPoison(int from_rank, std::span<const std::byte> payload) {
+  const auto message = DecodeGoodbye(payload);
+  const std::string reason = message.ok() ? message->message : message.status().message();
+  std::vector<int> ranks = message.ok() ? message->ranks : std::vector<int>{};
+  if (ranks.empty()) ranks.push_back(from_rank);
+  Fail({StatusCode::kRankFailed,
+        "rank " + std::to_string(from_rank) + " gave up process set " + std::to_string(id()) +
+            ": " + reason,
+        {std::move(ranks), id(), ""}});
+}
+
+}  // namespace horoscale

@@ -1,0 +1,116 @@
+// ProcessSet: one set on this rank: its member (and, on its lowest rank, its coordinator), its channel,
+// and the queue of what the plan says comes next. Everything here is called by the engine's owner.
+//
+// The global set is set 0 and has no code of its own. Sets know nothing of each other.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backends/fused_operation.h"
+#include "core/coordinator.h"
+#include "core/member.h"
+#include "runtime/config.h"
+#include "runtime/operation.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+struct SetCounters {
+  uint64_t operations = 0;
+  uint64_t bytes = 0;            // of the inputs
+  uint64_t buckets = 0;
+  uint64_t fused_tensors = 0;    // that shared their bucket with others
+  uint64_t cache_hits = 0;
+  uint64_t cache_misses = 0;
+  double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
+  double execute_seconds = 0;    // of buckets
+};
+
+class ProcessSet {
+ public:
+  // The runtime, as its sets see it.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    virtual void Finish(const OperationPtr& operation, Status status) = 0;
+    // Performs add_process_set or remove_process_set here; the new id, or 0.
+    virtual Result<int64_t> Register(const Signature& signature) = 0;
+    // The set has failed, before its pending operations are finished.
+    virtual void OnFailed(const ProcessSet& set) = 0;
+    virtual void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) = 0;
+  };
+
+  ProcessSet(Host& host, Transport& transport, const Config& config, ChannelId channel,
+             std::vector<int> ranks);
+
+  ChannelId channel() const { return channel_; }
+  int id() const { return static_cast<int>(channel_.process_set); }
+  const std::vector<int>& ranks() const { return ranks_; }
+  bool Contains(int rank) const;
+  const SetCounters& counters() const { return counters_; }
+  const Status& failure() const { return failure_; }
+  uint64_t executed_sequence() const { return executed_sequence_; }
+
+  void Submit(OperationPtr operation);
+  void OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
+
+  // Advances as far as one chunk; returns whether anything moved.
+  bool Step(double now);
+  // Whether Step() could do anything without news from outside.
+  bool Busy() const;
+  bool HasPending() const { return !pending_.empty(); }
+
+  // Reports who keeps the others waiting (on the coordinator), and ends it where the user set a limit.
+  void CheckStalls(double now);
+
+  // Fails everything pending and everything that comes later.
+  void Fail(const Status& cause);
+  // A member has left after it executed entry `sequence`: what it took part in is finished first.
+  void FailAfter(uint64_t sequence, const Status& cause);
+
+ private:
+  bool SendReport(double now);
+  bool PublishPlan(double now);
+  void Apply(const PlanEntry& entry, double now);
+  bool Advance(double now);
+  Status Start(const Action& action, double now);
+  Status StartBucket(const Action& action);
+  void FinishAction(double now);
+  OperationPtr Find(Token token) const;
+  void FinishToken(Token token, const Status& status);
+  void Poison(const Status& cause);
+  void OnPoison(int from_rank, std::span<const std::byte> payload);
+  void CountPlanned(Operation& operation, double now);
+
+  Host& host_;
+  Transport& transport_;
+  const Config& config_;
+  const ChannelId channel_;
+  const std::vector<int> ranks_;
+  const uint32_t self_;  // index in ranks_
+
+  Member member_;
+  std::optional<Coordinator> coordinator_;
+  std::unordered_map<Token, OperationPtr> pending_;
+
+  std::deque<Action> queue_;             // front: running if fused_ or collective_ are set
+  std::unique_ptr<Exchange> exchange_;   // opened by the first operation that moves data
+  std::unique_ptr<FusedOperation> fused_;
+  std::unique_ptr<Collective> collective_;
+  double started_at_ = 0;
+  uint64_t executed_sequence_ = 0;
+
+  Status failure_;
+  std::optional<uint64_t> fail_after_;
+  Status leaving_cause_;
+  SetCounters counters_;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,128 @@
+// Runtime: one process' part of a job. What the C ABI exposes, and what the engine drives.
+//
+// User threads enqueue and wait; the engine's owner (see engine.h) executes. Between the two stand the
+// input list and the table of sets, guarded by one mutex that is never held in user code.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/config.h"
+#include "runtime/engine.h"
+#include "runtime/operation.h"
+#include "runtime/process_set.h"
+#include "runtime/timeline.h"
+#include "runtime/topology.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+class Runtime final : private Engine::Work, private TransportSink, private ProcessSet::Host {
+ public:
+  Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport);
+  ~Runtime() override;  // shuts down
+
+  // The following may be called by any thread.
+
+  // Takes an operation whose request, tensors and callback are set. A failed status means that it was
+  // not taken. `will_wait`: the caller waits at once, so nobody has to be woken.
+  Status Enqueue(const OperationPtr& operation, bool will_wait);
+
+  // Waits for an operation; kTimeout if it isn't done after `seconds` (negative: no limit).
+  Status Wait(const OperationPtr& operation, double seconds);
+
+  // Local, and for good. `reason` empty: a clean end; else what failed, for the peers to name.
+  void Shutdown(const std::string& reason);
+
+  const Topology& topology() const { return topology_; }
+  std::vector<int> ProcessSetIds() const;
+  std::optional<std::vector<int>> ProcessSetRanks(int id) const;
+
+  Result<std::byte*> AllocateShared(size_t bytes) { return transport_->AllocateShared(bytes); }
+  void FreeShared(std::byte* memory) { transport_->FreeShared(memory); }
+
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+  std::string MetricsJson();
+
+ private:
+  // What user threads know of a set.
+  struct SetView {
+    std::vector<int> ranks;
+    Status failure;
+    std::unordered_set<std::string> pending_names;
+  };
+
+  // Engine::Work
+  bool Step() override;
+  bool HasWork() const override;
+  std::vector<std::function<void()>> TakeCallbacks() override;
+  // TransportSink
+  void OnFrame(int from_rank, const FrameHeader& header,
+               std::span<const std::byte> payload) override;
+  void OnRankLost(int rank, const Status& reason) override;
+  // ProcessSet::Host
+  void Finish(const OperationPtr& operation, Status status) override;
+  Result<int64_t> Register(const Signature& signature) override;
+  void OnFailed(const ProcessSet& set) override;
+  void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) override;
+
+  Status CheckLocally(const Operation& operation) const;
+  bool TakeInput();
+  bool ReleaseHeldRemovals();
+  void Tick(double now);
+  void Activate(const std::shared_ptr<ProcessSet>& set);
+  Result<int64_t> AddSet(const std::vector<int>& ranks);
+  Result<int64_t> RemoveSet(int id);
+  void CreateSet(uint32_t id, std::vector<int> ranks);
+  void OnGoodbye(int from_rank, std::span<const std::byte> payload);
+  Goodbye MakeGoodbye(const std::string& reason) const;
+  void PublishMetrics();
+
+  const Config config_;
+  const Topology topology_;
+  const std::unique_ptr<Transport> transport_;
+  Timeline timeline_;
+
+  // By the engine's owner.
+  std::map<uint32_t, std::shared_ptr<ProcessSet>> sets_;
+  std::vector<std::shared_ptr<ProcessSet>> active_;
+  std::vector<OperationPtr> held_removals_;  // of sets with pending operations here
+  std::vector<std::function<void()>> callbacks_;
+  struct EarlyFrame {
+    int from_rank;
+    FrameHeader header;
+    std::vector<std::byte> payload;
+  };
+  std::vector<EarlyFrame> early_frames_;     // of sets that are not registered here yet
+  std::vector<uint32_t> free_ids_;           // oldest first
+  uint32_t next_id_ = 0;
+  uint32_t next_incarnation_ = 0;
+  std::map<int, Goodbye> goodbyes_;          // by rank
+  std::map<int, Status> lost_;               // by rank: why it can't be reached
+  double next_tick_ = 0;
+
+  mutable std::mutex mutex_;
+  std::vector<OperationPtr> input_;          // guarded by mutex_, as the following
+  std::map<int, SetView> views_;
+  std::string metrics_json_;
+  Token next_token_ = 1;
+  bool closed_ = false;
+
+  std::atomic<bool> has_input_{false};
+  std::atomic<bool> has_unsent_{false};
+  std::atomic<bool> metrics_wanted_{false};
+  std::atomic<int64_t> unfinished_{0};       // enqueued and not done
+
+  Engine engine_;  // last: its thread uses everything above
+};
+
+}  // namespace horoscale

@@ -1,0 +1,110 @@
+#include "runtime/timeline.h"
+
+#include <cerrno>
+
+#include "runtime/json.h"
+
+namespace horoscale {
+
+Timeline::~Timeline() { (void)Stop(); }
+
+Status Timeline::Start(const std::string& path, bool mark_cycles) {
+  const std::string own_path = rank_ == 0 ? path : path + ".rank" + std::to_string(rank_);
+  std::lock_guard lock(mutex_);
+  if (Status status = StopLocked(); !status.ok()) return status;
+  file_.reset(std::fopen(own_path.c_str(), "we"));
+  if (!file_) return Status::System("opening the timeline \"" + own_path + "\"", errno);
+  rows_.clear();
+  first_event_ = true;
+  mark_cycles_ = mark_cycles;
+  std::fputs("[", file_.get());
+  Write(JsonObject()
+            .Add("ph", "M")
+            .Add("name", "process_name")
+            .Add("pid", rank_)
+            .AddJson("args", JsonObject().Add("name", "rank " + std::to_string(rank_)).Build())
+            .Build());
+  enabled_.store(true);
+  return Status::Ok();
+}
+
+Status Timeline::Stop() {
+  std::lock_guard lock(mutex_);
+  return StopLocked();
+}
+
+Status Timeline::StopLocked() {
+  enabled_.store(false);
+  if (!file_) return Status::Ok();
+  std::fputs("\n]\n", file_.get());
+  const bool failed = std::ferror(file_.get()) != 0;
+  const int error = std::fclose(file_.release()) != 0 ? errno : (failed ? EIO : 0);
+  return error == 0 ? Status::Ok() : Status::System("writing the timeline", error);
+}
+
+void Timeline::Flush() {
+  std::lock_guard lock(mutex_);
+  if (file_) std::fflush(file_.get());
+}
+
+void Timeline::Write(const std::string& event) {
+  std::fputs(first_event_ ? "\n" : ",\n", file_.get());
+  std::fputs(event.c_str(), file_.get());
+  first_event_ = false;
+}
+
+int Timeline::RowOf(int process_set_id, const std::string& name) {
+  const std::string key = "set " + std::to_string(process_set_id) + ": " + name;
+  const auto [found, inserted] = rows_.try_emplace(key, static_cast<int>(rows_.size()) + 1);
+  if (inserted) {
+    Write(JsonObject()
+              .Add("ph", "M")
+              .Add("name", "thread_name")
+              .Add("pid", rank_)
+              .Add("tid", found->second)
+              .AddJson("args", JsonObject().Add("name", key).Build())
+              .Build());
+  }
+  return found->second;
+}
+
+void Timeline::Span(int row, std::string_view name, double begin, double end,
+                    const std::string& arguments) {
+  char times[96];
+  std::snprintf(times, sizeof times, "\"ts\": %.3f, \"dur\": %.3f", begin * 1e6,
+                (end - begin) * 1e6);
+  Write("{\"ph\": \"X\", \"pid\": " + std::to_string(rank_) + ", \"tid\": " + std::to_string(row) +
+        ", " + times + ", \"name\": " + JsonString(name) + ", \"args\": " + arguments + "}");
+}
+
+void Timeline::OnOperationDone(const Operation& operation, double now) {
+  std::lock_guard lock(mutex_);
+  if (!file_) return;
+  const Signature& signature = operation.request.signature;
+  // Unnamed calls share a row: one for each of them would drown the others.
+  const std::string name = operation.request.name.empty() ? "unnamed" : operation.request.name;
+  const int row = RowOf(operation.process_set_id, name);
+  const double planned = operation.planned_at == 0 ? now : operation.planned_at;
+  const double started = operation.started_at == 0 ? now : operation.started_at;
+  Span(row, "NEGOTIATE", operation.enqueued_at, planned, "{}");
+  if (started > planned) Span(row, "QUEUE", planned, started, "{}");
+  JsonObject arguments;
+  arguments.Add("bytes", static_cast<uint64_t>(signature.TotalBytes()))
+      .Add("priority", operation.request.priority)
+      .Add("status", operation.status.ok() ? "ok" : operation.status.message());
+  Span(row, Name(signature.kind), started, now, arguments.Build());
+}
+
+void Timeline::OnBucketDone(int process_set_id, const Action& action, double started_at,
+                            double now) {
+  std::lock_guard lock(mutex_);
+  if (!file_ || (action.pieces.size() < 2 && !mark_cycles_)) return;
+  const int row = RowOf(process_set_id, "plan");
+  JsonObject arguments;
+  arguments.Add("entry", action.sequence)
+      .Add("tensors", static_cast<uint64_t>(action.pieces.size()))
+      .Add("first", action.display_name);
+  Span(row, action.pieces.size() > 1 ? "FUSED" : "ENTRY", started_at, now, arguments.Build());
+}
+
+}  // namespace horoscale

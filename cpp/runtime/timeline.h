@@ -1,0 +1,56 @@
+// Timeline: what happened to each tensor, as Chrome trace events that Perfetto opens.
+//
+// One row per tensor and process set, with the phases NEGOTIATE (until every member was ready and the
+// plan came), QUEUE (until its bucket started) and the operation itself, whose arguments tell the plan
+// entry and the size of the bucket it was fused into.
+#pragma once
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/status.h"
+#include "core/member.h"
+#include "runtime/operation.h"
+
+namespace horoscale {
+
+class Timeline {
+ public:
+  explicit Timeline(int rank) : rank_(rank) {}
+  ~Timeline();
+
+  // Any thread. A running timeline is finished first.
+  Status Start(const std::string& path, bool mark_cycles);
+  Status Stop();
+  bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
+
+  // By the engine's owner.
+  void OnOperationDone(const Operation& operation, double now);
+  void OnBucketDone(int process_set_id, const Action& action, double started_at, double now);
+  void Flush();
+
+ private:
+  struct FileCloser {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  int RowOf(int process_set_id, const std::string& name);
+  void Span(int row, std::string_view name, double begin, double end, const std::string& arguments);
+  void Write(const std::string& event);
+  Status StopLocked();
+
+  const int rank_;
+  std::atomic<bool> enabled_{false};
+  std::mutex mutex_;
+  std::unique_ptr<std::FILE, FileCloser> file_;
+  std::unordered_map<std::string, int> rows_;
+  bool first_event_ = true;
+  bool mark_cycles_ = false;
+};
+
+}  // namespace horoscale

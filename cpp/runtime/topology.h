@@ -1,0 +1,22 @@
+// Topology: where this rank stands among all ranks and among those of its host.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace horoscale {
+
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;   // among the ranks of this host
+  int local_size = 1;
+  int cross_rank = 0;   // among the ranks with this local rank, one per host
+  int cross_size = 1;
+  bool homogeneous = true;  // every host has the same number of ranks
+};
+
+// hosts[r] identifies the host of rank r. Hosts are ordered by their lowest rank.
+Topology TopologyOf(int rank, std::span<const std::string> hosts);
+
+}  // namespace horoscale

@@ -1,0 +1,156 @@
+#include "runtime/validate.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "collectives/fold.h"
+#include "core/codec.h"
+
+namespace horoscale {
+namespace {
+
+bool MovesData(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kAllgather || kind == OpKind::kBroadcast ||
+         kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
+}
+
+bool CountsRows(OpKind kind) {
+  return HasFreeFirstDimension(kind) || kind == OpKind::kReducescatter;
+}
+
+Status Invalid(const Operation& operation, const std::string& what) {
+  return {StatusCode::kInvalidArgument, operation.request.DisplayName() + ": " + what,
+          {{}, operation.process_set_id, operation.request.name}};
+}
+
+Status ValidateShape(const Operation& operation, size_t index) {
+  const Signature& signature = operation.request.signature;
+  const TensorSpec& spec = signature.tensors[index];
+  if (static_cast<size_t>(spec.dtype) >= kNumDataTypes) {
+    return Invalid(operation, "unknown element type");
+  }
+  if (spec.shape.size() > kMaxDimensions) {
+    return Invalid(operation, "more than " + std::to_string(kMaxDimensions) + " dimensions");
+  }
+  if (CountsRows(signature.kind) && spec.shape.empty()) {
+    return Invalid(operation, std::string(Name(signature.kind)) +
+                                  " needs at least one dimension; reshape the scalar to (1,)");
+  }
+  int64_t bytes = static_cast<int64_t>(SizeOf(spec.dtype));
+  for (size_t d = 0; d < spec.shape.size(); ++d) {
+    const bool is_free = d == 0 && HasFreeFirstDimension(signature.kind);
+    const int64_t extent = is_free ? operation.tensors[index].rows : spec.shape[d];
+    if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) {
+      return Invalid(operation, "a dimension is negative or the tensor too large");
+    }
+  }
+  const TensorMemory& memory = operation.tensors[index];
+  const bool allocates = HasFreeFirstDimension(signature.kind);
+  if (bytes > 0 && memory.in == nullptr) return Invalid(operation, "input is null");
+  if (bytes > 0 && memory.out == nullptr && !allocates &&
+      signature.kind != OpKind::kReducescatter) {
+    return Invalid(operation, "output is null");
+  }
+  return Status::Ok();
+}
+
+Status ValidateReduction(const Operation& operation) {
+  const Signature& signature = operation.request.signature;
+  if (signature.kind == OpKind::kReducescatter && signature.reduce_op != ReduceOp::kSum &&
+      signature.reduce_op != ReduceOp::kAverage) {
+    return Invalid(operation, "reducescatter supports Sum and Average only");
+  }
+  for (const TensorSpec& spec : signature.tensors) {
+    const Status status = CheckReduction(
+        {spec.dtype, signature.reduce_op, signature.prescale, signature.postscale, 1});
+    if (!status.ok()) return Invalid(operation, status.message());
+  }
+  return Status::Ok();
+}
+
+Status ValidateSplits(const Operation& operation, size_t set_size) {
+  if (operation.splits.size() != set_size) {
+    return Invalid(operation, "splits has " + std::to_string(operation.splits.size()) +
+                                  " entries, the process set has " + std::to_string(set_size) +
+                                  " ranks");
+  }
+  int64_t sum = 0;
+  for (const int64_t rows : operation.splits) {
+    if (rows < 0) return Invalid(operation, "splits has a negative entry");
+    if (__builtin_add_overflow(sum, rows, &sum)) return Invalid(operation, "splits overflow");
+  }
+  if (sum > operation.tensors.front().rows) {
+    return Invalid(operation, "splits add up to " + std::to_string(sum) + ", the tensor has " +
+                                  std::to_string(operation.tensors.front().rows) + " rows");
+  }
+  return Status::Ok();
+}
+
+Status ValidateNewSet(const Operation& operation, int world_size) {
+  const std::vector<int>& ranks = operation.request.signature.ranks;
+  if (ranks.empty()) return Invalid(operation, "a process set needs at least one rank");
+  if (ranks.front() < 0 || ranks.back() >= world_size) {
+    return Invalid(operation, "a rank is out of range: the job has ranks 0 to " +
+                                  std::to_string(world_size - 1));
+  }
+  if (std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    return Invalid(operation, "a rank appears twice");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ValidateRequest(const Operation& operation) {
+  const Request& request = operation.request;
+  const Signature& signature = request.signature;
+  if (request.name.size() > kMaxNameBytes) {
+    return Status::InvalidArgument("the name is longer than " + std::to_string(kMaxNameBytes) +
+                                   " bytes");
+  }
+  if (static_cast<size_t>(signature.kind) >= kNumOpKinds) {
+    return Status::InvalidArgument("unknown kind of operation");
+  }
+  if (!MovesData(signature.kind)) {
+    const bool anywhere = signature.kind == OpKind::kBarrier;
+    if (!anywhere && operation.process_set_id != 0) {
+      return Invalid(operation, std::string(Name(signature.kind)) +
+                                    " is an operation of the global process set");
+    }
+    return Status::Ok();
+  }
+  if (signature.tensors.empty()) return Invalid(operation, "no tensors");
+  if (signature.kind == OpKind::kAlltoall && signature.tensors.size() != 1) {
+    return Invalid(operation, "alltoall takes one tensor");
+  }
+  for (size_t i = 0; i < signature.tensors.size(); ++i) {
+    HS_RETURN_IF_ERROR(ValidateShape(operation, i));
+  }
+  if (signature.kind == OpKind::kAllreduce || signature.kind == OpKind::kReducescatter) {
+    return ValidateReduction(operation);
+  }
+  return Status::Ok();
+}
+
+Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks, int self) {
+  const Signature& signature = operation.request.signature;
+  if (!std::binary_search(ranks.begin(), ranks.end(), self)) {
+    return Invalid(operation, "rank " + std::to_string(self) + " is not in process set " +
+                                  std::to_string(operation.process_set_id));
+  }
+  switch (signature.kind) {
+    case OpKind::kBroadcast:
+      if (!std::binary_search(ranks.begin(), ranks.end(), signature.root)) {
+        return Invalid(operation, "root rank " + std::to_string(signature.root) +
+                                      " (a global rank) is not in process set " +
+                                      std::to_string(operation.process_set_id));
+      }
+      return Status::Ok();
+    case OpKind::kAlltoall: return ValidateSplits(operation, ranks.size());
+    case OpKind::kAddProcessSet: return ValidateNewSet(operation, static_cast<int>(ranks.size()));
+    default: return Status::Ok();
+  }
+}
+
+}  // namespace horoscale

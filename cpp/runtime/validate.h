@@ -1,0 +1,17 @@
+// What one rank can see to be wrong with its own request, before anybody else hears of it.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "runtime/operation.h"
+
+namespace horoscale {
+
+// Kind, types, shapes, memory. kInvalidArgument says what is wrong and what would be right.
+Status ValidateRequest(const Operation& operation);
+
+// The request as one of a set with these sorted global ranks: membership, root, splits.
+Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks, int self);
+
+}  // namespace horoscale
