@@ -16,7 +16,7 @@ TARGET = Path(__file__).with_name("configuration.md")
 INTRODUCTION = """\
 # Configuration
 
-Written by docs/generate_configuration.py from the library's table of variables: change that, not this.
+Written by docs/generate_configuration.py from the library's own table: change that, not this.
 
 Every variable is read once, by `init()`. For the variable X below, HOROSCALE_X is taken if it is
 set, else HOROVOD_X. A value that does not parse makes `init()` fail with an error that names the
@@ -39,6 +39,7 @@ def _sections() -> Iterator[str]:
 
 
 def main() -> int:
+    """Write the document, or compare it."""
     if "--check" in sys.argv[1:]:
         if TARGET.read_text() == document():
             return 0
