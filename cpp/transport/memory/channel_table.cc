@@ -143,7 +143,7 @@ void ChannelTable::OnRankLost(int rank) {
       concerned.push_back(key);
     }
   }
-  for (const Key key : concerned) ForgetIfUnused(key);
+  for (const Key& key : concerned) ForgetIfUnused(key);
 }
 
 }  // namespace horoscale

@@ -126,14 +126,15 @@ void MemoryTransport::MarkEnded(int rank, std::string_view how) {
   Link& link = *links_[static_cast<size_t>(rank)];
   if (link.state != Link::State::kUp) return;
   link.state = Link::State::kEnding;
-  link.reason = Status(StatusCode::kRankFailed,
-                       "rank " + std::to_string(rank) + ": " + std::string(how), {.ranks = {rank}});
+  link.reason =
+      Status(StatusCode::kRankFailed, "rank " + std::to_string(rank) + ": " + std::string(how),
+             FailureDetail{{rank}, -1, ""});
 }
 
 void MemoryTransport::Break(int rank, Link& link, const Status& why) {
   link.state = Link::State::kOver;
-  link.reason =
-      Status(why.code(), "rank " + std::to_string(rank) + ": " + why.message(), {.ranks = {rank}});
+  link.reason = Status(why.code(), "rank " + std::to_string(rank) + ": " + why.message(),
+                       FailureDetail{{rank}, -1, ""});
 }
 
 Result<std::unique_ptr<Exchange>> MemoryTransport::Open(ChannelId channel,

@@ -1,0 +1,51 @@
+// A job's transports for a conformance test: all ranks in this process, driven by the test.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/memory/memory_transport.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+class TransportWorld {
+ public:
+  virtual ~TransportWorld() = default;
+  virtual Transport& At(int rank) = 0;
+  // The rank ends without a word, as far as its peers can tell.
+  virtual void Lose(int rank) = 0;
+};
+
+struct TransportKind {
+  std::string name;
+  std::function<std::unique_ptr<TransportWorld>(int size, const MemoryOptions& options)> make;
+};
+std::vector<TransportKind> AllTransportKinds();
+
+// Remembers everything that a rank is told.
+class Inbox : public TransportSink {
+ public:
+  struct Received {
+    FrameHeader header;
+    std::vector<std::byte> payload;
+  };
+
+  void OnFrame(int from_rank, const FrameHeader& header,
+               std::span<const std::byte> payload) override {
+    frames[from_rank].push_back({header, {payload.begin(), payload.end()}});
+  }
+  void OnRankLost(int rank, const Status& reason) override {
+    frames_when_lost[rank] = frames[rank].size();
+    lost.emplace_back(rank, reason);
+  }
+
+  std::map<int, std::vector<Received>> frames;  // by sender
+  std::map<int, size_t> frames_when_lost;       // of that sender, when it was lost
+  std::vector<std::pair<int, Status>> lost;
+};
+
+}  // namespace horoscale
