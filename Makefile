@@ -125,7 +125,7 @@ $(VENV)/.demo: $(SOURCES) | $(VENV)/.venv
 
 $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 	@echo "== horoscale and what its tests need (a few minutes the first time)"
-	@$(BIN)/python -m pip install -q '.[demo,test]'
+	@$(BIN)/python -m pip install -q '.[demo,test,dev]'
 	@touch $@ $(VENV)/.demo
 
 $(BUILD)/release/.built: $(CPP_SOURCES) | $(VENV)/.tools
