@@ -1,0 +1,88 @@
+"""What the runtime needs to know of an array, and arrays made of the runtime's memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from horoscale._core import DataType, OwnedBuffer, TensorArg
+from horoscale.common import current_runtime
+
+Array: TypeAlias = NDArray[Any]
+
+_DATA_TYPES: dict[np.dtype[Any], DataType] = {
+    np.dtype(one.name.lower()): one for one in DataType if one is not DataType.BFLOAT16
+}
+
+
+def data_type(dtype: np.dtype[Any]) -> DataType:
+    """Return the runtime's name of an element type; raise ValueError if it has none."""
+    known = _DATA_TYPES.get(dtype)
+    if known is not None:
+        return known
+    if dtype.name == "bfloat16":  # of the package ml_dtypes, which need not be installed
+        return DataType.BFLOAT16
+    if not dtype.isnative:
+        raise ValueError(f"arrays of {dtype!r} have a foreign byte order: convert them first")
+    names = ", ".join(one.name.lower() for one in DataType)
+    raise ValueError(f"arrays of {dtype} are not supported, only of {names}")
+
+
+def contiguous(tensor: ArrayLike) -> Array:
+    """Return an array in C order: the argument itself where it is one, else a copy."""
+    return np.asarray(tensor, order="C")
+
+
+def need_writable(tensor: object) -> Array:
+    """Return the argument if it is an array that can be changed in place, or raise."""
+    if not isinstance(tensor, np.ndarray):
+        raise TypeError(f"an operation in place needs a numpy array, not {type(tensor).__name__}")
+    if not tensor.flags.writeable:
+        raise ValueError("an operation in place needs a writable array")
+    return tensor
+
+
+def address(array: Array) -> int:
+    """Return where the elements begin."""
+    return int(array.__array_interface__["data"][0])
+
+
+def tensor_arg(array: Array, out: Array | None = None) -> TensorArg:
+    """Describe an operation's input in C order; without `out` the library allocates the result."""
+    out_address = 0 if out is None else address(out)
+    return TensorArg(address(array), out_address, data_type(array.dtype), array.shape)
+
+
+def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Return an array over memory of the library, which lives as long as the array."""
+    if buffer.nbytes == 0:
+        return np.empty(shape, dtype)
+    return np.frombuffer(buffer.buffer, np.uint8).view(dtype).reshape(shape)
+
+
+def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
+    """Return an array of zeros in memory that the other ranks of this host can reach.
+
+    Operations in place are fastest on such arrays, when all ranks use one. Local.
+
+    Args:
+        *size: the extents, one by one or as one sequence.
+        dtype: the element type.
+
+    Raises:
+        ValueError: before hvd.init(), or the type is not supported.
+        HorovodInternalError: there is not enough memory.
+    """
+    shape = size[0] if len(size) == 1 else size
+    extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)  # type: ignore[arg-type]
+    element = np.dtype(dtype)
+    data_type(element)
+    nbytes = math.prod(extents) * element.itemsize
+    if nbytes == 0:
+        current_runtime()
+        return np.empty(extents, element)
+    return adopt(current_runtime().shared_alloc(nbytes), element, extents)

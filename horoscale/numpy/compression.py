@@ -1,0 +1,57 @@
+"""Compression: float arrays are made smaller before an allreduce, and restored after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from horoscale.numpy.arrays import Array
+
+
+class NoneCompressor:
+    """Leaves arrays as they are."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        """Return what is sent, and what decompress() needs to know."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        """Return the result in its original type."""
+        return tensor if ctx is None else tensor.astype(ctx)
+
+
+class FP16Compressor(NoneCompressor):
+    """Sends arrays of float32 and float64 as float16."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        """Return what is sent, and what decompress() needs to know."""
+        return _shorten(tensor, np.dtype(np.float16))
+
+
+class BF16Compressor(NoneCompressor):
+    """Sends arrays of float32 and float64 as bfloat16, with the package ml_dtypes."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        """Return what is sent, and the original type. Raises ImportError without ml_dtypes."""
+        import ml_dtypes
+
+        return _shorten(tensor, np.dtype(ml_dtypes.bfloat16))
+
+
+def _shorten(tensor: Array, dtype: np.dtype[Any]) -> tuple[Array, Any]:
+    if tensor.dtype not in (np.float32, np.float64):
+        return tensor, None
+    return tensor.astype(dtype), tensor.dtype
+
+
+class Compression:
+    """The ways to compress: hvd.allreduce(..., compression=hvd.Compression.fp16)."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

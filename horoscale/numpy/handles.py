@@ -1,0 +1,55 @@
+"""Handle: an operation on arrays that is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from horoscale import _core
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Handle(Generic[T]):
+    """An operation on its way. poll() and synchronize() take it."""
+
+    def __init__(self, operation: _core.Handle, finish: Callable[[_core.Handle], T]) -> None:
+        """`finish` makes the result of the operation when it is done."""
+        self._operation = operation
+        self._finish: Callable[[_core.Handle], T] | None = finish
+        self._result: T
+
+    def done(self) -> bool:
+        """Tell whether the operation is done, well or not."""
+        return self._finish is None or self._operation.done()
+
+    def wait(self) -> T:
+        """Wait for the operation and return its result; a second call returns the same again."""
+        if self._finish is not None:
+            self._operation.wait()
+            self._result = self._finish(self._operation)
+            self._finish = None
+        return self._result
+
+    def single(self: Handle[list[U]]) -> Handle[U]:
+        """Return the handle of a group of one as that of its only member."""
+        finish = self._finish
+        assert finish is not None
+        return Handle(self._operation, lambda operation: finish(operation)[0])
+
+
+def poll(handle: Handle[T]) -> bool:
+    """Tell whether an asynchronous operation is done, so that synchronize() will not wait."""
+    return handle.done()
+
+
+def synchronize(handle: Handle[T]) -> T:
+    """Wait for an asynchronous operation and return its result: an array, or a list of a group's.
+
+    Raises:
+        MismatchError: the ranks contradict each other about the operation; it can be tried again.
+        RankFailedError: a rank of the process set died or left.
+        HorovodInternalError: something else; hvd.shutdown() was called, for example.
+    """
+    return handle.wait()

@@ -1,0 +1,347 @@
+"""Operations that move values between the ranks: allgather, broadcast, alltoall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from horoscale import _core
+from horoscale._core import OpKind
+from horoscale.common import current_runtime
+from horoscale.common.arguments import (
+    check_even_split,
+    check_has_rows,
+    check_root,
+    check_splits,
+    members_of,
+    set_id,
+)
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.numpy.arrays import Array, adopt, contiguous, need_writable, tensor_arg
+from horoscale.numpy.handles import Handle
+
+
+def _allgather(
+    tensors: Sequence[ArrayLike],
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+    will_wait: bool = False,
+) -> Handle[list[Array]]:
+    identity = set_id(process_set)
+    members = len(members_of(process_set))
+    inputs = [contiguous(tensor) for tensor in tensors]
+    if not inputs:
+        raise ValueError("a group needs at least one array")
+    for array in inputs:
+        check_has_rows(array.shape, "allgather")
+    # The inputs' types and shapes are needed when the operation is done, their values are not.
+    results = [(array.dtype, array.shape[1:]) for array in inputs]
+    operation = current_runtime().enqueue(
+        OpKind.ALLGATHER,
+        tensors=[tensor_arg(array) for array in inputs],
+        name=name,
+        process_set=identity,
+        priority=priority,
+        will_wait=will_wait,
+        keep_alive=inputs,
+    )
+
+    def finish(done: _core.Handle) -> list[Array]:
+        return [
+            adopt(done.output(i), dtype, (sum(done.output_rows(i, members)), *row_shape))
+            for i, (dtype, row_shape) in enumerate(results)
+        ]
+
+    return Handle(operation, finish)
+
+
+def _broadcast(
+    array: Array,
+    out: Array,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+    will_wait: bool,
+) -> _core.Handle:
+    identity = set_id(process_set)
+    return current_runtime().enqueue(
+        OpKind.BROADCAST,
+        tensors=[tensor_arg(array, out)],
+        name=name,
+        process_set=identity,
+        root=check_root(root_rank, process_set),
+        priority=priority,
+        will_wait=will_wait,
+        keep_alive=(array, out),
+    )
+
+
+def _broadcast_out_of_place(
+    tensor: ArrayLike,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+    will_wait: bool = False,
+) -> Handle[Array]:
+    array = contiguous(tensor)
+    result = np.empty_like(array, subok=False)
+    operation = _broadcast(array, result, root_rank, name, process_set, priority, will_wait)
+    return Handle(operation, lambda _: result)
+
+
+def _broadcast_in_place(
+    tensor: Array,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+    will_wait: bool = False,
+) -> Handle[Array]:
+    array = need_writable(tensor)
+    working = contiguous(array)
+    operation = _broadcast(working, working, root_rank, name, process_set, priority, will_wait)
+
+    def finish(_: _core.Handle) -> Array:
+        if not array.flags.c_contiguous:  # the result is in a copy
+            array[...] = working
+        return array
+
+    return Handle(operation, finish)
+
+
+def _alltoall(
+    tensor: ArrayLike,
+    splits: ArrayLike | None,
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+    will_wait: bool = False,
+) -> Handle[Array | tuple[Array, Array]]:
+    identity = set_id(process_set)
+    array = contiguous(tensor)
+    check_has_rows(array.shape, "alltoall")
+    if splits is None:
+        check_even_split(array.shape[0], process_set)
+        rows_to_each = None
+    else:
+        rows_to_each = check_splits(_split_list(splits), array.shape[0], process_set)
+    dtype, row_shape, members = array.dtype, array.shape[1:], len(members_of(process_set))
+    operation = current_runtime().enqueue(
+        OpKind.ALLTOALL,
+        tensors=[tensor_arg(array)],
+        name=name,
+        process_set=identity,
+        splits=rows_to_each,
+        priority=priority,
+        will_wait=will_wait,
+        keep_alive=array,
+    )
+
+    def finish(done: _core.Handle) -> Array | tuple[Array, Array]:
+        rows = done.output_rows(0, members)
+        result = adopt(done.output(0), dtype, (sum(rows), *row_shape))
+        return result if rows_to_each is None else (result, np.array(rows, np.int32))
+
+    return Handle(operation, finish)
+
+
+def _split_list(splits: ArrayLike) -> list[int]:
+    array = np.asarray(splits)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise ValueError(f"splits must be a 1-d array of integers, not {splits!r}")
+    return [int(split) for split in array]
+
+
+def allgather(
+    tensor: ArrayLike,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Array:
+    """Join the arrays of all ranks along the first dimension, in the order of the ranks.
+
+    Args:
+        tensor: an array with at least one dimension; the first may differ between the ranks and may
+            be 0, the others and the type are the same.
+        name: tells this call from others that are pending; None: matched by the order of calls.
+        process_set: the ranks that take part.
+        priority: higher is more urgent.
+
+    Returns:
+        A new array, the same on every rank.
+
+    Raises:
+        ValueError: before hvd.init(); the array is 0-d or of a type that is not supported; this
+            rank is not in the process set.
+        MismatchError: type or further dimensions differ between the ranks.
+        DuplicateNameError: an operation of this name is pending.
+        RankFailedError: a rank of the process set died or left.
+    """
+    return _allgather([tensor], name, process_set, priority, will_wait=True).wait()[0]
+
+
+def allgather_async(
+    tensor: ArrayLike,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[Array]:
+    """Begin allgather() and return a handle for poll() and synchronize().
+
+    The array must not be changed until the operation is done. Raises ValueError and
+    DuplicateNameError as allgather(); synchronize() raises the other errors.
+    """
+    return _allgather([tensor], name, process_set, priority).single()
+
+
+def grouped_allgather(
+    tensors: Sequence[ArrayLike],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[Array]:
+    """Do allgather() with a group of arrays, all or none of them, in one negotiation.
+
+    Arguments and errors are those of allgather(); an empty group raises ValueError.
+    """
+    return _allgather(tensors, name, process_set, priority, will_wait=True).wait()
+
+
+def grouped_allgather_async(
+    tensors: Sequence[ArrayLike],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[list[Array]]:
+    """Begin grouped_allgather() and return a handle, whose result is the list of arrays.
+
+    The arrays must not be changed until the operation is done. Raises as allgather_async().
+    """
+    return _allgather(tensors, name, process_set, priority)
+
+
+def broadcast(
+    tensor: ArrayLike,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Array:
+    """Return the root's array on every rank.
+
+    Args:
+        tensor: an array, of the same shape and type on every rank; only the root's values count.
+        root_rank: the global rank whose array it is, also inside a process set.
+        name: tells this call from others that are pending; None: matched by the order of calls.
+        process_set: the ranks that take part.
+        priority: higher is more urgent.
+
+    Returns:
+        A new array.
+
+    Raises:
+        ValueError: before hvd.init(); the type is not supported; the root or this rank is not in
+            the process set.
+        MismatchError: shape, type or root differ between the ranks.
+        DuplicateNameError: an operation of this name is pending.
+        RankFailedError: a rank of the process set died or left.
+    """
+    handle = _broadcast_out_of_place(tensor, root_rank, name, process_set, priority, will_wait=True)
+    return handle.wait()
+
+
+def broadcast_async(
+    tensor: ArrayLike,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[Array]:
+    """Begin broadcast() and return a handle for poll() and synchronize().
+
+    The root's array must not be changed until the operation is done. Raises ValueError and
+    DuplicateNameError as broadcast(); synchronize() raises the other errors.
+    """
+    return _broadcast_out_of_place(tensor, root_rank, name, process_set, priority)
+
+
+def broadcast_(
+    tensor: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Array:
+    """Do broadcast() in place: the root's values replace those of `tensor`, which is returned.
+
+    Raises as broadcast(), and TypeError or ValueError if `tensor` is not an array that can be
+    changed. After an error its values are undefined.
+    """
+    return _broadcast_in_place(
+        tensor, root_rank, name, process_set, priority, will_wait=True
+    ).wait()
+
+
+def broadcast_async_(
+    tensor: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[Array]:
+    """Begin broadcast_() and return a handle for poll() and synchronize().
+
+    The array must be left alone until synchronize() has returned. Raises ValueError, TypeError and
+    DuplicateNameError as broadcast_(); synchronize() raises the other errors.
+    """
+    return _broadcast_in_place(tensor, root_rank, name, process_set, priority)
+
+
+def alltoall(
+    tensor: ArrayLike,
+    splits: ArrayLike | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Array | tuple[Array, Array]:
+    """Send a run of rows to each rank, and join the runs that come, in the order of the ranks.
+
+    Args:
+        tensor: an array with at least one dimension; the first may differ between the ranks, the
+            others and the type are the same.
+        splits: 1-d integers: how many rows go to each rank of the set, from the first row on; None:
+            the same number to each.
+        name: tells this call from others that are pending; None: matched by the order of calls.
+        process_set: the ranks that take part.
+        priority: higher is more urgent.
+
+    Returns:
+        A new array; where `splits` was given, a tuple of the array and the number of rows that came
+        from each rank (int32).
+
+    Raises:
+        ValueError: as allgather(); `splits` has the wrong length, a negative element, or needs more
+            rows than there are; without it, the rows can't be dealt out evenly.
+        HorovodInternalError: as allgather().
+    """
+    return _alltoall(tensor, splits, name, process_set, priority, will_wait=True).wait()
+
+
+def alltoall_async(
+    tensor: ArrayLike,
+    splits: ArrayLike | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[Array | tuple[Array, Array]]:
+    """Begin alltoall() and return a handle for poll() and synchronize().
+
+    The array must not be changed until the operation is done. Raises ValueError and
+    DuplicateNameError as alltoall(); synchronize() raises the other errors.
+    """
+    return _alltoall(tensor, splits, name, process_set, priority)

@@ -1,0 +1,399 @@
+"""Operations that combine the values of the ranks: allreduce and reducescatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from horoscale import _core
+from horoscale._core import OpKind, ReduceOp
+from horoscale.common import current_runtime
+from horoscale.common.arguments import (
+    REDUCESCATTER_OPS,
+    check_has_rows,
+    check_reduction,
+    resolve_op,
+    scattered_rows,
+    set_id,
+)
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.numpy.arrays import Array, contiguous, data_type, need_writable, tensor_arg
+from horoscale.numpy.compression import Compression, NoneCompressor
+from horoscale.numpy.handles import Handle
+
+
+class _Call(NamedTuple):
+    """What the public functions have in common, apart from the arrays."""
+
+    op: ReduceOp
+    name: str | None
+    prescale_factor: float
+    postscale_factor: float
+    process_set: ProcessSet
+    priority: int
+
+
+def _enqueue(
+    kind: OpKind,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    call: _Call,
+    will_wait: bool,
+) -> _core.Handle:
+    if not inputs:
+        raise ValueError("a group needs at least one array")
+    for array in inputs:
+        check_reduction(data_type(array.dtype), call.op)
+    return current_runtime().enqueue(
+        kind,
+        tensors=[tensor_arg(array, out) for array, out in zip(inputs, outputs, strict=True)],
+        name=call.name,
+        process_set=set_id(call.process_set),
+        reduce_op=call.op,
+        prescale=call.prescale_factor,
+        postscale=call.postscale_factor,
+        priority=call.priority,
+        will_wait=will_wait,
+        keep_alive=(inputs, outputs),
+    )
+
+
+def _allreduce(
+    tensors: Sequence[ArrayLike], call: _Call, will_wait: bool = False
+) -> Handle[list[Array]]:
+    inputs = [contiguous(tensor) for tensor in tensors]
+    outputs = [np.empty_like(array, subok=False) for array in inputs]
+    operation = _enqueue(OpKind.ALLREDUCE, inputs, outputs, call, will_wait)
+    return Handle(operation, lambda _: outputs)
+
+
+def _allreduce_in_place(
+    tensors: Sequence[Array], call: _Call, will_wait: bool = False
+) -> Handle[list[Array]]:
+    arrays = [need_writable(tensor) for tensor in tensors]
+    working = [contiguous(array) for array in arrays]
+    operation = _enqueue(OpKind.ALLREDUCE, working, working, call, will_wait)
+
+    def finish(_: _core.Handle) -> list[Array]:
+        for array, result in zip(arrays, working, strict=True):
+            if not array.flags.c_contiguous:  # the result is in a copy
+                array[...] = result
+        return arrays
+
+    return Handle(operation, finish)
+
+
+def _reducescatter(
+    tensors: Sequence[ArrayLike], call: _Call, will_wait: bool = False
+) -> Handle[list[Array]]:
+    set_id(call.process_set)  # before its ranks are looked at
+    inputs = [contiguous(tensor) for tensor in tensors]
+    outputs = []
+    for array in inputs:
+        check_has_rows(array.shape, "reducescatter")
+        rows = scattered_rows(array.shape[0], call.process_set)
+        outputs.append(np.empty((rows, *array.shape[1:]), array.dtype))
+    operation = _enqueue(OpKind.REDUCESCATTER, inputs, outputs, call, will_wait)
+    return Handle(operation, lambda _: outputs)
+
+
+def allreduce(
+    tensor: ArrayLike,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[NoneCompressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Array:
+    """Combine the arrays of all ranks, element by element, and return the result on each of them.
+
+    Args:
+        tensor: an array, of the same shape and type on every rank.
+        average: deprecated: True for op=Average, False for op=Sum.
+        name: tells this call from others that are pending; None: matched by the order of calls.
+        compression: the type in which the values travel: Compression.none, fp16 or bf16.
+        op: Average (the default), Sum, Min, Max or Product. The average of integers is their
+            wrapping sum, divided towards zero; Sum of bool is "or", Product "and".
+        prescale_factor: multiplies every rank's values before.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+        priority: higher is more urgent.
+
+    Returns:
+        A new array, bitwise the same on every rank.
+
+    Raises:
+        ValueError: before hvd.init(); the type is not supported, or not by the operator; both `op`
+            and `average` were given; this rank is not in the process set.
+        MismatchError: shape, type, operator or factors differ between the ranks.
+        DuplicateNameError: an operation of this name is pending.
+        RankFailedError: a rank of the process set died or left.
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    sent, context = compression.compress(contiguous(tensor))
+    return compression.decompress(_allreduce([sent], call, will_wait=True).wait()[0], context)
+
+
+def allreduce_async(
+    tensor: ArrayLike,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[Array]:
+    """Begin allreduce() and return a handle for poll() and synchronize().
+
+    The array must not be changed until the operation is done. Raises ValueError and
+    DuplicateNameError as allreduce(); synchronize() raises the other errors.
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    return _allreduce([tensor], call).single()
+
+
+def allreduce_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Array:
+    """Do allreduce() in place: the result replaces the values of `tensor`, which is returned.
+
+    Raises as allreduce(), and TypeError or ValueError if `tensor` is not an array that can be
+    changed. After an error its values are undefined.
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    return _allreduce_in_place([tensor], call, will_wait=True).wait()[0]
+
+
+def allreduce_async_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[Array]:
+    """Begin allreduce_() and return a handle for poll() and synchronize().
+
+    The array must be left alone until synchronize() has returned. Raises ValueError, TypeError and
+    DuplicateNameError as allreduce_(); synchronize() raises the other errors.
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    return _allreduce_in_place([tensor], call).single()
+
+
+def grouped_allreduce(
+    tensors: Sequence[ArrayLike],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[NoneCompressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[Array]:
+    """Do allreduce() with a group of arrays, all or none of them, in one negotiation.
+
+    The arrays may differ in shape and type from each other, but not between ranks. Arguments and
+    errors are those of allreduce(); an empty group raises ValueError.
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    pairs = [compression.compress(contiguous(tensor)) for tensor in tensors]
+    results = _allreduce([sent for sent, _ in pairs], call, will_wait=True).wait()
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, pairs, strict=True)
+    ]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[ArrayLike],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[list[Array]]:
+    """Begin grouped_allreduce() and return a handle, whose result is the list of arrays.
+
+    The arrays must not be changed until the operation is done. Raises as allreduce_async().
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    return _allreduce(tensors, call)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[Array]:
+    """Do grouped_allreduce() in place: the results replace the values of the arrays.
+
+    Raises as allreduce_(); an empty group raises ValueError.
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    return _allreduce_in_place(tensors, call, will_wait=True).wait()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle[list[Array]]:
+    """Begin grouped_allreduce_() and return a handle, whose result is the list of arrays.
+
+    The arrays must be left alone until synchronize() has returned. Raises as allreduce_async_().
+    """
+    call = _Call(
+        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+    )
+    return _allreduce_in_place(tensors, call)
+
+
+def reducescatter(
+    tensor: ArrayLike,
+    name: str | None = None,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    priority: int = 0,
+) -> Array:
+    """Combine the arrays of all ranks, element by element, and leave each rank its share of rows.
+
+    Args:
+        tensor: an array with at least one dimension, of the same shape and type on every rank.
+        name: tells this call from others that are pending; None: matched by the order of calls.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies every rank's values before.
+        postscale_factor: multiplies the result.
+        priority: higher is more urgent.
+
+    Returns:
+        A new array: the first dimension is split over the ranks in their order, the lower ranks
+        have one row more where it doesn't divide.
+
+    Raises:
+        ValueError: as allreduce(); also for another operator, and for a 0-d array.
+        HorovodInternalError: as allreduce().
+    """
+    call = _Call(
+        resolve_op(op, allowed=REDUCESCATTER_OPS),
+        name,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        priority,
+    )
+    return _reducescatter([tensor], call, will_wait=True).wait()[0]
+
+
+def reducescatter_async(
+    tensor: ArrayLike,
+    name: str | None = None,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    priority: int = 0,
+) -> Handle[Array]:
+    """Begin reducescatter() and return a handle for poll() and synchronize().
+
+    The array must not be changed until the operation is done. Raises ValueError and
+    DuplicateNameError as reducescatter(); synchronize() raises the other errors.
+    """
+    handle = grouped_reducescatter_async(
+        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority
+    )
+    return handle.single()
+
+
+def grouped_reducescatter(
+    tensors: Sequence[ArrayLike],
+    name: str | None = None,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    priority: int = 0,
+) -> list[Array]:
+    """Do reducescatter() with a group of arrays, all or none of them, in one negotiation.
+
+    Arguments and errors are those of reducescatter(); an empty group raises ValueError.
+    """
+    call = _Call(
+        resolve_op(op, allowed=REDUCESCATTER_OPS),
+        name,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        priority,
+    )
+    return _reducescatter(tensors, call, will_wait=True).wait()
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[ArrayLike],
+    name: str | None = None,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    priority: int = 0,
+) -> Handle[list[Array]]:
+    """Begin grouped_reducescatter() and return a handle, whose result is the list of arrays.
+
+    The arrays must not be changed until the operation is done. Raises as reducescatter_async().
+    """
+    call = _Call(
+        resolve_op(op, allowed=REDUCESCATTER_OPS),
+        name,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        priority,
+    )
+    return _reducescatter(tensors, call)
