@@ -1,0 +1,89 @@
+"""The examples and the benchmark do what their first lines say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+SECONDS = 100
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """Standard output of a command that has to succeed."""
+    result = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def launch(num_ranks: int, *command: str | Path, folder: Path, flags: tuple[str, ...] = ()) -> str:
+    launcher = (sys.executable, "-m", "horoscale.runner", *flags, "-np", str(num_ranks))
+    return run(*launcher, *command, folder=folder)
+
+
+def accuracy_of(output: str) -> float:
+    found = re.findall(r"accuracy\D*([01]\.\d+)", output)
+    assert found, output
+    return float(found[-1])
+
+
+@pytest.mark.timeout(4 * SECONDS)
+def test_digits_are_learned_equally_well_on_any_number_of_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    accuracies = [
+        accuracy_of(launch(n, sys.executable, EXAMPLES / "torch_digits.py", folder=tmp_path))
+        for n in (1, 2, 4)
+    ]
+    assert min(accuracies) >= 0.95
+    assert max(accuracies) - min(accuracies) <= 0.01
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_horovod_script_runs_unmodified(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = EXAMPLES / "torch_mnist.py"
+    assert "horoscale" not in re.sub(r'""".*?"""', "", script.read_text(), flags=re.DOTALL)
+    output = launch(2, sys.executable, script, folder=tmp_path, flags=("--compat",))
+    assert accuracy_of(output) >= 0.9
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_numpy_example(num_ranks: int, tmp_path: Path) -> None:
+    output = launch(num_ranks, sys.executable, EXAMPLES / "numpy_allreduce.py", folder=tmp_path)
+    points = 1000 * num_ranks
+    assert f"{num_ranks} ranks, {points} points: y = 3.00 x + 0.50" in output
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_c_example(tmp_path: Path) -> None:
+    flags = run(sys.executable, "-m", "horoscale.config", "--cflags", "--libs", folder=tmp_path)
+    program = tmp_path / "c_allreduce"
+    run("cc", EXAMPLES / "c_allreduce.c", "-o", program, *flags.split(), folder=tmp_path)
+    assert "rank 0 of 1: the sum is 1\n" in run(program, folder=tmp_path)
+    output = launch(3, program, folder=tmp_path)
+    for rank in range(3):
+        assert f"rank {rank} of 3: the sum is 6\n" in output
+
+
+def test_benchmark_measures_and_verifies(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    figures = tmp_path / "figures.json"
+    benchmark = ROOT / "benchmarks" / "allreduce.py"
+    output = run(
+        *(sys.executable, benchmark, "--smoke", "--peers", "gloo", "--json", figures),
+        folder=tmp_path,
+    )
+    assert "time of the peer / time of horoscale" in output
+    seconds = json.loads(figures.read_text())["seconds"]
+    assert seconds.keys() == {"4096", "1048576"}
+    for of_size in seconds.values():
+        assert of_size.keys() == {"horoscale", "horoscale-shared", "gloo"}
