@@ -1,0 +1,49 @@
+// What this library is: versions, what it found, and its configuration variables.
+#include <string>
+
+#include "collectives/fold.h"
+#include "horoscale/horoscale.h"
+#include "runtime/config.h"
+#include "runtime/json.h"
+
+using horoscale::JsonObject;
+
+int32_t hs_abi_version(void) { return HS_ABI_VERSION; }
+
+const char* hs_version(void) { return HOROSCALE_VERSION; }
+
+const char* hs_build_info(void) {
+  const auto absent = [](const char* reason) {
+    return JsonObject().Add("available", false).Add("reason", reason).Build();
+  };
+  static const std::string json =
+      JsonObject()
+          .Add("version", HOROSCALE_VERSION)
+          .Add("abi_version", HS_ABI_VERSION)
+          .Add("compiler", __VERSION__)
+          .Add("fold_kernel", horoscale::FoldKernelName())
+          .AddJson("backends", JsonObject()
+                                   .AddJson("native", JsonObject().Add("available", true).Build())
+                                   .AddJson("mpi", absent("this version has no MPI backend"))
+                                   .AddJson("nccl", absent("this version has no NCCL backend"))
+                                   .Build())
+          .Build();
+  return json.c_str();
+}
+
+const char* hs_config_variables(void) {
+  static const std::string json = [] {
+    std::string list;
+    for (const horoscale::ConfigVariable& variable : horoscale::ConfigVariables()) {
+      list += list.empty() ? "" : ", ";
+      list += JsonObject()
+                  .Add("name", variable.name)
+                  .Add("type", variable.type)
+                  .Add("default", variable.default_value)
+                  .Add("doc", variable.doc)
+                  .Build();
+    }
+    return "[" + list + "]";
+  }();
+  return json.c_str();
+}

@@ -1,0 +1,167 @@
+// hs_enqueue, hs_wait and what belongs to a handle.
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+#include "capi/handles.h"
+#include "collectives/fold.h"
+
+namespace horoscale {
+namespace {
+
+// Registrations of process sets are matched by this name, so that ranks that contradict each other are
+// told so.
+constexpr char kRegistrationName[] = "horoscale.process_set_registration";
+
+Status CopyTensor(const hs_tensor& given, Operation* operation) {
+  if (given.num_dims < 0 || (given.num_dims > 0 && given.shape == nullptr)) {
+    return Status::InvalidArgument("a tensor has no shape");
+  }
+  TensorSpec spec;
+  spec.dtype = static_cast<DataType>(given.dtype);
+  spec.shape.assign(given.shape, given.shape + given.num_dims);
+  TensorMemory memory;
+  memory.in = static_cast<const std::byte*>(given.in);
+  memory.out = static_cast<std::byte*>(given.out);
+  memory.row_bytes = static_cast<int64_t>(SizeOf(spec.dtype));
+  for (size_t d = 1; d < spec.shape.size(); ++d) {
+    if (__builtin_mul_overflow(memory.row_bytes, spec.shape[d], &memory.row_bytes)) {
+      return Status::InvalidArgument("a tensor is too large");
+    }
+  }
+  if (!spec.shape.empty()) memory.rows = spec.shape[0];
+  Signature& signature = operation->request.signature;
+  if (HasFreeFirstDimension(signature.kind) && !spec.shape.empty()) spec.shape[0] = kFreeDimension;
+  signature.tensors.push_back(std::move(spec));
+  operation->tensors.push_back(memory);
+  return Status::Ok();
+}
+
+// Rows for each member: as given, or the same for all.
+Status CopySplits(const hs_request& given, size_t members, Operation* operation) {
+  if (given.kind != HS_ALLTOALL || operation->tensors.size() != 1) return Status::Ok();
+  if (given.splits != nullptr) {
+    operation->splits.assign(given.splits, given.splits + std::max(given.num_splits, 0));
+    return Status::Ok();
+  }
+  const int64_t rows = operation->tensors.front().rows;
+  const auto size = static_cast<int64_t>(members);
+  if (rows % size != 0) {
+    return Status::InvalidArgument("alltoall without splits: " + std::to_string(rows) +
+                                   " rows can't be divided evenly among " + std::to_string(size) +
+                                   " ranks");
+  }
+  operation->splits.assign(members, rows / size);
+  return Status::Ok();
+}
+
+Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
+  if (given.struct_size != sizeof(hs_request)) {
+    return Status::InvalidArgument("hs_request has an unknown size");
+  }
+  auto operation = std::make_shared<Operation>();
+  operation->process_set_id = given.process_set;
+  Request& request = operation->request;
+  Signature& signature = request.signature;
+  signature.kind = static_cast<OpKind>(given.kind);
+  request.priority = given.priority;
+  if (signature.kind == OpKind::kAddProcessSet || signature.kind == OpKind::kRemoveProcessSet) {
+    request.name = kRegistrationName;
+  } else if (given.name != nullptr) {
+    request.name = given.name;
+  }
+  for (int32_t i = 0; i < given.num_tensors; ++i) {
+    HS_RETURN_IF_ERROR(CopyTensor(given.tensors[i], operation.get()));
+  }
+  const bool reduces = given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER;
+  if (reduces) {
+    signature.reduce_op = static_cast<ReduceOp>(given.reduce_op);
+    signature.prescale = given.prescale;
+    signature.postscale = given.postscale;
+  }
+  if (given.kind == HS_BROADCAST) signature.root = given.root;
+  if (given.kind == HS_REMOVE_PROCESS_SET) signature.target_set = given.target;
+  if (given.kind == HS_ADD_PROCESS_SET) {
+    signature.ranks.assign(given.ranks, given.ranks + std::max(given.num_ranks, 0));
+    std::sort(signature.ranks.begin(), signature.ranks.end());
+  }
+  if (const auto members = runtime->job->runtime().ProcessSetRanks(given.process_set)) {
+    HS_RETURN_IF_ERROR(CopySplits(given, members->size(), operation.get()));
+  }
+  if (given.callback != nullptr) {
+    operation->callback = [callback = given.callback, user = given.user_data](const Status& status) {
+      callback(user, static_cast<hs_code>(status.code()));
+    };
+  }
+  return operation;
+}
+
+Result<AllgatherResult*> OutputOf(hs_handle* handle, int32_t index) {
+  if (!handle->operation->done.load() || !handle->operation->status.ok()) {
+    return Status::InvalidArgument("the operation has no output: it is not done, or it failed");
+  }
+  auto& results = handle->operation->results;
+  if (index < 0 || static_cast<size_t>(index) >= results.size()) {
+    return Status::InvalidArgument("the operation has no output " + std::to_string(index));
+  }
+  return &results[static_cast<size_t>(index)];
+}
+
+}  // namespace
+}  // namespace horoscale
+
+using horoscale::CheckAlive;
+using horoscale::ToCode;
+using horoscale::Status;
+
+hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** out) {
+  *out = nullptr;
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  auto operation = horoscale::OperationOf(runtime, *request);
+  if (!operation.ok()) return ToCode(operation.status());
+  Status status = runtime->job->runtime().Enqueue(*operation, request->will_wait != 0);
+  if (!status.ok()) return ToCode(status);
+  *out = new hs_handle{operation.TakeValue(), runtime};
+  return HS_OK;
+}
+
+int32_t hs_poll(const hs_handle* handle) { return handle->operation->done.load() ? 1 : 0; }
+
+hs_code hs_wait(hs_handle* handle, double seconds) {
+  // A handle outlives its runtime; one that is done doesn't need it any more.
+  if (handle->operation->done.load()) return ToCode(handle->operation->status);
+  if (Status status = CheckAlive(handle->runtime); !status.ok()) return ToCode(status);
+  return ToCode(handle->runtime->job->runtime().Wait(handle->operation, seconds));
+}
+
+hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes) {
+  *data = nullptr;
+  *bytes = 0;
+  const auto output = horoscale::OutputOf(handle, index);
+  if (!output.ok()) return ToCode(output.status());
+  int64_t rows = 0;
+  for (const int64_t r : (*output)->rows) rows += r;
+  const auto& memory = handle->operation->tensors[static_cast<size_t>(index)];
+  *bytes = static_cast<size_t>(rows * memory.row_bytes);
+  *data = (*output)->data.release();
+  return HS_OK;
+}
+
+hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t capacity) {
+  const auto output = horoscale::OutputOf(handle, index);
+  if (!output.ok()) return ToCode(output.status());
+  const auto& own = (*output)->rows;
+  std::copy_n(own.begin(), std::min(own.size(), static_cast<size_t>(std::max(capacity, 0))), rows);
+  return HS_OK;
+}
+
+int64_t hs_result(const hs_handle* handle) { return handle->operation->result; }
+
+void hs_handle_free(hs_handle* handle) { delete handle; }
+
+void hs_free(void* memory) { std::free(memory); }
+
+hs_code hs_check_reduction(hs_dtype dtype, hs_reduce_op op) {
+  return ToCode(horoscale::CheckReduction({static_cast<horoscale::DataType>(dtype),
+                                           static_cast<horoscale::ReduceOp>(op), 1.0, 1.0, 1}));
+}

@@ -1,0 +1,146 @@
+// hs_init to hs_get_topology, process sets, shared memory, timeline, metrics.
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "capi/handles.h"
+
+namespace horoscale {
+namespace {
+
+std::atomic<int> fork_count{0};
+
+void WatchForks() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); });
+  (void)registered;
+}
+
+template <typename T>
+std::optional<T> Given(T value) {
+  return value < 0 ? std::nullopt : std::optional<T>(value);
+}
+
+JobOptions OptionsOf(const hs_init_options* given) {
+  JobOptions options;
+  if (given == nullptr) return options;
+  options.rank = Given(given->rank);
+  options.size = Given(given->size);
+  if (given->rendezvous != nullptr) options.rendezvous = given->rendezvous;
+  if (given->serve_rendezvous >= 0) options.served = given->serve_rendezvous == 0;
+  if (given->secret != nullptr) options.secret = given->secret;
+  options.generation = given->generation;
+  return options;
+}
+
+// Copies as many of the values as fit and tells how many there are.
+void CopyOut(const std::vector<int>& values, int32_t* out, int32_t capacity, int32_t* count) {
+  const auto fitting = std::min(values.size(), static_cast<size_t>(std::max(capacity, 0)));
+  std::copy_n(values.begin(), fitting, out);
+  *count = static_cast<int32_t>(values.size());
+}
+
+}  // namespace
+
+int ForkCount() { return fork_count.load(std::memory_order_relaxed); }
+
+Status CheckAlive(const hs_runtime* runtime) {
+  if (runtime == nullptr) return {StatusCode::kNotInitialized, "there is no runtime"};
+  if (runtime->forks != ForkCount()) {
+    return {StatusCode::kNotInitialized,
+            "this process was forked after initialization: the runtime belongs to its parent"};
+  }
+  return Status::Ok();
+}
+
+}  // namespace horoscale
+
+using horoscale::CheckAlive;
+using horoscale::ToCode;
+using horoscale::Status;
+
+hs_code hs_init(const hs_init_options* options, hs_runtime** out) {
+  *out = nullptr;
+  if (options != nullptr && options->struct_size != sizeof(hs_init_options)) {
+    return ToCode(Status::InvalidArgument("hs_init_options has an unknown size"));
+  }
+  horoscale::WatchForks();
+  auto job = horoscale::Job::Join(horoscale::OptionsOf(options));
+  if (!job.ok()) return ToCode(job.status());
+  *out = new hs_runtime{job.TakeValue(), horoscale::ForkCount()};
+  return HS_OK;
+}
+
+hs_code hs_shutdown(hs_runtime* runtime) { return hs_shutdown_failed(runtime, ""); }
+
+hs_code hs_shutdown_failed(hs_runtime* runtime, const char* reason) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  runtime->job->runtime().Shutdown(reason);
+  return HS_OK;
+}
+
+void hs_runtime_free(hs_runtime* runtime) {
+  if (runtime == nullptr) return;
+  // In a forked child its threads don't exist and its locks may be held for ever: leave it alone.
+  if (runtime->forks != horoscale::ForkCount()) (void)runtime->job.release();
+  delete runtime;
+}
+
+hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  const horoscale::Topology& topology = runtime->job->runtime().topology();
+  *out = {topology.rank,       topology.size,       topology.local_rank, topology.local_size,
+          topology.cross_rank, topology.cross_size, topology.homogeneous};
+  return HS_OK;
+}
+
+hs_code hs_process_sets(hs_runtime* runtime, int32_t* ids, int32_t capacity, int32_t* count) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  horoscale::CopyOut(runtime->job->runtime().ProcessSetIds(), ids, capacity, count);
+  return HS_OK;
+}
+
+hs_code hs_process_set_ranks(hs_runtime* runtime, int32_t id, int32_t* ranks, int32_t capacity,
+                             int32_t* count) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  const auto members = runtime->job->runtime().ProcessSetRanks(id);
+  if (!members) {
+    return ToCode(Status::InvalidArgument("there is no process set " + std::to_string(id)));
+  }
+  horoscale::CopyOut(*members, ranks, capacity, count);
+  return HS_OK;
+}
+
+hs_code hs_shared_alloc(hs_runtime* runtime, size_t bytes, void** out) {
+  *out = nullptr;
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  const auto memory = runtime->job->runtime().AllocateShared(bytes);
+  if (!memory.ok()) return ToCode(memory.status());
+  *out = *memory;
+  return HS_OK;
+}
+
+void hs_shared_free(hs_runtime* runtime, void* memory) {
+  if (memory == nullptr || !CheckAlive(runtime).ok()) return;
+  runtime->job->runtime().FreeShared(static_cast<std::byte*>(memory));
+}
+
+hs_code hs_timeline_start(hs_runtime* runtime, const char* path, int32_t mark_cycles) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  return ToCode(runtime->job->runtime().StartTimeline(path, mark_cycles != 0));
+}
+
+hs_code hs_timeline_stop(hs_runtime* runtime) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  return ToCode(runtime->job->runtime().StopTimeline());
+}
+
+hs_code hs_metrics(hs_runtime* runtime, char** json) {
+  *json = nullptr;
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  *json = strdup(runtime->job->runtime().MetricsJson().c_str());
+  return HS_OK;
+}

@@ -1,0 +1,116 @@
+#include "runtime/identity.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+
+#include "platform/unique_fd.h"
+
+namespace horoscale {
+namespace {
+
+constexpr size_t kMaxSecretBytes = 4096;
+
+// The option, else the variable as a number of at least `least`.
+Result<std::optional<int>> Number(const std::optional<int>& option, std::string_view name,
+                                  int least, const VariableLookup& lookup) {
+  if (option) return option;
+  const auto found = lookup(name);
+  if (!found) return std::optional<int>();
+  int value = 0;
+  const char* const end = found->value.data() + found->value.size();
+  const auto [parsed, error] = std::from_chars(found->value.data(), end, value);
+  if (error != std::errc() || parsed != end || value < least) {
+    return Status::InvalidArgument(found->name + "=\"" + found->value +
+                                   "\" does not parse: expected a number of at least " +
+                                   std::to_string(least));
+  }
+  return std::optional<int>(value);
+}
+
+Result<std::string> ReadSecretFile(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return Status::System("opening the secret file \"" + path + "\"", errno);
+  struct stat info;
+  if (fstat(file.get(), &info) != 0) return Status::System("secret file \"" + path + "\"", errno);
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Status::InvalidArgument("the secret file \"" + path +
+                                   "\" can be read by others: make its mode 0600");
+  }
+  std::string secret(kMaxSecretBytes, '\0');
+  const ssize_t bytes = read(file.get(), secret.data(), secret.size());
+  if (bytes < 0) return Status::System("reading the secret file \"" + path + "\"", errno);
+  secret.resize(static_cast<size_t>(bytes));
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  if (secret.empty()) return Status::InvalidArgument("the secret file \"" + path + "\" is empty");
+  return secret;
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+Result<std::string> ReadSecret(const JobOptions& options, const HostPort& rendezvous,
+                               const VariableLookup& lookup) {
+  if (options.secret) return *options.secret;
+  if (const auto found = lookup("SECRET")) return found->value;
+  if (const auto found = lookup("SECRET_FILE")) return ReadSecretFile(found->value);
+  // On loopback the kernel keeps other hosts away; the links check the user besides.
+  if (IsLoopback(rendezvous.host)) return std::string();
+  return Status::InvalidArgument(
+      "the rendezvous is at " + rendezvous.host +
+      ", where other hosts can reach it: set HOROSCALE_SECRET or HOROSCALE_SECRET_FILE to the same "
+      "random text for every rank");
+}
+
+}  // namespace
+
+Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& lookup) {
+  const auto rank = Number(options.rank, "RANK", 0, lookup);
+  if (!rank.ok()) return rank.status();
+  const auto size = Number(options.size, "SIZE", 1, lookup);
+  if (!size.ok()) return size.status();
+  Identity identity;
+  if (rank->has_value() != size->has_value()) {
+    return Status::InvalidArgument(
+        "HOROSCALE_RANK and HOROSCALE_SIZE belong together: set both, or none for a single rank");
+  }
+  if (!rank->has_value()) return identity;
+  identity.rank = **rank;
+  identity.size = **size;
+  if (identity.rank >= identity.size) {
+    return Status::InvalidArgument("rank " + std::to_string(identity.rank) +
+                                   " is out of range: the job has " +
+                                   std::to_string(identity.size) + " ranks");
+  }
+  if (identity.size == 1) return identity;
+
+  auto address = options.rendezvous;
+  if (!address) {
+    if (const auto found = lookup("RENDEZVOUS")) address = found->value;
+  }
+  if (!address) {
+    return Status::InvalidArgument(
+        "the job has " + std::to_string(identity.size) +
+        " ranks and no rendezvous: start it with horoscalerun, or set "
+        "HOROSCALE_RENDEZVOUS=host:port to an address where rank 0 can listen");
+  }
+  auto rendezvous = ParseHostPort(*address);
+  if (!rendezvous.ok()) return rendezvous.status();
+  identity.rendezvous = rendezvous.TakeValue();
+  auto secret = ReadSecret(options, identity.rendezvous, lookup);
+  if (!secret.ok()) return secret.status();
+  identity.secret = secret.TakeValue();
+  bool served = options.served.value_or(false);
+  if (!options.served) {
+    const auto found = lookup("RENDEZVOUS_SERVED");
+    served = found && found->value == "1";
+  }
+  identity.serve = !served && identity.rank == 0;
+  return identity;
+}
+
+}  // namespace horoscale

@@ -1,0 +1,24 @@
+// Identity: rank, size and rendezvous of this process, as its caller or its environment say.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "rendezvous/address.h"
+#include "runtime/config.h"
+#include "runtime/job.h"
+
+namespace horoscale {
+
+struct Identity {
+  int rank = 0;
+  int size = 1;
+  HostPort rendezvous;      // where size > 1, as the following
+  bool serve = false;       // this rank serves the store
+  std::string secret;
+};
+
+// kInvalidArgument names the variable that is missing or does not parse, and says what it may be.
+Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& lookup);
+
+}  // namespace horoscale
