@@ -3,6 +3,8 @@
 # Everything Python lives in .venv, everything compiled for tests in build/: nothing is installed into the
 # system. A target that is up to date does nothing, so each can be called again at any time.
 
+MAKEFLAGS += --no-print-directory
+
 PYTHON ?= python3
 VENV   ?= .venv
 BUILD  ?= build
