@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -18,6 +19,20 @@ namespace horoscale {
 inline constexpr size_t kMaxNameBytes = 64 * 1024;
 inline constexpr size_t kMaxMessageBytes = 16 * 1024 * 1024;
 inline constexpr size_t kMaxDimensions = 64;
+inline constexpr size_t kMaxTensors = 64 * 1024;             // of one request
+inline constexpr size_t kMaxRequestBytes = 4 * 1024 * 1024;  // encoded
+inline constexpr int64_t kMaxRequestDataBytes = int64_t{1} << 60;
+inline constexpr size_t kMaxRanks = 1024 * 1024;
+inline constexpr size_t kMaxPlanItems = 4096;  // of one entry
+inline constexpr uint32_t kMaxSlots = 2 * 1024 * 1024;
+inline constexpr size_t kMaxTextBytes = 64 * 1024;  // of a failure; longer ones are cut
+// Submitted and not finished, of one member on one set.
+inline constexpr size_t kMaxPendingUnits = 256 * 1024;
+
+// kInvalidArgument, naming what is too large or not a number, unless the request can be encoded.
+Status CheckLimits(const Request& request);
+// An upper bound of what a request takes inside a message.
+size_t EncodedSizeBound(std::string_view name, const Signature& signature);
 
 std::vector<std::byte> Encode(const Report& report);
 std::vector<std::byte> Encode(const PlanEntry& entry);

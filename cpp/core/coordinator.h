@@ -3,16 +3,19 @@
 // It composes the Negotiator (what is ready on every member?), the SlotTable of the response cache
 // (who may take which slot?), the Scheduler (what is most urgent, within the credit?), the
 // FusionPlanner (what goes together?) and the StallWatch (who keeps the others waiting?).
-// Members are indices 0 … size-1 into the set's sorted global ranks. Time is an argument, in seconds.
+// Members are indices 0 … size-1 into the set's sorted global ranks. Time is an argument, in
+// seconds.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "core/fusion_planner.h"
 #include "core/messages.h"
+#include "core/name_table.h"
 #include "core/negotiator.h"
 #include "core/scheduler.h"
 #include "core/slot_table.h"
@@ -22,13 +25,14 @@ namespace horoscale {
 
 struct CoordinatorOptions {
   int process_set_id = 0;
-  std::vector<int> ranks;                  // sorted global ranks of the members
+  std::vector<int> ranks;  // sorted global ranks of the members
   size_t cache_capacity = 1024;
   int64_t fusion_threshold_bytes = 128 << 20;
-  int64_t partition_bytes = 16 << 20;      // tensors above are cut; 0: never
-  int64_t credit_bytes = 64 << 20;         // published and not yet executed, at most (one bucket always may)
-  bool priority_scheduling = true;         // false: first in, first out
-  double stall_warning_seconds = 60;       // 0: no reports
+  int64_t partition_bytes = 16 << 20;  // tensors above are cut; 0: never
+  int64_t credit_bytes =
+      64 << 20;  // published and not yet executed, at most (one bucket always may)
+  bool priority_scheduling = true;    // false: first in, first out
+  double stall_warning_seconds = 60;  // 0: no reports
 };
 
 class Coordinator {
@@ -51,13 +55,43 @@ class Coordinator {
   std::vector<StallReport> TakeStallReports(double now);
 
  private:
+  // What a report says of one unit.
+  struct Said {
+    UnitKey key;
+    const Signature* signature;
+    SharedSignature shared;  // null unless it is a hit
+    int priority;
+  };
+
+  Status OnHits(uint32_t member, const Report& report, double now);
+  Status OnRequest(uint32_t member, const Request& request, double now);
+  Status OnSaid(uint32_t member, const Said& said, double now);
+  Status OnJoin(uint32_t member);
+  Status CheckIndices(uint32_t member, const Report& report);
+  Status Broken(uint32_t member, std::string_view what) const;
+
+  void OnReady(UnitId id);
+  void Fail(UnitId id, StatusCode code, std::string message);
+  std::string JoinedObjection(const Negotiator::Unit& unit) const;
+  std::string MismatchText(const Negotiator::Unit& unit) const;
+  std::string DisplayNameOf(const Negotiator::Unit& unit) const;
+  std::vector<int> RanksOf(const std::vector<uint32_t>& members) const;
+  void Forget(UnitId id);
+
+  PlanEntry Publish(const Bucket& bucket);
+  void Refer(const Negotiator::Unit& unit, PlanEntry& entry, PlanItem& item);
+
   CoordinatorOptions options_;
+  NameTable names_;
   Negotiator negotiator_;
   SlotTable slots_;
-  Scheduler scheduler_;
   FusionPlanner planner_;
+  Scheduler scheduler_;
   StallWatch stall_watch_;
+  std::vector<PlanEntry> failures_;  // without sequence: first in the next plan
+  std::vector<uint64_t> applied_;    // by member
   uint64_t next_sequence_ = 1;
+  uint32_t last_joined_ = 0;
 };
 
 }  // namespace horoscale

@@ -1,18 +1,21 @@
 // One rank's view of one process set: what it has submitted, and what the plan makes of it. Pure.
 //
 // Tokens are the caller's names for its submissions (non-zero). Every token that was accepted by
-// Submit() is returned exactly once as finished by Finish(), or in a failed Action, or by Abandon().
+// Submit() is returned exactly once as finished by Finish(), or in a failed Action, or by
+// Abandon().
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "core/messages.h"
+#include "core/name_table.h"
 #include "core/response_cache.h"
 
 namespace horoscale {
@@ -35,11 +38,11 @@ struct Action {
   Type type = Type::kExecute;
   uint64_t sequence = 0;
   // kExecute: a bucket never mixes kind, dtype, operator, root or scale factors.
-  Signature common;                     // of the first item; tensors is empty
+  Signature common;  // of the first item; tensors is empty
   DataType dtype = DataType::kFloat32;
   std::vector<Piece> pieces;
-  std::vector<uint32_t> absent;         // member indices without part
-  std::string display_name;             // of the first item
+  std::vector<uint32_t> absent;  // member indices without part
+  std::string display_name;      // of the first item
   // Units that end with this action (their last piece is in it), or that failed; kAllJoined: the
   // token of the join.
   std::vector<Token> finished;
@@ -51,10 +54,12 @@ class Member {
  public:
   Member(int process_set_id, uint32_t self, uint32_t size, size_t cache_capacity);
 
-  // Takes a submission. kDuplicateName if the name is pending. kJoin has no tensors and no name.
+  // Takes a submission. kDuplicateName if the name (or a join) is pending, kInvalidArgument beyond
+  // the limits of codec.h and while this member has joined. kJoin has no tensors and no name.
   Status Submit(Request request, Token token);
 
-  // What is new since the last call, for the coordinator; nothing if there is nothing to say.
+  // What is new since the last call, for the coordinator; nothing if there is nothing to say. Large
+  // reports come in several: call it until it gives nothing.
   std::optional<Report> TakeReport();
 
   // Applies the next entry of the plan; kProtocol if it can't be. The units in `finished` are
@@ -65,28 +70,68 @@ class Member {
   std::vector<Token> Abandon();
 
   bool HasPending() const;
-  // Display names of what is pending and since when it was submitted is the runtime's business.
+  // With display names, oldest first. Since when they wait is the runtime's business.
   std::vector<std::pair<Token, std::string>> Pending() const;
   const ResponseCache& cache() const { return cache_; }
   uint64_t applied_sequence() const { return applied_sequence_; }
 
  private:
+  using UnitRef = uint32_t;  // index into units_
+  static constexpr UnitRef kNoUnit = UINT32_MAX;
+
   struct PendingUnit {
     Request request;
-    Token token;
-    int64_t elements_left;
+    NameId name = kNoName;
+    Token token = kNoToken;
+    uint64_t order = 0;              // of submission
+    uint32_t hit_slot = UINT32_MAX;  // what its report said; its signature needs no comparison then
+    std::vector<int64_t> done;       // elements of each tensor, once a part has been executed
+    uint32_t tensors_left = 0;
+    bool reported = false;
   };
+  // What a plan item refers to. unit is kNoUnit where this member takes no part.
+  struct Target {
+    UnitRef unit = kNoUnit;
+    const Signature* signature = nullptr;
+    std::string display_name;
+  };
+
+  UnitRef AddUnit(Request request, NameId name, Token token);
+  void RemoveUnit(UnitRef ref);
+  UnitRef FindUnit(NameId name, uint64_t index) const;
+  void AddHit(UnitRef ref, uint32_t slot);
+  Report BuildReport();
+
+  Status CheckHeader(const PlanEntry& entry) const;
+  Status Retire(const std::vector<uint32_t>& slots);
+  Result<Target> Resolve(const PlanItem& item, bool absent);
+  Result<Target> ResolveRequest(const PlanItem& item);
+  Result<Target> ResolveSlot(const PlanItem& item) const;
+  Status Execute(const PlanEntry& entry, Action& action);
+  Status AddPieces(const PlanItem& item, const Target& target, Action& action);
+  Status AddPiece(const Target& target, const Piece& piece, Action& action);
+  Status Fail(const PlanEntry& entry, Action& action);
+  Status EndJoin(const PlanEntry& entry, Action& action);
+  Status Broken(std::string what) const;
 
   int process_set_id_;
   uint32_t self_;
   uint32_t size_;
+  NameTable names_;
   ResponseCache cache_;
   uint64_t applied_sequence_ = 0;
   Token join_token_ = kNoToken;
-  Report next_report_;
-  bool anything_new_ = false;
-  std::unordered_map<std::string, PendingUnit> named_;
-  std::unordered_map<uint64_t, PendingUnit> unnamed_;
+  bool join_reported_ = false;
+  uint64_t last_index_ = 0;  // of unnamed calls
+  uint64_t next_order_ = 1;
+  size_t num_pending_ = 0;
+  std::vector<PendingUnit> units_;
+  std::vector<UnitRef> free_;
+  std::vector<UnitRef> unit_of_name_;  // by NameId
+  std::unordered_map<uint64_t, UnitRef> unit_of_index_;
+  // Submitted since the last report, in order. Whether one hits the cache is decided when the
+  // report is made, so that its hits fit the applied_sequence that it gives.
+  std::deque<UnitRef> unreported_;
 };
 
 }  // namespace horoscale

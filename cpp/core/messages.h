@@ -25,18 +25,23 @@ struct UnnamedHit {
 struct Report {
   // The last plan entry this member has applied: lets the coordinator give retired slots again.
   uint64_t applied_sequence = 0;
-  std::vector<uint32_t> hits;            // slots of named requests; a bitmap on the wire if denser
-  std::vector<UnnamedHit> unnamed_hits;
-  std::vector<Request> requests;         // first time, or changed
-  bool join = false;                     // after everything else in this report
+  std::vector<uint32_t> hits;            // slots of named requests, ascending; a bitmap if denser
+  std::vector<UnnamedHit> unnamed_hits;  // by ascending index
+  // Priorities of the hits, then of the unnamed hits, in their order; empty if all are 0. A hit
+  // says nothing of its priority otherwise, and only member 0, whose priorities count, has to say
+  // it: its reports don't leave the process.
+  std::vector<int> hit_priorities;
+  std::vector<Request> requests;  // first time, or changed
+  bool join = false;              // after everything else in this report
   bool operator==(const Report&) const = default;
 };
 
-// One unit, or a part of one, inside a plan entry.
+// One unit, or a part of one, inside a plan entry. An item with neither slot nor request is a
+// further part of the unit of the item before it.
 struct PlanItem {
-  std::optional<uint32_t> slot;          // cached unit, or the slot that `request` takes from now on
-  std::optional<Request> request;        // the unit in full where it is not in the cache yet
-  uint64_t index = 0;                    // key of an unnamed unit that is referred to by slot
+  std::optional<uint32_t> slot;    // cached unit, or the slot that `request` takes from now on
+  std::optional<Request> request;  // the unit in full where it is not in the cache yet
+  uint64_t index = 0;              // key of an unnamed unit that is referred to by slot
   // The part: all of the unit, or `count` elements from `begin` of one of its tensors.
   bool whole = true;
   uint32_t tensor = 0;
@@ -47,23 +52,24 @@ struct PlanItem {
 
 struct PlanEntry {
   enum class Type : uint8_t {
-    kExecute = 0,   // run `items` as one fused operation
-    kFail = 1,      // items[0] is in error on every member: `failure`
-    kAllJoined = 2, // every rank has joined; `last_joined` was the last one
+    kExecute = 0,    // run `items` as one fused operation
+    kFail = 1,       // items[0], whose request has only key and kind, is in error on every member
+    kAllJoined = 2,  // every rank has joined; `last_joined` was the last one
   };
-  uint64_t sequence = 0;                 // 1, 2, 3, … in each set
+  uint64_t sequence = 0;  // 1, 2, 3, … in each set
   Type type = Type::kExecute;
-  std::vector<uint32_t> retired_slots;   // forgotten by every member before the items are looked at
-  std::vector<uint32_t> absent;          // member indices that have joined: they take no part
+  std::vector<uint32_t> retired_slots;  // forgotten by every member before the items are looked at
+  std::vector<uint32_t> absent;         // member indices that have joined: they take no part
   std::vector<PlanItem> items;
   // kFail. Code is kMismatch or kInvalidArgument.
   int failure_code = 0;
   std::string failure_message;
-  int last_joined = -1;                  // global rank
+  int last_joined = -1;  // global rank
   bool operator==(const PlanEntry&) const = default;
 };
 
-// How far a rank got in one set before it left: what it has executed, the others can finish without it.
+// How far a rank got in one set before it left: what it has executed, the others can finish without
+// it.
 struct ExecutedUpTo {
   uint32_t process_set = 0;
   uint32_t incarnation = 0;
@@ -72,9 +78,9 @@ struct ExecutedUpTo {
 };
 
 struct Goodbye {
-  bool clean = true;       // false: code, message and ranks say what went wrong first
+  bool clean = true;                   // false: code, message and ranks say what went wrong first
   std::vector<ExecutedUpTo> executed;  // sets whose plan has begun
-  int code = 0;            // StatusCode of the cause
+  int code = 0;                        // StatusCode of the cause
   std::string message;
   std::vector<int> ranks;  // the ranks that caused it
   bool operator==(const Goodbye&) const = default;

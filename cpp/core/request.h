@@ -4,8 +4,10 @@
 // what makes it all-or-nothing. An ungrouped operation is a group of one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.h"
@@ -28,17 +30,21 @@ inline constexpr int kDeviceCpu = -1;
 struct Signature {
   OpKind kind = OpKind::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
-  int root = -1;             // global rank; broadcast only
+  int root = -1;  // global rank; broadcast only
   double prescale = 1.0;
   double postscale = 1.0;
-  bool on_device = false;    // CUDA tensors (all of a request are, or none)
+  bool on_device = false;  // CUDA tensors (all of a request are, or none)
   std::vector<TensorSpec> tensors;
-  std::vector<int> ranks;    // add_process_set: sorted global ranks
-  int target_set = -1;       // remove_process_set: the set's id
+  std::vector<int> ranks;  // add_process_set: sorted global ranks
+  int target_set = -1;     // remove_process_set: the set's id
 
   int64_t TotalBytes() const;
   bool operator==(const Signature&) const = default;
 };
+size_t Hash(const Signature& signature);
+
+// How messages and the timeline call a unit: the name, or "allreduce.unnamed.7".
+std::string DisplayName(std::string_view name, OpKind kind, uint64_t index);
 
 struct Request {
   // The key within a process set is the name, or, for an unnamed operation (empty name), the
@@ -48,7 +54,6 @@ struct Request {
   int priority = 0;    // higher is more urgent; the coordinator's own counts
   Signature signature;
 
-  // How messages and the timeline call it: the name, or "allreduce.unnamed.7".
   std::string DisplayName() const;
   bool operator==(const Request&) const = default;
 };

@@ -1,0 +1,344 @@
+#include "core/codec.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "core/request_codec.h"
+#include "core/wire.h"
+
+namespace horoscale {
+namespace {
+
+// Flags of a report.
+constexpr uint8_t kJoinFlag = 1;
+constexpr uint8_t kBitmapFlag = 2;
+constexpr uint8_t kPrioritiesFlag = 4;
+
+// Tags of a plan item: a run of whole cached units, or one item with these parts.
+constexpr uint8_t kRunTag = 0;
+constexpr uint8_t kItemTag = 1;
+constexpr uint8_t kSlotFlag = 2;
+constexpr uint8_t kRequestFlag = 4;
+constexpr uint8_t kIndexFlag = 8;
+constexpr uint8_t kPartFlag = 16;
+constexpr uint8_t kItemTagMask = kItemTag | kSlotFlag | kRequestFlag | kIndexFlag | kPartFlag;
+
+// Cuts a text that is too long, between two characters of UTF-8.
+std::string_view Clip(std::string_view text) {
+  if (text.size() <= kMaxTextBytes) return text;
+  size_t size = kMaxTextBytes;
+  while (size > 0 && (static_cast<uint8_t>(text[size]) & 0xc0) == 0x80) --size;
+  return text.substr(0, size);
+}
+
+Status Broken(std::string_view message, const char* reason) {
+  return Status::Protocol("a " + std::string(message) + " can't be decoded: " + reason);
+}
+
+size_t VarintSize(uint64_t value) {
+  size_t size = 1;
+  for (; value >= 0x80; value >>= 7) ++size;
+  return size;
+}
+
+// Ascending numbers: the first, then the gaps.
+void WriteAscending(const std::vector<uint32_t>& numbers, WireWriter& out) {
+  out.Varint(numbers.size());
+  uint32_t next = 0;
+  for (uint32_t number : numbers) {
+    out.Varint(number - next);
+    next = number + 1;
+  }
+}
+
+std::vector<uint32_t> ReadAscending(WireReader& in, size_t limit) {
+  std::vector<uint32_t> numbers(in.Count(limit, 1));
+  uint64_t next = 0;
+  for (uint32_t& number : numbers) {
+    next += in.Varint(limit);
+    if (next >= limit) in.Fail("a number is out of bounds");
+    number = in.ok() ? static_cast<uint32_t>(next++) : 0;
+  }
+  return numbers;
+}
+
+bool BitmapIsShorter(const std::vector<uint32_t>& hits) {
+  if (hits.empty()) return false;
+  size_t list = VarintSize(hits.size());
+  uint32_t next = 0;
+  for (uint32_t slot : hits) {
+    list += VarintSize(slot - next);
+    next = slot + 1;
+  }
+  const size_t bytes = (hits.back() - hits.front()) / 8 + 1;
+  return VarintSize(hits.front()) + VarintSize(bytes) + bytes < list;
+}
+
+// From the first slot to the last one, the lowest bit first.
+void WriteBitmap(const std::vector<uint32_t>& hits, WireWriter& out) {
+  const uint32_t first = hits.front();
+  std::vector<uint8_t> bits((hits.back() - first) / 8 + 1);
+  for (uint32_t slot : hits) bits[(slot - first) / 8] |= 1u << ((slot - first) % 8);
+  out.Varint(first);
+  out.Varint(bits.size());
+  for (uint8_t byte : bits) out.Byte(byte);
+}
+
+std::vector<uint32_t> ReadBitmap(WireReader& in) {
+  const auto first = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
+  const size_t bytes = in.Count((kMaxSlots - first + 7) / 8, 1);
+  std::vector<uint32_t> hits;
+  for (size_t i = 0; i < bytes; ++i) {
+    const uint8_t byte = in.Byte();
+    for (uint32_t bit = 0; bit < 8; ++bit) {
+      if (byte >> bit & 1) hits.push_back(first + static_cast<uint32_t>(i) * 8 + bit);
+    }
+  }
+  if (hits.empty() || hits.back() >= kMaxSlots) in.Fail("a bitmap is empty or too long");
+  return hits;
+}
+
+void ReadUnnamedHits(WireReader& in, Report& report) {
+  report.unnamed_hits.resize(in.Count(kMaxPendingUnits, 2));
+  uint64_t last = 0;
+  for (UnnamedHit& hit : report.unnamed_hits) {
+    hit.slot = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
+    const uint64_t gap = in.Varint();
+    if (gap == 0 || gap > UINT64_MAX - last) in.Fail("indices don't ascend");
+    last = hit.index = last + gap;
+  }
+}
+
+bool IsCachedWhole(const PlanItem& item) {
+  return item.whole && item.slot && !item.request && item.index == 0;
+}
+
+// Items from `begin` on whose slots follow each other.
+size_t RunLength(const std::vector<PlanItem>& items, size_t begin) {
+  size_t end = begin;
+  while (end < items.size() && IsCachedWhole(items[end]) &&
+         *items[end].slot == *items[begin].slot + (end - begin)) {
+    ++end;
+  }
+  return end - begin;
+}
+
+void WriteItem(const PlanItem& item, WireWriter& out) {
+  out.Byte(static_cast<uint8_t>(kItemTag | (item.slot ? kSlotFlag : 0) |
+                                (item.request ? kRequestFlag : 0) |
+                                (item.index != 0 ? kIndexFlag : 0) | (item.whole ? 0 : kPartFlag)));
+  if (item.slot) out.Varint(*item.slot);
+  if (item.request) WriteRequest(*item.request, out);
+  if (item.index != 0) out.Varint(item.index);
+  if (item.whole) return;
+  out.Varint(item.tensor);
+  out.Varint(static_cast<uint64_t>(item.begin));
+  out.Varint(static_cast<uint64_t>(item.count));
+}
+
+void WriteItems(const std::vector<PlanItem>& items, WireWriter& out) {
+  out.Varint(items.size());
+  for (size_t i = 0; i < items.size();) {
+    if (const size_t run = RunLength(items, i); run > 0) {
+      out.Byte(kRunTag);
+      out.Varint(*items[i].slot);
+      out.Varint(run);
+      i += run;
+    } else {
+      WriteItem(items[i++], out);
+    }
+  }
+}
+
+void ReadRun(WireReader& in, size_t most, std::vector<PlanItem>& items) {
+  const auto first = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
+  const auto length = static_cast<uint32_t>(in.Varint(std::min<size_t>(most, kMaxSlots - first)));
+  if (length == 0) in.Fail("a run is empty");
+  for (uint32_t i = 0; in.ok() && i < length; ++i) items.emplace_back().slot = first + i;
+}
+
+void ReadItem(WireReader& in, uint8_t tag, PlanItem& item) {
+  if (tag & kSlotFlag) item.slot = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
+  if (tag & kRequestFlag) item.request = ReadRequest(in);
+  if (tag & kIndexFlag) {
+    item.index = in.Varint();
+    if (item.index == 0 || !item.slot || item.request) in.Fail("an index stands at a wrong place");
+  }
+  item.whole = !(tag & kPartFlag);
+  if (!item.whole) {
+    item.tensor = static_cast<uint32_t>(in.Varint(kMaxTensors - 1));
+    item.begin = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
+    item.count = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
+  } else if (!item.slot && !item.request) {
+    in.Fail("an item names no unit");
+  }
+}
+
+std::vector<PlanItem> ReadItems(WireReader& in) {
+  const size_t count = in.Varint(kMaxPlanItems);
+  std::vector<PlanItem> items;
+  while (in.ok() && items.size() < count) {
+    const uint8_t tag = in.Byte();
+    if (tag == kRunTag) {
+      ReadRun(in, count - items.size(), items);
+    } else if ((tag & kItemTag) == 0 || (tag & ~kItemTagMask) != 0) {
+      in.Fail("a plan item has an unknown tag");
+    } else {
+      ReadItem(in, tag, items.emplace_back());
+    }
+  }
+  return items;
+}
+
+void ReadFailure(WireReader& in, PlanEntry& entry) {
+  entry.failure_code = static_cast<int>(in.Varint(static_cast<uint64_t>(StatusCode::kInternal)));
+  entry.failure_message = in.Text(kMaxTextBytes);
+  const auto code = static_cast<StatusCode>(entry.failure_code);
+  if (code != StatusCode::kMismatch && code != StatusCode::kInvalidArgument) {
+    in.Fail("a failure has another code than mismatch and invalid argument");
+  }
+  if (entry.items.size() != 1 || entry.items[0].slot || !entry.items[0].request ||
+      !entry.items[0].whole) {
+    in.Fail("a failure does not name one unit");
+  }
+}
+
+void CheckEnd(WireReader& in) {
+  if (in.left() > 0) in.Fail("bytes are left over");
+}
+
+}  // namespace
+
+std::vector<std::byte> Encode(const Report& report) {
+  WireWriter out;
+  const bool bitmap = BitmapIsShorter(report.hits);
+  out.Byte(static_cast<uint8_t>((report.join ? kJoinFlag : 0) | (bitmap ? kBitmapFlag : 0) |
+                                (report.hit_priorities.empty() ? 0 : kPrioritiesFlag)));
+  out.Varint(report.applied_sequence);
+  if (bitmap) {
+    WriteBitmap(report.hits, out);
+  } else {
+    WriteAscending(report.hits, out);
+  }
+  out.Varint(report.unnamed_hits.size());
+  uint64_t last = 0;
+  for (const UnnamedHit& hit : report.unnamed_hits) {
+    out.Varint(hit.slot);
+    out.Varint(hit.index - last);
+    last = hit.index;
+  }
+  out.Varint(report.requests.size());
+  for (const Request& request : report.requests) WriteRequest(request, out);
+  for (int priority : report.hit_priorities) out.Zigzag(priority);
+  return out.Take();
+}
+
+Result<Report> DecodeReport(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxMessageBytes) return Broken("report", "it is too long");
+  WireReader in(bytes);
+  Report report;
+  const uint8_t flags = in.Byte();
+  if (flags & ~(kJoinFlag | kBitmapFlag | kPrioritiesFlag)) in.Fail("a flag is unknown");
+  report.join = flags & kJoinFlag;
+  report.applied_sequence = in.Varint();
+  report.hits = flags & kBitmapFlag ? ReadBitmap(in) : ReadAscending(in, kMaxSlots);
+  ReadUnnamedHits(in, report);
+  const size_t requests = in.Count(kMaxPendingUnits, kMinRequestBytes);
+  for (size_t i = 0; in.ok() && i < requests; ++i) report.requests.push_back(ReadRequest(in));
+  if (in.ok() && flags & kPrioritiesFlag) {
+    const size_t hits = report.hits.size() + report.unnamed_hits.size();
+    if (hits == 0 || hits > in.left()) {
+      in.Fail("the priorities don't fit the hits");
+    } else {
+      report.hit_priorities.resize(hits);
+      for (int& priority : report.hit_priorities) priority = in.Int();
+    }
+  }
+  CheckEnd(in);
+  if (!in.ok()) return Broken("report", in.reason());
+  return report;
+}
+
+std::vector<std::byte> Encode(const PlanEntry& entry) {
+  WireWriter out;
+  out.Byte(static_cast<uint8_t>(entry.type));
+  out.Varint(entry.sequence);
+  out.Varint(entry.retired_slots.size());
+  for (uint32_t slot : entry.retired_slots) out.Varint(slot);
+  WriteAscending(entry.absent, out);
+  switch (entry.type) {
+    case PlanEntry::Type::kExecute:
+      WriteItems(entry.items, out);
+      break;
+    case PlanEntry::Type::kFail:
+      WriteItems(entry.items, out);
+      out.Varint(static_cast<uint64_t>(entry.failure_code));
+      out.Text(Clip(entry.failure_message));
+      break;
+    case PlanEntry::Type::kAllJoined:
+      out.Varint(static_cast<uint64_t>(entry.last_joined));
+      break;
+  }
+  return out.Take();
+}
+
+Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxMessageBytes) return Broken("plan entry", "it is too long");
+  WireReader in(bytes);
+  PlanEntry entry;
+  const uint8_t type = in.Byte();
+  entry.sequence = in.Varint();
+  entry.retired_slots.resize(in.Count(kMaxSlots, 1));
+  for (uint32_t& slot : entry.retired_slots) {
+    slot = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
+  }
+  entry.absent = ReadAscending(in, kMaxRanks);
+  switch (type) {
+    case static_cast<uint8_t>(PlanEntry::Type::kExecute):
+      entry.type = PlanEntry::Type::kExecute;
+      entry.items = ReadItems(in);
+      if (entry.items.empty()) in.Fail("it executes nothing");
+      break;
+    case static_cast<uint8_t>(PlanEntry::Type::kFail):
+      entry.type = PlanEntry::Type::kFail;
+      entry.items = ReadItems(in);
+      ReadFailure(in, entry);
+      break;
+    case static_cast<uint8_t>(PlanEntry::Type::kAllJoined):
+      entry.type = PlanEntry::Type::kAllJoined;
+      entry.last_joined = static_cast<int>(in.Varint(kMaxRanks));
+      break;
+    default:
+      in.Fail("its type is unknown");
+  }
+  CheckEnd(in);
+  if (!in.ok()) return Broken("plan entry", in.reason());
+  return entry;
+}
+
+std::vector<std::byte> Encode(const Goodbye& goodbye) {
+  WireWriter out;
+  out.Byte(goodbye.clean ? 1 : 0);
+  out.Varint(static_cast<uint64_t>(goodbye.code));
+  out.Text(Clip(goodbye.message));
+  out.Varint(goodbye.ranks.size());
+  for (int rank : goodbye.ranks) out.Varint(static_cast<uint64_t>(rank));
+  return out.Take();
+}
+
+Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxMessageBytes) return Broken("goodbye", "it is too long");
+  WireReader in(bytes);
+  Goodbye goodbye;
+  goodbye.clean = in.Varint(1) == 1;
+  goodbye.code = static_cast<int>(in.Varint(static_cast<uint64_t>(StatusCode::kInternal)));
+  goodbye.message = in.Text(kMaxTextBytes);
+  goodbye.ranks.resize(in.Count(kMaxRanks, 1));
+  for (int& rank : goodbye.ranks) rank = static_cast<int>(in.Varint(kMaxRanks));
+  CheckEnd(in);
+  if (!in.ok()) return Broken("goodbye", in.reason());
+  return goodbye;
+}
+
+}  // namespace horoscale

@@ -1,0 +1,331 @@
+#include "core/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/codec.h"
+#include "core/mismatch.h"
+
+namespace horoscale {
+namespace {
+
+size_t Capacity(const CoordinatorOptions& options) {
+  return std::min<size_t>(options.cache_capacity, kMaxSlots / 2);
+}
+
+// Two buckets fit into the credit, so that the members don't run dry while the next one is on its
+// way.
+FusionLimits Limits(const CoordinatorOptions& options) {
+  return {.bucket_bytes = std::min(options.fusion_threshold_bytes, options.credit_bytes / 2),
+          .partition_bytes = options.partition_bytes};
+}
+
+// Registrations happen once.
+bool IsCached(OpKind kind) {
+  return kind != OpKind::kAddProcessSet && kind != OpKind::kRemoveProcessSet;
+}
+
+// Whole cached named units first and by slot: runs of slots take a few bytes.
+void SortForTheWire(std::vector<PlanItem>& items) {
+  auto is_plain = [](const PlanItem& item) {
+    return item.whole && item.slot && !item.request && item.index == 0;
+  };
+  auto end = std::stable_partition(items.begin(), items.end(), is_plain);
+  std::sort(items.begin(), end,
+            [](const PlanItem& a, const PlanItem& b) { return *a.slot < *b.slot; });
+}
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorOptions options)
+    : options_(std::move(options)),
+      negotiator_(static_cast<uint32_t>(options_.ranks.size())),
+      slots_(Capacity(options_)),
+      planner_(Limits(options_)),
+      scheduler_(planner_, options_.credit_bytes),
+      stall_watch_(options_.stall_warning_seconds),
+      applied_(options_.ranks.size()) {}
+
+Status Coordinator::Broken(uint32_t member, std::string_view what) const {
+  const int rank = options_.ranks[member];
+  return Status(StatusCode::kProtocol,
+                "a report of rank " + std::to_string(rank) + " to process set " +
+                    std::to_string(options_.process_set_id) + " can't be: " + std::string(what),
+                {.ranks = {rank}, .process_set_id = options_.process_set_id, .tensor = {}});
+}
+
+Status Coordinator::OnReport(uint32_t member, const Report& report, double now) {
+  if (report.applied_sequence < applied_[member] || report.applied_sequence >= next_sequence_) {
+    return Broken(member, "it has applied entries that it can't have");
+  }
+  applied_[member] = report.applied_sequence;
+  HS_RETURN_IF_ERROR(CheckIndices(member, report));
+  HS_RETURN_IF_ERROR(OnHits(member, report, now));
+  for (const Request& request : report.requests) {
+    HS_RETURN_IF_ERROR(OnRequest(member, request, now));
+  }
+  if (report.join) HS_RETURN_IF_ERROR(OnJoin(member));
+  if (slots_.HasRetired()) {
+    slots_.Release(*std::min_element(applied_.begin(), applied_.end()), names_);
+  }
+  return Status::Ok();
+}
+
+// Unnamed calls are reported in order: those of one report are the ones that follow the last
+// report's. That no index comes twice is seen when the units are.
+Status Coordinator::CheckIndices(uint32_t member, const Report& report) {
+  size_t count = report.unnamed_hits.size();
+  for (const Request& request : report.requests) count += request.name.empty() ? 1 : 0;
+  const uint64_t before = negotiator_.AdvanceIndex(member, count);
+  auto follows = [&](uint64_t index) { return index > before && index - before <= count; };
+  for (const UnnamedHit& hit : report.unnamed_hits) {
+    if (!follows(hit.index)) return Broken(member, "the indices of its unnamed calls jump");
+  }
+  for (const Request& request : report.requests) {
+    if (request.name.empty() && !follows(request.index)) {
+      return Broken(member, "the indices of its unnamed calls jump");
+    }
+  }
+  return Status::Ok();
+}
+
+Status Coordinator::OnHits(uint32_t member, const Report& report, double now) {
+  const std::vector<int>& priorities = report.hit_priorities;
+  const size_t hits = report.hits.size() + report.unnamed_hits.size();
+  if (!priorities.empty() && (member != 0 || priorities.size() != hits)) {
+    return Broken(member, "it gives priorities that are not its own to give");
+  }
+  for (size_t i = 0; i < hits; ++i) {
+    const bool named = i < report.hits.size();
+    const UnnamedHit hit =
+        named ? UnnamedHit{report.hits[i], 0} : report.unnamed_hits[i - report.hits.size()];
+    const SlotTable::Content* content = slots_.Meaning(hit.slot, report.applied_sequence);
+    if (content == nullptr || (content->name != kNoName) != named) {
+      return Broken(member, "it hits slot " + std::to_string(hit.slot) + " of the cache, which " +
+                                "does not stand for that");
+    }
+    slots_.Touch(hit.slot, next_sequence_ - 1);
+    names_.AddReference(content->name);
+    HS_RETURN_IF_ERROR(OnSaid(member,
+                              {{content->name, hit.index},
+                               content->signature.get(),
+                               content->signature,
+                               priorities.empty() ? 0 : priorities[i]},
+                              now));
+  }
+  return Status::Ok();
+}
+
+Status Coordinator::OnRequest(uint32_t member, const Request& request, double now) {
+  const NameId name = request.name.empty() ? kNoName : names_.Acquire(request.name);
+  return OnSaid(member, {{name, request.index}, &request.signature, nullptr, request.priority},
+                now);
+}
+
+// Takes over one reference of the name.
+Status Coordinator::OnSaid(uint32_t member, const Said& said, double now) {
+  const Result<Negotiator::Outcome> outcome =
+      negotiator_.Report(member, said.key, *said.signature, said.shared);
+  if (!outcome.ok()) return Broken(member, outcome.status().message());
+  if (outcome->is_new) {
+    if (negotiator_.num_units() > kMaxPendingUnits * options_.ranks.size()) {
+      return Broken(member, "more operations are pending than a rank may have");
+    }
+    stall_watch_.Add(outcome->unit, now);
+  } else {
+    names_.Release(said.key.name);
+  }
+  if (member == 0 && options_.priority_scheduling) {
+    negotiator_.Get(outcome->unit).priority = said.priority;
+  }
+  if (outcome->is_ready) OnReady(outcome->unit);
+  return Status::Ok();
+}
+
+Status Coordinator::OnJoin(uint32_t member) {
+  Result<std::vector<UnitId>> ready = negotiator_.Join(member);
+  if (!ready.ok()) return Broken(member, ready.status().message());
+  last_joined_ = member;
+  for (UnitId id : *ready) OnReady(id);
+  return Status::Ok();
+}
+
+void Coordinator::OnReady(UnitId id) {
+  stall_watch_.Remove(id);
+  const Negotiator::Unit& unit = negotiator_.Get(id);
+  if (unit.variants.size() > 1) {
+    Fail(id, StatusCode::kMismatch, MismatchText(unit));
+    return;
+  }
+  if (std::string objection = JoinedObjection(unit); !objection.empty()) {
+    Fail(id, StatusCode::kInvalidArgument, std::move(objection));
+    return;
+  }
+  const SharedSignature& signature = unit.variants[0];
+  scheduler_.Push({id, signature, negotiator_.Absent(id), unit.priority,
+                   EncodedSizeBound(names_.Text(unit.key.name), *signature)});
+}
+
+// Why the unit can't be executed without the ranks that have joined; empty: it can.
+std::string Coordinator::JoinedObjection(const Negotiator::Unit& unit) const {
+  if (!negotiator_.SomeJoined()) return {};
+  std::vector<uint32_t> absent;
+  for (uint32_t member = 0; member < unit.variant_of.size(); ++member) {
+    if (unit.variant_of[member] == Negotiator::kSilent) absent.push_back(member);
+  }
+  const std::vector<int> ranks = RanksOf(absent);
+  const Signature& signature = *unit.variants[0];
+  bool possible = absent.empty();
+  switch (signature.kind) {
+    case OpKind::kAllreduce:
+    case OpKind::kBarrier:
+      possible = true;
+      break;
+    case OpKind::kBroadcast:
+      possible = !std::binary_search(ranks.begin(), ranks.end(), signature.root);
+      break;
+    default:
+      break;
+  }
+  if (possible) return {};
+  return std::string(Name(signature.kind)) + " \"" + DisplayNameOf(unit) +
+         "\" can't be executed: it needs " + (ranks.size() == 1 ? "rank " : "ranks ") +
+         FormatRanks(ranks) + ", which called join() and take no part until all ranks have";
+}
+
+void Coordinator::Fail(UnitId id, StatusCode code, std::string message) {
+  const Negotiator::Unit& unit = negotiator_.Get(id);
+  PlanEntry entry;
+  entry.type = PlanEntry::Type::kFail;
+  entry.failure_code = static_cast<int>(code);
+  entry.failure_message = std::move(message);
+  Request& request = entry.items.emplace_back().request.emplace();
+  request.name = std::string(names_.Text(unit.key.name));
+  request.index = unit.key.index;
+  request.signature.kind = unit.variants[0]->kind;
+  failures_.push_back(std::move(entry));
+  Forget(id);
+}
+
+std::string Coordinator::MismatchText(const Negotiator::Unit& unit) const {
+  std::vector<Statement> statements;
+  for (const SharedSignature& variant : unit.variants) statements.push_back({variant.get(), {}});
+  for (uint32_t member = 0; member < unit.variant_of.size(); ++member) {
+    const uint32_t variant = unit.variant_of[member];
+    if (variant == Negotiator::kSilent) continue;
+    statements[variant].ranks.push_back(options_.ranks[member]);
+  }
+  return DescribeMismatch(DisplayNameOf(unit), options_.process_set_id, statements);
+}
+
+std::string Coordinator::DisplayNameOf(const Negotiator::Unit& unit) const {
+  return DisplayName(names_.Text(unit.key.name), unit.variants[0]->kind, unit.key.index);
+}
+
+std::vector<int> Coordinator::RanksOf(const std::vector<uint32_t>& members) const {
+  std::vector<int> ranks;
+  for (uint32_t member : members) ranks.push_back(options_.ranks[member]);
+  return ranks;
+}
+
+void Coordinator::Forget(UnitId id) {
+  names_.Release(negotiator_.Get(id).key.name);
+  negotiator_.Forget(id);
+}
+
+std::vector<PlanEntry> Coordinator::TakePlan(double) {
+  std::vector<PlanEntry> plan;
+  for (PlanEntry& failure : failures_) {
+    failure.sequence = next_sequence_++;
+    plan.push_back(std::move(failure));
+  }
+  failures_.clear();
+  for (;;) {
+    const std::vector<Bucket> buckets = scheduler_.Take();
+    if (buckets.empty()) break;
+    for (const Bucket& bucket : buckets) plan.push_back(Publish(bucket));
+  }
+  // Not before everything has ended that was submitted before the last rank joined.
+  if (negotiator_.AllJoined() && scheduler_.empty()) {
+    PlanEntry& entry = plan.emplace_back();
+    entry.type = PlanEntry::Type::kAllJoined;
+    entry.sequence = next_sequence_++;
+    entry.last_joined = options_.ranks[last_joined_];
+    negotiator_.Reactivate();
+  }
+  return plan;
+}
+
+PlanEntry Coordinator::Publish(const Bucket& bucket) {
+  PlanEntry entry;
+  entry.sequence = next_sequence_++;
+  entry.absent = negotiator_.Absent(bucket.parts[0].unit);
+  UnitId previous = UINT32_MAX;
+  for (const Part& part : bucket.parts) {
+    PlanItem& item = entry.items.emplace_back();
+    item.whole = part.whole;
+    item.tensor = part.tensor;
+    item.begin = part.begin;
+    item.count = part.count;
+    if (part.unit != previous) Refer(negotiator_.Get(part.unit), entry, item);
+    previous = part.unit;
+    if (part.is_last) Forget(part.unit);
+  }
+  SortForTheWire(entry.items);
+  scheduler_.Published(entry.sequence, bucket.bytes);
+  return entry;
+}
+
+// Names the unit by its slot, else in full with the slot that it gets, if there is one for it.
+void Coordinator::Refer(const Negotiator::Unit& unit, PlanEntry& entry, PlanItem& item) {
+  const SharedSignature& signature = unit.variants[0];
+  const NameId name = unit.key.name;
+  std::optional<uint32_t> slot = slots_.Find(name, *signature);
+  if (slot) {
+    const SharedSignature& cached = slots_.Get(*slot).signature;
+    if (cached == signature || *cached == *signature) {
+      slots_.Touch(*slot, entry.sequence);
+      item.slot = slot;
+      item.index = unit.key.index;
+      return;
+    }
+    slots_.Retire(*slot, entry.sequence);
+    entry.retired_slots.push_back(*slot);
+  }
+  if (IsCached(signature->kind)) {
+    item.slot = slots_.Assign({name, signature}, entry.sequence, entry.retired_slots, names_);
+  }
+  Request& request = item.request.emplace();
+  request.name = std::string(names_.Text(name));
+  request.index = unit.key.index;
+  request.priority = unit.priority;
+  request.signature = *signature;
+}
+
+void Coordinator::OnExecuted(uint64_t sequence) { scheduler_.Executed(sequence); }
+
+bool Coordinator::HasWork() const {
+  return !failures_.empty() || scheduler_.CanTake() ||
+         (negotiator_.AllJoined() && scheduler_.empty());
+}
+
+std::vector<StallReport> Coordinator::TakeStallReports(double now) {
+  std::vector<StallReport> reports;
+  for (const StallWatch::Overdue& overdue : stall_watch_.TakeOverdue(now)) {
+    const Negotiator::Unit& unit = negotiator_.Get(overdue.unit);
+    StallReport& report = reports.emplace_back();
+    report.display_name = DisplayNameOf(unit);
+    report.kind = unit.variants[0]->kind;
+    report.seconds_waiting = overdue.seconds_waiting;
+    for (uint32_t member = 0; member < unit.variant_of.size(); ++member) {
+      if (unit.variant_of[member] != Negotiator::kSilent) {
+        report.ready_ranks.push_back(options_.ranks[member]);
+      } else if (!negotiator_.HasJoined(member)) {
+        report.missing_ranks.push_back(options_.ranks[member]);
+      }
+    }
+  }
+  return reports;
+}
+
+}  // namespace horoscale

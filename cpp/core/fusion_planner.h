@@ -1,0 +1,81 @@
+// What may be executed together, and into which parts a unit is divided. Pure functions of
+// signatures.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "core/negotiator.h"
+#include "core/request.h"
+
+namespace horoscale {
+
+// Units of equal class may share a bucket.
+struct FusionClass {
+  OpKind kind = OpKind::kAllreduce;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int root = -1;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool on_device = false;
+  DataType dtype = DataType::kFloat32;
+  std::vector<uint32_t> absent;
+  uint64_t alone = 0;  // not 0 for a unit that shares with no other: a number of its own
+  auto operator<=>(const FusionClass&) const = default;
+};
+
+// Whether two signatures agree in all that one bucket has in common, dtypes aside.
+bool MayShareBucket(const Signature& a, const Signature& b);
+
+// All of a unit, or a range of elements of one of its tensors.
+struct Part {
+  UnitId unit = 0;
+  bool whole = true;
+  uint32_t tensor = 0;
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t bytes = 0;
+  bool is_last = true;  // nothing of the unit comes after it
+};
+
+struct Bucket {
+  std::vector<Part> parts;
+  int64_t bytes = 0;
+
+  void Add(const Part& part) {
+    parts.push_back(part);
+    bytes += part.bytes;
+  }
+};
+
+struct FusionLimits {
+  int64_t bucket_bytes = 0;
+  int64_t partition_bytes = 0;  // 0: tensors are never cut
+};
+
+class FusionPlanner {
+ public:
+  explicit FusionPlanner(FusionLimits limits) : limits_(limits) {}
+
+  const FusionLimits& limits() const { return limits_; }
+
+  // Whether the unit goes into one bucket in one piece, alone or with others.
+  bool FitsOneBucket(const Signature& signature) const;
+  // Whether the unit is one tensor that is cut into partitions, which are scheduled one by one.
+  bool IsCut(const Signature& signature) const;
+  // A unit that is neither fills buckets of its own.
+  FusionClass ClassOf(const Signature& signature, std::vector<uint32_t> absent,
+                      uint64_t order) const;
+
+  // The part of a cut tensor that begins at this element.
+  Part Cut(UnitId unit, const Signature& signature, uint32_t tensor, int64_t begin) const;
+  // The buckets of a unit that doesn't fit one: tensors of one dtype together, cut where they may
+  // be.
+  std::vector<Bucket> Divide(UnitId unit, const Signature& signature) const;
+
+ private:
+  FusionLimits limits_;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,25 @@
+// The text of a mismatch: what each rank said about one tensor, as far as it differs.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/request.h"
+
+namespace horoscale {
+
+struct Statement {
+  const Signature* signature = nullptr;
+  std::vector<int> ranks;  // global, ascending
+};
+
+// "0, 2-5".
+std::string FormatRanks(const std::vector<int>& ranks);
+// "float32[3, 4]".
+std::string FormatTensor(const TensorSpec& tensor);
+
+std::string DescribeMismatch(std::string_view display_name, int process_set_id,
+                             const std::vector<Statement>& statements);
+
+}  // namespace horoscale

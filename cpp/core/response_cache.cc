@@ -1,0 +1,67 @@
+#include "core/response_cache.h"
+
+#include <string>
+
+namespace horoscale {
+
+std::optional<uint32_t> ResponseCache::Find(NameId name, const Signature& signature) const {
+  if (name == kNoName) return FindUnnamed(signature);
+  if (name >= slot_of_name_.size() || !slot_of_name_[name]) return std::nullopt;
+  const uint32_t slot = *slot_of_name_[name];
+  if (!(entries_[slot]->signature == signature)) return std::nullopt;
+  return slot;
+}
+
+std::optional<uint32_t> ResponseCache::FindUnnamed(const Signature& signature) const {
+  if (unnamed_.empty()) return std::nullopt;
+  auto [slot, end] = unnamed_.equal_range(Hash(signature));
+  for (; slot != end; ++slot) {
+    if (entries_[slot->second]->signature == signature) return slot->second;
+  }
+  return std::nullopt;
+}
+
+const ResponseCache::Entry* ResponseCache::Get(uint32_t slot) const {
+  return slot < entries_.size() && entries_[slot] ? &*entries_[slot] : nullptr;
+}
+
+Status ResponseCache::Assign(uint32_t slot, NameId name, const Signature& signature) {
+  if (slot >= SlotSpace(capacity_) || size_ >= capacity_ || Get(slot) != nullptr) {
+    return Status::Protocol("the plan gives slot " + std::to_string(slot) +
+                            ", which is taken or beyond the cache's capacity of " +
+                            std::to_string(capacity_));
+  }
+  if (name == kNoName) {
+    if (FindUnnamed(signature)) return Status::Protocol("the plan gives a signature two slots");
+    unnamed_.emplace(Hash(signature), slot);
+  } else {
+    if (name >= slot_of_name_.size()) slot_of_name_.resize(name + 1);
+    if (slot_of_name_[name]) return Status::Protocol("the plan gives a name two slots");
+    slot_of_name_[name] = slot;
+  }
+  if (slot >= entries_.size()) entries_.resize(slot + 1);
+  entries_[slot] = Entry{name, signature};
+  ++size_;
+  return Status::Ok();
+}
+
+Result<NameId> ResponseCache::Retire(uint32_t slot) {
+  const Entry* entry = Get(slot);
+  if (entry == nullptr) {
+    return Status::Protocol("the plan retires slot " + std::to_string(slot) +
+                            ", which stands for nothing");
+  }
+  const NameId name = entry->name;
+  if (name != kNoName) {
+    slot_of_name_[name].reset();
+  } else {
+    auto [found, end] = unnamed_.equal_range(Hash(entry->signature));
+    while (found->second != slot) ++found;
+    unnamed_.erase(found);
+  }
+  entries_[slot].reset();
+  --size_;
+  return name;
+}
+
+}  // namespace horoscale

@@ -1,0 +1,109 @@
+#include "core/scheduler.h"
+
+#include <algorithm>
+
+#include "core/codec.h"
+
+namespace horoscale {
+namespace {
+
+// What the units of one entry may take when all are named in full; one unit always may.
+constexpr size_t kMaxEntryBytes = kMaxMessageBytes / 4;
+
+}  // namespace
+
+void Scheduler::Push(ReadyUnit unit) {
+  const uint64_t order = next_order_++;
+  Level& level = levels_[unit.priority];
+  FusionClass fusion_class = planner_.ClassOf(*unit.signature, std::move(unit.absent), order);
+  level[std::move(fusion_class)].push_back(
+      {unit.unit, order, std::move(unit.signature), unit.message_bytes, 0});
+}
+
+template <typename AnyLevel>
+auto Scheduler::Oldest(AnyLevel& level) {
+  return std::min_element(level.begin(), level.end(), [](const auto& a, const auto& b) {
+    return a.second.front().order < b.second.front().order;
+  });
+}
+
+Part Scheduler::NextPart(const Queued& queued) const {
+  if (planner_.IsCut(*queued.signature)) {
+    return planner_.Cut(queued.unit, *queued.signature, 0, queued.begin);
+  }
+  return {.unit = queued.unit, .bytes = queued.signature->TotalBytes()};
+}
+
+bool Scheduler::InCredit(int64_t bytes) const {
+  return outstanding_.empty() || outstanding_bytes_ + bytes <= credit_bytes_;
+}
+
+bool Scheduler::CanTake() const {
+  if (levels_.empty()) return false;
+  const Queued& next = Oldest(levels_.begin()->second)->second.front();
+  return InCredit(NextPart(next).bytes);
+}
+
+bool Scheduler::Fill(Queue& queue, int64_t limit, size_t* message_bytes, Bucket& bucket) const {
+  while (!queue.empty()) {
+    Queued& next = queue.front();
+    const Part part = NextPart(next);
+    if (!bucket.parts.empty() &&
+        (bucket.bytes + part.bytes > limit || bucket.parts.size() >= kMaxPlanItems ||
+         *message_bytes + next.message_bytes > kMaxEntryBytes)) {
+      return false;
+    }
+    bucket.Add(part);
+    *message_bytes += next.message_bytes;
+    next.begin += part.count;
+    if (part.is_last) queue.pop_front();
+  }
+  return true;
+}
+
+std::vector<Bucket> Scheduler::Take() {
+  if (!CanTake()) return {};
+  auto queue = Oldest(levels_.begin()->second);
+  const FusionClass fusion_class = queue->first;
+  const Queued& first = queue->second.front();
+  std::vector<Bucket> buckets;
+  const bool divided =
+      !planner_.FitsOneBucket(*first.signature) && !planner_.IsCut(*first.signature);
+  if (divided) {
+    buckets = planner_.Divide(first.unit, *first.signature);
+    queue->second.pop_front();
+  } else {
+    buckets.emplace_back();
+  }
+  const int64_t room =
+      outstanding_.empty() ? planner_.limits().bucket_bytes : credit_bytes_ - outstanding_bytes_;
+  const int64_t limit = std::min(planner_.limits().bucket_bytes, room);
+  size_t message_bytes = 0;
+  bool emptied = divided || Fill(queue->second, limit, &message_bytes, buckets[0]);
+  while (emptied) {
+    Level& level = levels_.begin()->second;
+    level.erase(queue);
+    if (!level.empty()) break;
+    levels_.erase(levels_.begin());
+    if (levels_.empty() || fusion_class.alone != 0) break;
+    queue = levels_.begin()->second.find(fusion_class);
+    if (queue == levels_.begin()->second.end()) break;
+    emptied = Fill(queue->second, limit, &message_bytes, buckets[0]);
+  }
+  return buckets;
+}
+
+void Scheduler::Published(uint64_t sequence, int64_t bytes) {
+  outstanding_.push_back({sequence, bytes});
+  outstanding_bytes_ += bytes;
+}
+
+void Scheduler::Executed(uint64_t sequence) {
+  auto found = std::find_if(outstanding_.begin(), outstanding_.end(),
+                            [&](const Outstanding& o) { return o.sequence == sequence; });
+  if (found == outstanding_.end()) return;
+  outstanding_bytes_ -= found->bytes;
+  outstanding_.erase(found);
+}
+
+}  // namespace horoscale

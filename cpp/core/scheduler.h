@@ -1,0 +1,75 @@
+// Which ready unit is executed next? The most urgent first, first in first out among equals, and
+// never more bytes ahead of execution than the credit, so that what becomes ready later can still
+// overtake.
+//
+// A bucket is filled with units of one class. Within one priority a later unit may join a bucket
+// before an earlier one of another class; a less urgent unit joins only when nothing more urgent is
+// left.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "core/fusion_planner.h"
+
+namespace horoscale {
+
+class Scheduler {
+ public:
+  struct ReadyUnit {
+    UnitId unit = 0;
+    SharedSignature signature;
+    std::vector<uint32_t> absent;
+    int priority = 0;
+    size_t message_bytes = 0;  // what naming it in full takes: bounds the size of a plan entry
+  };
+
+  Scheduler(FusionPlanner planner, int64_t credit_bytes)
+      : planner_(planner), credit_bytes_(credit_bytes) {}
+
+  void Push(ReadyUnit unit);
+
+  // The buckets that are next and have to be published together, their bytes to be charged by
+  // Published() before the next call. None if nothing is ready or the credit is used up.
+  std::vector<Bucket> Take();
+  bool CanTake() const;
+  bool empty() const { return levels_.empty(); }
+
+  void Published(uint64_t sequence, int64_t bytes);
+  // Gives back the bytes of an entry. Unknown ones are ignored.
+  void Executed(uint64_t sequence);
+
+ private:
+  struct Queued {
+    UnitId unit;
+    uint64_t order;
+    SharedSignature signature;
+    size_t message_bytes;
+    int64_t begin;  // of a cut tensor: what has been taken
+  };
+  using Queue = std::deque<Queued>;
+  using Level = std::map<FusionClass, Queue>;
+  struct Outstanding {
+    uint64_t sequence;
+    int64_t bytes;
+  };
+
+  template <typename AnyLevel>
+  static auto Oldest(AnyLevel& level);
+  Part NextPart(const Queued& queued) const;
+  bool InCredit(int64_t bytes) const;
+  // Moves parts from the queue to the bucket until it is full; true if the queue was emptied.
+  bool Fill(Queue& queue, int64_t limit, size_t* message_bytes, Bucket& bucket) const;
+
+  FusionPlanner planner_;
+  int64_t credit_bytes_;
+  uint64_t next_order_ = 1;
+  std::map<int, Level, std::greater<>> levels_;  // by priority; no level and no queue is empty
+  std::deque<Outstanding> outstanding_;
+  int64_t outstanding_bytes_ = 0;
+};
+
+}  // namespace horoscale
