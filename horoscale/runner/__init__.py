@@ -1,7 +1,7 @@
 """The launcher: starts the ranks of a job, watches them and ends them.
 
-`horoscalerun` (launch) plans a job and runs it (job) through one supervisor process per host (supervisor),
-which starts the ranks. Importing this package imports none of that.
+`horoscalerun` (launch) plans a job and runs it (job) through one supervisor process per host
+(supervisor), which starts the ranks. Importing this package imports none of that.
 """
 
 from __future__ import annotations

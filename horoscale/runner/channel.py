@@ -17,8 +17,8 @@ _READ_BYTES = 1 << 16
 class Channel:
     """Frames in and out through a selector: call read() and write() when it says so.
 
-    The selector's data for both descriptors is `key`. Closing is final; sending then does nothing, because
-    whoever meets the end of the channel has to clean up and not to fail again.
+    The selector's data for both descriptors is `key`. Closing is final; sending then does nothing,
+    because whoever meets the end of the channel has to clean up and not to fail again.
     """
 
     def __init__(

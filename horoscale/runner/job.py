@@ -1,7 +1,7 @@
 """A job from the launcher's side: its hosts, their output, and how it ends.
 
-One loop over everything that can happen: frames of the supervisors, signals, a console that takes more
-output, and a deadline. Nothing in it blocks.
+One loop over everything that can happen: frames of the supervisors, signals, a console that takes
+more output, and a deadline. Nothing in it blocks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from horoscale.runner.output import Console, RankOutput, open_rank_files
 from horoscale.runner.protocol import Header, ProtocolError
 from horoscale.runner.report import LAUNCHER, Exit, failure_report
 
-SURVIVORS_S = 2.0  # after the first failure: time for the others to raise and to report it themselves
-DRAIN_S = 2.0  # at the end of an interrupted job: time for a slow reader to take the rest of the output
+SURVIVORS_S = (
+    2.0  # after the first failure: time for the others to raise and to report it themselves
+)
+DRAIN_S = (
+    2.0  # at the end of an interrupted job: time for a slow reader to take the rest of the output
+)
 CANNOT_START = 2
 LAUNCHER_FAILED = 1
 
@@ -204,7 +208,9 @@ class Job:
             if self._interrupted is None:
                 self._interrupted = signum
                 self._discard_at = time.monotonic() + self._spec.grace_s + DRAIN_S
-                self._say(f"{name}: the ranks have {self._spec.grace_s:g} s to end; again to kill them")
+                self._say(
+                    f"{name}: the ranks have {self._spec.grace_s:g} s to end; again to kill them"
+                )
                 self._stop(signum, self._spec.grace_s)
             else:
                 self._discard_output()
@@ -265,9 +271,12 @@ class Job:
             self.report = f"{LAUNCHER}: can't start {self._refusal}\n".encode()
             return CANNOT_START
         if self._failures:
-            first, *others = self._failures
-            lines = self._outputs[first.rank, "stderr"].last_lines
-            self.report = failure_report(first, others, list(lines))
+            first, self.report = failure_report(
+                [
+                    (failure, list(self._outputs[failure.rank, "stderr"].last_lines))
+                    for failure in self._failures
+                ]
+            )
             return first.shell_status
         if self._trouble is not None:
             self.report = f"{LAUNCHER}: {self._trouble}\n".encode()
@@ -282,4 +291,3 @@ class Job:
     def _log(self, text: str) -> None:
         if self._spec.verbose:
             self._say(text)
-

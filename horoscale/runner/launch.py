@@ -9,13 +9,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from horoscale._version import __version__
 from horoscale.runner import environment, hosts, processes, settings
 from horoscale.runner.bootstrap import PACKAGE_ROOT
-from horoscale.runner.job import Job, JobSpec
+from horoscale.runner.job import CANNOT_START, Job, JobSpec
 from horoscale.runner.report import LAUNCHER
+
+if TYPE_CHECKING:
+    from horoscale.runner.results import ResultWriter
 
 DEFAULT_GRACE_S = 10.0
 DEFAULT_START_TIMEOUT_S = 60.0
@@ -23,7 +26,11 @@ COMPAT_DIRECTORY = PACKAGE_ROOT / "horoscale" / "compat"
 
 # Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
 _MISSING = (
-    ("mpi", "--mpi", "the MPI backend; leave it out, or start the ranks with mpirun when it exists"),
+    (
+        "mpi",
+        "--mpi",
+        "the MPI backend; leave it out, or start the ranks with mpirun when it exists",
+    ),
     ("mpi_args", "--mpi-args", "the MPI backend"),
     ("tcp", "--tcp", "the MPI backend, which it is an option of"),
     ("binding_args", "--binding-args", "the MPI backend, which it is an option of"),
@@ -58,8 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return _run(parsed)
     except (UsageError, hosts.HostsError, settings.SettingsError) as error:
-        print(f"{LAUNCHER}: error: {error}", file=sys.stderr)
-        return 2
+        message = f"{LAUNCHER}: error: {error}\n"
+        if parsed.results is None:
+            sys.stderr.write(message)
+        else:
+            _result_writer(parsed.results).finish(message.encode())
+        return CANNOT_START
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -76,9 +87,15 @@ def make_parser() -> argparse.ArgumentParser:
     add("-np", "--num-proc", metavar="N", help="how many ranks to start")
     add("-cb", "--check-build", action="store_true", help="tell what this installation offers")
     add("-H", "--hosts", metavar="HOST:SLOTS,…", help="the hosts, and how many ranks each takes")
-    add("-hostfile", "--hostfile", metavar="FILE", help="a file with a line `host slots=N` for each")
+    add(
+        "-hostfile", "--hostfile", metavar="FILE", help="a file with a line `host slots=N` for each"
+    )
     add("--gloo", action="store_true", help="the native backend (default)")
-    add("--compat", action=switch, help="let the ranks import Horovod's names: `import horovod.torch`")
+    add(
+        "--compat",
+        action=switch,
+        help="let the ranks import Horovod's names: `import horovod.torch`",
+    )
     add("--config-file", metavar="FILE", help="settings as YAML; flags go before it")
     add("--output-filename", metavar="DIR", help="write DIR/rank.N/stdout and stderr as well")
     add(
@@ -129,9 +146,9 @@ def _run(arguments: argparse.Namespace) -> int:
     start_timeout_s = float(variables.get("START_TIMEOUT", DEFAULT_START_TIMEOUT_S))
     task, results = None, None
     if arguments.task is not None:
-        from horoscale.runner.task import ResultFile, read_task
+        from horoscale.runner.task import read_all
 
-        task, results = read_task(arguments.task), ResultFile(arguments.results)
+        task, results = read_all(arguments.task), _result_writer(arguments.results)
     from horoscale.runner.rendezvous import Rendezvous
 
     with Rendezvous() as rendezvous:
@@ -161,6 +178,12 @@ def _run(arguments: argparse.Namespace) -> int:
         if results is not None:
             results.finish(job.report)
         return status
+
+
+def _result_writer(descriptor: int) -> ResultWriter:
+    from horoscale.runner.results import ResultWriter
+
+    return ResultWriter(descriptor)
 
 
 def _parse_size(text: str | None) -> int:
@@ -223,7 +246,7 @@ def _local_hosts(arguments: argparse.Namespace, size: int) -> list[hosts.Host]:
     return [hosts.Host(given[0].name, sum(host.slots for host in given))]
 
 
-def _with_compat(variables: dict[str, Any]) -> dict[str, str]:
+def _with_compat(variables: dict[str, str]) -> dict[str, str]:
     variables = {**variables, "HOROSCALE_PYTHON": sys.executable}
     variables = environment.with_path_first(variables, "PYTHONPATH", str(COMPAT_DIRECTORY / "path"))
     return environment.with_path_first(variables, "PATH", str(COMPAT_DIRECTORY / "bin"))

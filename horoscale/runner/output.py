@@ -14,8 +14,8 @@ _MAX_LINE_BYTES = 16 << 20  # a longer line is printed in pieces
 _WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
 _FULL_BYTES = 4 << 20
 
-# A line ends with a newline, or with the carriage return of a progress bar. A return at the very end of the
-# data is left for the next piece: its newline may be under way.
+# A line ends with a newline, or with the carriage return of a progress bar. A return at the very
+# end of the data is left for the next piece: its newline may be under way.
 _LINE_END = re.compile(rb"\n|\r\n|\r(?=[^\n])")
 
 
@@ -56,8 +56,9 @@ class LineSplitter:
 class Console:
     """The launcher's standard output and error, written in order and without blocking the launcher.
 
-    One queue serves both, so that lines of the two don't mix where both are one terminal. They may belong to
-    other programs as well, so they stay in blocking mode: each write is small and follows a poll.
+    One queue serves both, so that lines of the two don't mix where both are one terminal. They may
+    belong to other programs as well, so they stay in blocking mode: each write is small and follows
+    a poll.
     """
 
     def __init__(self, selector: selectors.BaseSelector, stdout: int = 1, stderr: int = 2) -> None:

@@ -2,14 +2,14 @@
 
     frame := "HSR1" | header length u32 | payload length u32 | header | payload     (big endian)
 
-The header is a JSON object whose `kind` says what the frame is. The same frames go through a pipe to
-this host's supervisor and through ssh to another host's, where a login script may print first: the mark
-at the start of every frame tells its text from ours.
+The header is a JSON object whose `kind` says what the frame is. The same frames go through a pipe
+to this host's supervisor and through ssh to another host's, where a login script may print first:
+the mark at the start of every frame tells its text from ours.
 
     launcher → supervisor
-        start    command, directory, environment, ranks [{rank, environment}], grace; starts the ranks
-        task     payload: a piece of the function of horoscale.run(), before `start`
-        stop     signal, grace: sends the signal, and SIGKILL after `grace` seconds
+        start    command, directory, environment, ranks [{rank, environment}], grace; starts the
+        ranks task     payload: a piece of the function of horoscale.run(), before `start` stop
+        signal, grace: sends the signal, and SIGKILL after `grace` seconds
     supervisor → launcher
         hello    version, host, pid
         output   rank, stream (stdout, stderr, result), payload

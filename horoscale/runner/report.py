@@ -31,16 +31,26 @@ class Exit:
         return f"ended by {signal_name(-self.status)}{hint}"
 
 
-def failure_report(first: Exit, others: Sequence[Exit], last_lines: Sequence[bytes]) -> bytes:
-    """The last words on a job that a rank brought down: the first failure and its last lines."""
+def failure_report(failures: Sequence[tuple[Exit, Sequence[bytes]]]) -> tuple[Exit, bytes]:
+    """The first failure of a job, and the last words on the job, which end with the rank's own.
+
+    `failures` are the ranks that failed by themselves, in order, with their last lines on stderr.
+    """
+    # A rank that raises because another has failed may be the faster one to exit.
+    first, last_lines = min(failures, key=lambda failure: _is_consequence(failure[1]))
     lines = []
+    others = [other for other, _ in failures if other is not first]
     if others:
         listing = ", ".join(f"rank {other.rank} {other.describe()}" for other in others)
-        lines.append(f"{LAUNCHER}: failed later: {listing}".encode())
+        lines.append(f"{LAUNCHER}: failed as well: {listing}".encode())
     end = "its last lines on stderr:" if last_lines else "it printed nothing on stderr"
     lines.append(
         f"{LAUNCHER}: rank {first.rank} on {first.hostname} failed first: {first.describe()}; "
         f"{end}".encode()
     )
     lines += [b"    " + line.rstrip(b"\r\n") for line in last_lines]
-    return b"".join(line + b"\n" for line in lines)
+    return first, b"".join(line + b"\n" for line in lines)
+
+
+def _is_consequence(last_lines: Sequence[bytes]) -> bool:
+    return any(line.split(b":", 1)[0].endswith(b"RankFailedError") for line in last_lines)

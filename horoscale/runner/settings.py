@@ -1,7 +1,7 @@
 """The settings of the core that have a flag and a key in the configuration file.
 
-One table: a flag of horoscalerun, the section and key of --config-file, and the HOROSCALE_ variable that
-carries it to the ranks.
+One table: a flag of horoscalerun, the section and key of --config-file, and the HOROSCALE_ variable
+that carries it to the ranks.
 """
 
 from __future__ import annotations
@@ -277,7 +277,9 @@ def read_config(path: str) -> dict[str, Any]:
         raise SettingsError(f"{path}: expected sections ({', '.join(known)})")
     for section, keys in config.items():
         if section not in known:
-            raise SettingsError(f"{path}: unknown section {section!r}; there are {', '.join(known)}")
+            raise SettingsError(
+                f"{path}: unknown section {section!r}; there are {', '.join(known)}"
+            )
         if not isinstance(keys, dict | None):
             raise SettingsError(f"{path}: section {section!r} is not a mapping of keys to values")
         for key in keys or {}:

@@ -1,10 +1,12 @@
 """The supervisor: the launcher's process on one host. It starts the host's ranks and ends them.
 
-It reads orders from its standard input and writes what happens to its standard output (see protocol). The
-end of its input, however it came about, means that the launcher is gone: everything is ended then.
+It reads orders from its standard input and writes what happens to its standard output (see
+protocol). The end of its input, however it came about, means that the launcher is gone: everything
+is ended then.
 
-No process gets away: the supervisor is a subreaper, so that whatever a rank starts stays below it in the
-process tree, in whatever session or group; if the supervisor itself is killed, the kernel kills the ranks.
+No process gets away: the supervisor is a subreaper, so that whatever a rank starts stays below it
+in the process tree, in whatever session or group; if the supervisor itself is killed, the kernel
+kills the ranks.
 """
 
 from __future__ import annotations
@@ -191,8 +193,9 @@ class Supervisor:
     def _stop(self, signum: int, grace_s: float) -> None:
         """Asks the ranks to end. What is left after the grace is killed; a later order may only shorten it."""
         for pid in self._ranks:
-            # A terminal's Ctrl-C goes to the whole group. Other signals go to the rank alone, so that its
-            # data loaders live on while it writes a checkpoint; they are told when it has ended.
+            # A terminal's Ctrl-C goes to the whole group. Other signals go to the rank alone, so
+            # that its data loaders live on while it writes a checkpoint; they are told when it has
+            # ended.
             processes.send_signal(pid, signum, group=signum == signal.SIGINT)
         deadline = time.monotonic() + grace_s
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
@@ -210,8 +213,8 @@ class Supervisor:
                 if rank := self._ranks.pop(pid, None):
                     rank.process.returncode = os.waitstatus_to_exitcode(wait_status)
                     ended.append((rank, rank.process.returncode))
-        # The kernel doesn't tell in which order those of one batch ended. A crash is a cause; an exit with
-        # an error may be its consequence.
+        # The kernel doesn't tell in which order those of one batch ended. A crash is a cause; an
+        # exit with an error may be its consequence.
         for rank, status in sorted(ended, key=lambda item: item[1] >= 0):
             for descriptor in list(rank.streams):
                 self._drain(descriptor)

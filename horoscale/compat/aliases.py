@@ -1,0 +1,100 @@
+"""Makes `horovod.X` another name of `horoscale.X`: the same module object, imported once.
+
+Scripts and pickles that name either package therefore meet the same classes. Modules that only
+Horovod has (horovod.torch.mpi_ops) are served by the module of ours that exports their names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+ALIAS = "horovod"
+TARGET = "horoscale"
+
+# The release of Horovod whose interface this is; scripts compare it.
+HOROVOD_VERSION = "0.28.1"
+
+# Horovod's modules that have no counterpart of the same name, below horoscale.
+_SERVED_BY = {
+    "torch.mpi_ops": "torch",
+    "torch.functions": "torch",
+    "torch.optimizer": "torch",
+    "torch.sync_batch_norm": "torch",
+    "common.util": "compat.util",
+}
+
+# What horoscale does not have, and what to tell those who import it.
+_ABSENT = {
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "mxnet": "MXNet",
+    "spark": "Spark",
+    "ray": "Ray",
+    "data": "horovod.data",
+}
+
+
+class AliasFinder(MetaPathFinder):
+    """Finds every module below `horovod`; has to come before the finder that looks into folders."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of an alias; None if there is nothing to serve it."""
+        if not fullname.startswith(ALIAS + "."):
+            return None
+        name = fullname.removeprefix(ALIAS + ".")
+        product = _ABSENT.get(name.split(".")[0])
+        if product is not None:
+            return ModuleSpec(fullname, _AbsentLoader(product))
+        served_by = _module_for(name)
+        if served_by is None:
+            return None
+        return ModuleSpec(fullname, _AliasLoader(served_by), is_package=True)
+
+
+class _AliasLoader(Loader):
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system takes what it finds here after the call, so that the module keeps its
+        # own name and spec.
+        sys.modules[module.__name__] = importlib.import_module(self._target)
+
+
+class _AbsentLoader(Loader):
+    def __init__(self, product: str) -> None:
+        self._product = product
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise ImportError(
+            f"{module.__name__}: horoscale has no binding for {self._product} yet; it serves "
+            "horovod.torch. `horoscalerun --check-build` lists what there is.",
+            name=module.__name__,
+        )
+
+
+def install() -> None:
+    """Serves `horovod.*` in this process. Does nothing the second time."""
+    if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, AliasFinder())
+
+
+def _module_for(name: str) -> str | None:
+    for candidate in (name, _SERVED_BY.get(name)):
+        if candidate is None:
+            continue
+        target = f"{TARGET}.{candidate}"
+        try:
+            if importlib.util.find_spec(target) is not None:
+                return target
+        except ModuleNotFoundError:  # its parent doesn't exist or is no package
+            continue
+    return None

@@ -1,0 +1,35 @@
+"""The functions of horovod.common.util that scripts use."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether the binding of a framework, such as "torch", can be imported."""
+    del verbose
+    return all(
+        importlib.util.find_spec(name) is not None
+        for name in (ext_base_name, f"horoscale.{ext_base_name}")
+    )
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether tensors on a GPU are served: not yet."""
+    del ext_base_name, verbose
+    return False
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether a number of ranks is a power of two."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def split_list(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
+    """Cuts a list into `parts` pieces whose lengths differ by one at most."""
+    short, longer = divmod(len(items), parts)
+    ends = [i * short + min(i, longer) for i in range(parts + 1)]
+    return [items[start:end] for start, end in pairwise(ends)]

@@ -1,0 +1,231 @@
+"""horoscale.run(): a function on many ranks, from a script or a notebook."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import pickle
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any, TextIO
+
+from horoscale.runner.bootstrap import python_command
+from horoscale.runner.results import read_results
+from horoscale.runner.task import Outcome, Task
+
+_READ_BYTES = 1 << 16
+_USAGE_ERROR = 2
+
+
+class RankError(RuntimeError):
+    """A rank of horoscale.run() raised or ended; it is the cause of what run() raises."""
+
+    def __init__(self, rank: int, traceback: str) -> None:
+        super().__init__(rank, traceback)
+        self.rank = rank
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}:\n{self.traceback}"
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int = 1,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interfaces: str | Iterable[str] | None = None,
+    executable: str | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
+) -> list[Any]:
+    """Calls `func(*args, **kwargs)` on `np` ranks and returns what it gave, by rank.
+
+    The function may be a lambda or be defined in a notebook. It calls `hvd.init()` itself. What the
+    ranks print appears here. The parameters are the flags of horoscalerun of the same names;
+    `options` takes any other of its flags, `env` replaces the environment, `executable` the Python
+    interpreter.
+
+    Raises:
+        The exception of the first rank that raised, caused by a RankError with rank and traceback.
+        RuntimeError: a rank ended without raising, such as by a signal.
+        ValueError: the parameters can't be used, or need what is not available yet.
+    """
+    flags = _flags(
+        {
+            "--num-proc": np,
+            "--min-num-proc": min_np,
+            "--max-num-proc": max_np,
+            "--slots-per-host": slots,
+            "--reset-limit": reset_limit,
+            "--hosts": hosts,
+            "--hostfile": hostfile,
+            "--start-timeout": start_timeout,
+            "--ssh-port": ssh_port,
+            "--ssh-identity-file": ssh_identity_file,
+            "--disable-cache": disable_cache or None,
+            "--output-filename": output_filename,
+            "--verbose": verbose or None,
+            "--gloo": use_gloo or None,
+            "--mpi": use_mpi or None,
+            "--mpi-args": mpi_args,
+            "--network-interface": (
+                network_interfaces
+                if network_interfaces is None or isinstance(network_interfaces, str)
+                else ",".join(network_interfaces)
+            ),
+        }
+    )
+    task = Task(func, args, kwargs or {}).pickled()
+    command = python_command("horoscale.runner.task", isolated=False)
+    command[0] = executable or command[0]
+    with tempfile.TemporaryFile() as task_file, tempfile.TemporaryFile() as result_file:
+        task_file.write(task)
+        task_file.flush()
+        handover = {
+            "--parent": os.getpid(),
+            "--task": task_file.fileno(),
+            "--results": result_file.fileno(),
+        }
+        status = _launch(
+            [*flags, *options, *_flags(handover), *command],
+            (task_file.fileno(), result_file.fileno()),
+            env,
+        )
+        outcomes, report = read_results(result_file)
+    return _values(np, status, outcomes, report)
+
+
+def _flags(values: Mapping[str, Any]) -> list[str]:
+    flags = []
+    for flag, value in values.items():
+        if value is True:
+            flags.append(flag)
+        elif value is not None:
+            flags.append(f"{flag}={value}")
+    return flags
+
+
+def _launch(
+    arguments: Sequence[str], descriptors: Sequence[int], env: Mapping[str, str] | None
+) -> int:
+    """Runs the launcher and shows what it prints; returns its exit status.
+
+    It is a process of its own, because a launcher takes over signals and the orphans of its
+    process.
+    """
+    launcher = subprocess.Popen(
+        python_command("horoscale.runner.launch", *arguments, isolated=False),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=descriptors,
+        start_new_session=True,  # an interrupt comes from here, not from the terminal as well
+        env=env,
+    )
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        with _Relay(launcher) as relay:
+            while True:
+                try:
+                    relay.run()
+                    launcher.wait()
+                    break
+                except KeyboardInterrupt as error:
+                    interrupt = error
+                    launcher.send_signal(2)
+    finally:
+        if launcher.poll() is None:
+            launcher.terminate()
+            launcher.wait()
+    if interrupt is not None:
+        raise interrupt
+    return launcher.returncode
+
+
+class _Relay:
+    """Copies the launcher's output to sys.stdout and sys.stderr, which a notebook has replaced."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes]) -> None:
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        self._pipes: list[IO[bytes]] = [launcher.stdout, launcher.stderr]
+        self._selector = selectors.DefaultSelector()
+        for pipe, target in zip(self._pipes, (sys.stdout, sys.stderr), strict=True):
+            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            self._selector.register(pipe, selectors.EVENT_READ, (decoder, target))
+
+    def run(self) -> None:
+        """Blocks until the launcher has closed both; may be interrupted and called again."""
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                decoder, target = key.data
+                data = os.read(key.fd, _READ_BYTES)
+                _write(target, decoder.decode(data, final=not data))
+                if not data:
+                    self._selector.unregister(key.fileobj)
+
+    def __enter__(self) -> _Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _write(target: TextIO, text: str) -> None:
+    if text:
+        encoding = getattr(target, "encoding", None) or "utf-8"
+        target.write(text.encode(encoding, "replace").decode(encoding))
+        target.flush()
+
+
+def _values(size: int, status: int, outcomes: Mapping[int, Outcome], report: str) -> list[Any]:
+    failures = [(rank, outcome) for rank, outcome in outcomes.items() if outcome.failed]
+    if failures:
+        _raise_first(failures)
+    if status == _USAGE_ERROR and not outcomes:
+        raise ValueError(report)
+    missing = [rank for rank in range(size) if rank not in outcomes]
+    if status != 0 or missing:
+        names = ", ".join(map(str, missing))
+        ending = report or f"ranks that ended without a result: {names}"
+        raise RuntimeError(f"horoscale.run: {ending}")
+    return [pickle.loads(outcomes[rank].pickled or b"") for rank in range(size)]
+
+
+def _raise_first(failures: Sequence[tuple[int, Outcome]]) -> None:
+    """Raises the exception of the rank that raised first, if possible not a mere consequence."""
+    candidates: list[tuple[bool, Exception, RankError]] = []
+    for rank, outcome in failures:
+        cause = RankError(rank, outcome.traceback or "")
+        error: Exception | None = None
+        with contextlib.suppress(Exception):  # its class may not exist in this process
+            error = pickle.loads(outcome.pickled or b"")
+        if not isinstance(error, Exception):
+            error = RuntimeError(f"horoscale.run: {cause}")
+        consequence = any(kind.__name__ == "RankFailedError" for kind in type(error).__mro__)
+        candidates.append((consequence, error, cause))
+    _, error, cause = min(candidates, key=lambda candidate: candidate[0])
+    raise error from cause

@@ -1,0 +1,53 @@
+"""The file through which the launcher hands the ranks' outcomes to horoscale.run().
+
+It has no name and consists of frames (see protocol): `result` with a rank and a piece of its
+outcome, and at the end `report` with the launcher's last words.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import BinaryIO
+
+from horoscale.runner.protocol import Decoder, encode
+from horoscale.runner.task import Outcome
+
+_READ_BYTES = 1 << 20
+
+
+class ResultWriter:
+    """The launcher's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = open(descriptor, "wb")
+
+    def add(self, rank: int, piece: bytes) -> None:
+        """A rank has handed in a piece of its outcome."""
+        self._file.write(encode({"kind": "result", "rank": rank}, piece))
+
+    def finish(self, report: bytes) -> None:
+        """The job has ended."""
+        self._file.write(encode({"kind": "report"}, report))
+        self._file.close()
+
+
+def read_results(file: BinaryIO) -> tuple[dict[int, Outcome], str]:
+    """The outcomes in the order in which they began to come in, and the launcher's last words."""
+    file.seek(0, os.SEEK_SET)
+    decoder = Decoder()
+    pieces: dict[int, list[bytes]] = {}
+    report = ""
+    while data := file.read(_READ_BYTES):
+        for header, payload in decoder.feed(data):
+            if header["kind"] == "report":
+                report = payload.decode(errors="replace").strip()
+            else:
+                pieces.setdefault(header["rank"], []).append(payload)
+    outcomes: dict[int, Outcome] = {}
+    for rank, parts in pieces.items():
+        try:
+            outcomes[rank] = pickle.loads(b"".join(parts))
+        except (EOFError, pickle.UnpicklingError):  # the rank died while it handed in
+            continue
+    return outcomes, report

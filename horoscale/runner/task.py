@@ -1,0 +1,95 @@
+"""A rank of horoscale.run(): gets the function from the launcher, calls it, and hands in what it
+gave.
+
+The function comes in a file without a name, the outcome goes into a pipe to the supervisor; nothing
+of either is left on disk, however the job ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the ranks are to call."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def pickled(self) -> bytes:
+        """The task for another process, which may import what this one may."""
+        task = cloudpickle.dumps((self.function, tuple(self.args), dict(self.kwargs)))
+        return pickle.dumps((list(sys.path), task))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the task on one rank: a value, or an exception and its traceback."""
+
+    pickled: bytes | None  # None: an exception that can't be pickled
+    traceback: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the function raised."""
+        return self.traceback is not None
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Calls the task of this rank."""
+    del arguments
+    task = _inherited("HOROSCALE_TASK_FD")
+    result = _inherited("HOROSCALE_RESULT_FD")
+    try:
+        path, pickled = pickle.loads(read_all(task))
+        sys.path[:] = path
+        function, args, kwargs = pickle.loads(pickled)
+        outcome = Outcome(cloudpickle.dumps(function(*args, **kwargs)))
+    except Exception as error:
+        _hand_in(result, _failure(error))
+        raise  # the peers are told why this rank ends
+    _hand_in(result, outcome)
+    return 0
+
+
+def read_all(descriptor: int) -> bytes:
+    """The whole content of a file, whose position it shares with other processes."""
+    size = os.fstat(descriptor).st_size
+    content = bytearray()
+    while len(content) < size:
+        piece = os.pread(descriptor, size - len(content), len(content))
+        if not piece:
+            raise EOFError(f"a file of {size} bytes ended after {len(content)}")
+        content += piece
+    return bytes(content)
+
+
+def _inherited(variable: str) -> int:
+    descriptor = int(os.environ.pop(variable))
+    os.set_inheritable(descriptor, False)
+    return descriptor
+
+
+def _failure(error: Exception) -> Outcome:
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickled = cloudpickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:  # a class with its own idea of pickling: its text has to do
+        return Outcome(None, text)
+    return Outcome(pickled, text)
+
+
+def _hand_in(descriptor: int, outcome: Outcome) -> None:
+    with open(descriptor, "wb") as pipe:
+        pipe.write(pickle.dumps(outcome))
