@@ -95,12 +95,14 @@ class Channel:
             self._selector.unregister(self._inbound)
 
     def close_inbound(self) -> None:
+        """Receives no more."""
         if self._inbound is not None:
             self.set_reading(False)
             os.close(self._inbound)
             self._inbound = None
 
     def close_outbound(self) -> None:
+        """Sends no more, and forgets what is queued."""
         if self._outbound is not None:
             self._watch_outbound(False)
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What this installation offers, and what to do about what it doesn't: horoscalerun --check-build."""
+"""horoscalerun --check-build: what this installation offers, and what to do about the rest."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _NOT_INHERITED = ("SECRET", "SECRET_FILE", "RENDEZVOUS", "TASK_FD", "RESULT_FD")
 def job_environment(
     inherited: Mapping[str, str], variables: Mapping[str, str], secret: str, rendezvous: str
 ) -> dict[str, str]:
-    """What all ranks share: the user's environment, the launcher's flags and the way to the store."""
+    """What all ranks share: the user's environment, the flags, and the way to the store."""
     environment = dict(inherited)
     for name in _NOT_INHERITED:
         environment.pop(f"HOROSCALE_{name}", None)

@@ -72,7 +72,7 @@ def place_ranks(hosts: Sequence[Host], size: int) -> list[Place]:
         if remaining > 0:
             counts.append((host.name, min(host.slots, remaining)))
             remaining -= counts[-1][1]
-    places = []
+    places: list[Place] = []
     for host_index, (name, local_size) in enumerate(counts):
         for local_rank in range(local_size):
             # Those of all hosts that have a rank of this local rank, in order of hosts.

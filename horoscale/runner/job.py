@@ -251,7 +251,7 @@ class Job:
                 self._stop(signal.SIGTERM, self._spec.grace_s)
 
     def _drain_console(self) -> None:
-        """Writes what is queued: all of it, but for a short time only if the job was interrupted."""
+        """Writes what is queued: all of it, or what goes in DRAIN_S if the job was interrupted."""
         deadline: float | None = None
         while self._console.queued_bytes > 0:
             if deadline is None and self._interrupted is not None:

@@ -140,6 +140,7 @@ class RankOutput:
         self.last_lines: deque[bytes] = deque(maxlen=last_lines)
 
     def feed(self, data: bytes) -> None:
+        """The rank has printed something."""
         if self._file is not None:
             self._file.write(data)
         self._print(self._splitter.feed(data))
@@ -160,7 +161,7 @@ class RankOutput:
 
 
 def open_rank_files(directory: Path, rank: int, size: int) -> dict[str, BinaryIO]:
-    """Opens DIRECTORY/rank.N/stdout and stderr, N padded with zeros so that a listing is in order."""
+    """Opens DIRECTORY/rank.N/stdout and stderr; zeros before N keep a listing in order."""
     folder = directory / f"rank.{rank:0{len(str(size - 1))}d}"
     folder.mkdir(parents=True, exist_ok=True)
     return {name: open(folder / name, "wb", buffering=0) for name in ("stdout", "stderr")}

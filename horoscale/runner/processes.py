@@ -1,4 +1,4 @@
-"""What Linux offers to keep hold of processes: parent-death signals, subreapers, the tree in /proc."""
+"""Keeping hold of processes on Linux: parent-death signals, subreapers, the tree in /proc."""
 
 from __future__ import annotations
 

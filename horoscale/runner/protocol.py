@@ -7,9 +7,9 @@ to this host's supervisor and through ssh to another host's, where a login scrip
 the mark at the start of every frame tells its text from ours.
 
     launcher → supervisor
-        start    command, directory, environment, ranks [{rank, environment}], grace; starts the
-        ranks task     payload: a piece of the function of horoscale.run(), before `start` stop
-        signal, grace: sends the signal, and SIGKILL after `grace` seconds
+        task     payload: a piece of the function of horoscale.run(), before `start`
+        start    command, directory, environment, ranks [{rank, environment}], grace
+        stop     signal, grace: sends the signal, and SIGKILL after `grace` seconds
     supervisor → launcher
         hello    version, host, pid
         output   rank, stream (stdout, stderr, result), payload

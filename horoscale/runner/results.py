@@ -20,7 +20,7 @@ class ResultWriter:
     """The launcher's side."""
 
     def __init__(self, descriptor: int) -> None:
-        self._file = open(descriptor, "wb")
+        self._file = open(descriptor, "wb")  # noqa: SIM115 (lives as long as this object)
 
     def add(self, rank: int, piece: bytes) -> None:
         """A rank has handed in a piece of its outcome."""

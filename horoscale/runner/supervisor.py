@@ -59,6 +59,7 @@ class Supervisor:
         self._warned: set[int] = set()  # orphans that have had their SIGTERM
 
     def run(self) -> None:
+        """Serves the launcher until no process is left."""
         wakeup, wakeup_sender = socket.socketpair()
         for end in (wakeup, wakeup_sender):
             end.setblocking(False)
@@ -191,7 +192,10 @@ class Supervisor:
     # ------------------------------------------------------------------ ending
 
     def _stop(self, signum: int, grace_s: float) -> None:
-        """Asks the ranks to end. What is left after the grace is killed; a later order may only shorten it."""
+        """Asks the ranks to end, and kills what is left after the grace.
+
+        A later order may only shorten the time.
+        """
         for pid in self._ranks:
             # A terminal's Ctrl-C goes to the whole group. Other signals go to the rank alone, so
             # that its data loaders live on while it writes a checkpoint; they are told when it has

@@ -1,8 +1,7 @@
-"""A rank of horoscale.run(): gets the function from the launcher, calls it, and hands in what it
-gave.
+"""A rank of horoscale.run(): gets the function, calls it, and hands in what it gave.
 
-The function comes in a file without a name, the outcome goes into a pipe to the supervisor; nothing
-of either is left on disk, however the job ends.
+The function comes from the launcher in a file without a name, the outcome goes to the supervisor
+through a pipe: nothing of either is left on disk, however the job ends.
 """
 
 from __future__ import annotations
