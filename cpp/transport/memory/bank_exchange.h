@@ -43,7 +43,7 @@ constexpr size_t BlockBytes(const BankGeometry& geometry) {
 class BankExchange : public Exchange {
  public:
   // `own` is this member's block, zeroed. doorbells[m] wakes member m (null for self). `counters`
-  // and the doorbells belong to the transport, which outlives the exchange. `on_destroy` is called
+  // and the doorbells belong to the transport. `on_destroy` is called
   // last.
   BankExchange(const BankGeometry& geometry, uint32_t self, std::byte* own,
                std::vector<Doorbell*> doorbells, TransportCounters* counters,
@@ -52,6 +52,11 @@ class BankExchange : public Exchange {
 
   BankExchange(const BankExchange&) = delete;
   BankExchange& operator=(const BankExchange&) = delete;
+
+  // The transport is gone: the exchange may still be destroyed, but not used.
+  void Orphan() {
+    on_destroy_ = [] {};
+  }
 
   // Says where the block of another member is; once for each.
   void Attach(uint32_t member, std::byte* block);

@@ -28,6 +28,12 @@ ChannelTable::ChannelTable(int rank, const BankGeometry& geometry, ChannelHost* 
                            TransportCounters* counters)
     : rank_(rank), geometry_(geometry), host_(host), counters_(counters) {}
 
+ChannelTable::~ChannelTable() {
+  for (auto& [key, channel] : channels_) {
+    if (channel.exchange != nullptr) channel.exchange->Orphan();
+  }
+}
+
 Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<const int> ranks) {
   assert(std::is_sorted(ranks.begin(), ranks.end()));
   assert(std::binary_search(ranks.begin(), ranks.end(), rank_));

@@ -42,9 +42,10 @@ class ChannelHost {
 
 class ChannelTable {
  public:
-  // Both outlive the table and the exchanges that it has opened.
+  // Both outlive the table.
   ChannelTable(int rank, const BankGeometry& geometry, ChannelHost* host,
                TransportCounters* counters);
+  ~ChannelTable();
 
   Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks);
 

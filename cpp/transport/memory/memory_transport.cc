@@ -6,6 +6,14 @@
 #include <utility>
 
 namespace horoscale {
+namespace {
+
+Status RankFailed(int rank, std::string_view how) {
+  return Status(StatusCode::kRankFailed, "rank " + std::to_string(rank) + ": " + std::string(how),
+                FailureDetail{{rank}, -1, ""});
+}
+
+}  // namespace
 
 Status CheckOptions(const MemoryOptions& options) {
   const auto& [chunk_bytes, banks] = options.banks;
@@ -97,8 +105,7 @@ bool MemoryTransport::DeliverFrames(int rank, Link& link, TransportSink& sink) {
     if (!taken.ok()) {
       Break(rank, link, taken);
     } else if ((*frame)->header.kind == FrameKind::kGoodbye) {
-      MarkEnded(rank, "it closed its link");
-      link.state = Link::State::kOver;
+      Finish(link, RankFailed(rank, "it closed its link"));
     } else {
       delivered += sizeof(FramePrefix) + (*frame)->payload.size();
     }
@@ -126,15 +133,17 @@ void MemoryTransport::MarkEnded(int rank, std::string_view how) {
   Link& link = *links_[static_cast<size_t>(rank)];
   if (link.state != Link::State::kUp) return;
   link.state = Link::State::kEnding;
-  link.reason =
-      Status(StatusCode::kRankFailed, "rank " + std::to_string(rank) + ": " + std::string(how),
-             FailureDetail{{rank}, -1, ""});
+  link.reason = RankFailed(rank, how);
+}
+
+void MemoryTransport::Finish(Link& link, Status reason) {
+  link.state = Link::State::kOver;
+  link.reason = std::move(reason);
 }
 
 void MemoryTransport::Break(int rank, Link& link, const Status& why) {
-  link.state = Link::State::kOver;
-  link.reason = Status(why.code(), "rank " + std::to_string(rank) + ": " + why.message(),
-                       FailureDetail{{rank}, -1, ""});
+  Finish(link, Status(why.code(), "rank " + std::to_string(rank) + ": " + why.message(),
+                      FailureDetail{{rank}, -1, ""}));
 }
 
 Result<std::unique_ptr<Exchange>> MemoryTransport::Open(ChannelId channel,

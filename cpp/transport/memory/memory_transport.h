@@ -97,7 +97,9 @@ class MemoryTransport : public Transport, private ChannelHost {
   bool DeliverFrames(int rank, Link& link, TransportSink& sink);
   Status Deliver(int rank, const Frame& frame, TransportSink& sink);
   bool Flush(int rank, Link& link);
-  // Ends a link that can't be believed any more.
+  // Nothing more of the link is delivered, for `reason`.
+  static void Finish(Link& link, Status reason);
+  // Finishes a link that can't be believed any more.
   void Break(int rank, Link& link, const Status& why);
 
   const int rank_;

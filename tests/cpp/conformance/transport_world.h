@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "transport/memory/memory_transport.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -25,6 +26,9 @@ struct TransportKind {
   std::function<std::unique_ptr<TransportWorld>(int size, const MemoryOptions& options)> make;
 };
 std::vector<TransportKind> AllTransportKinds();
+
+// Of a small job on this host.
+ShmConfig TestShmConfig(int rank, int size, const MemoryOptions& options);
 
 // Remembers everything that a rank is told.
 class Inbox : public TransportSink {

@@ -1,0 +1,101 @@
+#include "transport/shm/acceptor.h"
+
+#include <array>
+#include <span>
+#include <utility>
+
+#include "platform/log.h"
+#include "transport/shm/link.h"
+
+namespace horoscale {
+namespace {
+
+constexpr uint64_t kListener = 0;
+// Unproved connections at a time: ranks that start at once, and strangers. The oldest makes room.
+constexpr size_t kMaxGuests = 256;
+
+}  // namespace
+
+Result<Acceptor> Acceptor::Create(UnixListener* listener, std::string secret, std::string context) {
+  Result<Poller> poller = Poller::Create();
+  if (!poller.ok()) return poller.status();
+  HS_RETURN_IF_ERROR(poller->Add(listener->fd(), kListener));
+  return Acceptor(listener, std::move(secret), std::move(context), poller.TakeValue());
+}
+
+Acceptor::Acceptor(UnixListener* listener, std::string secret, std::string context, Poller poller)
+    : listener_(listener),
+      secret_(std::move(secret)),
+      context_(std::move(context)),
+      poller_(std::move(poller)) {}
+
+Result<ByteStream> Acceptor::Next(const Deadline& deadline) {
+  do {
+    std::array<Poller::Ready, 16> ready;
+    Result<size_t> count = poller_.Wait(deadline.SecondsLeft(), ready);
+    if (!count.ok()) return count.status();
+    for (const auto& [id, readable, writable] : std::span(ready).first(*count)) {
+      if (id == kListener) {
+        HS_RETURN_IF_ERROR(AcceptGuest());
+        continue;
+      }
+      const auto at = guests_.find(id);
+      if (at == guests_.end()) continue;  // made room in this very turn
+      Result<bool> proved = Hear(at->second);
+      if (!proved.ok()) {
+        Drop(id, proved.status());
+      } else if (*proved) {
+        poller_.Remove(at->second.stream.fd());
+        ByteStream stream = std::move(at->second.stream);
+        guests_.erase(at);
+        return stream;
+      }
+    }
+  } while (!deadline.Passed());
+  return Status::Timeout("nobody more connected");
+}
+
+Status Acceptor::AcceptGuest() {
+  Result<ByteStream> stream = listener_->Accept(Deadline::After(0));
+  if (stream.status().code() == StatusCode::kTimeout) return {};  // it has gone again
+  if (!stream.ok()) return stream.status();
+  const uint64_t id = next_id_++;
+  Result<Handshake> handshake = Handshake::Create(Handshake::Role::kServer, secret_, context_);
+  if (!handshake.ok()) return handshake.status();
+  std::vector<std::byte> input(handshake->wanted());
+  HS_RETURN_IF_ERROR(poller_.Add(stream->fd(), id));
+  const auto at = guests_
+                      .emplace(id, Guest{.stream = stream.TakeValue(),
+                                         .handshake = handshake.TakeValue(),
+                                         .input = std::move(input)})
+                      .first;
+  if (Status same = CheckSameUser(at->second.stream); !same.ok()) Drop(id, same);
+  if (guests_.size() > kMaxGuests) {
+    Drop(guests_.begin()->first, Status::Timeout("it proved nothing while others came"));
+  }
+  return {};
+}
+
+Result<bool> Acceptor::Hear(Guest& guest) {
+  Result<size_t> got = guest.stream.ReceiveSome(std::span(guest.input).subspan(guest.received));
+  if (!got.ok()) return got.status();
+  guest.received += *got;
+  if (guest.received < guest.input.size()) return false;
+  const Status fed = guest.handshake.Feed(guest.input);
+  // A few bytes, which fit into the buffer of any peer that plays by the rules.
+  const std::vector<std::byte> output = guest.handshake.TakeOutput();
+  HS_RETURN_IF_ERROR(guest.stream.SendAll(output, Deadline::After(0)));
+  HS_RETURN_IF_ERROR(fed);
+  guest.input.resize(guest.handshake.wanted());
+  guest.received = 0;
+  return guest.handshake.done();
+}
+
+void Acceptor::Drop(uint64_t id, const Status& why) {
+  const auto at = guests_.find(id);
+  Log(LogLevel::kWarning, "refused a connection to a link socket: " + why.message());
+  poller_.Remove(at->second.stream.fd());
+  guests_.erase(at);
+}
+
+}  // namespace horoscale

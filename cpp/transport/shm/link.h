@@ -1,0 +1,63 @@
+// ShmLink: what one rank holds of another rank of its host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "platform/byte_stream.h"
+#include "platform/deadline.h"
+#include "platform/event_fd.h"
+#include "platform/shared_memory.h"
+#include "platform/unique_fd.h"
+#include "transport/memory/memory_transport.h"
+#include "transport/shm/arena.h"
+
+namespace horoscale {
+
+struct ShmLink {
+  ByteStream socket;    // silent after the set-up: its end is the peer's end
+  UniqueFd pidfd;       // not valid where the system refuses it
+  MappedRegion memory;  // the peer's arena
+  EventFd doorbell;     // the peer's
+  std::byte* in_ring;   // in the peer's arena
+
+  ArenaHeader& header() const { return *reinterpret_cast<ArenaHeader*>(memory.data()); }
+};
+
+// What each side tells the other first, on an authenticated connection; the bytes are the wire's.
+// The descriptors of the sender's arena and doorbell follow.
+struct LinkHello {
+  static constexpr uint64_t kMagic = 0x4b4e494c4f524f48;  // "HOROLINK"
+  static constexpr uint32_t kLayoutVersion = 1;           // of everything in shared memory
+
+  uint64_t magic = kMagic;
+  uint32_t layout_version = kLayoutVersion;
+  int32_t rank = -1;
+  int32_t size = 0;
+  uint32_t banks = 0;
+  uint64_t chunk_bytes = 0;
+  uint64_t ring_bytes = 0;
+};
+static_assert(sizeof(LinkHello) == 40);
+
+// What this rank brings into its links.
+struct LinkOffer {
+  LinkHello hello;
+  const Arena* arena = nullptr;
+  const EventFd* doorbell = nullptr;
+};
+
+// The three steps of making a link. The connecting rank sends its hello first; the other one
+// answers when it knows by that who it is.
+Status SendHello(ByteStream& socket, const LinkHello& hello, const Deadline& deadline);
+// kProtocol or kInvalidArgument if the peer's layout or options are different from ours.
+Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadline& deadline);
+// out_ring is in our arena and belongs to this peer.
+Result<ShmLink> ExchangeMemory(ByteStream socket, const LinkOffer& offer, const std::byte* out_ring,
+                               const Deadline& deadline);
+
+// Whether the process on the other side has our user id.
+Status CheckSameUser(const ByteStream& socket);
+
+}  // namespace horoscale

@@ -1,0 +1,190 @@
+#include "transport/shm/mesh.h"
+
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "platform/unix_socket.h"
+#include "rendezvous/auth.h"
+#include "transport/shm/acceptor.h"
+
+namespace horoscale {
+namespace {
+
+// What a rank says of itself in the store: "socket name, newline, host".
+struct Whereabouts {
+  std::string socket_name;
+  std::string host;
+};
+
+std::string JoinRanks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+Status About(const Status& status, std::vector<int> ranks, const std::string& doing) {
+  return Status(status.code(), doing + ": " + status.message(),
+                FailureDetail{std::move(ranks), -1, ""});
+}
+
+class MeshBuilder {
+ public:
+  MeshBuilder(const MeshConfig& config, const LinkOffer& offer,
+              const std::map<int, std::byte*>& rings, Store& store)
+      : config_(config),
+        offer_(offer),
+        rings_(rings),
+        store_(store),
+        deadline_(Deadline::After(config.seconds)) {}
+
+  Result<std::map<int, ShmLink>> Build() {
+    Result<UnixListener> listener = UnixListener::Create();
+    if (!listener.ok()) return listener.status();
+    HS_RETURN_IF_ERROR(Publish(listener->name()));
+    HS_RETURN_IF_ERROR(FindOthers());
+    HS_RETURN_IF_ERROR(CheckHosts());
+    for (int rank = 0; rank < self(); ++rank) {
+      if (Status connected = ConnectTo(rank); !connected.ok()) {
+        return About(
+            connected, {rank},
+            Me() + " can't make its link to rank " + std::to_string(rank) + " on this host");
+      }
+    }
+    HS_RETURN_IF_ERROR(AcceptOthers(*listener));
+    return std::move(links_);
+  }
+
+ private:
+  int self() const { return offer_.hello.rank; }
+  int size() const { return offer_.hello.size; }
+  std::string Me() const { return "rank " + std::to_string(self()); }
+  std::string Key(int rank) const { return config_.key_prefix + "shm/" + std::to_string(rank); }
+  std::string AuthContext(int server) const {
+    return "shm link to rank " + std::to_string(server) + " of " + config_.key_prefix;
+  }
+
+  Status Publish(const std::string& socket_name) {
+    const std::string text = socket_name + "\n" + config_.host;
+    Status set = store_.Set(Key(self()), std::as_bytes(std::span(text)));
+    return set.ok() ? set : About(set, {self()}, Me() + " can't publish where it listens");
+  }
+
+  // Also after the deadline each rank is asked for once, so that all who are missing are named.
+  Status FindOthers() {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size(); ++rank) {
+      Result<std::vector<std::byte>> value = store_.Get(Key(rank), deadline_.SecondsLeft());
+      if (value.status().code() == StatusCode::kTimeout) {
+        missing.push_back(rank);
+        continue;
+      }
+      if (!value.ok()) {
+        return About(value.status(), {rank}, Me() + " can't find rank " + std::to_string(rank));
+      }
+      const std::string text(reinterpret_cast<const char*>(value->data()), value->size());
+      const size_t line = text.find('\n');
+      if (line == std::string::npos) {
+        return Status::Protocol("the store's entry of rank " + std::to_string(rank) +
+                                " is not one of this version");
+      }
+      others_.push_back({text.substr(0, line), text.substr(line + 1)});
+    }
+    if (missing.empty()) return {};
+    return DidNotCome(missing, "start");
+  }
+
+  Status DidNotCome(const std::vector<int>& missing, std::string_view what) const {
+    return Status(StatusCode::kTimeout,
+                  JoinRanks(missing) + " did not " + std::string(what) + " within " +
+                      std::to_string(static_cast<int>(config_.seconds)) +
+                      " s of the start of rank " + std::to_string(self()) +
+                      ": look at the output of these ranks",
+                  FailureDetail{missing, -1, ""});
+  }
+
+  Status CheckHosts() const {
+    std::map<std::string, std::vector<int>> hosts;
+    for (int rank = 0; rank < size(); ++rank) {
+      hosts[others_[static_cast<size_t>(rank)].host].push_back(rank);
+    }
+    if (hosts.size() == 1) return {};
+    std::string text = "this version needs all ranks on one host, but found";
+    for (const auto& [host, ranks] : hosts) text += " " + JoinRanks(ranks) + " on " + host + ";";
+    text.back() = '.';
+    return Status(StatusCode::kUnimplemented, text);
+  }
+
+  Status ConnectTo(int rank) {
+    const std::string& name = others_[static_cast<size_t>(rank)].socket_name;
+    Result<ByteStream> socket = ConnectUnix(name, deadline_);
+    if (!socket.ok()) return socket.status();
+    HS_RETURN_IF_ERROR(CheckSameUser(*socket));
+    HS_RETURN_IF_ERROR(AuthenticateToServer(*socket, config_.secret, AuthContext(rank), deadline_));
+    HS_RETURN_IF_ERROR(SendHello(*socket, offer_.hello, deadline_));
+    Result<int> answer = ReceiveHello(*socket, offer_.hello, deadline_);
+    if (!answer.ok()) return answer.status();
+    if (*answer != rank) {
+      return Status::Protocol("rank " + std::to_string(*answer) + " answered in its place");
+    }
+    return MakeLink(rank, socket.TakeValue());
+  }
+
+  Status AcceptOthers(UnixListener& listener) {
+    Result<Acceptor> acceptor = Acceptor::Create(&listener, config_.secret, AuthContext(self()));
+    if (!acceptor.ok()) return acceptor.status();
+    while (links_.size() + 1 < static_cast<size_t>(size())) {
+      Result<ByteStream> socket = acceptor->Next(deadline_);
+      if (socket.status().code() == StatusCode::kTimeout) {
+        std::vector<int> missing;
+        for (int rank = self() + 1; rank < size(); ++rank) {
+          if (!links_.contains(rank)) missing.push_back(rank);
+        }
+        return DidNotCome(missing, "connect");
+      }
+      if (!socket.ok()) return socket.status();
+      HS_RETURN_IF_ERROR(LetIn(socket.TakeValue()));
+    }
+    return {};
+  }
+
+  Status LetIn(ByteStream socket) {
+    // Also to a rank with other settings, so that it can say the same.
+    HS_RETURN_IF_ERROR(SendHello(socket, offer_.hello, deadline_));
+    Result<int> rank = ReceiveHello(socket, offer_.hello, deadline_);
+    if (!rank.ok()) return About(rank.status(), {}, Me() + " can't make a link to a rank above it");
+    if (*rank <= self() || *rank >= size() || links_.contains(*rank)) {
+      return Status::Protocol("a process that says it is rank " + std::to_string(*rank) +
+                              " connected to rank " + std::to_string(self()));
+    }
+    Status made = MakeLink(*rank, std::move(socket));
+    if (made.ok()) return made;
+    return About(made, {*rank}, Me() + " can't make its link to rank " + std::to_string(*rank));
+  }
+
+  Status MakeLink(int rank, ByteStream socket) {
+    Result<ShmLink> link = ExchangeMemory(std::move(socket), offer_, rings_.at(rank), deadline_);
+    if (!link.ok()) return link.status();
+    links_.emplace(rank, link.TakeValue());
+    return {};
+  }
+
+  const MeshConfig& config_;
+  const LinkOffer& offer_;
+  const std::map<int, std::byte*>& rings_;
+  Store& store_;
+  const Deadline deadline_;
+  std::vector<Whereabouts> others_;  // by rank
+  std::map<int, ShmLink> links_;
+};
+
+}  // namespace
+
+Result<std::map<int, ShmLink>> ConnectMesh(const MeshConfig& config, const LinkOffer& offer,
+                                           const std::map<int, std::byte*>& rings, Store& store) {
+  return MeshBuilder(config, offer, rings, store).Build();
+}
+
+}  // namespace horoscale

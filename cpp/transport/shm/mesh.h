@@ -1,0 +1,30 @@
+// Mesh: the links of one rank to all others of its host, made at start-up.
+//
+// Every rank says in the store where it listens, connects to the ranks below it and lets in those
+// above it. Rank 0 waits for nobody before it lets others in, rank 1 only for rank 0, and so on:
+// there is no circle.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "rendezvous/store.h"
+#include "transport/shm/link.h"
+
+namespace horoscale {
+
+struct MeshConfig {
+  std::string host;        // HostIdentity()
+  std::string key_prefix;  // of the job and its generation, such as "job/1/"
+  std::string secret;
+  double seconds = 60;  // for everything
+};
+
+// By rank; without the own. rings[r] is the control ring to rank r in our arena. An error names the
+// ranks that did not come or that broke, and kUnimplemented the hosts if there are several.
+Result<std::map<int, ShmLink>> ConnectMesh(const MeshConfig& config, const LinkOffer& offer,
+                                           const std::map<int, std::byte*>& rings, Store& store);
+
+}  // namespace horoscale

@@ -1,0 +1,70 @@
+// The transport between the ranks of one host: shared memory, eventfds to wake each other, and one
+// silent unix socket per pair of ranks whose end is the peer's end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "platform/event_fd.h"
+#include "platform/poller.h"
+#include "rendezvous/store.h"
+#include "transport/memory/memory_transport.h"
+#include "transport/shm/arena.h"
+#include "transport/shm/link.h"
+#include "transport/shm/mesh.h"
+
+namespace horoscale {
+
+struct ShmConfig {
+  int rank = 0;
+  int size = 1;
+  MemoryOptions memory;
+  size_t arena_bytes = Arena::kDefaultBytes;
+  MeshConfig mesh;
+};
+
+// After a fork the child must not touch it: the memory is common to both.
+class ShmTransport final : public MemoryTransport {
+ public:
+  // Makes the links to all other ranks, which do the same; returns when all are there.
+  static Result<std::unique_ptr<Transport>> Create(const ShmConfig& config, Store& store);
+
+  void Sleep(double seconds) override;
+  void Wake() override { own_->wake.Signal(); }
+  Result<std::byte*> AllocateShared(size_t bytes) override;
+  void FreeShared(std::byte* memory) override;
+  int64_t SharedOffset(const std::byte* memory, size_t bytes) const override;
+  std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override;
+  void Close(std::span<const std::byte> last_frame, double seconds) override;
+
+ private:
+  // What this rank has of its own; at a fixed address, because the base class points into it.
+  struct Own {
+    std::unique_ptr<Arena> arena;
+    EventFd doorbell;  // rung by peers
+    EventFd wake;      // Wake()
+    Poller poller;     // the two above, and sockets and pidfds of peers that have not ended
+  };
+
+  static Result<std::unique_ptr<Own>> MakeOwn(const ShmConfig& config);
+  ShmTransport(const ShmConfig& config, std::unique_ptr<Own> own, std::map<int, ShmLink> links,
+               const std::map<int, std::byte*>& rings);
+  Status Watch();
+
+  void CheckPeers() override;
+  // Waits for a descriptor and takes note of ended peers; whether Wake() was called.
+  bool LookAtDescriptors(double seconds);
+  void OnPeerEnd(int rank);
+  void Unwatch(const ShmLink& link);
+
+  std::unique_ptr<Own> own_;
+  std::map<int, ShmLink> links_;
+  uint32_t polls_ = 0;
+  int64_t last_check_ns_ = 0;
+};
+
+}  // namespace horoscale
