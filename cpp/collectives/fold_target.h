@@ -1,0 +1,10 @@
+// Compiler spellings for the kernel families.
+#pragma once
+
+// The next loop may be vectorised without checks: dst is one of its sources, or apart from them.
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"  // a loop that stays scalar is not an error
+#define HS_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define HS_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#endif

@@ -1,0 +1,31 @@
+#include "collectives/segment_map.h"
+
+#include <cstring>
+#include <utility>
+
+namespace horoscale {
+
+SegmentMap::SegmentMap(std::vector<Segment> segments) : segments_(std::move(segments)) {
+  starts_.reserve(segments_.size() + 1);
+  for (const Segment& segment : segments_) starts_.push_back(starts_.back() + segment.bytes);
+}
+
+void SegmentMap::Gather(std::byte* dst, int64_t first, int64_t bytes) const {
+  ForEachRun(first, bytes, [dst](const Segment& run, int64_t offset) {
+    std::memcpy(dst + offset, run.in, static_cast<size_t>(run.bytes));
+  });
+}
+
+void SegmentMap::Scatter(const std::byte* src, int64_t first, int64_t bytes) const {
+  ForEachRun(first, bytes, [src](const Segment& run, int64_t offset) {
+    std::memcpy(run.out, src + offset, static_cast<size_t>(run.bytes));
+  });
+}
+
+void SegmentMap::CopyThrough(int64_t first, int64_t bytes) const {
+  ForEachRun(first, bytes, [](const Segment& run, int64_t) {
+    if (run.out != run.in) std::memcpy(run.out, run.in, static_cast<size_t>(run.bytes));
+  });
+}
+
+}  // namespace horoscale
