@@ -1,0 +1,97 @@
+// One process set in simulation: its members, its coordinator, and FIFO links that deliver whenever
+// the dice say so. Checks on the way that all members do the same, and what the scheduler promises.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/coordinator.h"
+#include "core/member.h"
+#include "sim/random.h"
+#include "sim/workload.h"
+
+namespace horoscale::sim {
+
+class SimulatedSet {
+ public:
+  SimulatedSet(CoordinatorOptions options, std::vector<Epoch> epochs, bool joins, Random& random);
+
+  // Does one random thing. False if that was nothing.
+  bool Step();
+  // Whether something can still happen.
+  bool Sweep();
+  bool HasRank(int rank) const;
+  // A member is gone: the survivors give up.
+  void LoseMember();
+  // Every token has ended, nothing is left anywhere.
+  void CheckEnd();
+
+ private:
+  using Bytes = std::vector<std::byte>;
+  struct Submitted {
+    uint32_t member = 0;
+    uint64_t operation = 0;
+    Request request;
+    bool ended = false;
+  };
+  struct Node {
+    std::unique_ptr<Member> member;
+    size_t epoch = 0;
+    size_t next = 0;  // in the epoch's submissions
+    bool joined = false;
+    std::deque<Bytes> reports;
+    std::deque<Bytes> plan;
+  };
+
+  bool Act(uint32_t what, uint32_t member);
+  bool SubmitOne(uint32_t member);
+  bool SubmitJoin(uint32_t member);
+  bool SendReport(uint32_t member);
+  bool DeliverReport(uint32_t member);
+  bool PublishPlan();
+  bool DeliverPlan(uint32_t member);
+  bool FinishOne();
+
+  void CheckAction(uint32_t member, const Action& action);
+  void CheckBucket(uint32_t member, const Action& action);
+  void CheckParticipants(const Action& action) const;
+  void CheckFailure(const Action& action) const;
+  void CheckUrgency(const Action& action);
+  void CheckCredit() const;
+  std::string Fingerprint(uint32_t member, const Action& action) const;
+  void End(uint32_t member, Token token);
+
+  struct Published {    // by one TakePlan()
+    uint64_t executed;  // the last entry that had been executed by then
+    uint64_t last;
+  };
+  struct Executed {  // what one entry was, as member 0 saw it
+    bool is_bucket = false;
+    uint64_t operation = 0;  // if it is of one only
+    int64_t bytes = 0;
+    int least_urgent = 0;
+  };
+
+  CoordinatorOptions options_;
+  std::vector<Epoch> epochs_;
+  bool joins_;
+  Random& random_;
+  Coordinator coordinator_;
+  std::vector<Node> nodes_;
+  double now_ = 0;
+  std::vector<Submitted> submitted_;  // by token - 1; joins are operation 0
+  std::map<uint64_t, std::vector<Token>> by_operation_;
+  std::vector<std::string> actions_;  // by sequence - 1: what the first member to apply it did
+  std::vector<Executed> executed_;    // by sequence - 1
+  std::vector<Published> published_;
+  std::deque<uint64_t> executing_;  // at member 0
+  uint64_t last_executed_ = 0;
+  bool lost_ = false;
+};
+
+}  // namespace horoscale::sim

@@ -1,0 +1,31 @@
+// What the members of a simulated set submit: steps over a pool of tensors, each member in an order
+// of its own, with shapes that change, members that contradict and members that join early.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/request.h"
+#include "sim/random.h"
+
+namespace horoscale::sim {
+
+// One operation of the set, as one member submits it.
+struct Submission {
+  uint64_t operation = 0;  // the same number on all members
+  Request request;
+};
+
+// Between two joins, by member, in the order of submission.
+using Epoch = std::vector<std::vector<Submission>>;
+
+struct WorkloadOptions {
+  bool joins = false;
+  bool mismatches = false;
+  bool shapes_change = false;
+};
+
+std::vector<Epoch> MakeWorkload(Random& random, const WorkloadOptions& options,
+                                const std::vector<int>& ranks);
+
+}  // namespace horoscale::sim
