@@ -1,0 +1,116 @@
+#include "runtime/identity.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+
+namespace horoscale {
+namespace {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+VariableLookup Fake(Variables values) {
+  return [values = std::move(values)](std::string_view name) -> std::optional<EnvironmentVariable> {
+    const auto found = values.find(name);
+    if (found == values.end()) return std::nullopt;
+    return EnvironmentVariable{"HOROSCALE_" + found->first, found->second};
+  };
+}
+
+TEST(Identity, WithNothingAtAllItIsOneRankOfOne) {
+  const auto identity = ReadIdentity({}, Fake({}));
+  ASSERT_TRUE(identity.ok());
+  EXPECT_EQ(identity->rank, 0);
+  EXPECT_EQ(identity->size, 1);
+  EXPECT_FALSE(identity->serve);
+}
+
+TEST(Identity, ComesFromTheVariables) {
+  const auto identity = ReadIdentity(
+      {}, Fake({{"RANK", "0"}, {"SIZE", "4"}, {"RENDEZVOUS", "10.0.0.1:99"}, {"SECRET", "s"}}));
+  ASSERT_TRUE(identity.ok()) << identity.status().message();
+  EXPECT_EQ(identity->size, 4);
+  EXPECT_EQ(identity->rendezvous, (HostPort{"10.0.0.1", 99}));
+  EXPECT_EQ(identity->secret, "s");
+  EXPECT_TRUE(identity->serve);
+}
+
+TEST(Identity, OptionsComeBeforeVariables) {
+  JobOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.rendezvous = "[::1]:7";
+  options.secret = "other";
+  const auto identity = ReadIdentity(
+      options, Fake({{"RANK", "0"}, {"SIZE", "4"}, {"RENDEZVOUS", "x:1"}, {"SECRET", "s"}}));
+  ASSERT_TRUE(identity.ok());
+  EXPECT_EQ(identity->rank, 1);
+  EXPECT_EQ(identity->rendezvous.host, "::1");
+  EXPECT_EQ(identity->secret, "other");
+  EXPECT_FALSE(identity->serve);
+}
+
+TEST(Identity, ALaunchersStoreIsNotServedAgain) {
+  const auto identity = ReadIdentity({}, Fake({{"RANK", "0"},
+                                               {"SIZE", "2"},
+                                               {"RENDEZVOUS", "127.0.0.1:9"},
+                                               {"RENDEZVOUS_SERVED", "1"}}));
+  ASSERT_TRUE(identity.ok());
+  EXPECT_FALSE(identity->serve);
+}
+
+struct Wrong {
+  const char* what;
+  Variables variables;
+  const char* named;  // must be in the message
+};
+
+class WrongIdentity : public ::testing::TestWithParam<Wrong> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongIdentity,
+    ::testing::Values(
+        Wrong{"NotANumber", {{"RANK", "one"}, {"SIZE", "2"}}, "HOROSCALE_RANK"},
+        Wrong{"Negative", {{"RANK", "-1"}, {"SIZE", "2"}}, "HOROSCALE_RANK"},
+        Wrong{"NoRanks", {{"RANK", "0"}, {"SIZE", "0"}}, "HOROSCALE_SIZE"},
+        Wrong{"OnlyOneOfThem", {{"RANK", "0"}}, "HOROSCALE_SIZE"},
+        Wrong{"OutOfRange", {{"RANK", "2"}, {"SIZE", "2"}}, "out of range"},
+        Wrong{"NoRendezvous", {{"RANK", "0"}, {"SIZE", "2"}}, "HOROSCALE_RENDEZVOUS"},
+        Wrong{"NoPort", {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "host"}}, "host"},
+        Wrong{"NoSecretOffLoopback",
+              {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}},
+              "HOROSCALE_SECRET"},
+        Wrong{"NoSuchSecretFile",
+              {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "h:5"}, {"SECRET_FILE", "/nowhere/x"}},
+              "/nowhere/x"}),
+    [](const auto& info) { return info.param.what; });
+
+TEST_P(WrongIdentity, IsAnErrorThatSaysWhatToDo) {
+  const auto identity = ReadIdentity({}, Fake(GetParam().variables));
+  ASSERT_FALSE(identity.ok());
+  EXPECT_NE(identity.status().message().find(GetParam().named), std::string::npos)
+      << identity.status().message();
+}
+
+TEST(Identity, ASecretFileIsReadIfOnlyItsOwnerCan) {
+  char path[] = "/tmp/horoscale_secret_XXXXXX";
+  const int file = mkstemp(path);
+  ASSERT_EQ(write(file, "swordfish\n", 10), 10);
+  const auto lookup = Fake(
+      {{"RANK", "1"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}, {"SECRET_FILE", path}});
+  const auto identity = ReadIdentity({}, lookup);
+  ASSERT_TRUE(identity.ok());
+  EXPECT_EQ(identity->secret, "swordfish");
+  ASSERT_EQ(fchmod(file, 0644), 0);
+  const auto refused = ReadIdentity({}, lookup);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("0600"), std::string::npos);
+  close(file);
+  unlink(path);
+}
+
+}  // namespace
+}  // namespace horoscale

@@ -1,0 +1,74 @@
+#include "runtime/timeline.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace horoscale {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class TimelineTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(mkdtemp(directory_), nullptr); }
+  void TearDown() override {
+    unlink(Path().c_str());
+    unlink((Path() + ".rank2").c_str());
+    rmdir(directory_);
+  }
+  std::string Path() const { return std::string(directory_) + "/trace.json"; }
+
+  char directory_[32] = "/tmp/horoscale_XXXXXX";
+};
+
+Operation DoneOperation(const std::string& name) {
+  Operation operation;
+  operation.request.name = name;
+  operation.request.signature.tensors = {{DataType::kFloat32, {8}}};
+  operation.enqueued_at = 1.0;
+  operation.planned_at = 1.5;
+  operation.started_at = 1.75;
+  return operation;
+}
+
+TEST_F(TimelineTest, HasThePhasesOfEachTensor) {
+  Timeline timeline(0);
+  ASSERT_TRUE(timeline.Start(Path(), false).ok());
+  timeline.OnOperationDone(DoneOperation("layer\"1\""), 2.0);
+  ASSERT_TRUE(timeline.Stop().ok());
+  const std::string text = ReadFile(Path());
+  EXPECT_EQ(text.front(), '[');
+  EXPECT_EQ(text.substr(text.size() - 2), "]\n");
+  for (const char* part : {"\"NEGOTIATE\"", "\"QUEUE\"", "\"allreduce\"", "set 0: layer\\\"1\\\"",
+                           "\"ts\": 1500000.000, \"dur\": 250000.000", "\"bytes\": 32"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+  }
+}
+
+TEST_F(TimelineTest, OtherRanksWriteFilesOfTheirOwn) {
+  Timeline timeline(2);
+  ASSERT_TRUE(timeline.Start(Path(), false).ok());
+  ASSERT_TRUE(timeline.Stop().ok());
+  EXPECT_NE(ReadFile(Path() + ".rank2").find("rank 2"), std::string::npos);
+}
+
+TEST_F(TimelineTest, APathThatCannotBeOpenedIsAnError) {
+  Timeline timeline(0);
+  const Status status = timeline.Start(std::string(directory_) + "/no/such/file", false);
+  EXPECT_EQ(status.code(), StatusCode::kSystem);
+  EXPECT_FALSE(timeline.enabled());
+  timeline.OnOperationDone(DoneOperation("x"), 2.0);  // is ignored
+  EXPECT_TRUE(timeline.Stop().ok());
+}
+
+}  // namespace
+}  // namespace horoscale
