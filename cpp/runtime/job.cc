@@ -93,14 +93,12 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   const auto hosts = ExchangeHosts(*job->store_, *identity, prefix, host, deadline);
   if (!hosts.ok()) return hosts.status();
 
-  ShmOptions shm;
+  ShmConfig shm;
   shm.rank = identity->rank;
   shm.size = identity->size;
-  shm.host_identity = host;
-  shm.secret = identity->secret;
-  shm.key_prefix = prefix;
   shm.arena_bytes = static_cast<size_t>(config->arena_bytes);
-  auto transport = ShmTransport::Connect(shm, *job->store_, deadline);
+  shm.mesh = {host, prefix, identity->secret, deadline.SecondsLeft()};
+  auto transport = ShmTransport::Create(shm, *job->store_);
   if (!transport.ok()) return transport.status();
 
   const std::string timeline_path = config->timeline_path;
