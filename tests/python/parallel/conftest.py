@@ -1,0 +1,41 @@
+"""These tests run on every rank of a job, of any size: horoscalerun -np 3 pytest tests/python/parallel.
+
+Every rank runs the same tests in the same order. Where pytest is started without a launcher, only
+test_on_ranks.py is collected, which starts the others on several numbers of ranks. A rank that fails a
+test leaves the others waiting in it: their waits end with the test's timeout, and as every test has
+names of its own, the next one begins cleanly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import horoscale.common as hvd
+
+IN_JOB = "HOROSCALE_SIZE" in os.environ
+STARTER = "test_on_ranks.py"
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    if collection_path.suffix != ".py":
+        return None
+    return (collection_path.name == STARTER) == IN_JOB
+
+
+@pytest.fixture(scope="session", autouse=IN_JOB)
+def job() -> Iterator[None]:
+    """The job of all ranks, in which process sets may be added."""
+    hvd.init(process_sets="dynamic")
+    yield
+    hvd.shutdown()
+
+
+@pytest.fixture
+def need_ranks() -> None:
+    """For tests that say nothing on a single rank."""
+    if hvd.size() == 1:
+        pytest.skip("needs several ranks")

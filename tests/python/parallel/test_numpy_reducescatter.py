@@ -1,0 +1,89 @@
+"""reducescatter on arrays against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.reference import AVERAGE, DTYPES, SUM, check_reduced, defined, values
+
+import horoscale.numpy as hvd
+
+ROWS = (0, 1, 3, 8, 1001)
+
+MATRIX = [
+    pytest.param(
+        dtype,
+        op,
+        rows,
+        id=f"reducescatter-{op}-{dtype}-n{rows}",
+        marks=pytest.mark.conformance if rows == 3 else (),
+    )
+    for op in (AVERAGE, SUM)
+    for dtype in DTYPES
+    for rows in ROWS
+    if defined(dtype, op)
+]
+
+
+def own_rows(rows: int) -> slice:
+    """The rows of this rank: the lower ranks have one more where the number doesn't divide."""
+    parts = np.array_split(np.arange(rows), hvd.size())
+    first = sum(len(part) for part in parts[: hvd.rank()])
+    return slice(first, first + len(parts[hvd.rank()]))
+
+
+def all_values(dtype: str, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    return [values(dtype, shape, rank, seed) for rank in range(hvd.size())]
+
+
+@pytest.mark.parametrize(("dtype", "op", "rows"), MATRIX)
+def test_reducescatter(dtype: str, op: str, rows: int, name: str) -> None:
+    inputs = all_values(dtype, (rows, 37))
+    result = hvd.reducescatter(inputs[hvd.rank()], op=getattr(hvd, op), name=name)
+    check_reduced(result, [one[own_rows(rows)] for one in inputs], op)
+
+
+@pytest.mark.conformance
+def test_larger_than_several_chunks(name: str) -> None:
+    inputs = all_values("float32", (300_007,))
+    result = hvd.reducescatter(inputs[hvd.rank()], op=hvd.Sum, name=name)
+    check_reduced(result, [one[own_rows(300_007)] for one in inputs], SUM)
+
+
+def test_group(name: str) -> None:
+    specs = [("float32", (10, 3)), ("int64", (1,)), ("float64", (0, 2)), ("float16", (1000,))]
+    inputs = [all_values(dtype, shape, seed=i) for i, (dtype, shape) in enumerate(specs)]
+    own = [one[hvd.rank()] for one in inputs]
+    handle = hvd.grouped_reducescatter_async(own, op=hvd.Sum, name=f"{name}.async")
+    for results in (
+        hvd.grouped_reducescatter(own, op=hvd.Sum, name=name),
+        hvd.synchronize(handle),
+    ):
+        for result, expected in zip(results, inputs, strict=True):
+            check_reduced(result, [one[own_rows(len(one))] for one in expected], SUM)
+
+
+def test_scale_factors_and_default_average(name: str) -> None:
+    own = np.full((hvd.size(), 2), 2.0 * (hvd.rank() + 1))
+    handle = hvd.reducescatter_async(own, name=name, prescale_factor=0.5, postscale_factor=3.0)
+    mean = 3 * sum(range(1, hvd.size() + 1)) / hvd.size()
+    np.testing.assert_allclose(hvd.synchronize(handle), np.full((1, 2), mean))
+
+
+@pytest.mark.parametrize("op", ["Min", "Max", "Product"])
+def test_only_sum_and_average(op: str, name: str) -> None:
+    with pytest.raises(ValueError, match="only Average and Sum"):
+        hvd.reducescatter(np.ones(4), op=getattr(hvd, op), name=name)
+
+
+def test_needs_rows(name: str) -> None:
+    with pytest.raises(ValueError, match="dimension"):
+        hvd.reducescatter(np.float32(1), name=name)
+
+
+@pytest.mark.usefixtures("need_ranks")
+def test_mismatch(name: str) -> None:
+    with pytest.raises(hvd.MismatchError, match="test_mismatch"):
+        hvd.reducescatter(np.ones(3 + (hvd.rank() == 0)), name=name)
