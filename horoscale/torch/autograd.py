@@ -1,0 +1,41 @@
+"""The one autograd node of all collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+# From the gradients of an operation's outputs to those of its inputs; itself a collective.
+Gradient = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+class _Collective(torch.autograd.Function):
+    """Says that tensors were computed from others by a collective operation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gradient: Gradient, outputs: Sequence[torch.Tensor], *inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.gradient = gradient
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        # An output that plays no part in the loss has a gradient of zeros, so that the operation
+        # has the same tensors on all ranks.
+        return (None, None, *ctx.gradient(output_gradients))
+
+
+def connect(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], gradient: Gradient
+) -> list[torch.Tensor]:
+    """Make finished outputs of a collective part of the graph of its inputs."""
+    with torch.enable_grad():
+        return list(_Collective.apply(gradient, outputs, *inputs))  # type: ignore[no-untyped-call]
+
+
+def needs_gradient(inputs: Sequence[torch.Tensor]) -> bool:
+    """Tell whether autograd would record an operation on these tensors here and now."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)

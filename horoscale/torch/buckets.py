@@ -1,0 +1,65 @@
+"""Buckets: shared memory that gradients live in, so that they are reduced where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horoscale._core import HorovodInternalError
+from horoscale.common.job import current_runtime
+from horoscale.torch.tensors import adopt
+
+_ALIGNMENT = 64  # a cache line, so that no two gradients share one
+
+
+def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a tensor of zeros in memory that the other ranks of the host can reach.
+
+    Operations in place on such tensors need no copy where all ranks use one. The memory is freed
+    with the last tensor that uses it, and outlives hvd.shutdown().
+
+    Args:
+        size: the shape, as numbers or as one sequence.
+        dtype: the element type; None: torch's default.
+
+    Raises:
+        ValueError: hvd.init() was not called.
+        HorovodInternalError: there is not enough memory.
+    """
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)  # type: ignore[arg-type]
+    dtype = dtype or torch.get_default_dtype()
+    nbytes = shape.numel() * dtype.itemsize
+    if nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    return adopt(current_runtime().shared_alloc(nbytes), dtype, tuple(shape))
+
+
+def make_bucket(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Return room for the gradient of each parameter, in one piece of shared memory.
+
+    A gradient has its parameter's shape and layout (channels_last, for example), as autograd makes
+    it. None for parameters without memory, and for all of them where there is no shared memory
+    left: their gradients stay where autograd puts them.
+    """
+    offsets = []
+    end = 0
+    for parameter in parameters:
+        offsets.append(end)
+        nbytes = parameter.numel() * parameter.element_size()
+        end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    try:
+        memory = empty_shared(end, dtype=torch.uint8)
+    except HorovodInternalError:
+        return [None] * len(parameters)
+    return [
+        _view(memory, offset, parameter) if parameter.numel() else None
+        for offset, parameter in zip(offsets, parameters, strict=True)
+    ]
+
+
+def _view(memory: torch.Tensor, offset: int, parameter: torch.Tensor) -> torch.Tensor:
+    strides = torch.empty_like(parameter, device="meta").stride()  # dense, in the same order
+    nbytes = parameter.numel() * parameter.element_size()
+    flat = memory[offset : offset + nbytes].view(parameter.dtype)
+    return flat.as_strided(parameter.shape, strides)

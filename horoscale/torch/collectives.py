@@ -1,0 +1,248 @@
+"""The collectives on lists of tensors: how each is started, completed and differentiated.
+
+Every function starts one operation, whose tensors are executed all or nothing, and returns its
+handle. Gradients are those of the sum of all ranks' losses: each is the adjoint of its operation,
+runs on the same process set, and derives its name from the operation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from horoscale import _core
+from horoscale._core import OpKind, ReduceOp
+from horoscale.common.arguments import (
+    check_even_split,
+    check_has_rows,
+    check_reduction,
+    check_root,
+    check_splits,
+    members_of,
+    scattered_rows,
+    set_id,
+)
+from horoscale.common.job import current_runtime
+from horoscale.common.process_sets import ProcessSet
+from horoscale.torch.autograd import Gradient, connect, needs_gradient
+from horoscale.torch.handles import Handle
+from horoscale.torch.tensors import adopt, argument, data_type, in_memory, write_back
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Call(NamedTuple):
+    """What a call of any collective says besides tensors and arithmetic."""
+
+    name: str | None
+    process_set: ProcessSet
+    will_wait: bool = False  # this thread waits next
+    priority: int = 0
+
+    def backward(self, suffix: str = "grad") -> Call:
+        """Return the call of the operation that computes the gradient."""
+        name = None if self.name is None else f"{self.name}.{suffix}"
+        return Call(name, self.process_set, will_wait=True, priority=self.priority)
+
+
+class Reduction(NamedTuple):
+    """The arithmetic of allreduce and reducescatter."""
+
+    op: ReduceOp
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def check(self, tensors: Tensors) -> None:
+        """Raise ValueError if it is not defined for the dtype of one of the tensors."""
+        for tensor in tensors:
+            check_reduction(data_type(tensor.dtype), self.op)
+
+    def check_differentiable(self) -> None:
+        """Raise NotImplementedError if the operator has no gradient."""
+        if self.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+            raise NotImplementedError(f"op={self.op.name.title()} has no gradient")
+
+
+def _start(
+    kind: OpKind,
+    call: Call,
+    sources: Tensors,
+    targets: Tensors | None,
+    complete: Callable[[_core.Handle], Any],
+    **request: Any,
+) -> Handle:
+    outputs = [None] * len(sources) if targets is None else targets
+    operation = current_runtime().enqueue(
+        kind,
+        tensors=[argument(*pair) for pair in zip(sources, outputs, strict=True)],
+        name=call.name,
+        process_set=set_id(call.process_set),
+        will_wait=call.will_wait,
+        priority=call.priority,
+        keep_alive=(sources, targets),
+        **request,
+    )
+    return Handle(operation, complete)
+
+
+def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[Tensors], Tensors]:
+    """Return what turns computed tensors into the results that the user gets."""
+    if in_place:
+        return lambda results: [write_back(*pair) for pair in zip(inputs, results, strict=True)]
+    if needs_gradient(inputs):
+        return lambda results: connect(results, inputs, gradient)
+    return lambda results: results
+
+
+def _room_for(sources: Tensors) -> list[torch.Tensor]:
+    return [torch.empty(source.shape, dtype=source.dtype) for source in sources]
+
+
+def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool = False) -> Handle:
+    """Start the reduction of each tensor over the ranks; the outcome is the list of results."""
+
+    def gradient(output_gradients: Tensors) -> Tensors:
+        reduction.check_differentiable()
+        result: Tensors = allreduce(output_gradients, reduction, call.backward()).wait()
+        return result
+
+    sources = [in_memory(tensor) for tensor in tensors]
+    reduction.check(sources)
+    targets = sources if in_place else _room_for(sources)
+    deliver = _deliver(tensors, in_place, gradient)
+    return _start(
+        OpKind.ALLREDUCE,
+        call,
+        sources,
+        targets,
+        lambda _: deliver(targets),
+        reduce_op=reduction.op,
+        prescale=reduction.prescale,
+        postscale=reduction.postscale,
+    )
+
+
+def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = False) -> Handle:
+    """Start sending the root's tensors to all; the outcome is the list of results."""
+    set_id(call.process_set)  # first: it gives the better message where the set is wrong
+    root = check_root(root_rank, call.process_set)
+
+    def gradient(output_gradients: Tensors) -> Tensors:
+        reduced: Tensors = allreduce(
+            output_gradients, Reduction(ReduceOp.SUM), call.backward()
+        ).wait()
+        is_root = current_runtime().topology.rank == root
+        return reduced if is_root else [torch.zeros_like(one) for one in reduced]
+
+    sources = [in_memory(tensor) for tensor in tensors]
+    targets = sources if in_place else _room_for(sources)
+    deliver = _deliver(tensors, in_place, gradient)
+    return _start(OpKind.BROADCAST, call, sources, targets, lambda _: deliver(targets), root=root)
+
+
+def allgather(tensors: Tensors, call: Call) -> Handle:
+    """Start concatenating each tensor's rows over the ranks; the outcome is the list of results."""
+    set_id(call.process_set)
+    members = len(members_of(call.process_set))
+    sources = [in_memory(tensor) for tensor in tensors]
+    for source in sources:
+        check_has_rows(source.shape, "allgather")
+    rows_of_members: list[list[int]] = []  # by tensor; known when the operation is done
+
+    def gradient(output_gradients: Tensors) -> Tensors:
+        return _own_rows_of_sum(output_gradients, rows_of_members, call)
+
+    deliver = _deliver(tensors, False, gradient)
+
+    def complete(operation: _core.Handle) -> Tensors:
+        results = []
+        for i, source in enumerate(sources):
+            rows = operation.output_rows(i, members)
+            rows_of_members.append(rows)
+            results.append(adopt(operation.output(i), source.dtype, (sum(rows), *source.shape[1:])))
+        return deliver(results)
+
+    return _start(OpKind.ALLGATHER, call, sources, None, complete)
+
+
+def _own_rows_of_sum(
+    gathered: Tensors, rows_of_members: Sequence[Sequence[int]], call: Call
+) -> Tensors:
+    """Sum tensors over the ranks; return the rows that this rank contributed to the allgather."""
+
+    def as_scattered(rows: Sequence[int]) -> bool:
+        each, rest = divmod(sum(rows), len(rows))
+        return list(rows) == [each + (i < rest) for i in range(len(rows))]
+
+    # All ranks know all rows, so that they decide alike.
+    if all(as_scattered(rows) for rows in rows_of_members):
+        result: Tensors = reducescatter(gathered, Reduction(ReduceOp.SUM), call.backward()).wait()
+        return result
+    sums = []
+    for i, (tensor, rows) in enumerate(zip(gathered, rows_of_members, strict=True)):
+        parts, _ = alltoall(tensor, rows, call.backward(f"grad.{i}")).wait()
+        sums.append(parts.view(len(rows), parts.shape[0] // len(rows), *parts.shape[1:]).sum(0))
+    return sums
+
+
+def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> Handle:
+    """Start sending rows to each rank; the outcome is (result, rows received from each rank)."""
+    set_id(call.process_set)
+    members = len(members_of(call.process_set))
+    source = in_memory(tensor)
+    check_has_rows(source.shape, "alltoall")
+    if splits is None:
+        check_even_split(source.shape[0], call.process_set)
+        splits = [source.shape[0] // members] * members
+    splits = check_splits(splits, source.shape[0], call.process_set)
+    unsent = source.shape[0] - sum(splits)
+    source = source[: sum(splits)]
+    received: list[int] = []  # known when the operation is done
+
+    def gradient(output_gradients: Tensors) -> Tensors:
+        result, _ = alltoall(output_gradients[0], received, call.backward()).wait()
+        return [torch.cat([result, result.new_zeros((unsent, *result.shape[1:]))])]
+
+    deliver = _deliver([tensor], False, gradient)
+
+    def complete(operation: _core.Handle) -> tuple[torch.Tensor, list[int]]:
+        received.extend(operation.output_rows(0, members))
+        shape = (sum(received), *source.shape[1:])
+        (result,) = deliver([adopt(operation.output(0), source.dtype, shape)])
+        return result, received
+
+    return _start(OpKind.ALLTOALL, call, [source], None, complete, splits=splits)
+
+
+def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
+    """Start reducing each tensor and dealing out the rows; the outcome is the list of own rows."""
+    set_id(call.process_set)
+    sources = [in_memory(tensor) for tensor in tensors]
+    reduction.check(sources)
+    targets = []
+    for source in sources:
+        check_has_rows(source.shape, "reducescatter")
+        rows = scattered_rows(source.shape[0], call.process_set)
+        targets.append(torch.empty((rows, *source.shape[1:]), dtype=source.dtype))
+
+    def gradient(output_gradients: Tensors) -> Tensors:
+        factor = reduction.prescale * reduction.postscale
+        if reduction.op is ReduceOp.AVERAGE:
+            factor /= len(members_of(call.process_set))
+        scaled = [one * factor for one in output_gradients]
+        result: Tensors = allgather(scaled, call.backward()).wait()
+        return result
+
+    deliver = _deliver(tensors, False, gradient)
+    return _start(
+        OpKind.REDUCESCATTER,
+        call,
+        sources,
+        targets,
+        lambda _: deliver(targets),
+        reduce_op=reduction.op,
+        prescale=reduction.prescale,
+        postscale=reduction.postscale,
+    )

@@ -1,0 +1,109 @@
+"""Broadcast of a model's parameters and of an optimizer's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from horoscale import common
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch.handles import synchronize
+from horoscale.torch.ops import broadcast_async_
+
+
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Give every rank the root's parameters, in place.
+
+    Args:
+        params: model.state_dict() or model.named_parameters(), with the same names on all ranks.
+        root_rank: the global rank that sends.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+        MismatchError: the ranks' parameters of one name differ in shape or dtype.
+        HorovodInternalError: the operation failed; RankFailedError if a rank did.
+    """
+    pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], torch.Tensor):
+            raise ValueError(
+                "broadcast_parameters() takes a state_dict or pairs of a name and a tensor, not "
+                f"{pair!r}: see broadcast_object() for other values"
+            )
+    handles = [
+        broadcast_async_(tensor, root_rank, f"broadcast_parameters.{name}", process_set)
+        for name, tensor in pairs
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Give every rank the root's optimizer state and options, such as the learning rate.
+
+    The others need no state yet: only the root's is looked at, and no step is done to make one.
+
+    Args:
+        optimizer: over parameters of the same order and shapes on all ranks.
+        root_rank: the global rank that sends.
+        model: for Horovod's sake; not needed.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: the optimizers have different parameters, another argument is wrong, or
+            hvd.init() was not called.
+        HorovodInternalError: the operation failed; RankFailedError if a rank did.
+    """
+    is_root = common.rank() == root_rank
+    tensors: list[torch.Tensor] = []
+
+    def take_out(tensor: torch.Tensor) -> _Missing:
+        tensors.append(tensor)
+        return _Missing(tensor.shape, tensor.dtype)
+
+    def make_room(missing: _Missing) -> torch.Tensor:
+        tensors.append(torch.empty(missing.shape, dtype=missing.dtype))
+        return tensors[-1]
+
+    state = _replace(optimizer.state_dict(), torch.Tensor, take_out) if is_root else None
+    state = common.broadcast_object(state, root_rank, "broadcast_optimizer_state", process_set)
+    if not is_root:
+        state = _replace(state, _Missing, make_room)
+    handles = [
+        broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{i}", process_set)
+        for i, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        synchronize(handle)
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+class _Missing(NamedTuple):
+    """Stands for a tensor that is sent on its own."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def _replace(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Return dicts, lists and tuples within each other with all values of a `kind` changed."""
+    if isinstance(tree, kind):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: _replace(value, kind, change) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_replace(value, kind, change) for value in tree)
+    return tree

@@ -1,0 +1,272 @@
+"""The way of gradients from autograd, through an allreduce, to the optimizer.
+
+A GradientGroup is what is reduced in one operation: all its gradients or none; usually it is a
+group of one. It belongs to its parameters: optimizers that share parameters share their groups, so
+that no gradient is reduced twice.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from horoscale.common import job
+from horoscale.common.process_sets import ProcessSet
+from horoscale.torch import collectives
+from horoscale.torch.collectives import Call, Reduction, Tensors
+from horoscale.torch.compression import Compressor
+from horoscale.torch.priorities import priority_of
+from horoscale.torch.sparse import sparse_allreduce_async
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a DistributedOptimizer does with each of its gradients."""
+
+    reduction: Reduction
+    compression: type[Compressor]
+    process_set: ProcessSet
+    sparse_as_dense: bool
+
+
+class Gradient:
+    """The gradient of one parameter."""
+
+    def __init__(
+        self, parameter: torch.Tensor, name: str, priority: int, view: torch.Tensor | None
+    ) -> None:
+        """Follow a parameter; `view` is the place for its gradient in shared memory, or None."""
+        self.parameter = parameter
+        self.name = name
+        self.passes = 0  # backward passes since the last step
+        self._default_priority = priority
+        self._view = view
+        self._is_sparse = False
+
+    @property
+    def priority(self) -> int:
+        """How urgent it is."""
+        return priority_of(self.parameter, self.name, self._default_priority)
+
+    def settle(self, sparse_as_dense: bool) -> torch.Tensor:
+        """Return the gradient, which then is in its shared memory if it has a place there.
+
+        Autograd adds to a gradient where it is. It makes another one where there is none (in the
+        first pass, after model.zero_grad()) and with create_graph.
+        """
+        gradient = self.parameter.grad
+        if gradient is None:
+            gradient = self._nothing()
+        gradient = gradient.detach()
+        self._is_sparse = gradient.is_sparse and not sparse_as_dense
+        if not self._is_sparse:
+            gradient = gradient.to_dense()
+            if self._view is not None and gradient.dtype == self._view.dtype:
+                if gradient.data_ptr() != self._view.data_ptr():
+                    self._view.copy_(gradient)
+                gradient = self._view
+        self.parameter.grad = gradient
+        return gradient
+
+    def clear(self) -> None:
+        """Have the next backward pass add to zeros in shared memory, if it has a place there."""
+        if self._view is not None and not self._is_sparse and self.parameter.requires_grad:
+            self.parameter.grad = self._view.zero_()
+
+    def _nothing(self) -> torch.Tensor:
+        if self._is_sparse:
+            like = self.parameter
+            return torch.sparse_coo_tensor(
+                torch.empty((1, 0), dtype=torch.int64),
+                like.new_empty((0, *like.shape[1:])),
+                like.shape,
+            )
+        return torch.zeros_like(self.parameter) if self._view is None else self._view.zero_()
+
+
+class GradientGroup:
+    """Gradients that are reduced in one operation, once each has had its backward passes."""
+
+    def __init__(
+        self, name: str, gradients: Sequence[Gradient], passes: int, settings: Settings
+    ) -> None:
+        """Hook the parameters of `gradients`; their reduction starts after `passes` passes."""
+        self.name = name
+        self.gradients = list(gradients)
+        self.passes = passes
+        self.settings = settings
+        self._complete = 0  # gradients that have had their passes
+        self._expected = len(self.gradients)
+        self._in_flight: list[Callable[[], None]] = []  # each waits for one operation
+        weak_self = weakref.ref(self)
+        hooks: list[RemovableHandle] = []
+        for gradient in self.gradients:
+            hook = _hook(weak_self, gradient)
+            register: Any = gradient.parameter.register_post_accumulate_grad_hook
+            hooks.append(register(hook))
+            _groups[gradient.parameter] = weak_self
+        weakref.finalize(self, _remove, hooks)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether the reduction was started and not waited for yet."""
+        return bool(self._in_flight)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a backward pass has put something in that no step has used yet."""
+        return self.in_flight or any(gradient.passes for gradient in self.gradients)
+
+    def arrive(self, gradient: Gradient) -> None:
+        """Take note of a backward pass; start the reduction when no gradient lacks one.
+
+        Raises AssertionError after more passes than announced.
+        """
+        if not self.settings.process_set.included():
+            return
+        if self.in_flight or gradient.passes == self.passes:
+            raise AssertionError(
+                f"the gradient of {gradient.name} was computed more than backward_passes_per_step="
+                f"{self.passes} times before step(): give DistributedOptimizer a larger "
+                "backward_passes_per_step to accumulate gradients"
+            )
+        gradient.passes += 1
+        self._complete += gradient.passes == self.passes
+        if self._complete == self._expected:
+            self.start()
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Start the reduction of whatever gradients there are, which is the same on all ranks.
+
+        A parameter that played no part on this rank may have on another: its gradient is zeros.
+        """
+        active = [g for g in self.gradients if g.passes or g.parameter.requires_grad]
+        if not active:  # frozen
+            return
+        priority = max(gradient.priority for gradient in active)
+        settled = [gradient.settle(self.settings.sparse_as_dense) for gradient in active]
+        dense = []
+        for gradient, value in zip(active, settled, strict=True):
+            if value.is_sparse:
+                self._start_sparse(gradient, value, priority)
+            else:
+                dense.append(value)
+        if dense:
+            self._start_dense(dense, priority)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Wait for the reduction. The group is ready for the next step, also after an error."""
+        waits, self._in_flight = self._in_flight, []
+        self._complete = 0
+        self._expected = sum(gradient.parameter.requires_grad for gradient in self.gradients)
+        for gradient in self.gradients:
+            gradient.passes = 0
+        failure = None
+        for wait in waits:
+            try:
+                wait()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _start_dense(self, values: Tensors, priority: int) -> None:
+        compression = self.settings.compression
+        in_order = [value.permute(_memory_order(value)) for value in values]
+        sent, contexts = zip(*map(compression.compress, in_order), strict=True)
+        call = Call(self.name, self.settings.process_set, priority=priority)
+        handle = collectives.allreduce(sent, self.settings.reduction, call, in_place=True)
+
+        def wait() -> None:
+            for value, result, context in zip(in_order, handle.wait(), contexts, strict=True):
+                restored = compression.decompress(result, context)
+                if restored.data_ptr() != value.data_ptr():
+                    value.copy_(restored)
+
+        self._in_flight.append(wait)
+
+    def _start_sparse(self, gradient: Gradient, value: torch.Tensor, priority: int) -> None:
+        name = f"{self.name}.{gradient.name}.sparse"
+        settings = self.settings
+        handle = sparse_allreduce_async(
+            value, name, settings.reduction.op, settings.process_set, priority
+        )
+
+        def wait() -> None:
+            gradient.parameter.grad = handle.wait()
+
+        self._in_flight.append(wait)
+
+
+_groups: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references, by parameter
+_names_used: Counter[tuple[int | None, str]] = Counter()  # by process set
+job.at_end(_names_used.clear)
+
+
+def _live_group(parameter: torch.Tensor) -> GradientGroup | None:
+    if parameter not in _groups:
+        return None
+    group: GradientGroup | None = _groups[parameter]()
+    return group
+
+
+def existing_group(
+    parameters: Sequence[torch.Tensor], passes: int, settings: Settings
+) -> GradientGroup | None:
+    """Return the group that another optimizer made for just these parameters.
+
+    Raises ValueError if one of them belongs to another group, or is to be reduced in another way.
+    """
+    found = {id(group): group for p in parameters if (group := _live_group(p))}
+    if not found:
+        return None
+    [group, *others] = found.values()
+    same_parameters = {id(g.parameter) for g in group.gradients} == {id(p) for p in parameters}
+    if others or not same_parameters or (group.passes, group.settings) != (passes, settings):
+        raise ValueError(
+            f"the gradient of {group.gradients[0].name} belongs to another DistributedOptimizer "
+            "with other options or groups: optimizers that share parameters need the same ones, "
+            "and one that is not used any more has to be deleted"
+        )
+    return group
+
+
+def unique_name(name: str, process_set: ProcessSet) -> str:
+    """Return a name for operations that no other group of the process set has.
+
+    Models may have parameters of the same names. The ranks make their optimizers in the same order.
+    """
+    key = process_set.process_set_id, name
+    _names_used[key] += 1
+    return name if _names_used[key] == 1 else f"{name}#{_names_used[key]}"
+
+
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
+def _hook(
+    weak_group: weakref.ref[GradientGroup], gradient: Gradient
+) -> Callable[[torch.Tensor], None]:
+    def hook(_: torch.Tensor) -> None:
+        group = weak_group()
+        if group is not None:
+            group.arrive(gradient)
+
+    return hook
+
+
+def _memory_order(tensor: torch.Tensor) -> list[int]:
+    """Return the dimensions in their order in memory: channels_last needs no copy then."""
+    strides = tensor.stride()
+    return sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])

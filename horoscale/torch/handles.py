@@ -1,0 +1,88 @@
+"""Handle: an operation that was started and whose result may not be there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from horoscale import _core
+
+# A tensor, a list of tensors (grouped operations) or a tuple (alltoall with splits).
+Outcome = Any
+
+
+class Handle:
+    """What the _async functions return. Pass it to synchronize() once the result is needed.
+
+    The operation runs whether or not anybody waits for it, and its tensors are kept alive
+    meanwhile. A handle may be used by one thread at a time.
+    """
+
+    __slots__ = ("_complete", "_operation", "_outcome")
+
+    def __init__(
+        self, operation: _core.Handle, complete: Callable[[_core.Handle], Outcome]
+    ) -> None:
+        """Follow `operation`; `complete` makes its result once it is done."""
+        self._operation: _core.Handle | None = operation
+        self._complete: Callable[[_core.Handle], Outcome] | None = complete
+        self._outcome: Outcome = None
+
+    def done(self) -> bool:
+        """Tell whether wait() would return (or raise) at once."""
+        return self._operation is None or self._operation.done()
+
+    def wait(self) -> Outcome:
+        """Wait for the operation and return its result; the same again when called again."""
+        if self._operation is not None and self._complete is not None:
+            self._operation.wait()
+            self._outcome = self._complete(self._operation)
+            self._operation = self._complete = None
+        return self._outcome
+
+    def then(self, change: Callable[[Outcome], Outcome]) -> Handle:
+        """Have the result changed before it is returned. For use before the first wait()."""
+        complete = self._complete
+        assert complete is not None
+        self._complete = lambda operation: change(complete(operation))
+        return self
+
+
+def poll(handle: Handle) -> bool:
+    """Tell whether an operation is done, so that synchronize() would return without waiting.
+
+    Args:
+        handle: what an _async function returned.
+
+    Returns:
+        True if it is done, well or not.
+
+    Raises:
+        ValueError: this is no handle.
+    """
+    return _checked(handle).done()
+
+
+def synchronize(handle: Handle) -> Outcome:
+    """Wait for an operation and return its result.
+
+    Args:
+        handle: what an _async function returned.
+
+    Returns:
+        What the function of the same name without _async returns. Waiting again returns it again.
+
+    Raises:
+        ValueError: this is no handle.
+        MismatchError: the ranks contradict each other (shapes, dtypes, op, root); they all get this
+            error, and further operations work.
+        RankFailedError: a rank died or left; its process sets can't be used any more.
+        HorovodInternalError: any other failure, such as hvd.shutdown() meanwhile.
+    """
+    return _checked(handle).wait()
+
+
+def _checked(handle: Handle) -> Handle:
+    if not isinstance(handle, Handle):
+        raise ValueError(f"unknown handle {handle!r}: expected what an _async function returned")
+    return handle

@@ -1,0 +1,461 @@
+"""The collectives as users call them. See horoscale.torch for what all of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horoscale import common
+from horoscale.common import Average
+from horoscale.common.arguments import REDUCESCATTER_OPS, resolve_op
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch import collectives
+from horoscale.torch.collectives import Call, Reduction, Tensors
+from horoscale.torch.compression import Compression, Compressor
+from horoscale.torch.handles import Handle
+
+Splits = Sequence[int] | torch.Tensor | None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> torch.Tensor:
+    """Reduce a tensor over the ranks; every rank gets the result. Average and Sum have gradients.
+
+    Args:
+        tensor: of one shape and dtype on all ranks.
+        average: deprecated: True for op=Average, False for op=Sum.
+        name: tells this operation from others that are pending; None: matched by order.
+        compression: how the tensor travels; Compression.fp16 and .bf16 also reduce in that type.
+        op: Average (the default), Sum, Min, Max or Product. bool: Sum is or, Product is and.
+            Averages of integers are divided towards zero.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction,
+        postscale_factor: and the result by this one.
+        process_set: the ranks that take part.
+        priority: higher is more urgent.
+
+    Returns:
+        A new tensor of the same shape and dtype.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+        MismatchError: the ranks contradict each other; all of them get this.
+        HorovodInternalError: the operation failed; RankFailedError if a rank did.
+    """
+    [result] = grouped_allreduce(
+        [tensor],
+        average,
+        name,
+        compression,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        priority,
+    )
+    return result
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle:
+    """Start allreduce() and return a handle at once. The tensor may not change meanwhile."""
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    call = Call(name, process_set, priority=priority)
+    return collectives.allreduce([tensor], reduction, call).then(_only)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> torch.Tensor:
+    """Do allreduce() in place and return the tensor. Not differentiable."""
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    call = Call(name, process_set, will_wait=True, priority=priority)
+    return _only(collectives.allreduce([tensor], reduction, call, in_place=True).wait())
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle:
+    """Start allreduce_() and return a handle at once. The result is there after synchronize()."""
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    call = Call(name, process_set, priority=priority)
+    return collectives.allreduce([tensor], reduction, call, in_place=True).then(_only)
+
+
+def grouped_allreduce(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[torch.Tensor]:
+    """Do allreduce() for several tensors at once: all or none. They may differ in shape and dtype.
+
+    Returns:
+        The list of results.
+    """
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    call = Call(name, process_set, will_wait=True, priority=priority)
+    compressed = [compression.compress(tensor) for tensor in _group(tensors)]
+    results = collectives.allreduce([sent for sent, _ in compressed], reduction, call).wait()
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, compressed, strict=True)
+    ]
+
+
+def grouped_allreduce_async(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle:
+    """Start grouped_allreduce() and return one handle for all at once."""
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    call = Call(name, process_set, priority=priority)
+    return collectives.allreduce(_group(tensors), reduction, call)
+
+
+def grouped_allreduce_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[torch.Tensor]:
+    """Do grouped_allreduce() in place and return the list of the tensors. Not differentiable."""
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    call = Call(name, process_set, will_wait=True, priority=priority)
+    return list(collectives.allreduce(_group(tensors), reduction, call, in_place=True).wait())
+
+
+def grouped_allreduce_async_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle:
+    """Start grouped_allreduce_() and return one handle for all at once."""
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    call = Call(name, process_set, priority=priority)
+    return collectives.allreduce(_group(tensors), reduction, call, in_place=True)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Concatenate the ranks' rows; every rank gets all. Differentiable.
+
+    Args:
+        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
+            differ and may be 0. Not 0-d.
+        name: tells this operation from others that are pending; None: matched by order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor with the rows of rank 0, rank 1, and so on.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+        MismatchError: dtypes or other dimensions differ; all ranks get this.
+        HorovodInternalError: the operation failed; RankFailedError if a rank did.
+    """
+    call = Call(name, process_set, will_wait=True)
+    return _only(collectives.allgather([tensor], call).wait())
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start allgather() and return a handle at once."""
+    return collectives.allgather([tensor], Call(name, process_set)).then(_only)
+
+
+def grouped_allgather(
+    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """Do allgather() for several tensors at once: all or none. Returns the list of results."""
+    call = Call(name, process_set, will_wait=True)
+    return list(collectives.allgather(_group(tensors), call).wait())
+
+
+def grouped_allgather_async(
+    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start grouped_allgather() and return one handle for all at once."""
+    return collectives.allgather(_group(tensors), Call(name, process_set))
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Send the root's tensor to all ranks. Differentiable: only the root has a gradient.
+
+    Args:
+        tensor: of one shape and dtype on all ranks; its values are read on the root alone.
+        root_rank: the global rank that sends, also inside a process set.
+        name: tells this operation from others that are pending; None: matched by order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor with the root's values.
+
+    Raises:
+        ValueError: an argument is wrong (such as a root outside of the process set), or hvd.init()
+            was not called.
+        MismatchError: shapes, dtypes or roots differ; all ranks get this.
+        HorovodInternalError: the operation failed; RankFailedError if a rank did.
+    """
+    call = Call(name, process_set, will_wait=True)
+    return _only(collectives.broadcast([tensor], root_rank, call).wait())
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start broadcast() and return a handle at once."""
+    return collectives.broadcast([tensor], root_rank, Call(name, process_set)).then(_only)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Do broadcast() in place and return the tensor. Not differentiable."""
+    call = Call(name, process_set, will_wait=True)
+    return _only(collectives.broadcast([tensor], root_rank, call, in_place=True).wait())
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start broadcast_() and return a handle at once. The result is there after synchronize()."""
+    call = Call(name, process_set)
+    return collectives.broadcast([tensor], root_rank, call, in_place=True).then(_only)
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Splits = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Send some rows of a tensor to each rank and receive rows from each. Differentiable.
+
+    Args:
+        tensor: of one dtype and shape on all ranks, except for the first dimension. Not 0-d.
+        splits: how many rows go to each rank, in order: integers, or a 1-d int32 tensor on the CPU.
+            Rows beyond their sum stay. None: the rows are dealt out evenly.
+        name: tells this operation from others that are pending; None: matched by order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor with the rows received from rank 0, rank 1, and so on; if `splits` was given, a
+        tuple of it and how many rows came from each rank, as an int32 tensor.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+        MismatchError: dtypes or other dimensions differ; all ranks get this.
+        HorovodInternalError: the operation failed; RankFailedError if a rank did.
+    """
+    return _alltoall(tensor, splits, Call(name, process_set, will_wait=True)).wait()  # type: ignore[no-any-return]
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Splits = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start alltoall() and return a handle at once."""
+    return _alltoall(tensor, splits, Call(name, process_set))
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce a tensor over the ranks and leave each rank its share of the rows. Differentiable.
+
+    Args:
+        tensor: of one shape and dtype on all ranks. Not 0-d.
+        name: tells this operation from others that are pending; None: matched by order.
+        compression: how the tensor travels; Compression.fp16 and .bf16 also reduce in that type.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction,
+        postscale_factor: and the result by this one.
+
+    Returns:
+        A new tensor with this rank's rows of the result: the lower ranks have one more where their
+        number doesn't divide.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+        MismatchError: the ranks contradict each other; all of them get this.
+        HorovodInternalError: the operation failed; RankFailedError if a rank did.
+    """
+    [result] = grouped_reducescatter(
+        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
+    )
+    return result
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Start reducescatter() and return a handle at once."""
+    reduction = _scatter_reduction(op, prescale_factor, postscale_factor)
+    return collectives.reducescatter([tensor], reduction, Call(name, process_set)).then(_only)
+
+
+def grouped_reducescatter(
+    tensors: Tensors,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
+    reduction = _scatter_reduction(op, prescale_factor, postscale_factor)
+    call = Call(name, process_set, will_wait=True)
+    compressed = [compression.compress(tensor) for tensor in _group(tensors)]
+    results = collectives.reducescatter([sent for sent, _ in compressed], reduction, call).wait()
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, compressed, strict=True)
+    ]
+
+
+def grouped_reducescatter_async(
+    tensors: Tensors,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Start grouped_reducescatter() and return one handle for all at once."""
+    reduction = _scatter_reduction(op, prescale_factor, postscale_factor)
+    return collectives.reducescatter(_group(tensors), reduction, Call(name, process_set))
+
+
+def join(device: int = -1) -> int:
+    """Take no further part in the job's operations until every rank has joined.
+
+    Until then the others reduce without this rank: Average divides by those that take part, and the
+    other operators ignore it. Call it when this rank has no more data.
+
+    Args:
+        device: for Horovod's sake; nothing is allocated for the operations that this rank misses.
+
+    Returns:
+        The last rank to join.
+
+    Raises:
+        ValueError: hvd.init() was not called.
+        HorovodInternalError: a rank failed.
+    """
+    return common.join()
+
+
+def _only(results: Tensors) -> torch.Tensor:
+    [result] = results
+    return result
+
+
+def _group(tensors: Tensors) -> list[torch.Tensor]:
+    if isinstance(tensors, torch.Tensor):
+        raise ValueError("a grouped operation takes a list of tensors, not one tensor")
+    group = list(tensors)
+    if not group:
+        raise ValueError("a grouped operation needs at least one tensor")
+    return group
+
+
+def _scatter_reduction(op: int, prescale: float, postscale: float) -> Reduction:
+    return Reduction(resolve_op(op, allowed=REDUCESCATTER_OPS), prescale, postscale)
+
+
+def _alltoall(tensor: torch.Tensor, splits: Splits, call: Call) -> Handle:
+    if splits is None:
+        return collectives.alltoall(tensor, None, call).then(lambda outcome: outcome[0])
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype != torch.int32 or splits.dim() != 1 or splits.device.type != "cpu":
+            raise ValueError(
+                "splits= takes a 1-d int32 tensor on the CPU, not one of shape "
+                f"{tuple(splits.shape)} and {splits.dtype} on {splits.device}"
+            )
+        splits = splits.tolist()
+    return collectives.alltoall(tensor, splits, call).then(
+        lambda outcome: (outcome[0], torch.tensor(outcome[1], dtype=torch.int32))
+    )

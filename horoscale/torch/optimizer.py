@@ -1,0 +1,306 @@
+"""DistributedOptimizer: an optimizer whose gradients are reduced over the ranks."""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from horoscale._core import ReduceOp
+from horoscale.common import Average
+from horoscale.common.arguments import resolve_op, set_id
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch.collectives import Reduction
+from horoscale.torch.compression import Compression, Compressor
+from horoscale.torch.gradients import Settings
+from horoscale.torch.reducer import GradientReducer, Parameters
+
+Closure = Callable[[], Any]
+NamedParameters = Iterable[tuple[str, torch.Tensor]]
+
+
+class _Distributed(torch.optim.Optimizer):
+    """What DistributedOptimizer() puts before the class of the user's optimizer."""
+
+    _plain_class: type[torch.optim.Optimizer]
+    _reducer: GradientReducer
+    _by_step: bool  # step() reduces the gradients itself: not within skip_synchronize()
+    _reduced: str  # who had the gradients reduced since the last step: "user", "reader" or ""
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Wait for the reduced gradients and do the optimizer's step with them.
+
+        Args:
+            closure: computes the loss anew, as for the optimizer itself; its gradients are reduced
+                each time that it was called.
+
+        Returns:
+            What the optimizer's step() returns.
+
+        Raises:
+            HorovodInternalError: a reduction failed; no step was done.
+        """
+        return _reduced_step(self, super().step, closure)
+
+    # PyTorch puts its own hooks around a step() that does not say that it has them; the step of the
+    # user's class, which this one calls, has them.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients. Those that live in shared memory become zeros there, never None.
+
+        Raises AssertionError between backward() and step(): their reduction is still on its way.
+        """
+        if self._reducer.pending:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() and before "
+                "optimizer.step() or optimizer.synchronize(): the gradients are still being reduced"
+            )
+        self._reduced = ""
+        super().zero_grad(set_to_none)
+        self._reducer.clear()
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced, for example to clip them before the step.
+
+        Call step() within skip_synchronize() then. Collective over the process set; does nothing on
+        ranks outside of it.
+        """
+        self._reduce("user")
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Have step() use the gradients as they are: after synchronize()."""
+        self._by_step = False
+        try:
+            yield
+        finally:
+            self._by_step = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change how many backward passes precede a step; not between backward() and step()."""
+        _check_passes(passes)
+        if self._reducer.pending:
+            raise AssertionError("backward_passes_per_step can't change before step() is done")
+        self._reducer.passes = passes
+        for group in self._reducer.groups:
+            group.passes = passes
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The optimizer's parameter groups, whose gradients are reduced when they are looked at.
+
+        That is how GradScaler, which knows nothing of this class, sees the same gradients on all
+        ranks before it decides whether a step is to be done.
+        """
+        reducer = self.__dict__.get("_reducer")
+        in_backward = torch._C._current_graph_task_id() != -1
+        if reducer is not None and reducer.in_flight and not in_backward:
+            self._reduce("reader")
+        return self._plain_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
+
+    @property
+    def _plain_groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        return groups
+
+    def _reduce(self, who: str) -> None:
+        if self._reducer.settings.process_set.included():
+            self._reducer.adopt(self._plain_groups)
+            self._reducer.synchronize()
+        self._reduced = who
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Operations in flight, hooks and shared memory belong to this process and these parameters:
+        # a copy (copy.deepcopy, pickle) is an optimizer of the user's class, to be wrapped again.
+        return copyreg.__newobj__, (self._plain_class,), self.__getstate__()  # type: ignore[attr-defined]
+
+
+def _reduced_step(
+    optimizer: _Distributed, step: Callable[..., Any], closure: Closure | None
+) -> Any:
+    """Do `step`, the plain step of an optimizer, with reduced gradients."""
+    if not optimizer._by_step:
+        return step() if closure is None else step(closure)
+    if closure is not None:
+
+        def reduced_closure() -> Any:
+            loss = closure()
+            optimizer._reduce("")
+            return loss
+
+        return step(reduced_closure)
+    fresh = optimizer._reducer.pending
+    if optimizer._reduced == "user" and not fresh:
+        warnings.warn(
+            "optimizer.step() reduces again what optimizer.synchronize() has reduced: call it "
+            "within 'with optimizer.skip_synchronize():'",
+            stacklevel=3,
+        )
+    if optimizer._reduced != "reader" or fresh:
+        optimizer._reduce("")
+    optimizer._reduced = ""
+    return step()
+
+
+def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
+    optimizer: torch.optim.Optimizer,
+    named_parameters: NamedParameters | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Parameters] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    overlap_step: bool = False,
+) -> Any:
+    """Make an optimizer reduce its gradients over the ranks before each step.
+
+    Each gradient is reduced as soon as the backward pass has computed it, while it computes the
+    others. The optimizer is changed itself, and stays an instance of its class: its state, its
+    schedulers and its hooks go on. Copies of it (copy.deepcopy, pickle) are plain optimizers.
+
+    The gradients live in memory that the ranks of a host share, where they are reduced without a
+    copy; zero_grad() therefore sets them to zero also with set_to_none=True. A parameter that plays
+    no part in this rank's loss counts as zeros, and its gradient is what the other ranks have.
+
+    Args:
+        optimizer: any torch.optim.Optimizer.
+        named_parameters: usually model.named_parameters(), at least for the optimizer's parameters;
+            the names appear in errors and timelines. None: parameters are numbered.
+        compression: how gradients travel: Compression.none, .fp16 or .bf16.
+        backward_passes_per_step: backward passes before a step; their gradients add up on the rank.
+        op: Average or Sum; also Min, Max, Product.
+        gradient_predivide_factor: divides the sum in two places: by this factor before it, by the
+            rest (the ranks over the factor) after it. With Average only.
+        num_groups: deprecated, as `groups` with a number.
+        groups: gradients to be reduced together: a number of groups of equal length, or a list of
+            lists of parameters, where parameters in none of them are on their own. None: horoscale
+            fuses small gradients as they come.
+        sparse_as_dense: turn sparse gradients into dense ones. Otherwise their indices and values
+            are gathered, which needs op=Average or op=Sum.
+        process_set: the ranks that train together; ranks outside of it train on their own.
+        overlap_step: not in this version.
+
+    Returns:
+        The optimizer, with synchronize(), skip_synchronize() and set_backward_passes_per_step().
+
+    Raises:
+        ValueError: hvd.init() was not called; names are missing or not unique; an option is wrong;
+            a parameter belongs to another DistributedOptimizer with other options.
+        NotImplementedError: op=Adasum or overlap_step=True.
+    """
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("the optimizer is a DistributedOptimizer already")
+    if overlap_step:
+        raise NotImplementedError("overlap_step=True is not in this version of horoscale")
+    if process_set.included() is not False:
+        set_id(process_set)  # raises where it can't be used
+    settings = Settings(
+        _reduction(resolve_op(op), gradient_predivide_factor),
+        compression,
+        process_set,
+        sparse_as_dense,
+    )
+    _check_passes(backward_passes_per_step)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    names = _names(named_parameters, parameters)
+    grouping = _grouping(num_groups if groups is None else groups, parameters)
+    return _distribute(
+        optimizer, GradientReducer(settings, backward_passes_per_step, names, grouping)
+    )
+
+
+def _distribute(optimizer: torch.optim.Optimizer, reducer: GradientReducer) -> _Distributed:
+    """Change the class of an optimizer, and have its step reduce gradients."""
+    plain_class = optimizer.__class__
+    if reducer.settings.process_set.included():
+        reducer.adopt(optimizer.param_groups)
+    optimizer.__class__ = type(
+        plain_class.__name__,
+        (_Distributed, plain_class),
+        {"_plain_class": plain_class, "__module__": plain_class.__module__},
+    )
+    assert isinstance(optimizer, _Distributed)
+    optimizer._reducer = reducer
+    optimizer._by_step = True
+    optimizer._reduced = ""
+    patched_step = optimizer.__dict__.get("step")
+    if patched_step is not None:
+        # A scheduler made earlier has put its own function, which calls the plain step, in the way.
+        @functools.wraps(patched_step)
+        def step(closure: Closure | None = None) -> Any:
+            return _reduced_step(optimizer, patched_step, closure)
+
+        optimizer.step = step  # type: ignore[method-assign]
+    return optimizer
+
+
+def _reduction(op: ReduceOp, predivide: float) -> Reduction:
+    if op is ReduceOp.AVERAGE:
+        return Reduction(op, 1.0 / predivide, predivide)
+    if predivide != 1.0:
+        raise ValueError("gradient_predivide_factor is possible with op=Average only")
+    return Reduction(op)
+
+
+def _check_passes(passes: int) -> None:
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes}: at least one pass precedes a step")
+
+
+def _names(named: NamedParameters | None, parameters: Parameters) -> dict[torch.Tensor, str]:
+    if named is None:
+        return {}
+    pairs = list(named)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise ValueError(
+            "named_parameters takes pairs of a name and a parameter, as model.named_parameters() "
+            "gives them"
+        )
+    every_name = [name for name, _ in pairs]
+    repeated = sorted({name for name in every_name if every_name.count(name) > 1})
+    if repeated:
+        raise ValueError(f"named_parameters has more than one parameter of the names {repeated}")
+    names = {parameter: name for name, parameter in pairs}
+    missing = [tuple(one.shape) for one in parameters if one not in names]
+    if missing:
+        raise ValueError(
+            "named_parameters lacks parameters of the optimizer: it has none for "
+            f"{len(missing)} of them, of the shapes {missing}"
+        )
+    return names
+
+
+def _grouping(groups: int | Sequence[Parameters], parameters: Parameters) -> list[Parameters]:
+    wrong = f"groups={groups!r} is neither a number of groups nor a list of lists of parameters"
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(wrong)
+        trained = [one for one in parameters if one.requires_grad]
+        count = min(groups, len(trained))
+        bounds = [len(trained) * i // count for i in range(count + 1)] if count else []
+        return [trained[a:b] for a, b in pairwise(bounds)]
+    grouping: list[Parameters] = []
+    seen: set[int] = set()
+    for group in groups:
+        if not isinstance(group, Sequence) or not all(isinstance(p, torch.Tensor) for p in group):
+            raise ValueError(wrong)
+        ids = {id(parameter) for parameter in group}
+        if len(ids) != len(group) or ids & seen:
+            raise ValueError("groups has a parameter more than once")
+        seen |= ids
+        grouping.append(list(group))
+    return grouping

@@ -1,0 +1,107 @@
+"""GradientReducer: all gradients of one optimizer on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from horoscale.torch.buckets import make_bucket
+from horoscale.torch.compression import Compression
+from horoscale.torch.gradients import (
+    Gradient,
+    GradientGroup,
+    Settings,
+    existing_group,
+    unique_name,
+)
+
+Parameters = Sequence[torch.Tensor]
+
+
+class GradientReducer:
+    """Makes groups of an optimizer's parameters, has them reduced, and waits for them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        passes: int,
+        names: dict[torch.Tensor, str],
+        grouping: Sequence[Parameters],
+    ) -> None:
+        """Begin without parameters: adopt() takes them. Those not in `grouping` are alone."""
+        self.settings = settings
+        self.passes = passes
+        self.groups: list[GradientGroup] = []
+        self._names = names
+        self._partners = {id(one): list(group) for group in grouping for one in group}
+        self._adopted: set[int] = set()  # ids; the groups keep the parameters alive
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a reduction was started and not waited for yet."""
+        return any(group.in_flight for group in self.groups)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a backward pass has put something in that no step has used yet."""
+        return any(group.pending for group in self.groups)
+
+    def adopt(self, param_groups: Iterable[dict[str, Any]]) -> None:
+        """Take care of the parameters that are new, or require a gradient only now."""
+        new: list[Parameters] = []
+        for group in param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in self._adopted:
+                    partners = self._partners.get(id(parameter), [parameter])
+                    partners = [one for one in partners if one.requires_grad]
+                    self._adopted.update(map(id, partners))
+                    new.append(partners)
+        if new:
+            self._make_groups(new)
+
+    def synchronize(self) -> None:
+        """Start the reductions that no backward pass has started, and wait for all."""
+        for group in self.groups:
+            if not group.in_flight:
+                group.start()
+        failure = None
+        for group in self.groups:
+            try:
+                group.finish()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def clear(self) -> None:
+        """Zero the gradients that live in shared memory, and keep them there."""
+        for group in self.groups:
+            for gradient in group.gradients:
+                gradient.clear()
+
+    def _make_groups(self, new: Sequence[Parameters]) -> None:
+        missing = []
+        for parameters in new:
+            group = existing_group(parameters, self.passes, self.settings)
+            if group is None:
+                missing.append(parameters)
+            else:
+                self.groups.append(group)
+        everything = [parameter for parameters in missing for parameter in parameters]
+        # A gradient that travels in another type is copied anyhow.
+        compressed = self.settings.compression is not Compression.none
+        places = iter([None] * len(everything) if compressed else make_bucket(everything))
+        rank_in_order = sum(len(group.gradients) for group in self.groups)
+        for parameters in missing:
+            gradients = []
+            for parameter in parameters:
+                name = self._names.get(parameter) or f"unnamed.{rank_in_order}"
+                gradients.append(Gradient(parameter, name, -rank_in_order, next(places)))
+                rank_in_order += 1
+            name = f"gradient.{gradients[0].name}"
+            if len(gradients) > 1:
+                name += f".and.{len(gradients) - 1}.more"
+            name = unique_name(name, self.settings.process_set)
+            self.groups.append(GradientGroup(name, gradients, self.passes, self.settings))

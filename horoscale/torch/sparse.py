@@ -1,0 +1,57 @@
+"""Allreduce of sparse tensors: their indices and values are gathered, not added up densely."""
+
+from __future__ import annotations
+
+import torch
+
+from horoscale._core import ReduceOp
+from horoscale.common import Average
+from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch import collectives
+from horoscale.torch.collectives import Call, Tensors
+from horoscale.torch.handles import Handle
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle:
+    """Start an allreduce of a sparse COO tensor and return at once.
+
+    Every rank contributes its own indices, as many as it has; they may repeat. Not differentiable.
+
+    Args:
+        tensor: of layout torch.sparse_coo, and of one shape, dtype and number of sparse dimensions
+            on all ranks.
+        name: tells this operation from others that are pending; None: matched by order.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+        priority: higher is more urgent.
+
+    Returns:
+        A handle for poll() and synchronize(), which gives a new sparse tensor, not coalesced.
+
+    Raises:
+        ValueError: the tensor is not sparse COO, or another argument is wrong.
+    """
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
+        raise ValueError("sparse_allreduce_async() takes a tensor in torch.sparse_coo layout")
+    reduce_op = resolve_op(op, allowed=REDUCESCATTER_OPS)
+    tensor = tensor.detach()
+    by_element = tensor._indices().t()  # gathered along the first dimension: one row per element
+
+    def assemble(gathered: Tensors) -> torch.Tensor:
+        indices, values = gathered
+        if reduce_op is ReduceOp.AVERAGE:
+            members = len(members_of(process_set))
+            whole = not (values.is_floating_point() or values.is_complex())
+            values = values.div(members, rounding_mode="trunc" if whole else None)
+        # Checked: indices of a rank whose tensor has another shape may lie outside of this one.
+        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=True)
+
+    call = Call(name, process_set, priority=priority)
+    return collectives.allgather([by_element, tensor._values()], call).then(assemble)

@@ -1,0 +1,173 @@
+"""Batch normalisation over the batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from horoscale import common
+from horoscale.common import Sum
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch.ops import allreduce_
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation whose mean and variance in training are those of all ranks' batches.
+
+    For inputs of shape (batch, channels, ...), with batches that may differ between the ranks and
+    may be empty. In evaluation it is torch.nn.BatchNorm1d, 2d or 3d.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """Normalise `num_features` channels; the options are those of torch.nn.BatchNorm1d.
+
+        Args:
+            num_features: the number of channels.
+            eps: added to the variance.
+            momentum: weight of a new batch in the running statistics; None: their plain average.
+            affine: learn a scale and a shift for each channel.
+            track_running_stats: keep running statistics for evaluation.
+            process_set: the ranks whose batches are normalised together.
+        """
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        # A copy or a saved model refers to the global set of its own job.
+        self._process_set = None if process_set is global_process_set else process_set
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks whose batches are normalised together."""
+        return self._process_set or global_process_set
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2 or input.shape[1] != self.num_features:
+            raise ValueError(
+                f"SyncBatchNorm takes (batch, {self.num_features}, ...), not {tuple(input.shape)}"
+            )
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise a batch. In training every rank of the process set has to call it.
+
+        Raises ValueError for another number of channels, or a single value for each channel over
+        all ranks; HorovodInternalError if a rank failed.
+        """
+        self._check_input_dim(input)
+        if not self.training or common.size(self.process_set) == 1:
+            return super().forward(input)
+        mean, variance, count = _moments(input, self.process_set)
+        if self.track_running_stats:
+            self._track(mean, variance, count)
+        inverse_deviation = torch.rsqrt(variance + self.eps)
+        result: torch.Tensor = _Normalize.apply(  # type: ignore[no-untyped-call]
+            input, self.weight, self.bias, mean, inverse_deviation, count, self.process_set
+        )
+        return result
+
+    @torch.no_grad()
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
+        assert self.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        self.num_batches_tracked += 1
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 1.0 / float(self.num_batches_tracked)
+        unbiased = variance * (count / (count - 1))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+
+
+def _moments(
+    input: torch.Tensor, process_set: ProcessSet
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Return each channel's mean and variance over all ranks, and how many values it has."""
+    channels = input.shape[1]
+    own_count = input.numel() // channels
+    sums = torch.zeros(2 * channels + 1, dtype=torch.float64)
+    if own_count:
+        values = input.detach().to(_work_dtype(input))
+        variance, mean = torch.var_mean(values, _all_but_channels(input), correction=0)
+        mean = mean.double()
+        # float64: the difference of the squares below loses nothing that float32 has.
+        sums[:channels] = mean * own_count
+        sums[channels:-1] = (variance.double() + mean.square()) * own_count
+        sums[-1] = own_count
+    # Not an allgather: an allreduce also works when another rank has joined.
+    allreduce_(sums, op=Sum, process_set=process_set)
+    count = sums[-1].item()
+    if count <= 1:
+        raise ValueError("SyncBatchNorm needs more than one value for each channel in training")
+    mean = sums[:channels] / count
+    variance = (sums[channels:-1] / count - mean.square()).clamp_min(0.0)
+    return mean, variance, count
+
+
+class _Normalize(torch.autograd.Function):
+    """(input - mean) * inverse_deviation * weight + bias; the statistics depend on input too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        mean: torch.Tensor,
+        inverse_deviation: torch.Tensor,
+        count: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(input, weight, mean, inverse_deviation)
+        ctx.count, ctx.process_set = count, process_set
+        result = _standardised(input, mean, inverse_deviation)
+        if weight is not None and bias is not None:
+            result = result.mul_(_by_channel(weight, input)).add_(_by_channel(bias, input))
+        return result.to(input.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, output_gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        input, weight, mean, inverse_deviation = ctx.saved_tensors
+        standardised = _standardised(input, mean, inverse_deviation)
+        output_gradient = output_gradient.to(standardised.dtype)
+        over = _all_but_channels(input)
+        bias_gradient = output_gradient.sum(over)
+        weight_gradient = (output_gradient * standardised).sum(over)
+        # Always, whether or not this rank's input needs its gradient: others may.
+        sums = torch.stack([bias_gradient, weight_gradient]).double()
+        shift, slope = allreduce_(sums, op=Sum, process_set=ctx.process_set) / ctx.count
+        gradient = output_gradient - _by_channel(shift, input)
+        gradient -= standardised * _by_channel(slope, input)
+        scale = inverse_deviation if weight is None else inverse_deviation * weight
+        gradient *= _by_channel(scale, input)
+        if weight is None:
+            return gradient.to(input.dtype), *[None] * 6
+        of_parameters = weight_gradient.to(weight.dtype), bias_gradient.to(weight.dtype)
+        return gradient.to(input.dtype), *of_parameters, *[None] * 4
+
+
+def _work_dtype(input: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(input.dtype, torch.float32)
+
+
+def _all_but_channels(input: torch.Tensor) -> list[int]:
+    return [0, *range(2, input.dim())]
+
+
+def _by_channel(values: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    return values.to(_work_dtype(input)).view(1, -1, *[1] * (input.dim() - 2))
+
+
+def _standardised(
+    input: torch.Tensor, mean: torch.Tensor, inverse_deviation: torch.Tensor
+) -> torch.Tensor:
+    centred = input.to(_work_dtype(input)) - _by_channel(mean, input)
+    return centred.mul_(_by_channel(inverse_deviation, input))

@@ -1,0 +1,82 @@
+"""Tensors as the runtime sees them: an address, an element type, a shape."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+from horoscale._core import DataType, OwnedBuffer, TensorArg
+
+_DATA_TYPES: dict[torch.dtype, DataType] = {
+    torch.uint8: DataType.UINT8,
+    torch.int8: DataType.INT8,
+    torch.int16: DataType.INT16,
+    torch.int32: DataType.INT32,
+    torch.int64: DataType.INT64,
+    torch.float16: DataType.FLOAT16,
+    torch.bfloat16: DataType.BFLOAT16,
+    torch.float32: DataType.FLOAT32,
+    torch.float64: DataType.FLOAT64,
+    torch.bool: DataType.BOOL,
+    torch.complex64: DataType.COMPLEX64,
+    torch.complex128: DataType.COMPLEX128,
+}
+if hasattr(torch, "uint16"):  # from PyTorch 2.3 on
+    _DATA_TYPES[torch.uint16] = DataType.UINT16
+
+
+def data_type(dtype: torch.dtype) -> DataType:
+    """Return the runtime's name of an element type; raise ValueError if it has none."""
+    try:
+        return _DATA_TYPES[dtype]
+    except KeyError:
+        known = ", ".join(str(d).removeprefix("torch.") for d in _DATA_TYPES)
+        raise ValueError(f"horoscale can't move tensors of {dtype}; it can: {known}") from None
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor in plain contiguous memory: the tensor's own where it can be.
+
+    Raises ValueError for what has no such memory, NotImplementedError for devices without a
+    backend.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise ValueError(
+            f"a tensor of layout {tensor.layout} can't be sent as it is: "
+            "see sparse_allreduce_async()"
+        )
+    if isinstance(tensor, UninitializedTensorMixin):
+        raise ValueError("a lazy parameter has no values yet: run one forward pass first")
+    if tensor.device.type != "cpu":
+        raise NotImplementedError(
+            f"the tensor is on {tensor.device}, and this version of horoscale has no backend for "
+            f"{tensor.device.type} tensors (CUDA will need nccl): move it to the CPU first"
+        )
+    # Conjugate and negated views are flags on somebody else's memory.
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def argument(source: torch.Tensor, target: torch.Tensor | None) -> TensorArg:
+    """Describe an operation's input and its output; None: allocated by the library."""
+    out = 0 if target is None else target.data_ptr()
+    return TensorArg(source.data_ptr(), out, data_type(source.dtype), tuple(source.shape))
+
+
+def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return memory of the library as a tensor, which keeps it alive. No copy."""
+    if buffer.nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(buffer.buffer, dtype=dtype).view(shape)
+
+
+def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """Complete an operation in place: `result` was computed in the memory that in_memory() gave."""
+    with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+        if result.data_ptr() != tensor.data_ptr() or result.stride() != tensor.stride():
+            tensor.copy_(result)
+        elif not tensor.is_inference():
+            # Autograd has to know that values it may have saved are gone.
+            torch.autograd.graph.increment_version(tensor)
+    return tensor
