@@ -1,0 +1,42 @@
+// Any bytes given to the store's decoders are refused or mean something that encodes to the same.
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "rendezvous/store_protocol.h"
+
+using namespace horoscale;
+
+namespace {
+
+void CheckRequest(std::span<const std::byte> body) {
+  const Result<StoreRequest> request = DecodeStoreRequest(body);
+  if (!request.ok()) return;
+  const std::vector<std::byte> frame = request->verb == StoreVerb::kSet
+                                           ? EncodeSet(request->key, request->value)
+                                           : EncodeGet(request->key, request->wait_ms);
+  if (!std::ranges::equal(std::span(frame).subspan(kStoreHeaderBytes), body)) abort();
+  const Result<size_t> bytes = DecodeStoreHeader(std::span(frame).first<kStoreHeaderBytes>());
+  if (!bytes.ok() || *bytes != body.size()) abort();
+}
+
+void CheckReply(std::span<const std::byte> body) {
+  const Result<StoreReply> reply = DecodeStoreReply(body);
+  if (!reply.ok()) return;
+  const std::vector<std::byte> frame = EncodeReply(reply->code, reply->payload);
+  if (!std::ranges::equal(std::span(frame).subspan(kStoreHeaderBytes), body)) abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
+  CheckRequest(bytes);
+  CheckReply(bytes);
+  if (size >= kStoreHeaderBytes) {
+    const Result<size_t> body = DecodeStoreHeader(bytes.first<kStoreHeaderBytes>());
+    if (body.ok() && *body > kStoreMaxBodyBytes) abort();
+  }
+  return 0;
+}
