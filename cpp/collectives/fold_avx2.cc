@@ -20,10 +20,7 @@ namespace horoscale {
 namespace avx2 {
 namespace {
 
-void WidenFloat16(std::byte* dst, const std::byte* src, int64_t count);
-void NarrowFloat16(std::byte* dst, const std::byte* src, int64_t count);
-
-#include "collectives/fold_float16_f16c.inc"
+#define HS_FOLD_F16C
 #include "collectives/fold_loops.inc"
 
 constexpr FoldKernels kKernels = MakeKernels("avx2");

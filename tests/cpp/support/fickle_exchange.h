@@ -1,0 +1,132 @@
+// An Exchange in one thread that is as awkward as the contract allows: calls say "not yet" at random,
+// fresh banks hold garbage, a reader sees garbage outside its extent and after its release. It checks
+// the rules of exchange.h on every call.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "transport/exchange.h"
+
+namespace horoscale::testing {
+
+class FickleExchange;
+
+struct FickleOptions {
+  uint32_t members = 2;
+  size_t chunk_bytes = 4096;
+  uint32_t banks = 4;
+  uint64_t seed = 1;
+  double refusals = 0.3;  // how often a call that could succeed doesn't
+};
+
+// The members of one set.
+class FickleHub {
+ public:
+  explicit FickleHub(const FickleOptions& options);
+
+  Exchange& member(uint32_t index);
+  uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
+
+ private:
+  friend class FickleExchange;
+  bool Refuses() { return std::uniform_real_distribution<>(0, 1)(random_) < options_.refusals; }
+
+  const FickleOptions options_;
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<FickleExchange>> members_;
+};
+
+class FickleExchange : public Exchange {
+ public:
+  FickleExchange(FickleHub& hub, uint32_t self)
+      : hub_(hub), self_(self), banks_(hub.options_.banks), views_(hub.options_.members) {
+    for (auto& views : views_) views.resize(banks());
+  }
+
+  uint32_t size() const override { return hub_.options_.members; }
+  uint32_t self() const override { return self_; }
+  size_t chunk_bytes() const override { return hub_.options_.chunk_bytes; }
+  uint32_t banks() const override { return hub_.options_.banks; }
+
+  std::byte* Reserve(uint64_t round) override {
+    EXPECT_GE(round, next_to_publish_);
+    for (const auto& member : hub_.members_) {
+      if (round >= member->released_ + banks()) return nullptr;
+    }
+    if (hub_.Refuses()) return nullptr;
+    std::vector<std::byte>& bank = banks_[round % banks()];
+    if (reserved_ != round) bank.assign(chunk_bytes(), std::byte{0xa5});
+    reserved_ = round;
+    return bank.data();
+  }
+
+  void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) override {
+    ASSERT_EQ(reserved_, round);
+    ASSERT_LE(bytes, chunk_bytes());
+    ASSERT_TRUE(extents.empty() || extents.size() == size());
+    reserved_.reset();
+    next_to_publish_ = round + 1;
+    for (uint32_t reader = 0; reader < size(); ++reader) {
+      const Extent extent = extents.empty() ? Extent{0, bytes} : extents[reader];
+      ASSERT_LE(extent.offset + extent.bytes, chunk_bytes());
+      View& view = views_[reader][round % banks()];
+      view.round = round;
+      view.chunk.assign(chunk_bytes(), std::byte{0xee});
+      std::copy_n(banks_[round % banks()].begin() + static_cast<ptrdiff_t>(extent.offset),
+                  extent.bytes, view.chunk.begin() + static_cast<ptrdiff_t>(extent.offset));
+    }
+  }
+
+  const std::byte* Peek(uint64_t round, uint32_t member) override {
+    EXPECT_NE(member, self_);
+    EXPECT_GE(round, released_) << "a chunk was read after its release";
+    const View& view = hub_.members_[member]->views_[self_][round % banks()];
+    return view.round == round && !hub_.Refuses() ? view.chunk.data() : nullptr;
+  }
+
+  void Release(uint64_t round) override {
+    EXPECT_GE(round, released_);
+    released_ = round + 1;
+    for (const auto& member : hub_.members_) {
+      for (View& view : member->views_[self_]) {
+        if (view.round < released_) std::fill(view.chunk.begin(), view.chunk.end(), std::byte{0xdd});
+      }
+    }
+  }
+
+  uint64_t released() const { return released_; }
+
+ private:
+  struct View {
+    std::optional<uint64_t> round;
+    std::vector<std::byte> chunk;
+  };
+
+  FickleHub& hub_;
+  const uint32_t self_;
+  std::vector<std::vector<std::byte>> banks_;
+  std::vector<std::vector<View>> views_;  // of this member's chunks, by reader and bank
+  std::optional<uint64_t> reserved_;
+  uint64_t next_to_publish_ = 0;
+  uint64_t released_ = 0;  // rounds below it
+};
+
+inline FickleHub::FickleHub(const FickleOptions& options)
+    : options_(options), random_(options.seed) {
+  for (uint32_t m = 0; m < options.members; ++m) {
+    members_.push_back(std::make_unique<FickleExchange>(*this, m));
+  }
+}
+
+inline Exchange& FickleHub::member(uint32_t index) { return *members_[index]; }
+
+}  // namespace horoscale::testing
