@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from horoscale.runner.hosts import Place
 
 # What describes a rank of the job that the launcher itself may be part of.
-_NOT_INHERITED = ("SECRET", "SECRET_FILE", "RENDEZVOUS", "TASK_FD", "RESULT_FD")
+_NOT_INHERITED = ("SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD")
 
 
 def job_environment(
@@ -22,6 +22,7 @@ def job_environment(
     environment.setdefault("PYTHONUNBUFFERED", "1")
     environment.update({f"HOROSCALE_{name}": value for name, value in variables.items()})
     environment["HOROSCALE_RENDEZVOUS"] = rendezvous
+    environment["HOROSCALE_RENDEZVOUS_SERVED"] = "1"
     environment["HOROSCALE_RENDEZVOUS_SERVED"] = "1"  # by the launcher, not by rank 0
     environment["HOROSCALE_SECRET"] = secret
     return environment

@@ -76,7 +76,7 @@ class Job:
             self._open_outputs()
         except OSError as error:
             self.report = f"{LAUNCHER}: can't write the ranks' output: {error}\n".encode()
-            return CANNOT_START
+            return self._end(CANNOT_START)
         processes.become_subreaper()
         self._watch_signals()
         self._start()
@@ -90,11 +90,7 @@ class Job:
         processes.kill_descendants(seconds=10.0)
         for output in self._outputs.values():
             output.finish()
-        status = self._conclude()
-        if self._spec.task is None:  # otherwise it becomes the message of an exception
-            self._console.put("stderr", self.report)
-        self._drain_console()
-        return status
+        return self._end(self._conclude())
 
     # ------------------------------------------------------------------ starting
 
@@ -261,6 +257,12 @@ class Job:
                 return
             for selected, _ in self._selector.select(remaining):
                 selected.data()
+
+    def _end(self, status: int) -> int:
+        if self._spec.task is None:  # otherwise it becomes the message of an exception
+            self._console.put("stderr", self.report)
+        self._drain_console()
+        return status
 
     def _conclude(self) -> int:
         if self._interrupted is not None:

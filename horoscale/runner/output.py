@@ -13,44 +13,49 @@ from typing import BinaryIO
 _MAX_LINE_BYTES = 16 << 20  # a longer line is printed in pieces
 _WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
 _FULL_BYTES = 4 << 20
+_TAIL_BYTES = 16 << 10  # of what was printed, this much may appear in the report …
+_REPORTED_BYTES = 1 << 10  # … and this much of one line
 
-# A line ends with a newline, or with the carriage return of a progress bar. A return at the very
-# end of the data is left for the next piece: its newline may be under way.
-_LINE_END = re.compile(rb"\n|\r\n|\r(?=[^\n])")
+# A line ends with a newline, or with the carriage return of a progress bar.
+_LINE_END_INSIDE = re.compile(rb"(?:\n|\r(?!\n))(?!\Z)")
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into whole lines."""
+    """Cuts a stream of bytes where a line ends."""
 
     def __init__(self) -> None:
         self._partial: list[bytes] = []
         self._partial_bytes = 0
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete with `data`, with their ends."""
-        if self._partial and self._partial[-1].endswith(b"\r"):
-            data = self._partial.pop() + data
-            self._partial_bytes = sum(map(len, self._partial))
-        lines = []
-        start = 0
-        for match in _LINE_END.finditer(data):
-            lines.append(b"".join([*self._partial, data[start : match.end()]]))
-            self._partial.clear()
-            self._partial_bytes = 0
-            start = match.end()
-        if start < len(data):
-            self._partial.append(data[start:])
-            self._partial_bytes += len(data) - start
+    def feed(self, data: bytes) -> bytes:
+        """The lines that are complete with `data`, in one piece that ends with a line's end."""
+        complete = b""
+        if self._partial and self._partial[-1].endswith(b"\r") and not data.startswith(b"\n"):
+            complete = self.finish()
+        # A carriage return at the very end has to wait: its newline may be under way.
+        end = 1 + max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1))
+        if end > 0:
+            complete += self.finish() + data[:end]
+        if end < len(data):
+            self._partial.append(data[end:])
+            self._partial_bytes += len(data) - end
         if self._partial_bytes > _MAX_LINE_BYTES:
-            lines.extend(self.finish())
-        return lines
+            complete += self.finish() + b"\n"
+        return complete
 
-    def finish(self) -> list[bytes]:
-        """The last line, if it has no end."""
-        lines = [b"".join(self._partial)] if self._partial else []
+    def finish(self) -> bytes:
+        """What has no end so far."""
+        rest = b"".join(self._partial)
         self._partial.clear()
         self._partial_bytes = 0
-        return lines
+        return rest
+
+
+def prefixed(lines: bytes, prefix: bytes) -> bytes:
+    """Puts the prefix before each of some whole lines."""
+    if b"\r" in lines:
+        return prefix + _LINE_END_INSIDE.sub(lambda end: end[0] + prefix, lines)
+    return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + lines[-1:]
 
 
 class Console:
@@ -147,17 +152,18 @@ class RankOutput:
 
     def finish(self) -> None:
         """No more will come: prints a last line that has no end, and closes the file."""
-        self._print([line + b"\n" for line in self._splitter.finish()])
+        if rest := self._splitter.finish():
+            self._print(rest + b"\n")
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _print(self, lines: list[bytes]) -> None:
+    def _print(self, lines: bytes) -> None:
         if not lines:
             return
         prefix = time.ctime().encode() + self._prefix if self._timestamp else self._prefix
-        self._console.put(self._stream, b"".join(prefix + line for line in lines))
-        self.last_lines.extend(line[:4096] for line in lines)
+        self._console.put(self._stream, prefixed(lines, prefix))
+        self.last_lines.extend(line[:_REPORTED_BYTES] for line in lines[-_TAIL_BYTES:].splitlines())
 
 
 def open_rank_files(directory: Path, rank: int, size: int) -> dict[str, BinaryIO]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from types import TracebackType
 
 _LOOPBACK = "127.0.0.1"
@@ -22,8 +21,8 @@ class Rendezvous:
 
             self._server = StoreServer(_LOOPBACK, 0, self.secret)
             self.address = f"{_LOOPBACK}:{self._server.port}"
-        except Exception as error:
-            print(f"horoscalerun: no rendezvous: {error}", file=sys.stderr)
+        except Exception:
+            self._server = None
 
     def __enter__(self) -> Rendezvous:
         return self

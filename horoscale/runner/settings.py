@@ -56,7 +56,7 @@ def _megabytes(text: str) -> str:
 
 _COUNT = _number(0, whole=True)
 _SECONDS = _number(0, whole=False)
-_LEVELS = _choice("trace", "debug", "info", "warning", "error", "fatal")
+_LEVELS = _choice("trace", "debug", "info", "warning", "error", "fatal", "off")
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class Setting:
     metavar: str | None = None
     on: str = "1"  # the variable's values for a switch
     off: str | None = "0"  # None: the variable isn't set
+    missing: str | None = None  # what has to come before this has an effect
 
     @property
     def name(self) -> str:
@@ -114,13 +115,13 @@ SETTINGS = (
     Setting(
         ("--hierarchical-allreduce",),
         "HIERARCHICAL_ALLREDUCE",
-        "reduce inside the hosts first",
+        "reduce inside the hosts first; one host always does",
         config=("params", "hierarchical_allreduce"),
     ),
     Setting(
         ("--hierarchical-allgather",),
         "HIERARCHICAL_ALLGATHER",
-        "gather inside the hosts first",
+        "gather inside the hosts first; one host always does",
         config=("params", "hierarchical_allgather"),
     ),
     Setting(
@@ -128,6 +129,7 @@ SETTINGS = (
         "AUTOTUNE",
         "tune the settings while the job runs",
         config=("autotune", "enabled"),
+        missing="autotuning",
     ),
     Setting(
         ("--autotune-log-file",),
@@ -136,6 +138,7 @@ SETTINGS = (
         _text,
         ("autotune", "log_file"),
         "FILE",
+        missing="autotuning",
     ),
     Setting(
         ("--timeline-filename",),
@@ -178,7 +181,7 @@ SETTINGS = (
     Setting(
         ("--log-level",),
         "LOG_LEVEL",
-        "trace, debug, info, warning, error or fatal",
+        "trace, debug, info, warning, error, fatal or off",
         _LEVELS,
         ("logging", "level"),
         "LEVEL",
@@ -196,6 +199,7 @@ SETTINGS = (
         _number(1, whole=True),
         ("library_options", "num_nccl_streams"),
         "N",
+        missing="the NCCL backend",
     ),
     Setting(
         ("--thread-affinity",),
@@ -204,6 +208,7 @@ SETTINGS = (
         _text,
         ("library_options", "thread_affinity"),
         "CORES",
+        missing="pinning of the progress thread",
     ),
     Setting(
         ("--network-interface", "--network-interfaces"),
@@ -212,6 +217,7 @@ SETTINGS = (
         _text,
         ("params", "network_interface"),
         "NAMES",
+        missing="ranks on several hosts",
     ),
     Setting(
         ("--start-timeout",),
@@ -256,6 +262,8 @@ def variables(arguments: argparse.Namespace, config: Mapping[str, Any]) -> dict[
             source = f"{section}.{key}"
         if given is None:
             continue
+        if setting.missing is not None and given is not False:
+            raise SettingsError(f"{source} needs what is not available yet: {setting.missing}")
         value = _variable_value(setting, source, given)
         if value is not None:
             values[setting.variable] = value

@@ -1,0 +1,167 @@
+"""However a job is ended, nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from launcher_process import Launcher
+
+# A rank with a child, as a data loader is, and one in a session of its own whose parent has exited.
+RANK_WITH_CHILDREN = """
+import os, signal, subprocess, sys
+def report():
+    print(os.getpid(), flush=True)
+def wait():
+    while True: signal.pause()
+if STUBBORN:
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+if os.fork() == 0:
+    report()
+    wait()
+middle = os.fork()
+if middle == 0:
+    os.setsid()
+    if os.fork() == 0:
+        report()
+        wait()
+    os._exit(0)
+os.waitpid(middle, 0)
+report()
+wait()
+"""
+PROCESSES_PER_RANK = 3
+
+
+def rank_with_children(*, stubborn: bool = False) -> list[str]:
+    return [sys.executable, "-c", f"STUBBORN = {stubborn}\n{RANK_WITH_CHILDREN}"]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("victim", ["launcher", "supervisor"])
+def test_nothing_survives_a_kill_of(victim: str, stubborn: bool) -> None:
+    command = rank_with_children(stubborn=stubborn)
+    with Launcher("-np", 2, "--grace-seconds", 1, *command) as job:
+        job.read_pids(2 * PROCESSES_PER_RANK)
+        os.kill(job.process.pid if victim == "launcher" else job.supervisor(), signal.SIGKILL)
+        status, _, err = job.finish()
+        job.assert_nothing_left()
+    if victim == "supervisor":
+        assert status == 1
+        assert b"the supervisor on" in err
+        assert b"ended by SIGKILL" in err
+
+
+def test_nothing_survives_a_kill_of_a_rank() -> None:
+    with Launcher("-np", 2, "--grace-seconds", 1, "sh", "-c", 'echo $$; exec "$@"', "sh",
+                  *rank_with_children()) as job:  # fmt: skip
+        ranks = [
+            int(line.rsplit(b":", 1)[1])
+            for line in job.read_lines(2 * (PROCESSES_PER_RANK + 1))
+            if line.startswith(b"[1]")
+        ]
+        os.kill(max(ranks, key=ranks.count), signal.SIGKILL)  # the shell became the rank
+        status, _, err = job.finish()
+        assert status == 128 + 9
+        assert b"rank 1 on" in err
+        job.assert_nothing_left()
+
+
+def test_ctrl_c_reaches_the_ranks_and_lets_them_end() -> None:
+    program = (
+        "import signal\n"
+        "try:\n"
+        "    print('ready', flush=True); signal.pause()\n"
+        "except KeyboardInterrupt:\n"
+        "    print('saved', flush=True)\n"
+    )
+    with Launcher("-np", 2, sys.executable, "-c", program) as job:
+        job.read_lines(2)
+        job.process.send_signal(signal.SIGINT)
+        status, out, err = job.finish()
+        assert status == 128 + signal.SIGINT
+        assert sorted(out.splitlines()) == [b"[0]<stdout>:saved", b"[1]<stdout>:saved"]
+        assert err.splitlines()[-1] == b"horoscalerun: ended by SIGINT"
+        job.assert_nothing_left()
+
+
+def test_ctrl_c_kills_after_the_grace() -> None:
+    with Launcher("-np", 2, "--grace-seconds", 0.5, *rank_with_children(stubborn=True)) as job:
+        job.read_pids(2 * PROCESSES_PER_RANK)
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish()[0] == 128 + signal.SIGINT
+        job.assert_nothing_left()
+
+
+def test_a_second_ctrl_c_kills_at_once() -> None:
+    with Launcher("-np", 2, "--grace-seconds", 1000, *rank_with_children(stubborn=True)) as job:
+        job.read_pids(2 * PROCESSES_PER_RANK)
+        job.process.send_signal(signal.SIGINT)
+        assert job.process.stderr is not None
+        assert b"again to kill them" in job.process.stderr.readline()
+        job.process.send_signal(signal.SIGINT)
+        status, _, err = job.finish()
+        assert status == 128 + signal.SIGINT
+        assert b"SIGINT again: killing the ranks" in err
+        job.assert_nothing_left()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_preemption_is_forwarded_to_the_rank_first_and_to_its_children_after_it(
+    signum: signal.Signals,
+) -> None:
+    # The rank needs its data loader to finish the checkpoint.
+    program = (
+        "import os, signal, sys\n"
+        "def wait_for(signum, message):\n"
+        "    signal.signal(signum, lambda *_: None)\n"
+        "    print('ready', flush=True); signal.pause(); print(message, flush=True)\n"
+        "reader, writer = os.pipe()\n"
+        "loader = os.fork()\n"
+        "if loader == 0:\n"
+        "    os.close(writer)\n"
+        "    wait_for(signal.SIGTERM, 'loader after rank: %r' % os.read(reader, 1))\n"
+        "    sys.exit(0)\n"
+        f"wait_for({signum.value}, 'checkpoint')\n"
+        "os.write(writer, b'x')\n"
+    )
+    program = program.replace(
+        "    wait_for(signal.SIGTERM, 'loader after rank: %r' % os.read(reader, 1))\n",
+        "    signal.signal(signal.SIGTERM, lambda *_: told.append(1))\n"
+        "    told = []\n"
+        "    print('ready', flush=True)\n"
+        "    order = (os.read(reader, 1), list(told))\n"
+        "    while not told: signal.pause()\n"
+        "    print('loader', *order, flush=True)\n",
+    )
+    with Launcher("-np", 1, sys.executable, "-c", program) as job:
+        job.read_lines(2)
+        job.process.send_signal(signum)
+        status, out, _ = job.finish()
+        assert status == 128 + signum
+        assert out.splitlines() == [b"[0]<stdout>:checkpoint", b"[0]<stdout>:loader b'x' []"]
+        job.assert_nothing_left()
+
+
+def test_sigterm_kills_after_the_grace() -> None:
+    with Launcher("-np", 2, "--grace-seconds", 0.5, *rank_with_children(stubborn=True)) as job:
+        job.read_pids(2 * PROCESSES_PER_RANK)
+        began = time.monotonic()
+        job.process.terminate()
+        assert job.finish()[0] == 128 + signal.SIGTERM
+        assert time.monotonic() - began >= 0.5
+        job.assert_nothing_left()
+
+
+def test_a_stop_while_ranks_start_leaves_nothing() -> None:
+    for _ in range(5):
+        with Launcher("-np", 8, "--verbose", *rank_with_children()) as job:
+            assert job.process.stderr is not None
+            job.process.stderr.readline()  # the order to start is under way
+            job.process.terminate()
+            assert job.finish()[0] == 128 + signal.SIGTERM
+            job.assert_nothing_left()
