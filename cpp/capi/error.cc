@@ -1,4 +1,4 @@
-#include "capi/error.h"
+#include "error.h"
 
 #include <vector>
 

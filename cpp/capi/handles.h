@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "capi/error.h"
+#include "error.h"
 #include "horoscale/horoscale.h"
 #include "runtime/job.h"
 #include "runtime/operation.h"

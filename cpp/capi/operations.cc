@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "capi/handles.h"
+#include "handles.h"
 #include "collectives/fold.h"
 
 namespace horoscale {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "capi/handles.h"
+#include "handles.h"
 
 namespace horoscale {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <memory>
 
-#include "capi/error.h"
+#include "error.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
 
