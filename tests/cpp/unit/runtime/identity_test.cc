@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"NoSuchSecretFile",
               {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "h:5"}, {"SECRET_FILE", "/nowhere/x"}},
               "/nowhere/x"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 TEST_P(WrongIdentity, IsAnErrorThatSaysWhatToDo) {
   const auto identity = ReadIdentity({}, Fake(GetParam().variables));

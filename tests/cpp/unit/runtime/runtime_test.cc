@@ -24,7 +24,7 @@ float SumOfRanks(int size) { return static_cast<float>(size * (size - 1) / 2); }
 class RuntimeTest : public ::testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Sizes, RuntimeTest, ::testing::Values(1, 2, 3, 5),
-                         [](const auto& info) { return "n" + std::to_string(info.param); });
+                         [](const auto& test) { return "n" + std::to_string(test.param); });
 
 TEST_P(RuntimeTest, BlockingCallsGiveTheSumOnEveryRank) {
   Ranks ranks(GetParam());
@@ -240,7 +240,9 @@ TEST(ProcessSets, OneThatDoesNotCallDelaysNoOther) {
     ASSERT_TRUE(Call(runtime, AddSet({0, 1})).ok());
     std::vector<float> stalled(10, 1.0f);
     const auto waiting = Allreduce(stalled, "stalled", 1);
-    if (rank == 0) ASSERT_TRUE(runtime.Enqueue(waiting, false).ok());
+    if (rank == 0) {
+      ASSERT_TRUE(runtime.Enqueue(waiting, false).ok());
+    }
     for (int step = 0; step < 20; ++step) {  // rank 1 has not called yet
       std::vector<float> data(1000, 1.0f);
       ASSERT_TRUE(Call(runtime, Allreduce(data, "global")).ok());

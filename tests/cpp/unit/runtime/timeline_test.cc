@@ -30,20 +30,20 @@ class TimelineTest : public ::testing::Test {
   char directory_[32] = "/tmp/horoscale_XXXXXX";
 };
 
-Operation DoneOperation(const std::string& name) {
-  Operation operation;
-  operation.request.name = name;
-  operation.request.signature.tensors = {{DataType::kFloat32, {8}}};
-  operation.enqueued_at = 1.0;
-  operation.planned_at = 1.5;
-  operation.started_at = 1.75;
+OperationPtr DoneOperation(const std::string& name) {
+  auto operation = std::make_shared<Operation>();
+  operation->request.name = name;
+  operation->request.signature.tensors = {{DataType::kFloat32, {8}}};
+  operation->enqueued_at = 1.0;
+  operation->planned_at = 1.5;
+  operation->started_at = 1.75;
   return operation;
 }
 
 TEST_F(TimelineTest, HasThePhasesOfEachTensor) {
   Timeline timeline(0);
   ASSERT_TRUE(timeline.Start(Path(), false).ok());
-  timeline.OnOperationDone(DoneOperation("layer\"1\""), 2.0);
+  timeline.OnOperationDone(*DoneOperation("layer\"1\""), 2.0);
   ASSERT_TRUE(timeline.Stop().ok());
   const std::string text = ReadFile(Path());
   EXPECT_EQ(text.front(), '[');
@@ -66,7 +66,7 @@ TEST_F(TimelineTest, APathThatCannotBeOpenedIsAnError) {
   const Status status = timeline.Start(std::string(directory_) + "/no/such/file", false);
   EXPECT_EQ(status.code(), StatusCode::kSystem);
   EXPECT_FALSE(timeline.enabled());
-  timeline.OnOperationDone(DoneOperation("x"), 2.0);  // is ignored
+  timeline.OnOperationDone(*DoneOperation("x"), 2.0);  // is ignored
   EXPECT_TRUE(timeline.Stop().ok());
 }
 

@@ -7,52 +7,52 @@ namespace {
 
 std::byte memory[64];
 
-Operation Make(OpKind kind, std::vector<int64_t> shape, DataType dtype = DataType::kFloat32) {
-  Operation operation;
-  operation.request.name = "x";
-  operation.request.signature.kind = kind;
+OperationPtr Make(OpKind kind, std::vector<int64_t> shape, DataType dtype = DataType::kFloat32) {
+  auto operation = std::make_shared<Operation>();
+  operation->request.name = "x";
+  operation->request.signature.kind = kind;
   TensorMemory tensor{memory, memory, shape.empty() ? 1 : shape[0], 4};
   if (HasFreeFirstDimension(kind) && !shape.empty()) shape[0] = kFreeDimension;
-  operation.request.signature.tensors = {{dtype, std::move(shape)}};
-  operation.tensors = {tensor};
+  operation->request.signature.tensors = {{dtype, std::move(shape)}};
+  operation->tensors = {tensor};
   return operation;
 }
 
 TEST(ValidateRequest, GoodOnesPass) {
-  EXPECT_TRUE(ValidateRequest(Make(OpKind::kAllreduce, {2, 3})).ok());
-  EXPECT_TRUE(ValidateRequest(Make(OpKind::kAllreduce, {})).ok());
-  EXPECT_TRUE(ValidateRequest(Make(OpKind::kAllgather, {0, 5})).ok());
-  EXPECT_TRUE(ValidateRequest(Make(OpKind::kBroadcast, {0})).ok());
+  EXPECT_TRUE(ValidateRequest(*Make(OpKind::kAllreduce, {2, 3})).ok());
+  EXPECT_TRUE(ValidateRequest(*Make(OpKind::kAllreduce, {})).ok());
+  EXPECT_TRUE(ValidateRequest(*Make(OpKind::kAllgather, {0, 5})).ok());
+  EXPECT_TRUE(ValidateRequest(*Make(OpKind::kBroadcast, {0})).ok());
 }
 
 TEST(ValidateRequest, RowsNeedADimension) {
   for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall, OpKind::kReducescatter}) {
-    EXPECT_FALSE(ValidateRequest(Make(kind, {})).ok()) << Name(kind);
+    EXPECT_FALSE(ValidateRequest(*Make(kind, {})).ok()) << Name(kind);
   }
 }
 
 TEST(ValidateRequest, ReductionsMustBeDefined) {
-  Operation average = Make(OpKind::kAllreduce, {2}, DataType::kBool);
-  average.request.signature.reduce_op = ReduceOp::kAverage;
-  EXPECT_FALSE(ValidateRequest(average).ok());
-  Operation minimum = Make(OpKind::kReducescatter, {2});
-  minimum.request.signature.reduce_op = ReduceOp::kMin;
-  EXPECT_FALSE(ValidateRequest(minimum).ok());
+  const OperationPtr average = Make(OpKind::kAllreduce, {2}, DataType::kBool);
+  average->request.signature.reduce_op = ReduceOp::kAverage;
+  EXPECT_FALSE(ValidateRequest(*average).ok());
+  const OperationPtr minimum = Make(OpKind::kReducescatter, {2});
+  minimum->request.signature.reduce_op = ReduceOp::kMin;
+  EXPECT_FALSE(ValidateRequest(*minimum).ok());
 }
 
 TEST(ValidateRequest, MemoryAndShapesMustMakeSense) {
-  Operation no_input = Make(OpKind::kAllreduce, {2});
-  no_input.tensors[0].in = nullptr;
-  EXPECT_FALSE(ValidateRequest(no_input).ok());
-  Operation no_output = Make(OpKind::kBroadcast, {2});
-  no_output.tensors[0].out = nullptr;
-  EXPECT_FALSE(ValidateRequest(no_output).ok());
-  EXPECT_FALSE(ValidateRequest(Make(OpKind::kAllreduce, {-2})).ok());
-  EXPECT_FALSE(ValidateRequest(Make(OpKind::kAllreduce, {int64_t{1} << 62, 8})).ok());
-  EXPECT_FALSE(ValidateRequest(Make(OpKind::kAllreduce, {1}, static_cast<DataType>(99))).ok());
-  Operation none = Make(OpKind::kAllreduce, {1});
-  none.request.signature.tensors.clear();
-  EXPECT_FALSE(ValidateRequest(none).ok());
+  const OperationPtr no_input = Make(OpKind::kAllreduce, {2});
+  no_input->tensors[0].in = nullptr;
+  EXPECT_FALSE(ValidateRequest(*no_input).ok());
+  const OperationPtr no_output = Make(OpKind::kBroadcast, {2});
+  no_output->tensors[0].out = nullptr;
+  EXPECT_FALSE(ValidateRequest(*no_output).ok());
+  EXPECT_FALSE(ValidateRequest(*Make(OpKind::kAllreduce, {-2})).ok());
+  EXPECT_FALSE(ValidateRequest(*Make(OpKind::kAllreduce, {int64_t{1} << 62, 8})).ok());
+  EXPECT_FALSE(ValidateRequest(*Make(OpKind::kAllreduce, {1}, static_cast<DataType>(99))).ok());
+  const OperationPtr none = Make(OpKind::kAllreduce, {1});
+  none->request.signature.tensors.clear();
+  EXPECT_FALSE(ValidateRequest(*none).ok());
 }
 
 TEST(ValidateRequest, JoinAndRegistrationBelongToTheGlobalSet) {
@@ -64,22 +64,22 @@ TEST(ValidateRequest, JoinAndRegistrationBelongToTheGlobalSet) {
 }
 
 TEST(ValidateMembership, TheRankAndTheRootMustBeMembers) {
-  Operation broadcast = Make(OpKind::kBroadcast, {2});
-  broadcast.request.signature.root = 3;
-  EXPECT_TRUE(ValidateMembership(broadcast, {1, 3}, 1).ok());
-  EXPECT_FALSE(ValidateMembership(broadcast, {1, 3}, 2).ok());
-  EXPECT_FALSE(ValidateMembership(broadcast, {1, 2}, 1).ok());
+  const OperationPtr broadcast = Make(OpKind::kBroadcast, {2});
+  broadcast->request.signature.root = 3;
+  EXPECT_TRUE(ValidateMembership(*broadcast, {1, 3}, 1).ok());
+  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 3}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 2}, 1).ok());
 }
 
 TEST(ValidateMembership, SplitsMustFitTheSetAndTheTensor) {
-  Operation alltoall = Make(OpKind::kAlltoall, {4});
-  alltoall.splits = {1, 3};
-  EXPECT_TRUE(ValidateMembership(alltoall, {0, 1}, 0).ok());
-  EXPECT_FALSE(ValidateMembership(alltoall, {0, 1, 2}, 0).ok());
-  alltoall.splits = {2, 3};
-  EXPECT_FALSE(ValidateMembership(alltoall, {0, 1}, 0).ok());
-  alltoall.splits = {-1, 3};
-  EXPECT_FALSE(ValidateMembership(alltoall, {0, 1}, 0).ok());
+  const OperationPtr alltoall = Make(OpKind::kAlltoall, {4});
+  alltoall->splits = {1, 3};
+  EXPECT_TRUE(ValidateMembership(*alltoall, {0, 1}, 0).ok());
+  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1, 2}, 0).ok());
+  alltoall->splits = {2, 3};
+  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1}, 0).ok());
+  alltoall->splits = {-1, 3};
+  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1}, 0).ok());
 }
 
 TEST(ValidateMembership, NewSetsHaveDistinctRanksOfTheJob) {
