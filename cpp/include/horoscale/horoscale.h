@@ -23,10 +23,11 @@
 extern "C" {
 #endif
 
-#define HS_API __attribute__((visibility("default")))
-
 /* Compared with hs_abi_version() at run time by every binding. Grows with each incompatible change. */
 #define HS_ABI_VERSION 1
+
+/* Everything else in the library is hidden. */
+#pragma GCC visibility push(default)
 
 /* cffi reads the declarations from here … */
 /* [declarations] */
@@ -287,6 +288,7 @@ void hs_store_client_free(hs_store_client *client);
 
 /* … to here. */
 /* [end of declarations] */
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

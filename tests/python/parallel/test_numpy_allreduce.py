@@ -23,7 +23,11 @@ import horoscale.numpy as hvd
 
 MATRIX = [
     pytest.param(
-        dtype, op, n, id=f"allreduce-{op}-{dtype}-n{n}", marks=pytest.mark.conformance if n == 3 else ()
+        dtype,
+        op,
+        n,
+        id=f"allreduce-{op}-{dtype}-n{n}",
+        marks=pytest.mark.conformance if n == 3 else (),
     )
     for op in OPS
     for dtype in DTYPES
@@ -165,7 +169,9 @@ def test_deprecated_average(average: bool, op: str, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
 def test_scale_factors(dtype: str, name: str) -> None:
-    inputs = [np.full(5, 2 * rank + 2).astype(values(dtype, 0, 0).dtype) for rank in range(hvd.size())]
+    inputs = [
+        np.full(5, 2 * rank + 2).astype(values(dtype, 0, 0).dtype) for rank in range(hvd.size())
+    ]
     result = hvd.allreduce(
         inputs[hvd.rank()], op=hvd.Sum, name=name, prescale_factor=0.5, postscale_factor=3.0
     )

@@ -67,7 +67,9 @@ def test_allgather_group(name: str) -> None:
             values("complex64", (2, 2), rank),
         ]
 
-    expected = [np.concatenate(parts) for parts in zip(*map(inputs, range(hvd.size())), strict=True)]
+    expected = [
+        np.concatenate(parts) for parts in zip(*map(inputs, range(hvd.size())), strict=True)
+    ]
     handle = hvd.grouped_allgather_async(inputs(hvd.rank()), name=f"{name}.async")
     for results in (hvd.grouped_allgather(inputs(hvd.rank()), name=name), hvd.synchronize(handle)):
         for result, one in zip(results, expected, strict=True):

@@ -56,7 +56,13 @@ def reduced(inputs: list[np.ndarray], op: str) -> np.ndarray:
     with np.errstate(all="ignore"):
         if dtype == bool:
             return reduce(np.logical_or if op in (SUM, MAX) else np.logical_and, wide)
-        fold = {SUM: np.add, AVERAGE: np.add, PRODUCT: np.multiply, MIN: np.minimum, MAX: np.maximum}
+        fold = {
+            SUM: np.add,
+            AVERAGE: np.add,
+            PRODUCT: np.multiply,
+            MIN: np.minimum,
+            MAX: np.maximum,
+        }
         result = reduce(fold[op], wide)
         if op == AVERAGE and dtype.kind in "iu":
             divisor = dtype.type(len(inputs))

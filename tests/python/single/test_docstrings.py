@@ -1,0 +1,57 @@
+"""Every public module, class and function says what it does."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+import horoscale
+
+NEED_FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras"}
+
+
+def module_names() -> list[str]:
+    names = ["horoscale"]
+    for module in pkgutil.walk_packages(horoscale.__path__, "horoscale.", onerror=lambda _: None):
+        if not module.name.endswith(("._binding", ".__main__")):
+            names.append(module.name)
+    return names
+
+
+def load(name: str) -> ModuleType:
+    framework = NEED_FRAMEWORKS.get((name + "..").split(".")[1])
+    if framework is not None:
+        pytest.importorskip(framework)
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("module_name", module_names())
+def test_docstrings(module_name: str) -> None:
+    module = load(module_name)
+    assert module.__doc__, module_name
+    missing = []
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module_name:
+            continue
+        if inspect.isfunction(value) and not value.__doc__:
+            missing.append(name)
+        if inspect.isclass(value):
+            missing += [f"{name}.{one}" for one in undocumented(value)]
+    assert not missing, f"{module_name}: no docstring on {', '.join(missing)}"
+
+
+def undocumented(cls: type) -> list[str]:
+    missing = [] if cls.__doc__ else ["(class)"]
+    for name, value in vars(cls).items():
+        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        if (
+            not name.startswith("_")
+            and inspect.isfunction(function)
+            and not inspect.getdoc(function)
+        ):
+            missing.append(name)
+    return missing

@@ -1,0 +1,206 @@
+"""What happens to a process around its job: launchers, fork, exit, variables, a wrong library."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.ranks import clean_environment, run_alone
+
+INIT = "import horoscale.numpy as hvd; hvd.init(); print(hvd.rank(), hvd.size())"
+
+
+def test_without_a_launcher_it_is_one_rank() -> None:
+    ended = run_alone(INIT)
+    assert (ended.returncode, ended.stdout) == (0, "0 1\n"), ended.stderr
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"},
+        {"PMI_SIZE": "4", "PMI_RANK": "1"},
+        {"WORLD_SIZE": "4", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+        {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_PROCID": "1"},
+    ],
+    ids=["openmpi", "hydra", "torchrun", "srun"],
+)
+def test_foreign_launchers_are_named_not_ignored(variables: dict[str, str]) -> None:
+    ended = run_alone(INIT, **variables)
+    assert ended.returncode == 1
+    assert "NotImplementedError" in ended.stderr
+    assert "horoscalerun" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "4"},  # of somebody else
+        {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch shell
+        {"PMI_SIZE": "2", "HOROSCALE_RANK": "0", "HOROSCALE_SIZE": "1"},
+    ],
+    ids=["size_1", "world_size", "sbatch", "ours"],
+)
+def test_what_is_not_a_launcher(variables: dict[str, str]) -> None:
+    ended = run_alone(INIT, **variables)
+    assert (ended.returncode, ended.stdout) == (0, "0 1\n"), ended.stderr
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["HOROSCALE_SIZE", "HOROVOD_RANK", "HOROSCALE_DYNAMIC_PROCESS_SETS", "HOROSCALE_CREDIT_BYTES"],
+)
+def test_a_variable_that_does_not_parse_is_named(variable: str) -> None:
+    ended = run_alone(INIT, **{variable: "many"})
+    assert ended.returncode == 1
+    assert "ValueError" in ended.stderr
+    assert variable in ended.stderr
+
+
+def test_dynamic_process_sets_by_variable() -> None:
+    script = INIT + "; print(hvd.remove_process_set(hvd.ProcessSet([0])))"
+    ended = run_alone(script, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+    assert ended.stdout == "0 1\nFalse\n", ended.stderr
+
+
+def test_a_forked_child_takes_no_part() -> None:
+    ended = run_alone(
+        """
+        import os, sys
+        import numpy as np
+        import horoscale.numpy as hvd
+        hvd.init()
+        handle = hvd.allreduce_async(np.ones(3))
+        shared = hvd.empty_shared(3)
+        child = os.fork()
+        if child == 0:
+            assert not hvd.is_initialized()
+            for call in (hvd.init, hvd.rank, lambda: hvd.allreduce(np.ones(3))):
+                try:
+                    call()
+                except ValueError as error:
+                    assert "forked" in str(error), error
+                else:
+                    sys.exit("no error")
+            hvd.shutdown()
+            sys.exit(0)  # with atexit and destructors
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), hvd.allreduce(np.ones(1))[0])
+        """
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0 1.0\n"), ended.stderr
+
+
+def test_a_child_forked_before_init_is_a_process_of_its_own() -> None:
+    ended = run_alone(
+        """
+        import os
+        import horoscale.numpy as hvd
+        child = os.fork()
+        hvd.init()
+        if child:
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), hvd.size())
+        """
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0 1\n"), ended.stderr
+
+
+def test_exit_without_shutdown_and_with_operations_pending() -> None:
+    ended = run_alone(
+        """
+        import numpy as np
+        import horoscale.numpy as hvd
+        hvd.init()
+        handles = [hvd.allreduce_async(np.ones(100_000), name=str(i)) for i in range(100)]
+        print("end")
+        """
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
+
+
+def test_an_exception_keeps_its_message_and_status() -> None:
+    ended = run_alone(INIT + "\nraise KeyError('first cause')")
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("KeyError: 'first cause'\n")
+
+
+def test_an_earlier_excepthook_is_called() -> None:
+    ended = run_alone(
+        "import sys; sys.excepthook = lambda *a: print('mine', a[0].__name__)\n"
+        + INIT
+        + "\nraise KeyError"
+    )
+    assert ended.stdout == "0 1\nmine KeyError\n"
+
+
+def test_init_by_several_threads_at_once() -> None:
+    ended = run_alone(
+        """
+        import threading
+        import horoscale.numpy as hvd
+        threads = [threading.Thread(target=hvd.init) for _ in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print(hvd.size())
+        """
+    )
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    ended = run_alone(
+        """
+        import _thread, threading
+        import horoscale._core as core
+        runtime = core.Runtime.init()
+        handle = runtime.enqueue(core.OpKind.JOIN)
+        handle.wait()
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        try:
+            while True:
+                runtime.enqueue(core.OpKind.BARRIER, will_wait=True).wait()
+        except KeyboardInterrupt:
+            print("interrupted")
+        runtime.shutdown()
+        """
+    )
+    assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr
+
+
+def test_another_abi_is_refused(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    source, library = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text("int hs_abi_version(void) { return 999; }")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    ended = run_alone("import horoscale.numpy", LD_PRELOAD=str(library))
+    assert ended.returncode == 1
+    assert "ImportError: libhoroscale.so has ABI version 999" in ended.stderr
+
+
+def test_a_c_program_builds_with_the_installed_header(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    flags = {
+        flag: subprocess.run(
+            [sys.executable, "-m", "horoscale.config", flag],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for flag in ("--cflags", "--libs")
+    }
+    source, program = tmp_path / "program.c", tmp_path / "program"
+    source.write_text(
+        "#include <horoscale/horoscale.h>\n"
+        "int main(void) { return hs_abi_version() == HS_ABI_VERSION ? 0 : 1; }\n"
+    )
+    command = [compiler, "-Wall", "-Werror", *flags["--cflags"], source, "-o", program]
+    subprocess.run([*command, *flags["--libs"]], check=True)
+    subprocess.run([program], check=True, env=clean_environment())
