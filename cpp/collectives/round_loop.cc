@@ -26,7 +26,8 @@ Result<Progress> RoundLoop::Step() {
     ++sent_;
     return Progress::kAdvanced;
   }
-  if (received_ < rounds_) {
+  // Not before the own chunk is out: in place, what is received goes where that comes from.
+  if (received_ < sent_) {
     const Progress progress = Receive(received_);
     if (progress == Progress::kDone) {
       exchange_.Release(Number(received_));
@@ -36,7 +37,7 @@ Result<Progress> RoundLoop::Step() {
     if (progress != Progress::kIdle) return Progress::kAdvanced;
   }
   if (LocalWork()) return Progress::kAdvanced;
-  if (sent_ < rounds_ || received_ < rounds_) return Progress::kIdle;
+  if (received_ < rounds_) return Progress::kIdle;
   Result<int64_t> more = MoreRounds();
   if (!more.ok()) return more.status();
   if (*more == 0 && !LocalWork()) return Progress::kDone;

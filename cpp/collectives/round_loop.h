@@ -1,5 +1,5 @@
-// The loop that all collectives share: rounds that are sent in order and received in order, sending
-// ahead of receiving as far as the exchange has banks.
+// The loop that all collectives share: rounds that are sent in order and received in order, a round
+// after it is sent, sending ahead of receiving as far as the exchange has banks.
 //
 // A subclass says what a round is. It waits only for what some member sends or releases in an
 // earlier place of the common order, so the member that is furthest behind can always go on.

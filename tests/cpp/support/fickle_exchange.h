@@ -1,6 +1,6 @@
-// An Exchange in one thread that is as awkward as the contract allows: calls say "not yet" at random,
-// fresh banks hold garbage, a reader sees garbage outside its extent and after its release. It checks
-// the rules of exchange.h on every call.
+// An Exchange in one thread that is as awkward as the contract allows: calls say "not yet" at
+// random, fresh banks hold garbage, a reader sees garbage outside its extent and after its release.
+// It checks the rules of exchange.h on every call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -98,7 +98,8 @@ class FickleExchange : public Exchange {
     released_ = round + 1;
     for (const auto& member : hub_.members_) {
       for (View& view : member->views_[self_]) {
-        if (view.round < released_) std::fill(view.chunk.begin(), view.chunk.end(), std::byte{0xdd});
+        if (view.round < released_)
+          std::fill(view.chunk.begin(), view.chunk.end(), std::byte{0xdd});
       }
     }
   }

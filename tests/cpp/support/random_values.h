@@ -1,5 +1,6 @@
-// Seeded values of any element type for tests of reductions: ordinary numbers, and now and then what
-// goes wrong first (zeros of both signs, infinities, NaN with payloads, extremes, subnormal numbers).
+// Seeded values of any element type for tests of reductions: ordinary numbers, and now and then
+// what goes wrong first (zeros of both signs, infinities, NaN with payloads, extremes, subnormal
+// numbers).
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,13 @@ void PutReal(std::mt19937_64& random, std::byte* to) {
     std::memcpy(&value, &bits, sizeof(T));
   } else if (random() % 16 == 0) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    const T special[] = {T{0},       -T{0},     kInfinity, -kInfinity, std::numeric_limits<T>::max(),
-                         std::numeric_limits<T>::denorm_min(), std::numeric_limits<T>::quiet_NaN()};
+    const T special[] = {T{0},
+                         -T{0},
+                         kInfinity,
+                         -kInfinity,
+                         std::numeric_limits<T>::max(),
+                         std::numeric_limits<T>::denorm_min(),
+                         std::numeric_limits<T>::quiet_NaN()};
     value = special[random() % std::size(special)];
   }
   std::memcpy(to, &value, sizeof(T));
@@ -34,8 +40,12 @@ inline Bytes RandomValues(std::mt19937_64& random, DataType dtype, int64_t count
   for (size_t at = 0; at < values.size(); at += element) {
     std::byte* to = &values[at];
     switch (dtype) {
-      case DataType::kFloat32: PutReal<float>(random, to); break;
-      case DataType::kFloat64: PutReal<double>(random, to); break;
+      case DataType::kFloat32:
+        PutReal<float>(random, to);
+        break;
+      case DataType::kFloat64:
+        PutReal<double>(random, to);
+        break;
       case DataType::kComplex64:
         PutReal<float>(random, to);
         PutReal<float>(random, to + 4);
@@ -44,7 +54,9 @@ inline Bytes RandomValues(std::mt19937_64& random, DataType dtype, int64_t count
         PutReal<double>(random, to);
         PutReal<double>(random, to + 8);
         break;
-      case DataType::kBool: *to = std::byte{random() % 2 != 0}; break;
+      case DataType::kBool:
+        *to = std::byte{random() % 2 != 0};
+        break;
       case DataType::kBfloat16:
       case DataType::kFloat16:
         if (random() % 4 != 0) {

@@ -1,5 +1,5 @@
-// The arithmetic of reductions once more, written for clarity, one element at a time, with nothing of
-// the library in it: what Fold() and the collectives are compared with, bit by bit.
+// The arithmetic of reductions once more, written for clarity, one element at a time, with nothing
+// of the library in it: what Fold() and the collectives are compared with, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -72,7 +72,8 @@ struct Half {
     // Halfway between the largest number and the next power of two.
     const int max_exponent = 1 - kMinExponent;
     const double limit = std::ldexp(2.0 - std::ldexp(1.0, -kFraction - 1), max_exponent);
-    Plain<uint16_t>::Store(p, EncodeHalf(value, kFraction, kMinExponent, static_cast<float>(limit)));
+    Plain<uint16_t>::Store(p,
+                           EncodeHalf(value, kFraction, kMinExponent, static_cast<float>(limit)));
   }
 };
 using Float16 = Half<10, -14>;
@@ -179,19 +180,32 @@ Bytes FoldFormat(const Reduction& r, const std::vector<Bytes>& sources) {
 
 inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources) {
   switch (r.dtype) {
-    case DataType::kUint8: return FoldFormat<Plain<uint8_t>>(r, sources);
-    case DataType::kInt8: return FoldFormat<Plain<int8_t>>(r, sources);
-    case DataType::kUint16: return FoldFormat<Plain<uint16_t>>(r, sources);
-    case DataType::kInt16: return FoldFormat<Plain<int16_t>>(r, sources);
-    case DataType::kInt32: return FoldFormat<Plain<int32_t>>(r, sources);
-    case DataType::kInt64: return FoldFormat<Plain<int64_t>>(r, sources);
-    case DataType::kFloat16: return FoldFormat<Float16>(r, sources);
-    case DataType::kBfloat16: return FoldFormat<Bfloat16>(r, sources);
-    case DataType::kFloat32: return FoldFormat<Plain<float>>(r, sources);
-    case DataType::kFloat64: return FoldFormat<Plain<double>>(r, sources);
-    case DataType::kBool: return FoldFormat<Truth>(r, sources);
-    case DataType::kComplex64: return FoldFormat<Plain<std::complex<float>>>(r, sources);
-    case DataType::kComplex128: return FoldFormat<Plain<std::complex<double>>>(r, sources);
+    case DataType::kUint8:
+      return FoldFormat<Plain<uint8_t>>(r, sources);
+    case DataType::kInt8:
+      return FoldFormat<Plain<int8_t>>(r, sources);
+    case DataType::kUint16:
+      return FoldFormat<Plain<uint16_t>>(r, sources);
+    case DataType::kInt16:
+      return FoldFormat<Plain<int16_t>>(r, sources);
+    case DataType::kInt32:
+      return FoldFormat<Plain<int32_t>>(r, sources);
+    case DataType::kInt64:
+      return FoldFormat<Plain<int64_t>>(r, sources);
+    case DataType::kFloat16:
+      return FoldFormat<Float16>(r, sources);
+    case DataType::kBfloat16:
+      return FoldFormat<Bfloat16>(r, sources);
+    case DataType::kFloat32:
+      return FoldFormat<Plain<float>>(r, sources);
+    case DataType::kFloat64:
+      return FoldFormat<Plain<double>>(r, sources);
+    case DataType::kBool:
+      return FoldFormat<Truth>(r, sources);
+    case DataType::kComplex64:
+      return FoldFormat<Plain<std::complex<float>>>(r, sources);
+    case DataType::kComplex128:
+      return FoldFormat<Plain<std::complex<double>>>(r, sources);
   }
   return {};
 }

@@ -98,7 +98,8 @@ TEST(FoldTest, HalfTypesRoundToNearestEvenEverywhere) {
     floats.push_back(static_cast<uint32_t>(bits));
   }
   for (uint32_t half = 0; half < 0x10000; ++half) {
-    const auto value = std::bit_cast<uint32_t>(testing::DecodeHalf(static_cast<uint16_t>(half), 10, -14));
+    const auto value =
+        std::bit_cast<uint32_t>(testing::DecodeHalf(static_cast<uint16_t>(half), 10, -14));
     for (uint32_t ulps : {0u, 0xfffu, 0x1000u, 0x1001u}) floats.push_back(value + ulps);
     for (uint32_t ulps : {0u, 0x7fffu, 0x8000u, 0x8001u}) floats.push_back((half << 16) + ulps);
   }

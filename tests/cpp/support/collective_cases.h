@@ -1,0 +1,64 @@
+// Random collective operations with their expected results, for any Exchange: an operation is made
+// once for all members; each member then makes its Collective on its own exchange and runs it as
+// the test likes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "collectives/collective.h"
+#include "support/reference_fold.h"
+
+namespace horoscale::testing {
+
+class CollectiveCase {
+ public:
+  virtual ~CollectiveCase() = default;
+  // May be called for different members by different threads.
+  virtual std::unique_ptr<Collective> Make(Exchange& exchange) = 0;
+  // After the collectives of all members are done: what is wrong, or nothing.
+  virtual std::string Check() const = 0;
+  virtual std::string Describe() const = 0;
+};
+
+struct AllreduceCaseOptions {
+  uint32_t members = 2;
+  Reduction reduction = {};
+  int64_t elements = 0;
+  int cuts = 0;  // segments - 1
+  bool in_place = false;
+  std::vector<uint32_t> absent = {};
+};
+std::unique_ptr<CollectiveCase> MakeAllreduceCase(std::mt19937_64& random,
+                                                  const AllreduceCaseOptions& options);
+
+struct RowsCaseOptions {
+  uint32_t members = 2;
+  DataType dtype = DataType::kFloat32;
+  int items = 1;
+  int64_t max_rows = 8;
+  int64_t max_row_elements = 8;
+};
+std::unique_ptr<CollectiveCase> MakeReducescatterCase(std::mt19937_64& random,
+                                                      const RowsCaseOptions& options,
+                                                      const Reduction& reduction);
+std::unique_ptr<CollectiveCase> MakeAllgatherCase(std::mt19937_64& random,
+                                                  const RowsCaseOptions& options);
+std::unique_ptr<CollectiveCase> MakeAlltoallCase(std::mt19937_64& random,
+                                                 const RowsCaseOptions& options);
+std::unique_ptr<CollectiveCase> MakeBroadcastCase(std::mt19937_64& random, uint32_t members,
+                                                  int64_t bytes, int cuts,
+                                                  std::vector<uint32_t> absent);
+
+// Anything of the above, of up to `max_bytes` for a member.
+std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t members,
+                                               int64_t max_bytes);
+
+// A defined reduction: any dtype and operator, sometimes scaled.
+Reduction RandomReduction(std::mt19937_64& random, int64_t participants);
+
+}  // namespace horoscale::testing
