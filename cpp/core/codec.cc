@@ -1,5 +1,6 @@
 #include "core/codec.h"
 
+#include <limits>
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -324,6 +325,12 @@ std::vector<std::byte> Encode(const Goodbye& goodbye) {
   out.Text(Clip(goodbye.message));
   out.Varint(goodbye.ranks.size());
   for (int rank : goodbye.ranks) out.Varint(static_cast<uint64_t>(rank));
+  out.Varint(goodbye.executed.size());
+  for (const ExecutedUpTo& set : goodbye.executed) {
+    out.Varint(set.process_set);
+    out.Varint(set.incarnation);
+    out.Varint(set.sequence);
+  }
   return out.Take();
 }
 
@@ -336,6 +343,12 @@ Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes) {
   goodbye.message = in.Text(kMaxTextBytes);
   goodbye.ranks.resize(in.Count(kMaxRanks, 1));
   for (int& rank : goodbye.ranks) rank = static_cast<int>(in.Varint(kMaxRanks));
+  goodbye.executed.resize(in.Count(bytes.size(), 3));
+  for (ExecutedUpTo& set : goodbye.executed) {
+    set.process_set = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
+    set.incarnation = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
+    set.sequence = in.Varint(std::numeric_limits<uint64_t>::max());
+  }
   CheckEnd(in);
   if (!in.ok()) return Broken("goodbye", in.reason());
   return goodbye;

@@ -156,7 +156,8 @@ TEST(Runtime, ARankThatLeavesRightAfterItsLastOperationHarmsNobody) {
     Ranks ranks(3);
     ranks.Run([](int rank, Runtime& runtime) {
       std::vector<float> data(100'000, static_cast<float>(rank));
-      ASSERT_TRUE(Call(runtime, Allreduce(data)).ok());
+      const Status status = Call(runtime, Allreduce(data));
+      ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(data.front(), 3.0f);
       EXPECT_EQ(data.back(), 3.0f);
       runtime.Shutdown("");
