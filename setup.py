@@ -5,6 +5,7 @@ Everything else about the package is in pyproject.toml.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -25,8 +26,10 @@ class BuildLibraryAndBinding(build_ext):
         in_source = self.inplace or self.editable_mode
         prefix = (ROOT if in_source else Path(self.build_lib).resolve()) / "horoscale" / "_core"
         build = Path(self.build_temp).resolve() / "library"
+        # pip builds in a new environment each time: the last one's ninja is gone, and in CMake's cache.
+        ninja = f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"
         for command in (
-            ["-G", "Ninja", "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release"],
+            ["-G", "Ninja", ninja, "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release"],
             ["--build", build, "--target", "horoscale"],
             ["--install", build, "--prefix", prefix],
         ):
