@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +138,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) not in (None, False):
             raise UsageError(f"{flag} needs what is not available yet: {missing}")
     size = _parse_size(arguments.num_proc)
-    command = _resolve_command(arguments.command)
+    inherited = _with_compat(os.environ) if arguments.compat else dict(os.environ)
+    command = _resolve_command(arguments.command, inherited.get("PATH"))
     config = settings.read_config(arguments.config_file) if arguments.config_file else {}
     variables = settings.variables(arguments, config)
     places = hosts.place_ranks(_local_hosts(arguments, size), size)
@@ -149,14 +150,17 @@ def _run(arguments: argparse.Namespace) -> int:
         from horoscale.runner.task import read_all
 
         task, results = read_all(arguments.task), _result_writer(arguments.results)
-    from horoscale.runner.rendezvous import Rendezvous
+    try:
+        from horoscale.runner.rendezvous import Rendezvous
+    except ImportError as error:
+        raise UsageError(
+            f"horoscale's core can't be loaded ({error}); install horoscale again"
+        ) from None
 
     with Rendezvous() as rendezvous:
         shared = environment.job_environment(
-            os.environ, variables, rendezvous.secret, rendezvous.address
+            inherited, variables, rendezvous.secret, rendezvous.address
         )
-        if arguments.compat:
-            shared = _with_compat(shared)
         job = Job(
             JobSpec(
                 command=command,
@@ -206,16 +210,14 @@ def _parse_seconds(flag: str, text: str | None, default: float) -> float:
     return value
 
 
-def _resolve_command(command: Sequence[str]) -> list[str]:
+def _resolve_command(command: Sequence[str], path: str | None) -> list[str]:
     words = list(command)
     if words[:1] == ["--"]:
         del words[0]
     if not words:
         raise UsageError(f"no command: {LAUNCHER} -np N python train.py")
     program = words[0]
-    if program.startswith("-"):
-        raise UsageError(f"unknown option {program!r}; see {LAUNCHER} --help")
-    if shutil.which(program) is None:
+    if shutil.which(program, path=path) is None:
         if os.path.isdir(program):
             raise UsageError(f"{program!r} is a directory")
         if os.path.isfile(program):
@@ -246,7 +248,7 @@ def _local_hosts(arguments: argparse.Namespace, size: int) -> list[hosts.Host]:
     return [hosts.Host(given[0].name, sum(host.slots for host in given))]
 
 
-def _with_compat(variables: dict[str, str]) -> dict[str, str]:
-    variables = {**variables, "HOROSCALE_PYTHON": sys.executable}
+def _with_compat(inherited: Mapping[str, str]) -> dict[str, str]:
+    variables = {**inherited, "HOROSCALE_PYTHON": sys.executable}
     variables = environment.with_path_first(variables, "PYTHONPATH", str(COMPAT_DIRECTORY / "path"))
     return environment.with_path_first(variables, "PATH", str(COMPAT_DIRECTORY / "bin"))

@@ -116,27 +116,21 @@ def test_preemption_is_forwarded_to_the_rank_first_and_to_its_children_after_it(
 ) -> None:
     # The rank needs its data loader to finish the checkpoint.
     program = (
-        "import os, signal, sys\n"
-        "def wait_for(signum, message):\n"
-        "    signal.signal(signum, lambda *_: None)\n"
-        "    print('ready', flush=True); signal.pause(); print(message, flush=True)\n"
+        "import os, signal\n"
         "reader, writer = os.pipe()\n"
-        "loader = os.fork()\n"
-        "if loader == 0:\n"
-        "    os.close(writer)\n"
-        "    wait_for(signal.SIGTERM, 'loader after rank: %r' % os.read(reader, 1))\n"
-        "    sys.exit(0)\n"
-        f"wait_for({signum.value}, 'checkpoint')\n"
-        "os.write(writer, b'x')\n"
-    )
-    program = program.replace(
-        "    wait_for(signal.SIGTERM, 'loader after rank: %r' % os.read(reader, 1))\n",
-        "    signal.signal(signal.SIGTERM, lambda *_: told.append(1))\n"
+        "if os.fork() == 0:\n"
         "    told = []\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: told.append(1))\n"
         "    print('ready', flush=True)\n"
         "    order = (os.read(reader, 1), list(told))\n"
         "    while not told: signal.pause()\n"
-        "    print('loader', *order, flush=True)\n",
+        "    print('loader', *order, flush=True)\n"
+        "else:\n"
+        f"    signal.signal({signum.value}, lambda *_: None)\n"
+        "    print('ready', flush=True)\n"
+        "    signal.pause()\n"
+        "    print('checkpoint', flush=True)\n"
+        "    os.write(writer, b'x')\n"
     )
     with Launcher("-np", 1, sys.executable, "-c", program) as job:
         job.read_lines(2)

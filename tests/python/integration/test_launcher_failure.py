@@ -75,7 +75,6 @@ def test_a_survivor_that_reports_a_failed_rank_is_not_the_first_failure() -> Non
         "import os, sys\n"
         "if os.environ['HOROSCALE_RANK'] == '0':\n"
         "    sys.exit('horoscale._core.errors.RankFailedError: rank 1 failed')\n"
-        "sys.stdout.write('ready\\n')\n"
         "import time; time.sleep(0.5); sys.exit('the cause')\n"
     )
     job = run_launcher("-np", 2, sys.executable, "-c", program)
@@ -100,28 +99,22 @@ def test_survivors_are_told_to_end_and_then_killed() -> None:
         job.assert_nothing_left()
 
 
-def test_a_rank_may_end_well_before_the_others() -> None:
+def test_a_rank_may_end_well_before_the_others(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "if os.environ['HOROSCALE_RANK'] == '0': sys.exit(0)\n"
-        "parent = os.environ['PIPE']\n"
-        "print('rank 1 reads', open(parent).read().strip())\n"
+        "print('rank 1 reads', open(sys.argv[1]).read().strip())\n"
     )
-    pipe = Path(os.environ.get("TMPDIR", "/tmp")) / f"launcher-test-{os.getpid()}"
+    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    try:
-        with Launcher(
-            "-np", 2, "--verbose", sys.executable, "-c", program, env={"PIPE": str(pipe)}
-        ) as job:
-            assert job.process.stderr is not None
-            while b"rank 0 on" not in (line := job.process.stderr.readline()):
-                assert line
-            assert b"exit status 0" in line
-            pipe.write_text("go on\n")
-            status, out, _ = job.finish()
-    finally:
-        pipe.unlink()
-    assert (status, out) == (0, b"[1]<stdout>:rank 1 reads go on\n")
+    with Launcher("-np", 2, "--verbose", sys.executable, "-c", program, pipe) as job:
+        assert job.process.stderr is not None
+        while b"rank 0 on" not in (line := job.process.stderr.readline()):
+            assert line
+        assert b"exit status 0" in line
+        pipe.write_text("go on\n")
+        status, out, _ = job.finish()
+        assert (status, out) == (0, b"[1]<stdout>:rank 1 reads go on\n")
 
 
 def test_children_that_a_job_leaves_are_ended_with_it() -> None:

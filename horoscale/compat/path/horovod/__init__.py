@@ -1,9 +1,20 @@
 """Stands in for Horovod: `import horovod.torch as hvd` gives horoscale.torch."""
 
-from horoscale import run
+from typing import Any
+
 from horoscale.compat.aliases import HOROVOD_VERSION as __version__  # noqa: N811
 from horoscale.compat.aliases import install
 
 __all__ = ["__version__", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: a rank needs no launcher.
+    if name == "run":
+        from horoscale import run
+
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 install()

@@ -1,0 +1,123 @@
+"""`horoscalerun --compat` serves Horovod's names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from launcher_process import environment, run_launcher
+
+from horoscale.runner.launch import COMPAT_DIRECTORY
+
+
+def run_compat(program: str) -> subprocess.CompletedProcess[bytes]:
+    return run_launcher("-np", 1, "--compat", sys.executable, "-c", program)
+
+
+def printed(program: str) -> str:
+    job = run_compat(program)
+    assert job.returncode == 0, job.stderr.decode()
+    return job.stdout.decode().removeprefix("[0]<stdout>:").rstrip("\n")
+
+
+def test_horovod_is_not_served_without_the_flag() -> None:
+    job = run_launcher("-np", 1, sys.executable, "-c", "import horovod")
+    assert b"No module named 'horovod'" in job.stderr
+
+
+def test_the_version_is_one_of_horovods() -> None:
+    assert printed("import horovod; print(horovod.__version__)") == "0.28.1"
+
+
+def test_run_is_ours() -> None:
+    assert printed("import horovod, horoscale; print(horovod.run is horoscale.run)") == "True"
+
+
+@pytest.mark.parametrize("name", ["compat", "compat.util", "runner", "runner.hosts"])
+def test_a_module_has_two_names_and_is_one(name: str) -> None:
+    program = f"""
+import importlib, sys
+theirs = importlib.import_module("horovod.{name}")
+ours = importlib.import_module("horoscale.{name}")
+assert theirs is ours
+assert ours.__name__ == ours.__spec__.name == "horoscale.{name}"
+import horovod.{name} as statement
+assert statement is ours
+print(sys.modules["horovod.{name}"] is ours)
+"""
+    assert printed(program) == "True"
+
+
+def test_the_other_order_of_imports_gives_the_same() -> None:
+    program = (
+        "import horoscale.runner.hosts as ours, horovod.runner.hosts as theirs\n"
+        "from horovod.runner.hosts import Host\n"
+        "print(ours is theirs and Host is ours.Host)"
+    )
+    assert printed(program) == "True"
+
+
+def test_find_spec_answers_without_an_import() -> None:
+    program = """
+import importlib.util, sys
+found = importlib.util.find_spec("horovod.numpy")
+missing = importlib.util.find_spec("horovod.nothing")
+print(found.name, missing, "horoscale.numpy" in sys.modules)
+"""
+    assert printed(program) == "horovod.numpy None False"
+
+
+def test_a_module_that_is_nowhere_is_not_found() -> None:
+    job = run_compat("import horovod.nothing")
+    assert b"ModuleNotFoundError: No module named 'horovod.nothing'" in job.stderr
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "keras", "tensorflow.keras", "spark", "mxnet"])
+def test_bindings_that_do_not_exist_say_so(name: str) -> None:
+    job = run_compat(f"import horovod.{name}")
+    assert b"ImportError: horovod." in job.stderr
+    assert b"horoscale has no binding for" in job.stderr
+
+
+def test_pickles_of_either_name_give_the_same_class() -> None:
+    program = """
+import pickle
+from horoscale.runner.hosts import Host
+ours = pickle.dumps(Host("a", 1), protocol=0)
+theirs = ours.replace(b"horoscale.runner", b"horovod.runner")
+assert theirs != ours
+print(type(pickle.loads(theirs)) is type(pickle.loads(ours)) is Host)
+"""
+    assert printed(program) == "True"
+
+
+def test_common_util() -> None:
+    program = """
+from horovod.common.util import extension_available, num_rank_is_power_2, split_list
+print(extension_available("nothing"), num_rank_is_power_2(8), num_rank_is_power_2(6),
+      split_list(list(range(7)), 3))
+"""
+    assert printed(program) == "False True False [[0, 1, 2], [3, 4], [5, 6]]"
+
+
+def test_horovodrun_is_on_the_path() -> None:
+    job = run_launcher(
+        "-np", 1, "--compat", "horovodrun", "-np", 2,
+        sys.executable, "-c", "import horovod; print(horovod.__version__)",
+    )  # fmt: skip
+    assert job.returncode == 0, job.stderr.decode()
+    assert sorted(job.stdout.splitlines()) == [
+        b"[0]<stdout>:[0]<stdout>:0.28.1",
+        b"[0]<stdout>:[1]<stdout>:0.28.1",
+    ]
+
+
+def test_the_user_s_paths_come_after_ours() -> None:
+    job = run_launcher(
+        "-np", 1, "--compat", "sh", "-c", "echo $PYTHONPATH; echo $PATH",
+        env={"PATH": environment()["PATH"]},
+    )  # fmt: skip
+    python_path, path = (line.split(b":", 1)[1].decode() for line in job.stdout.splitlines())
+    assert python_path == f"{COMPAT_DIRECTORY / 'path'}:{environment()['PYTHONPATH']}"
+    assert path == f"{COMPAT_DIRECTORY / 'bin'}:{environment()['PATH']}"

@@ -1,0 +1,214 @@
+"""Flags and configuration files become variables of the ranks, or a clear error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_process import run_launcher
+
+import horoscale
+from horoscale.runner import launch, settings
+
+
+def variables(*flags: str, config: str | None = None, folder: Path | None = None) -> dict[str, str]:
+    """The variables that the launcher would set for some flags."""
+    arguments = launch.make_parser().parse_args(["-np", "1", *flags, "true"])
+    read = {}
+    if config is not None:
+        assert folder is not None
+        (folder / "config.yaml").write_text(config)
+        read = settings.read_config(str(folder / "config.yaml"))
+    return settings.variables(arguments, read)
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "value"),
+    [
+        ("--fusion-threshold-mb 64", "FUSION_THRESHOLD", "67108864"),
+        ("--fusion-threshold-mb 0.5", "FUSION_THRESHOLD", "524288"),
+        ("--fusion-threshold-mb 0", "FUSION_THRESHOLD", "0"),
+        ("--cycle-time-ms 2.5", "CYCLE_TIME", "2.5"),
+        ("--cache-capacity 2048", "CACHE_CAPACITY", "2048"),
+        ("--disable-cache", "CACHE_CAPACITY", "0"),
+        ("--hierarchical-allreduce", "HIERARCHICAL_ALLREDUCE", "1"),
+        ("--no-hierarchical-allreduce", "HIERARCHICAL_ALLREDUCE", "0"),
+        ("--hierarchical-allgather", "HIERARCHICAL_ALLGATHER", "1"),
+        ("--no-hierarchical-allgather", "HIERARCHICAL_ALLGATHER", "0"),
+        ("--no-autotune", "AUTOTUNE", "0"),
+        ("--timeline-filename /tmp/t.json", "TIMELINE", "/tmp/t.json"),
+        ("--timeline-mark-cycles", "TIMELINE_MARK_CYCLES", "1"),
+        ("--no-timeline-mark-cycles", "TIMELINE_MARK_CYCLES", "0"),
+        ("--no-stall-check", "STALL_CHECK_DISABLE", "1"),
+        ("--stall-check", "STALL_CHECK_DISABLE", "0"),
+        ("--stall-check-warning-time-seconds 5", "STALL_CHECK_TIME_SECONDS", "5"),
+        ("--stall-check-shutdown-time-seconds 50", "STALL_SHUTDOWN_TIME_SECONDS", "50"),
+        ("--log-level DEBUG", "LOG_LEVEL", "debug"),
+        ("--log-hide-timestamp", "LOG_HIDE_TIME", "1"),
+        ("--no-log-hide-timestamp", "LOG_HIDE_TIME", "0"),
+        ("--log-without-timestamp", "LOG_HIDE_TIME", "1"),
+        ("--log-with-timestamp", "LOG_HIDE_TIME", "0"),
+        ("--start-timeout 7", "START_TIMEOUT", "7"),
+    ],
+)
+def test_a_flag_sets_its_variable(flags: str, variable: str, value: str) -> None:
+    assert variables(*flags.split()) == {variable: value}
+
+
+def test_nothing_is_set_that_was_not_given() -> None:
+    assert variables() == {}
+    assert variables("--no-disable-cache") == {}
+
+
+CONFIG = """\
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 10
+  cache_capacity: 2048
+  hierarchical_allreduce: true
+  hierarchical_allgather: false
+autotune:
+  enabled: false
+timeline:
+  filename: horoscale_timeline.json
+  mark_cycles: true
+stall_check:
+  enabled: false
+  warning_time_seconds: 120
+  shutdown_time_seconds: 240
+logging:
+  level: INFO
+  hide_timestamp: true
+library_options:
+"""
+
+
+def test_a_configuration_file_sets_them_all(tmp_path: Path) -> None:
+    assert variables(config=CONFIG, folder=tmp_path) == {
+        "FUSION_THRESHOLD": "33554432",
+        "CYCLE_TIME": "10",
+        "CACHE_CAPACITY": "2048",
+        "HIERARCHICAL_ALLREDUCE": "1",
+        "HIERARCHICAL_ALLGATHER": "0",
+        "AUTOTUNE": "0",
+        "TIMELINE": "horoscale_timeline.json",
+        "TIMELINE_MARK_CYCLES": "1",
+        "STALL_CHECK_DISABLE": "1",
+        "STALL_CHECK_TIME_SECONDS": "120",
+        "STALL_SHUTDOWN_TIME_SECONDS": "240",
+        "LOG_LEVEL": "info",
+        "LOG_HIDE_TIME": "1",
+    }
+
+
+def test_flags_go_before_the_file_and_the_file_before_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("params: {cache_capacity: 5, cycle_time_ms: 3}")
+    job = run_launcher(
+        "-np", 1, "--config-file", tmp_path / "config.yaml", "--cache-capacity", 7,
+        "sh", "-c", "echo $HOROSCALE_CACHE_CAPACITY $HOROSCALE_CYCLE_TIME $HOROSCALE_LOG_LEVEL",
+        env={"HOROSCALE_CYCLE_TIME": "9", "HOROSCALE_LOG_LEVEL": "error"},
+    )  # fmt: skip
+    assert job.stdout == b"[0]<stdout>:7 3 error\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("params: [", "can't read the configuration file"),
+        ("just text", "expected sections (params, autotune"),
+        ("parms: {}", "unknown section 'parms'; there are params, "),
+        ("params: 5", "section 'params' is not a mapping"),
+        ("params: {fusion: 5}", "unknown key params.fusion; there are fusion_threshold_mb"),
+        ("params: {cache_capacity: many}", "params.cache_capacity: expected a whole number"),
+        ("params: {cache_capacity: [1]}", "params.cache_capacity: can't be [1]"),
+        ("params: {cache_capacity: true}", "params.cache_capacity: can't be True"),
+        ("stall_check: {enabled: 1}", "stall_check.enabled: expected true or false, not 1"),
+        ("autotune: {enabled: true}", "autotune.enabled needs what is not available yet"),
+        ("logging: {level: loud}", "logging.level: expected one of trace, debug"),
+    ],
+)
+def test_a_bad_configuration_file_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(settings.SettingsError) as error:
+        variables(config=text, folder=tmp_path)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("true", "how many ranks? Give -np N"),
+        ("-np 0 true", "-np: expected a positive number, not '0'"),
+        ("-np abc true", "-np: expected a positive number, not 'abc'"),
+        ("-np -3 true", "expected"),
+        ("-np 2", "no command"),
+        ("-np 2 --", "no command"),
+        ("-np 2 --no-such-flag true", "unrecognized arguments: --no-such-flag"),
+        ("-np 3 -H localhost:2 true", "-np 3 needs 3 slots, the hosts have 2 (localhost:2)"),
+        ("-np 2 -H localhost:x true", "slots must be a positive number, not 'x'"),
+        ("-np 2 -H localhost:0 true", "slots must be a positive number, not '0'"),
+        ("-np 2 -H a:b:c true", "slots must be a positive number, not 'b:c'"),
+        ("-np 2 -H :2 true", "':2' is not host:slots"),
+        ("-np 2 -H , true", "no host in ','"),
+        ("-np 2 -H localhost:2 --hostfile /x true", "not both"),
+        ("-np 2 --hostfile /nonexistent true", "can't read the host file /nonexistent"),
+        ("-np 2 -H node.invalid:2 true", "node.invalid is not this machine"),
+        ("-np 2 -H localhost:1,192.0.2.1:1 true", "192.0.2.1 is not this machine"),
+        ("-np 2 --grace-seconds soon true", "--grace-seconds: expected a number of seconds"),
+        ("-np 2 --cache-capacity -1 true", "--cache-capacity: expected a whole number of at least"),
+        ("-np 2 --cycle-time-ms nan true", "--cycle-time-ms: expected a number of at least 0"),
+        ("-np 2 --log-level loud true", "--log-level: expected one of trace, debug"),
+        ("-np 2 --config-file /nonexistent true", "can't read the configuration file"),
+        ("-np 2 --mpi true", "--mpi needs what is not available yet"),
+        ("-np 2 --mpi-args=-x true", "--mpi-args needs what is not available yet"),
+        ("-np 2 --tcp true", "--tcp needs what is not available yet"),
+        ("-np 2 -p 22 true", "--ssh-port needs what is not available yet"),
+        ("-np 2 -i key true", "--ssh-identity-file needs what is not available yet"),
+        ("-np 2 --remote-shell rsh true", "--remote-shell needs what is not available yet"),
+        ("-np 2 --network-interface lo true", "needs what is not available yet"),
+        ("-np 2 --network-interfaces lo true", "needs what is not available yet"),
+        ("-np 2 --min-np 1 true", "--min-num-proc needs what is not available yet: elastic jobs"),
+        ("-np 2 --max-num-proc 3 true", "--max-num-proc needs what is not available yet"),
+        ("-np 2 --slots-per-host 3 true", "--slots-per-host needs what is not available yet"),
+        ("-np 2 --host-discovery-script x true", "elastic jobs"),
+        ("-np 2 --elastic-timeout 3 true", "elastic jobs"),
+        ("-np 2 --reset-limit 3 true", "elastic jobs"),
+        ("-np 2 --blacklist-cooldown-range 1 2 true", "elastic jobs"),
+        ("-np 2 --autotune true", "autotuning"),
+        ("-np 2 --autotune-log-file x true", "autotuning"),
+        ("-np 2 --num-nccl-streams 2 true", "NCCL"),
+        ("-np 2 --thread-affinity 0,1 true", "needs what is not available yet"),
+    ],
+)
+def test_what_can_not_be_is_explained(
+    capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):  # argparse's own way
+        sys.exit(launch.main(arguments.split()))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith("horoscalerun: error: ")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_errors_of_the_command_line_end_the_process_with_status_2() -> None:
+    job = run_launcher("-np", "abc", "true")
+    assert (job.returncode, job.stdout) == (2, b"")
+    assert job.stderr == b"horoscalerun: error: -np: expected a positive number, not 'abc'\n"
+
+
+def test_check_build_tells_what_there_is_and_what_to_do() -> None:
+    job = run_launcher("--check-build")
+    assert (job.returncode, job.stderr) == (0, b"")
+    lines = job.stdout.decode().splitlines()
+    assert lines[0] == f"horoscale v{horoscale.__version__}:"
+    for title in ("Frameworks", "Controllers", "Tensor Operations"):
+        assert f"Available {title}:" in lines
+    items = [line for line in lines if line.startswith("    [")]
+    assert all(": " in item for item in items if item.startswith("    [ ]"))
+    assert any("numpy" in item for item in items)
+
+
+def test_version() -> None:
+    assert run_launcher("--version").stdout.decode().strip() == horoscale.__version__

@@ -1,0 +1,201 @@
+"""horoscale.run(): a function on many ranks."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from launcher_process import PATIENCE_S, environment
+
+import horoscale
+from horoscale.runner.api import RankError
+
+
+def rank() -> int:
+    return int(os.environ["HOROSCALE_RANK"])
+
+
+def test_results_come_by_rank() -> None:
+    def describe(text: str, *, times: int) -> tuple[int, str]:
+        return int(os.environ["HOROSCALE_RANK"]), text * times
+
+    assert horoscale.run(describe, ("ab",), {"times": 2}, np=3) == [
+        (0, "abab"),
+        (1, "abab"),
+        (2, "abab"),
+    ]
+
+
+def test_lambdas_and_functions_of_modules() -> None:
+    offset = 10
+    assert horoscale.run(lambda: offset + int(os.environ["HOROSCALE_RANK"]), np=2) == [10, 11]
+    assert horoscale.run(rank, np=2) == [0, 1]
+    assert horoscale.run(os.getcwd) == [os.getcwd()]
+
+
+def test_large_arguments_and_results() -> None:
+    megabytes = b"x" * (20 << 20)
+    results = horoscale.run(
+        lambda data: data + os.environ["HOROSCALE_RANK"].encode(), (megabytes,), np=2
+    )
+    assert results == [megabytes + b"0", megabytes + b"1"]
+
+
+def test_an_exception_is_raised_again_with_rank_and_traceback() -> None:
+    def fail_on_rank_1() -> None:
+        if os.environ["HOROSCALE_RANK"] == "1":
+            raise LookupError("nothing there")
+
+    with pytest.raises(LookupError, match="nothing there") as error:
+        horoscale.run(fail_on_rank_1, np=2)
+    cause = error.value.__cause__
+    assert isinstance(cause, RankError)
+    assert cause.rank == 1
+    assert "in fail_on_rank_1" in cause.traceback
+    assert str(cause).startswith("rank 1:\nTraceback")
+
+
+def test_an_exception_that_can_not_be_pickled_is_told_as_text() -> None:
+    def fail() -> None:
+        class Odd(Exception):  # noqa: N818
+            def __init__(self, one: int, two: int) -> None:
+                super().__init__("odd")
+
+        raise Odd(1, 2)
+
+    with pytest.raises(RuntimeError, match="Odd: odd"):
+        horoscale.run(fail)
+
+
+def test_a_result_that_can_not_be_pickled_is_an_error() -> None:
+    with pytest.raises(TypeError, match="lock"):
+        horoscale.run(threading.Lock)
+
+
+def test_the_cause_is_raised_and_not_its_consequence() -> None:
+    def fail() -> None:
+        class RankFailedError(RuntimeError):
+            pass
+
+        raise RankFailedError if os.environ["HOROSCALE_RANK"] == "0" else OSError("the cause")
+
+    with pytest.raises(OSError, match="the cause"):
+        horoscale.run(fail, np=3)
+
+
+def test_a_rank_that_dies_is_named() -> None:
+    def die() -> None:
+        if os.environ["HOROSCALE_RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+    with pytest.raises(RuntimeError, match=r"rank 1 on .* failed first: ended by SIGKILL"):
+        horoscale.run(die, np=2)
+
+
+def test_a_rank_that_exits_without_a_result_is_named() -> None:
+    with pytest.raises(RuntimeError, match="without a result: 0, 1"):
+        horoscale.run(lambda: os._exit(0), np=2)
+
+
+def test_parameters_that_can_not_be() -> None:
+    with pytest.raises(ValueError, match=r"-np: expected a positive number, not '0'"):
+        horoscale.run(rank, np=0)
+    with pytest.raises(ValueError, match=r"node\.invalid is not this machine"):
+        horoscale.run(rank, np=2, hosts="node.invalid:2")
+    with pytest.raises(ValueError, match=r"--mpi needs what is not available yet"):
+        horoscale.run(rank, np=2, use_mpi=True)
+    with pytest.raises(ValueError, match=r"--network-interface needs what is not available yet"):
+        horoscale.run(rank, np=2, network_interfaces=["lo", "eth0"])
+
+
+def test_parameters_become_flags(tmp_path: Path) -> None:
+    def variables() -> tuple[str, ...]:
+        names = ("HOROSCALE_START_TIMEOUT", "HOROSCALE_CACHE_CAPACITY", "HOROSCALE_TIMELINE", "OWN")
+        return tuple(os.environ[name] for name in names)
+
+    results = horoscale.run(
+        variables,
+        np=2,
+        start_timeout=20,
+        disable_cache=True,
+        output_filename=str(tmp_path / "logs"),
+        use_gloo=True,
+        env=environment({"OWN": "value"}),
+        options=["--timeline-filename", "t.json"],
+    )
+    assert results == [("20", "0", "t.json", "value")] * 2
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["rank.0", "rank.1"]
+
+
+def test_output_goes_to_the_streams_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    def talk() -> None:
+        print("to stdout, ü")
+        print("to stderr", file=sys.stderr)
+
+    horoscale.run(talk, np=1)
+    out, err = capsys.readouterr()
+    assert out == "[0]<stdout>:to stdout, ü\n"
+    assert err == "[0]<stderr>:to stderr\n"
+
+
+def script(text: str, folder: Path) -> subprocess.Popen[str]:
+    (folder / "script.py").write_text(text)
+    return subprocess.Popen(
+        [sys.executable, str(folder / "script.py")],
+        env=environment({"TMPDIR": str(folder)}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+WAITING = """
+import horoscale, os, signal
+def wait():
+    print(os.getpid())
+    signal.pause()
+if __name__ == "__main__":
+    try:
+        horoscale.run(wait, np=2)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_a_caller_that_is_ended_takes_the_job_with_it(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    caller = script(WAITING, tmp_path)
+    assert caller.stdout is not None
+    ranks = [int(caller.stdout.readline().rsplit(":", 1)[1]) for _ in range(2)]
+    watched = [os.pidfd_open(pid) for pid in ranks]
+    caller.send_signal(signum)
+    out, _ = caller.communicate(timeout=PATIENCE_S)
+    if signum == signal.SIGINT:
+        assert out.endswith("interrupted\n")
+    for pidfd in watched:
+        wait_for_end(pidfd)
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def wait_for_end(pidfd: int) -> None:
+    ready, _, _ = select.select([pidfd], [], [], PATIENCE_S)
+    os.close(pidfd)
+    assert ready, "a rank outlived its caller"
+
+
+def test_from_a_thread() -> None:
+    results: list[list[int]] = []
+    thread = threading.Thread(target=lambda: results.append(horoscale.run(rank, np=2)))
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert results == [[0, 1]]
