@@ -32,7 +32,7 @@ TEST(ByteStreamTest, MovesMoreThanTheSocketHolds) {
   std::vector<std::byte> sent(5'000'000);
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 7 + i / 256);
   Status status;
-  std::thread sender([&] { status = a.SendAll(sent, Soon()); });
+  std::thread sender([&, &from = a] { status = from.SendAll(sent, Soon()); });
   std::vector<std::byte> received(sent.size());
   EXPECT_TRUE(b.ReceiveAll(received, Soon()).ok());
   sender.join();
