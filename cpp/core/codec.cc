@@ -1,7 +1,7 @@
 #include "core/codec.h"
 
-#include <limits>
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <string_view>
 
