@@ -302,7 +302,7 @@ Status Member::AddPiece(const Target& target, const Piece& piece, Action& action
   action.pieces.push_back(piece);
   if (target.unit == kNoUnit) return Status::Ok();
   PendingUnit& unit = units_[target.unit];
-  if (unit.token != piece.token) return Broken("a unit is executed after its end");
+  if (unit.token == kNoToken) return Broken("a unit is executed after its end");
   if (unit.done.empty()) unit.done.assign(tensors.size(), 0);
   // -1 marks a tensor without elements that had its part.
   int64_t& done = unit.done[piece.tensor];

@@ -267,9 +267,10 @@ void SimulatedSet::CheckUrgency(const Action& action) {
   executed_.push_back(executed);
   if (executed_.size() < 2 || !executed.is_bucket) return;
   const Executed& before = executed_[executed_.size() - 2];
-  const bool at_once = std::none_of(published_.begin(), published_.end(), [&](const Published& p) {
-    return p.last + 1 == action.sequence;
-  });
+  const auto batch = std::lower_bound(
+      published_.begin(), published_.end(), action.sequence - 1,
+      [](const Published& published, uint64_t sequence) { return published.last < sequence; });
+  const bool at_once = batch->last != action.sequence - 1;
   if (at_once && before.is_bucket) {
     EXPECT_GE(before.least_urgent, most_urgent);
   }
