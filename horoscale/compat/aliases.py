@@ -23,9 +23,6 @@ HOROVOD_VERSION = "0.28.1"
 # Horovod's modules that have no counterpart of the same name, below horoscale.
 _SERVED_BY = {
     "torch.mpi_ops": "torch",
-    "torch.functions": "torch",
-    "torch.optimizer": "torch",
-    "torch.sync_batch_norm": "torch",
     "common.util": "compat.util",
 }
 

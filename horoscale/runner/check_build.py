@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,20 +24,33 @@ class Item:
         return f"    [{mark}] {self.name}" + (f": {self.note}" if self.note else "")
 
 
+# Backends: name in the core, name in the table, what to do without it.
+_CONTROLLERS = (
+    ("mpi", "MPI", "start the ranks with horoscalerun, which needs none"),
+    ("native", "Gloo", "install horoscale again: pip install ."),
+)
+_OPERATIONS = (
+    ("nccl", "NCCL", "keep the tensors in the host's memory"),
+    ("mpi", "MPI", "the native operations need none"),
+    ("native", "Gloo", "install horoscale again: pip install ."),
+)
+
+
 def describe() -> str:
     """Return the tables, as text."""
     core, problem = _core()
+    backends = core.pop("backends", {})
     sections = (
         ("Frameworks", _frameworks()),
-        ("Controllers", _controllers(core, problem)),
-        ("Tensor Operations", _operations(core, problem)),
+        ("Controllers", _from_core(_CONTROLLERS, backends, problem)),
+        ("Tensor Operations", _from_core(_OPERATIONS, backends, problem)),
     )
     lines = [f"horoscale v{__version__}:"]
     for title, items in sections:
         lines += ["", f"Available {title}:", *map(str, items)]
     if core:
-        details = (f"    {name}: {_flat(value)}" for name, value in sorted(core.items()))
-        lines += ["", "This build on this machine:", *details]
+        details = (f"    {name}: {value}" for name, value in sorted(core.items()))
+        lines += ["", "Core:", *details]
     return "\n".join(lines) + "\n"
 
 
@@ -48,7 +61,7 @@ def _core() -> tuple[dict[str, Any], str]:
 
         return build_info(), ""
     except (ImportError, RuntimeError, ValueError) as error:
-        return {}, f"the core can't be loaded ({error}); install horoscale again: pip install ."
+        return {}, f"the core can't be loaded ({error})"
 
 
 def _frameworks() -> Iterable[Item]:
@@ -66,20 +79,12 @@ def _frameworks() -> Iterable[Item]:
             yield Item(name, True)
 
 
-def _controllers(core: dict[str, Any], problem: str) -> Iterable[Item]:
-    yield Item("MPI", False, "not available yet; use the native controller (default)")
-    yield Item("Gloo", bool(core), problem or "the native controller serves under this name")
-
-
-def _operations(core: dict[str, Any], problem: str) -> Iterable[Item]:
-    yield Item("NCCL", False, "not available yet; tensors have to be in the host's memory")
-    yield Item("MPI", False, "not available yet; the native operations don't need it")
-    yield Item("Gloo", bool(core), problem or "the native operations serve under this name")
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_flat(inner)}" for name, inner in value.items())
-    if isinstance(value, list):
-        return " ".join(map(_flat, value))
-    return str(value)
+def _from_core(
+    table: Sequence[tuple[str, str, str]], backends: dict[str, Any], problem: str
+) -> Iterable[Item]:
+    for key, name, remedy in table:
+        backend = backends.get(key, {})
+        if backend.get("available"):
+            yield Item(name, True, "the native backend, in Gloo's place" if key == "native" else "")
+        else:
+            yield Item(name, False, f"{backend.get('reason') or problem}; {remedy}")

@@ -51,7 +51,7 @@ def parse_hostfile(path: str) -> list[Host]:
             continue
         match = re.fullmatch(r"(\S+)\s+(?:max_)?slots\s*=\s*(\S+)", line)
         try:
-            hosts.append(_make_host(*match.groups()) if match else _parse_host(line))
+            hosts.append(_make_host(match[1], match[2]) if match else _parse_host(line))
         except HostsError as error:
             raise HostsError(f"{path}:{number}: {error}") from None
     return _merged(hosts, path)
@@ -120,10 +120,11 @@ def _parse_host(text: str) -> Host:
     match = re.fullmatch(r"(\[[^\]\s]+\]|[^:\s\[\]]+)(?::(\S+))?", text)
     if match is None:
         raise HostsError(f"{text!r} is not host:slots (put an IPv6 address in brackets)")
-    return _make_host(match[1].strip("[]"), match[2] or "1")
+    return _make_host(match[1], match[2] or "1")
 
 
 def _make_host(name: str, slots: str) -> Host:
+    name = name.strip("[]")
     if not re.fullmatch(r"[0-9]{1,6}", slots) or int(slots) == 0:
         raise HostsError(f"host {name!r}: slots must be a positive number, not {slots!r}")
     return Host(name, int(slots))

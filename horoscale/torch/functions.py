@@ -8,9 +8,18 @@ from typing import Any, NamedTuple
 import torch
 
 from horoscale import common
+from horoscale.common import allgather_object, broadcast_object
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.handles import synchronize
 from horoscale.torch.ops import broadcast_async_
+
+# Those of objects need no torch, but Horovod's scripts import them from here.
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
 
 
 def broadcast_parameters(

@@ -121,3 +121,29 @@ def test_the_user_s_paths_come_after_ours() -> None:
     python_path, path = (line.split(b":", 1)[1].decode() for line in job.stdout.splitlines())
     assert python_path == f"{COMPAT_DIRECTORY / 'path'}:{environment()['PYTHONPATH']}"
     assert path == f"{COMPAT_DIRECTORY / 'bin'}:{environment()['PATH']}"
+
+
+def test_the_torch_binding_under_horovods_names() -> None:
+    pytest.importorskip("torch")
+    program = """
+import importlib.util
+assert importlib.util.find_spec("horovod.torch") is not None
+import horovod.torch as hvd
+import horoscale.torch
+assert hvd is horoscale.torch
+from horovod.torch.mpi_ops import allreduce, allgather_async, poll, synchronize
+from horovod.torch.compression import Compression
+from horovod.torch.functions import broadcast_object, broadcast_parameters
+from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.process_sets import ProcessSet, global_process_set
+assert allreduce is hvd.allreduce and ProcessSet is hvd.ProcessSet
+assert HorovodInternalError is hvd.HorovodInternalError
+import pickle
+old = pickle.dumps(hvd.Compression.fp16, protocol=0).replace(b"horoscale", b"horovod")
+assert pickle.loads(old) is hvd.Compression.fp16
+hvd.init()
+print(hvd.rank(), hvd.size())
+"""
+    assert printed(program) == "0 1"

@@ -1,0 +1,218 @@
+"""The launcher's parts that need no process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horoscale.runner.cores import available_cores
+from horoscale.runner.hosts import (
+    Host,
+    HostsError,
+    Place,
+    is_local,
+    parse_hostfile,
+    parse_hosts,
+    place_ranks,
+)
+from horoscale.runner.output import LineSplitter, prefixed
+from horoscale.runner.protocol import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Decoder,
+    ProtocolError,
+    encode,
+)
+from horoscale.runner.report import Exit, failure_report
+
+# ---------------------------------------------------------------- protocol
+
+frames = st.lists(
+    st.tuples(
+        st.dictionaries(st.text(), st.integers() | st.text()).map(lambda d: {**d, "kind": "x"}),
+        st.binary(max_size=300),
+    ),
+    max_size=5,
+)
+
+
+@given(frames, st.lists(st.integers(1, 50), min_size=1))
+def test_frames_survive_any_cut(sent: list, sizes: list[int]) -> None:
+    stream = b"".join(encode(header, payload) for header, payload in sent)
+    decoder = Decoder()
+    received = []
+    position = turn = 0
+    while position < len(stream):
+        size = sizes[turn % len(sizes)]
+        received += decoder.feed(stream[position : position + size])
+        position += size
+        turn += 1
+    assert received == sent
+    assert decoder.at_boundary()
+
+
+def test_a_header_may_hold_bytes_that_are_not_text() -> None:
+    odd = os.fsdecode(b"\xff\x80")
+    ((header, _),) = Decoder().feed(encode({"kind": "start", "environment": {"ODD": odd}}))
+    assert header["environment"]["ODD"] == odd
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"Last login: today\n",
+        b"HSR2" + bytes(8),
+        b"x",
+        b"HSR1" + (MAX_HEADER_BYTES + 1).to_bytes(4, "big") + bytes(4),
+        b"HSR1" + bytes(4) + (MAX_PAYLOAD_BYTES + 1).to_bytes(4, "big"),
+        b"HSR1" + (2).to_bytes(4, "big") + bytes(4) + b"[]",
+        b"HSR1" + (2).to_bytes(4, "big") + bytes(4) + b"{}",
+        b"HSR1" + (2).to_bytes(4, "big") + bytes(4) + b"{x",
+        b"HSR1" + (10).to_bytes(4, "big") + bytes(4) + b'{"kind":1}',
+    ],
+)
+def test_what_is_no_frame_is_refused_at_once(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        list(Decoder().feed(data))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
+    try:
+        list(Decoder().feed(data))
+    except ProtocolError:
+        return
+    assert b"HSR1".startswith(data[:4])
+
+
+def test_a_payload_beyond_the_bound_is_not_sent() -> None:
+    with pytest.raises(ProtocolError, match="larger"):
+        encode({"kind": "output"}, bytes(MAX_PAYLOAD_BYTES + 1))
+
+
+# ---------------------------------------------------------------- output
+
+
+@given(st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=8))
+def test_lines_are_the_same_however_the_stream_is_cut(pieces: list[bytes]) -> None:
+    splitter = LineSplitter()
+    blocks = [splitter.feed(piece) for piece in pieces]
+    rest = splitter.finish()
+    assert b"".join([*blocks, rest]) == b"".join(pieces)
+    assert all(block.endswith((b"\n", b"\r")) for block in blocks if block)
+    assert b"\n" not in rest
+    assert b"\r" not in rest[:-1]
+    for block in filter(None, blocks):
+        lines = block.splitlines(keepends=True)
+        assert prefixed(block, b"P:") == b"".join(b"P:" + line for line in lines)
+
+
+def test_a_carriage_return_and_its_newline_are_one_end() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"a\r") == b""
+    assert splitter.feed(b"\nb\rc") == b"a\r\nb\r"
+    assert splitter.finish() == b"c"
+
+
+def test_a_line_without_end_is_held_in_bounds() -> None:
+    splitter = LineSplitter()
+    piece = b"x" * (1 << 20)
+    printed = b"".join(splitter.feed(piece) for _ in range(40)) + splitter.finish()
+    assert printed.count(b"\n") == 2
+    assert printed.replace(b"\n", b"") == piece * 40
+
+
+# ---------------------------------------------------------------- hosts
+
+
+def test_host_lists() -> None:
+    assert parse_hosts("a:2, b ,[::1]:3,a:1") == [Host("a", 3), Host("b", 1), Host("::1", 3)]
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:", "a:0", "a:-1", "a:1.5", "a b", "::1", "[::1"])
+def test_bad_host_lists(text: str) -> None:
+    with pytest.raises(HostsError):
+        parse_hosts(text)
+
+
+def test_host_files(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# all\n\na slots=2 # first\nb max_slots = 4\nc:3\n[::1] slots=1\nd\n")
+    assert parse_hostfile(str(file)) == [
+        Host("a", 2), Host("b", 4), Host("c", 3), Host("::1", 1), Host("d", 1),
+    ]  # fmt: skip
+
+
+def test_a_bad_line_of_a_host_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb slots=many\n")
+    with pytest.raises(HostsError, match=r"hosts:2: host 'b': slots must be a positive number"):
+        parse_hostfile(str(file))
+
+
+def test_ranks_of_a_host_are_consecutive() -> None:
+    places = place_ranks([Host("a", 3), Host("b", 1), Host("c", 4)], 6)
+    assert places == [
+        Place(0, 6, 0, 3, 0, 3, "a"),
+        Place(1, 6, 1, 3, 0, 2, "a"),
+        Place(2, 6, 2, 3, 0, 1, "a"),
+        Place(3, 6, 0, 1, 1, 3, "b"),
+        Place(4, 6, 0, 2, 2, 3, "c"),
+        Place(5, 6, 1, 2, 1, 2, "c"),
+    ]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+def test_places_are_consistent(slots: list[int], data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, sum(slots)))
+    places = place_ranks([Host(f"h{i}", count) for i, count in enumerate(slots)], size)
+    assert [place.rank for place in places] == list(range(size))
+    for place in places:
+        local = [p for p in places if p.hostname == place.hostname]
+        cross = [p for p in places if p.local_rank == place.local_rank]
+        assert (place.local_size, place.cross_size) == (len(local), len(cross))
+        assert local[place.local_rank] is place
+        assert cross[place.cross_rank] is place
+
+
+def test_which_hosts_are_this_machine() -> None:
+    for name in ("localhost", "127.0.0.1", "127.1.2.3", os.uname().nodename):
+        assert is_local(name), name
+    for name in ("192.0.2.1", "2001:db8::1", "node.invalid", "a" * 70, ".."):
+        assert not is_local(name), name
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_cores_are_bounded_by_the_quota_of_the_container(tmp_path: Path) -> None:
+    everything = len(os.sched_getaffinity(0))
+    assert available_cores(tmp_path) == everything
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert available_cores(tmp_path) == everything
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert available_cores(tmp_path) == 1
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert available_cores(tmp_path) == 1
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert available_cores(tmp_path) == everything
+
+
+def test_the_report_prefers_the_cause() -> None:
+    consequence = Exit(0, "a", 1), [b"horoscale._core.errors.RankFailedError: rank 2 failed\n"]
+    cause = Exit(2, "b", -11), [b"about to crash\n"]
+    first, text = failure_report([consequence, cause])
+    assert first is cause[0]
+    assert first.shell_status == 139
+    assert text.decode().splitlines() == [
+        "horoscalerun: failed as well: rank 0 exit status 1",
+        "horoscalerun: rank 2 on b failed first: ended by SIGSEGV; its last lines on stderr:",
+        "    about to crash",
+    ]
