@@ -13,6 +13,8 @@ namespace {
 constexpr uint64_t kListener = 0;
 // Unproved connections at a time: ranks that start at once, and strangers. The oldest makes room.
 constexpr size_t kMaxGuests = 256;
+// A stranger that comes again and again must not fill the log.
+constexpr int kMaxLogged = 10;
 
 }  // namespace
 
@@ -93,7 +95,9 @@ Result<bool> Acceptor::Hear(Guest& guest) {
 
 void Acceptor::Drop(uint64_t id, const Status& why) {
   const auto at = guests_.find(id);
-  Log(LogLevel::kWarning, "refused a connection to a link socket: " + why.message());
+  if (++refused_ <= kMaxLogged) {
+    Log(LogLevel::kWarning, "refused a connection to a link socket: " + why.message());
+  }
   poller_.Remove(at->second.stream.fd());
   guests_.erase(at);
 }

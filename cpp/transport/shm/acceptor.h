@@ -47,6 +47,7 @@ class Acceptor {
   Poller poller_;
   std::map<uint64_t, Guest> guests_;  // in order of arrival
   uint64_t next_id_ = 1;              // 0 is the listener
+  int refused_ = 0;
 };
 
 }  // namespace horoscale

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <random>
 #include <string>
 
@@ -13,6 +15,11 @@ namespace horoscale {
 namespace {
 
 class TransportExchangeTest : public TransportTest {};
+
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
 
 TEST_P(TransportExchangeTest, ExchangeRoundsInAnyOrderOfSteps) {
   constexpr uint64_t kRounds = 60;
@@ -156,6 +163,18 @@ TEST_P(TransportExchangeTest, AChannelOutlivesTheLossOfAMember) {
   exchanges[0].reset();
   auto without = Open(0, {0, 1, 2}, {8, 1});  // never ready, but no crash
   EXPECT_EQ(without->Reserve(0), nullptr);
+}
+
+TEST_P(TransportExchangeTest, ThousandChannelsLeaveNothingBehind) {
+  // Without giving memory back these would take more than all shared memory of a rank.
+  Start(2, {.banks = {.chunk_bytes = 128 << 10, .banks = 4}, .ring_bytes = 1024});
+  const size_t descriptors = OpenDescriptors();
+  for (uint32_t i = 1; i <= 1000; ++i) {
+    auto exchanges = OpenAll({i % 3, i});
+    PublishBytes(*exchanges[0], 0, Pattern(100, i));
+    ASSERT_NE(exchanges[1]->Peek(0, 0), nullptr);
+  }
+  EXPECT_EQ(OpenDescriptors(), descriptors);
 }
 
 HOROSCALE_INSTANTIATE_TRANSPORT_TEST(TransportExchangeTest);

@@ -1,0 +1,143 @@
+// Start-up of the shared memory transport: ranks are threads here, and some do it wrong.
+
+#include "transport/shm/mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "platform/unix_socket.h"
+#include "rendezvous/memory_store.h"
+#include "transport/shm/shm_transport.h"
+
+namespace horoscale {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr double kPatience = 20;
+
+ShmConfig Config(int rank, int size) {
+  ShmConfig config;
+  config.rank = rank;
+  config.size = size;
+  config.memory = {.banks = {.chunk_bytes = 4096, .banks = 4}, .ring_bytes = 1024};
+  config.arena_bytes = Arena::kLeastBytes;
+  config.mesh = {.host = "here", .key_prefix = "7/", .secret = "secret", .seconds = kPatience};
+  return config;
+}
+
+// Starts all ranks at once; by rank, how that went.
+std::vector<Status> StartAll(Store& store, const std::vector<ShmConfig>& configs) {
+  std::vector<std::unique_ptr<Transport>> transports(configs.size());  // all live until all are up
+  std::vector<Status> statuses(configs.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Result<std::unique_ptr<Transport>> made = ShmTransport::Create(configs[i], store);
+      statuses[i] = made.status();
+      if (made.ok()) transports[i] = made.TakeValue();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+TEST(MeshTest, RanksOfSeveralHostsAreRefusedByName) {
+  MemoryStore store;
+  std::vector<ShmConfig> configs = {Config(0, 3), Config(1, 3), Config(2, 3)};
+  configs[2].mesh.host = "there";
+  for (const Status& status : StartAll(store, configs)) {
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("ranks 0, 1 on here"), HasSubstr("rank 2 on there")));
+  }
+}
+
+TEST(MeshTest, RanksThatDoNotComeAreNamed) {
+  MemoryStore store;
+  std::vector<ShmConfig> configs = {Config(0, 4), Config(2, 4)};
+  for (ShmConfig& config : configs) config.mesh.seconds = 0.1;
+  for (const Status& status : StartAll(store, configs)) {
+    EXPECT_EQ(status.code(), StatusCode::kTimeout);
+    EXPECT_THAT(status.message(), HasSubstr("ranks 1, 3 did not start"));
+    EXPECT_THAT(status.detail().ranks, ElementsAre(1, 3));
+  }
+}
+
+TEST(MeshTest, ARankThatPublishesAndThenDoesNotConnectIsNamed) {
+  MemoryStore store;
+  const std::string entry = "nowhere\nhere";
+  ASSERT_TRUE(store.Set("7/shm/1", std::as_bytes(std::span(entry))).ok());
+  ShmConfig config = Config(0, 2);
+  config.mesh.seconds = 0.1;
+  const Status status = StartAll(store, {config})[0];
+  EXPECT_EQ(status.code(), StatusCode::kTimeout);
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 did not connect"));
+}
+
+TEST(MeshTest, AWrongSecretIsRefused) {
+  MemoryStore store;
+  std::vector<ShmConfig> configs = {Config(0, 2), Config(1, 2)};
+  configs[0].mesh.seconds = 0.5;
+  configs[1].mesh.secret = "guess";
+  const std::vector<Status> statuses = StartAll(store, configs);
+  EXPECT_EQ(statuses[0].code(), StatusCode::kTimeout) << "a stranger is no reason to give up";
+  EXPECT_EQ(statuses[1].code(), StatusCode::kUnauthenticated);
+  EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1 can't make its link to rank 0"));
+}
+
+TEST(MeshTest, DifferentSettingsAreSaid) {
+  MemoryStore store;
+  std::vector<ShmConfig> configs = {Config(0, 2), Config(1, 2)};
+  configs[1].memory.ring_bytes = 2048;
+  for (const Status& status : StartAll(store, configs)) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("rings of 1024"), HasSubstr("rings of 2048")));
+  }
+}
+
+// Connects to rank 0 as soon as it can be found, in every way that a stranger may, and stays.
+TEST(MeshTest, StrangersDoNoHarm) {
+  MemoryStore store;
+  std::vector<ByteStream> strangers;
+  const auto intrude = [&] {
+    const std::vector<std::byte> entry = store.Get("7/shm/0", kPatience).TakeValue();
+    const std::string text(reinterpret_cast<const char*>(entry.data()), entry.size());
+    const std::string name = text.substr(0, text.find('\n'));
+    const Deadline deadline = Deadline::After(kPatience);
+    for (int i = 0; i < 3; ++i) {
+      strangers.push_back(ConnectUnix(name, deadline).TakeValue());  // and says nothing
+      ByteStream garbage = ConnectUnix(name, deadline).TakeValue();
+      const std::vector<std::byte> noise(1000, std::byte{0x5a});
+      ASSERT_TRUE(garbage.SendAll(noise, deadline).ok());
+      strangers.push_back(std::move(garbage));
+      ConnectUnix(name, deadline).TakeValue();  // and leaves
+    }
+  };
+  std::thread intruder(intrude);
+  std::vector<Status> early;
+  std::thread first([&] { early = StartAll(store, {Config(0, 2)}); });
+  intruder.join();
+  const std::vector<Status> late = StartAll(store, {Config(1, 2)});
+  first.join();
+  EXPECT_TRUE(early[0].ok()) << early[0].message();
+  EXPECT_TRUE(late[0].ok()) << late[0].message();
+}
+
+TEST(MeshTest, ManyRanksFindEachOther) {
+  MemoryStore store;
+  std::vector<ShmConfig> configs;
+  for (int rank = 0; rank < 16; ++rank) configs.push_back(Config(rank, 16));
+  for (const Status& status : StartAll(store, configs))
+    EXPECT_TRUE(status.ok()) << status.message();
+}
+
+}  // namespace
+}  // namespace horoscale
