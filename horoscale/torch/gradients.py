@@ -48,7 +48,7 @@ class Gradient:
         self.passes = 0  # backward passes since the last step
         self._default_priority = priority
         self._view = view
-        self._is_sparse = False
+        self._kind = ""  # "dense" or "sparse", once autograd has made one
 
     @property
     def priority(self) -> int:
@@ -64,9 +64,10 @@ class Gradient:
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self._nothing()
+        else:
+            self._kind = "sparse" if gradient.is_sparse and not sparse_as_dense else "dense"
         gradient = gradient.detach()
-        self._is_sparse = gradient.is_sparse and not sparse_as_dense
-        if not self._is_sparse:
+        if self._kind != "sparse":
             gradient = gradient.to_dense()
             if self._view is not None and gradient.dtype == self._view.dtype:
                 if gradient.data_ptr() != self._view.data_ptr():
@@ -76,17 +77,21 @@ class Gradient:
         return gradient
 
     def clear(self) -> None:
-        """Have the next backward pass add to zeros in shared memory, if it has a place there."""
-        if self._view is not None and not self._is_sparse and self.parameter.requires_grad:
+        """Have the next backward pass add to zeros in shared memory, if it has a place there.
+
+        Not before the first pass: zeros would make a sparse gradient dense.
+        """
+        if self._view is not None and self._kind == "dense" and self.parameter.requires_grad:
             self.parameter.grad = self._view.zero_()
 
     def _nothing(self) -> torch.Tensor:
-        if self._is_sparse:
+        if self._kind == "sparse":
             like = self.parameter
             return torch.sparse_coo_tensor(
                 torch.empty((1, 0), dtype=torch.int64),
                 like.new_empty((0, *like.shape[1:])),
                 like.shape,
+                check_invariants=True,
             )
         return torch.zeros_like(self.parameter) if self._view is None else self._view.zero_()
 
@@ -103,7 +108,7 @@ class GradientGroup:
         self.passes = passes
         self.settings = settings
         self._complete = 0  # gradients that have had their passes
-        self._expected = len(self.gradients)
+        self._expected = len(self.gradients)  # of _complete; parameters may be frozen later
         self._in_flight: list[Callable[[], None]] = []  # each waits for one operation
         weak_self = weakref.ref(self)
         hooks: list[RemovableHandle] = []
@@ -139,7 +144,7 @@ class GradientGroup:
             )
         gradient.passes += 1
         self._complete += gradient.passes == self.passes
-        if self._complete == self._expected:
+        if self._complete >= self._expected and all(map(self._has_passed, self.gradients)):
             self.start()
 
     @torch.no_grad()
@@ -178,6 +183,9 @@ class GradientGroup:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def _has_passed(self, gradient: Gradient) -> bool:
+        return gradient.passes == self.passes or not gradient.parameter.requires_grad
 
     def _start_dense(self, values: Tensors, priority: int) -> None:
         compression = self.settings.compression

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,7 +122,7 @@ class _Distributed(torch.optim.Optimizer):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Operations in flight, hooks and shared memory belong to this process and these parameters:
         # a copy (copy.deepcopy, pickle) is an optimizer of the user's class, to be wrapped again.
-        return copyreg.__newobj__, (self._plain_class,), self.__getstate__()  # type: ignore[attr-defined]
+        return object.__new__, (self._plain_class,), self.__getstate__()
 
 
 def _reduced_step(
