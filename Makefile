@@ -48,7 +48,7 @@ test:  ## all tests, in the order of CI
 
 check: lint $(BUILD)/release/.built $(VENV)/.test  ## formats, types, unit tests, simulator: under 2 minutes
 	$(CTEST) --test-dir $(BUILD)/release -LE slow
-	$(BIN)/python -m pytest -q tests/python/single
+	$(BIN)/pytest -q tests/python/single
 
 lint: $(VENV)/.test  ## clang-format, ruff and mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cc' '*.h' '*.c')
@@ -93,13 +93,13 @@ models:  ## the protocols that sleep, model-checked by spin
 	done
 
 python-single: $(VENV)/.test  ## Python tests that need one process
-	$(BIN)/python -m pytest tests/python/single
+	$(BIN)/pytest tests/python/single
 
 python-parallel: $(VENV)/.test  ## Python tests over several ranks
-	$(BIN)/python -m pytest tests/python/parallel
+	$(BIN)/pytest tests/python/parallel
 
 python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmarks
-	$(BIN)/python -m pytest tests/python/integration
+	$(BIN)/pytest tests/python/integration
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-openmpi

@@ -95,14 +95,17 @@ def _divided(total: np.ndarray, divisor: int) -> np.ndarray:
 
 def _values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     kind = np.dtype(dtype).kind
+    values: Any  # a number where the shape is ()
     if kind in "iu":
         info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
-    if kind == "b":
-        return rng.integers(0, 2, shape).astype(dtype)
-    if kind == "c":  # small whole numbers: exact, whichever way a complex product is computed
-        return (rng.integers(-4, 5, shape) + 1j * rng.integers(-4, 5, shape)).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+        values = rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+    elif kind == "b":
+        values = rng.integers(0, 2, shape)
+    elif kind == "c":  # small whole numbers: exact, whichever way a complex product is computed
+        values = rng.integers(-4, 5, shape) + 1j * rng.integers(-4, 5, shape)
+    else:
+        values = rng.standard_normal(shape)
+    return np.asarray(values, dtype=dtype)
 
 
 def _shape(rng: np.random.Generator, min_dims: int = 0) -> tuple[int, ...]:
