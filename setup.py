@@ -27,7 +27,7 @@ class BuildLibraryAndBinding(build_ext):
         prefix = (ROOT if in_source else Path(self.build_lib).resolve()) / "horoscale" / "_core"
         build = Path(self.build_temp).resolve() / "library"
         # pip builds in a new environment each time, and CMake's cache has the last one's ninja.
-        ninja = f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"
+        ninja = f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja') or 'ninja'}"
         for command in (
             ["-G", "Ninja", ninja, "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release"],
             ["--build", build, "--target", "horoscale"],

@@ -192,6 +192,7 @@ def is_homogeneous() -> bool:
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Write what this rank does from now on to a file that Perfetto or chrome://tracing opens.
 
+    Ranks above 0 append ".rank<N>" to the path. `mark_cycles` marks every executed plan entry.
     Raises ValueError before hvd.init(), HorovodInternalError where the file can't be written.
     """
     current_runtime().timeline_start(file_path, mark_cycles)

@@ -1,4 +1,4 @@
-"""Shared by all Python tests: those below parallel/ run on the ranks of a job, the others in one process."""
+"""Shared by all Python tests: parallel/ runs on the ranks of a job, the others in one process."""
 
 from __future__ import annotations
 

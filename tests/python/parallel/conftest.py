@@ -1,14 +1,15 @@
-"""These tests run on every rank of a job, of any size: horoscalerun -np 3 pytest tests/python/parallel.
+"""These tests run on every rank of a job: horoscalerun -np 3 pytest tests/python/parallel.
 
 Every rank runs the same tests in the same order. Where pytest is started without a launcher, only
-test_on_ranks.py is collected, which starts the others on several numbers of ranks. A rank that fails a
-test leaves the others waiting in it: their waits end with the test's timeout, and as every test has
-names of its own, the next one begins cleanly.
+test_on_ranks.py is collected, which starts the others on several numbers of ranks. A rank that
+fails a test leaves the others waiting in it: their waits end with the test's timeout, and as every
+test has names of its own, the next one begins cleanly.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def job() -> Iterator[None]:
     hvd.init(process_sets="dynamic")
     yield
     hvd.shutdown()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder of this rank's own; pytest's ranks would clean up each other's."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -271,11 +272,11 @@ def test_mismatch_is_told_to_every_rank_and_the_job_goes_on(what: str, name: str
 
 @pytest.mark.usefixtures("need_ranks")
 def test_mismatch_of_kinds(name: str) -> None:
+    start = hvd.allreduce_async
+    if hvd.rank() == 0:
+        start = partial(hvd.broadcast_async, root_rank=0)
     with pytest.raises(hvd.MismatchError, match="broadcast"):
-        if hvd.rank() == 0:
-            hvd.broadcast(np.ones(3), root_rank=0, name=name)
-        else:
-            hvd.allreduce(np.ones(3), name=name)
+        hvd.synchronize(start(np.ones(3), name=name))
 
 
 @pytest.mark.usefixtures("need_ranks")

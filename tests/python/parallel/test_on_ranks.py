@@ -1,4 +1,4 @@
-"""Starts the other tests of this folder on several numbers of ranks: all at 2 and 4, a subset at others."""
+"""Starts the tests of this folder on several numbers of ranks: all on 2 and 4, else a subset."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_average_is_the_default() -> None:
     ("average", "expected"), [(True, Average), (False, Sum), (np.False_, Sum), (0, Sum)]
 )
 def test_average_is_deprecated(average: bool, expected: ReduceOp) -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="op="):
         assert resolve_op(None, average) is expected
 
 

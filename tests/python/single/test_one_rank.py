@@ -78,9 +78,9 @@ def test_reductions_that_do_not_exist(dtype: str) -> None:
 )
 def test_types_that_are_not_supported(array: np.ndarray) -> None:
     for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter, hvd.allreduce_):
-        with pytest.raises(ValueError, match="not supported|byte order"):
+        with pytest.raises(ValueError, match=r"not supported|byte order"):
             call(array)
-    with pytest.raises(ValueError, match="not supported|byte order"):
+    with pytest.raises(ValueError, match=r"not supported|byte order"):
         hvd.broadcast(array, 0)
 
 

@@ -1,4 +1,4 @@
-"""What the operations should give, computed by numpy on one process from the inputs of all ranks."""
+"""What the operations should give, computed by numpy from the inputs of all ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def values(dtype: str, shape: int | tuple[int, ...], rank: int, seed: int = 0) -> np.ndarray:
-    """The input of a rank, which every rank can compute. Integers use all bits; floats are near 1."""
+    """The input of a rank, which every rank can compute. Integers use all bits."""
     random = np.random.default_rng((seed, rank, DTYPES.index(dtype)))
     if dtype == "bool":
         return random.random(shape) < 0.5
@@ -54,7 +54,7 @@ def reduced(inputs: list[np.ndarray], op: str) -> np.ndarray:
     accumulator = np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
     wide = [one.astype(accumulator) for one in inputs]
     with np.errstate(all="ignore"):
-        if dtype == bool:
+        if dtype.kind == "b":
             return reduce(np.logical_or if op in (SUM, MAX) else np.logical_and, wide)
         fold = {
             SUM: np.add,
