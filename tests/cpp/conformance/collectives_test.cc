@@ -1,0 +1,87 @@
+// The collectives over the real exchanges, every rank a thread that knows nothing of the others.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/collective.h"
+#include "conformance/transport_fixture.h"
+#include "platform/deadline.h"
+#include "support/collective_cases.h"
+
+namespace horoscale {
+namespace {
+
+using Cases = std::vector<std::unique_ptr<testing::CollectiveCase>>;
+
+// Runs the cases in order; what went wrong, or nothing.
+std::string RunInOrder(const Cases& cases, Exchange& exchange) {
+  const Deadline deadline = Deadline::After(kPatience);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::unique_ptr<Collective> collective = cases[i]->Make(exchange);
+    for (;;) {
+      const Result<Progress> progress = collective->Step();
+      if (!progress.ok()) return progress.status().message();
+      if (*progress == Progress::kDone) break;
+      if (*progress == Progress::kAdvanced) continue;
+      if (deadline.Passed()) return "operation " + std::to_string(i) + " doesn't end";
+      std::this_thread::yield();
+    }
+  }
+  return {};
+}
+
+class CollectivesTest : public TransportTest {
+ protected:
+  void RunCases(const Cases& cases) {
+    const std::vector<std::unique_ptr<Exchange>> exchanges = OpenAll();
+    std::vector<std::string> problems(exchanges.size());
+    std::vector<std::thread> members;
+    for (size_t m = 0; m < exchanges.size(); ++m) {
+      members.emplace_back([&, m] { problems[m] = RunInOrder(cases, *exchanges[m]); });
+    }
+    for (std::thread& member : members) member.join();
+    for (size_t m = 0; m < exchanges.size(); ++m) {
+      EXPECT_EQ(problems[m], "") << "member " << m;
+      EXPECT_EQ(exchanges[m]->next_round, exchanges[0]->next_round);
+    }
+    for (const auto& one : cases) EXPECT_EQ(one->Check(), "") << one->Describe();
+  }
+};
+
+TEST_P(CollectivesTest, RandomOperationsInARow) {
+  for (const int members : {1, 2, 3, 4, 8}) {
+    SCOPED_TRACE(members);
+    std::mt19937_64 random(static_cast<uint64_t>(members));
+    Start(members);
+    Cases cases;
+    for (int i = 0; i < 60; ++i) {
+      cases.push_back(testing::MakeRandomCase(random, static_cast<uint32_t>(members), 30'000));
+    }
+    RunCases(cases);
+  }
+}
+
+TEST_P(CollectivesTest, LargeAllreducesThroughChunksOfTheDefaultSize) {
+  std::mt19937_64 random(9);
+  Start(3, MemoryOptions());
+  Cases cases;
+  for (const DataType dtype : {DataType::kFloat32, DataType::kBfloat16, DataType::kInt8}) {
+    cases.push_back(testing::MakeAllreduceCase(
+        random, {.members = 3,
+                 .reduction = {.dtype = dtype, .op = ReduceOp::kAverage, .divisor = 3},
+                 .elements = 400'003,
+                 .cuts = 5,
+                 .in_place = true}));
+  }
+  RunCases(cases);
+}
+
+HOROSCALE_INSTANTIATE_TRANSPORT_TEST(CollectivesTest);
+
+}  // namespace
+}  // namespace horoscale
