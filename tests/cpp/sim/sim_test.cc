@@ -89,7 +89,7 @@ class Job {
 
 TEST(Simulation, RandomJobsKeepTheInvariants) {
   const uint64_t first = FromEnvironment("HOROSCALE_SIM_FIRST_SEED", 1);
-  const uint64_t count = FromEnvironment("HOROSCALE_SIM_SEEDS", 2000);
+  const uint64_t count = FromEnvironment("HOROSCALE_SIM_SEEDS", 1000);
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("HOROSCALE_SIM_FIRST_SEED=" + std::to_string(seed));
     Job(seed).Run();
