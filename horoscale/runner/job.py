@@ -20,7 +20,7 @@ from horoscale.runner.environment import rank_environment
 from horoscale.runner.host import HostLink
 from horoscale.runner.hosts import Place
 from horoscale.runner.output import Console, RankOutput, open_rank_files
-from horoscale.runner.protocol import Header, ProtocolError
+from horoscale.runner.protocol import VERSION, Header, ProtocolError
 from horoscale.runner.report import LAUNCHER, Exit, failure_report
 
 SURVIVORS_S = (
@@ -148,7 +148,7 @@ class Job:
             for header, payload in link.receive():
                 self._on_frame(link, header, payload)
         except ProtocolError as error:
-            self._trouble = f"the supervisor on {link.hostname} is not understood: {error}"
+            self._trouble = f"the supervisor on {link.hostname} can't be understood: {error}"
             link.abandon()
         if link.ended and link.status != 0:
             ended = Exit(-1, link.hostname, link.status).describe()
@@ -173,6 +173,8 @@ class Job:
             pids = ", ".join(map(str, header["pids"]))
             self._trouble = f"on {link.hostname} these processes do not end: {pids}"
         elif kind == "hello":
+            if header["version"] != VERSION:
+                raise ProtocolError(f"version {header['version']}, expected {VERSION}")
             link.greeted = True
             self._log(f"{link.hostname}: supervisor is process {header['pid']} on {header['host']}")
         else:

@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _result_writer(parsed.results).finish(message.encode())
         return CANNOT_START
+    except KeyboardInterrupt:  # before the job takes care of signals
+        return 128 + signal.SIGINT
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -132,6 +132,8 @@ class Supervisor:
         os.write(self._task, piece)
 
     def _start(self, order: dict[str, Any]) -> None:
+        if self._stopping:  # told so before it came to this
+            return
         self._started = True
         self._grace_s = order["grace"]
         for rank in order["ranks"]:
