@@ -19,18 +19,29 @@ constexpr double kCloseSeconds = 1.0;
 // Frames of sets that this rank has not registered yet: its peers can be ahead by a few calls only.
 constexpr size_t kMaxEarlyFrames = 100'000;
 
+Status Left(int rank) {
+  return {StatusCode::kRankFailed, "rank " + std::to_string(rank) + " left the job",
+          {{rank}, -1, ""}};
+}
+
 // What survivors say of a lost rank: the first cause that it knew of, not what it was the victim of.
 Status LossCause(int rank, const Status& reason, const Goodbye* goodbye) {
   const std::string who = "rank " + std::to_string(rank);
   if (goodbye == nullptr) {
     return {StatusCode::kRankFailed, who + " failed: " + reason.message(), {{rank}, -1, ""}};
   }
-  if (goodbye->clean) {
-    return {StatusCode::kRankFailed, who + " left the job", {{rank}, -1, ""}};
-  }
+  if (goodbye->clean) return Left(rank);
   const bool victim = !goodbye->ranks.empty() && goodbye->ranks != std::vector<int>{rank};
   if (victim) return {StatusCode::kRankFailed, goodbye->message, {goodbye->ranks, -1, ""}};
   return {StatusCode::kRankFailed, who + " failed: " + goodbye->message, {{rank}, -1, ""}};
+}
+
+// How far a rank got in a set before it left.
+uint64_t ExecutedBy(const Goodbye& goodbye, const ChannelId& channel) {
+  for (const ExecutedUpTo& entry : goodbye.executed) {
+    if (ChannelId{entry.process_set, entry.incarnation} == channel) return entry.sequence;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -250,17 +261,15 @@ void Runtime::OnRankLost(int rank, const Status& reason) {
   for (const auto& [id, set] : sets_) {
     if (!set->Contains(rank)) continue;
     Activate(set);
-    if (goodbye == nullptr || !goodbye->clean) {
+    if (goodbye == nullptr) {
       set->Fail(cause);
-    } else {
-      uint64_t executed = 0;
-      for (const ExecutedUpTo& entry : goodbye->executed) {
-        if (ChannelId{entry.process_set, entry.incarnation} == set->channel()) {
-          executed = entry.sequence;
-        }
-      }
-      set->FailAfter(executed, cause);
+      continue;
     }
+    // What it knew of a third rank concerns the sets of that one only.
+    const auto& causes = cause.detail().ranks;
+    const bool concerned = std::any_of(causes.begin(), causes.end(),
+                                       [&set](int culprit) { return set->Contains(culprit); });
+    set->FailAfter(ExecutedBy(*goodbye, set->channel()), concerned ? cause : Left(rank));
   }
 }
 
@@ -270,20 +279,23 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason) const {
     if (set->executed_sequence() == 0) continue;
     goodbye.executed.push_back({id, set->channel().incarnation, set->executed_sequence()});
   }
+  // A rank that has lost another one passes on what it knows, however it ends itself: a peer may hear
+  // of this end first.
+  for (const auto& [rank, cause] : lost_) {
+    if (const auto left = goodbyes_.find(rank); left != goodbyes_.end() && left->second.clean) {
+      continue;
+    }
+    goodbye.clean = false;
+    goodbye.code = static_cast<int>(StatusCode::kRankFailed);
+    goodbye.message = cause.message();
+    goodbye.ranks = cause.detail().ranks;
+    return goodbye;
+  }
   if (reason.empty()) return goodbye;
   goodbye.clean = false;
   goodbye.code = static_cast<int>(StatusCode::kRankFailed);
   goodbye.message = reason;
   goodbye.ranks = {topology_.rank};
-  // A rank that ends because another one was lost passes on what it knows.
-  for (const auto& [rank, cause] : lost_) {
-    if (const auto left = goodbyes_.find(rank); left != goodbyes_.end() && left->second.clean) {
-      continue;
-    }
-    goodbye.message = cause.message();
-    goodbye.ranks = cause.detail().ranks;
-    break;
-  }
   return goodbye;
 }
 
