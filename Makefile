@@ -86,11 +86,7 @@ fuzz: $(BUILD)/asan/.built  ## every decoder's fuzzer for FUZZ_SECONDS (10)
 	done
 
 models:  ## the protocols that sleep, model-checked by spin
-	@set -e; for model in $(abspath $(wildcard tests/model/*.pml)); do \
-	  folder=$(BUILD)/models/$$(basename $$model .pml); mkdir -p $$folder; cd $$folder; \
-	  spin -a $$model; $(CC) -O2 -w -o pan pan.c; ./pan -m1000000 | tee pan.log; \
-	  grep -q 'errors: 0$$' pan.log; cd $(CURDIR); \
-	done
+	tests/model/check.sh
 
 python-single: $(VENV)/.test  ## Python tests that need one process
 	$(BIN)/pytest tests/python/single

@@ -1,8 +1,7 @@
 /* An allreduce in C, with nothing but horoscale.h and the library.
  *
- * Where the Python package is installed, both come with it:
+ * Both come with the Python package, which tells where they are:
  *
- *     DIR=$(python -c 'import horoscale; print(horoscale.__path__[0])')
  *     cc -I $DIR/include examples/c_allreduce.c -o c_allreduce -L $DIR/lib -lhoroscale
  * -Wl,-rpath,$DIR/lib horoscalerun -np 2 ./c_allreduce
  *

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
 
 import pytest
-from launcher_process import Launcher
+from launcher_process import PATIENCE_S, Launcher
 
 # A rank with a child, as a data loader is, and one in a session of its own whose parent has exited.
 RANK_WITH_CHILDREN = """
 import os, signal, subprocess, sys
 def report():
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())  # at once: the three share a pipe
 def wait():
     while True: signal.pause()
 if STUBBORN:
@@ -54,6 +55,18 @@ def test_nothing_survives_a_kill_of(victim: str, stubborn: bool) -> None:
         assert status == 1
         assert b"the supervisor on" in err
         assert b"ended by SIGKILL" in err
+
+
+def test_ranks_end_with_their_supervisor_even_if_nobody_else_ends_them() -> None:
+    program = "import os, signal; print(os.getpid()); signal.pause()"
+    with Launcher("-np", 2, sys.executable, "-c", program) as job:
+        ranks = [os.pidfd_open(pid) for pid in job.read_pids(2)]
+        supervisor = job.supervisor()
+        os.kill(job.process.pid, signal.SIGSTOP)
+        os.kill(supervisor, signal.SIGKILL)
+        for rank in ranks:
+            assert select.select([rank], [], [], PATIENCE_S)[0]
+            os.close(rank)
 
 
 def test_nothing_survives_a_kill_of_a_rank() -> None:
