@@ -157,7 +157,7 @@ void Coordinator::OnReady(UnitId id) {
     Fail(id, StatusCode::kMismatch, MismatchText(unit));
     return;
   }
-  if (std::string objection = JoinedObjection(unit); !objection.empty()) {
+  if (std::string objection = JoinedObjection(id); !objection.empty()) {
     Fail(id, StatusCode::kInvalidArgument, std::move(objection));
     return;
   }
@@ -167,15 +167,13 @@ void Coordinator::OnReady(UnitId id) {
 }
 
 // Why the unit can't be executed without the ranks that have joined; empty: it can.
-std::string Coordinator::JoinedObjection(const Negotiator::Unit& unit) const {
-  if (!negotiator_.SomeJoined()) return {};
-  std::vector<uint32_t> absent;
-  for (uint32_t member = 0; member < unit.variant_of.size(); ++member) {
-    if (unit.variant_of[member] == Negotiator::kSilent) absent.push_back(member);
-  }
-  const std::vector<int> ranks = RanksOf(absent);
+std::string Coordinator::JoinedObjection(UnitId id) const {
+  std::vector<int> ranks;
+  for (uint32_t member : negotiator_.Absent(id)) ranks.push_back(options_.ranks[member]);
+  if (ranks.empty()) return {};
+  const Negotiator::Unit& unit = negotiator_.Get(id);
   const Signature& signature = *unit.variants[0];
-  bool possible = absent.empty();
+  bool possible = false;
   switch (signature.kind) {
     case OpKind::kAllreduce:
     case OpKind::kBarrier:
@@ -220,12 +218,6 @@ std::string Coordinator::MismatchText(const Negotiator::Unit& unit) const {
 
 std::string Coordinator::DisplayNameOf(const Negotiator::Unit& unit) const {
   return DisplayName(names_.Text(unit.key.name), unit.variants[0]->kind, unit.key.index);
-}
-
-std::vector<int> Coordinator::RanksOf(const std::vector<uint32_t>& members) const {
-  std::vector<int> ranks;
-  for (uint32_t member : members) ranks.push_back(options_.ranks[member]);
-  return ranks;
 }
 
 void Coordinator::Forget(UnitId id) {

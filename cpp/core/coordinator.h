@@ -72,10 +72,9 @@ class Coordinator {
 
   void OnReady(UnitId id);
   void Fail(UnitId id, StatusCode code, std::string message);
-  std::string JoinedObjection(const Negotiator::Unit& unit) const;
+  std::string JoinedObjection(UnitId id) const;
   std::string MismatchText(const Negotiator::Unit& unit) const;
   std::string DisplayNameOf(const Negotiator::Unit& unit) const;
-  std::vector<int> RanksOf(const std::vector<uint32_t>& members) const;
   void Forget(UnitId id);
 
   PlanEntry Publish(const Bucket& bucket);

@@ -35,7 +35,6 @@ class SlotTable {
   // The live slot of a name, or of an unnamed signature (kNoName).
   std::optional<uint32_t> Find(NameId name, const Signature& signature) const;
   const Content& Get(uint32_t slot) const { return slots_[slot].content; }
-  bool IsLive(uint32_t slot) const { return slots_[slot].state == State::kLive; }
 
   // Keeps the slot from being the next victim, and surely from being one of entry `sequence`.
   void Touch(uint32_t slot, uint64_t sequence);
