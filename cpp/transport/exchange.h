@@ -35,7 +35,8 @@ class Exchange {
 
   virtual uint32_t size() const = 0;         // members
   virtual uint32_t self() const = 0;         // own index
-  virtual size_t chunk_bytes() const = 0;    // capacity of a chunk, a multiple of 4096
+  // Capacity of a chunk: a multiple of 4096, and at least 64 for each member.
+  virtual size_t chunk_bytes() const = 0;
   virtual uint32_t banks() const = 0;        // rounds that can be outstanding, at least 4
 
   // Space for this member's chunk of the round, 64-byte aligned; null while some member has not

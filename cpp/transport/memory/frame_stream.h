@@ -57,6 +57,9 @@ class FrameReader {
   // Rings the producer after it has made the space that the producer waits for.
   FrameReader(RingConsumer ring, Doorbell* producer) : ring_(ring), producer_(producer) {}
 
+  // Whether Next() would find nothing new; cheaper than calling it.
+  bool Idle() const { return ring_.Empty(); }
+
   // The next whole frame, valid until the next call; null while there is none. A failed status
   // means that the stream is broken for good.
   Result<const Frame*> Next();

@@ -67,6 +67,7 @@ bool MemoryTransport::Poll(TransportSink& sink) {
   for (int rank = 0; rank < size(); ++rank) {
     Link* link = links_[static_cast<size_t>(rank)].get();
     if (link == nullptr || link->state == Link::State::kLost) continue;
+    if (link->state == Link::State::kUp && !link->out.HasBacklog() && link->in.Idle()) continue;
     if (PollLink(rank, *link, sink)) moved = true;
   }
   return moved;

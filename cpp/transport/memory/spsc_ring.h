@@ -51,6 +51,9 @@ class RingConsumer {
  public:
   RingConsumer(std::byte* memory, size_t capacity);
 
+  // Whether there is nothing to read now: what an idle engine asks of each peer, over and over.
+  bool Empty() const { return seen_head_ == tail_ && control_->head.load() == tail_; }
+
   // Copies at most out.size() bytes and returns how many; their space is free after Commit().
   // kProtocol if the producer's counter is impossible.
   Result<size_t> Read(std::span<std::byte> out);

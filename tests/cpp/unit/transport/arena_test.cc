@@ -46,7 +46,8 @@ TEST_F(ArenaTest, BlocksAreDisjointZeroedAndUsedAgain) {
       auto at = std::next(live.begin(), static_cast<ptrdiff_t>(random() % live.size()));
       const auto [block, content] = *at;
       const auto [bytes, fill] = content;
-      ASSERT_TRUE(std::all_of(block, block + bytes, [&](std::byte b) { return b == fill; }));
+      ASSERT_TRUE(std::all_of(block, block + bytes,
+                              [expected = fill](std::byte b) { return b == expected; }));
       arena_->Free(block);
       live.erase(at);
     }
