@@ -12,6 +12,8 @@ JOBS   ?= $(shell nproc)
 
 BIN   := $(VENV)/bin
 CMAKE := $(BIN)/cmake
+# From a folder without horoscale/ in it: it is the installed package that is tested.
+PYTEST := cd tests && $(abspath $(BIN))/pytest
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DHOROSCALE_BUILD_TESTS=ON
@@ -48,7 +50,7 @@ test:  ## all tests, in the order of CI
 
 check: lint $(BUILD)/release/.built $(VENV)/.test  ## formats, types, unit tests, simulator: under 2 minutes
 	$(CTEST) --test-dir $(BUILD)/release -LE slow
-	$(BIN)/pytest -q tests/python/single
+	$(PYTEST) -q python/single
 
 lint: $(VENV)/.test  ## clang-format, ruff and mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cc' '*.h' '*.c')
@@ -89,13 +91,13 @@ models:  ## the protocols that sleep, model-checked by spin
 	tests/model/check.sh
 
 python-single: $(VENV)/.test  ## Python tests that need one process
-	$(BIN)/pytest tests/python/single
+	$(PYTEST) python/single
 
 python-parallel: $(VENV)/.test  ## Python tests over several ranks
-	$(BIN)/pytest tests/python/parallel
+	$(PYTEST) python/parallel
 
 python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmarks
-	$(BIN)/pytest tests/python/integration
+	$(PYTEST) python/integration
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-openmpi

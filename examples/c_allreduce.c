@@ -2,8 +2,9 @@
  *
  * Both come with the Python package, which tells where they are:
  *
- *     cc -I $DIR/include examples/c_allreduce.c -o c_allreduce -L $DIR/lib -lhoroscale
- * -Wl,-rpath,$DIR/lib horoscalerun -np 2 ./c_allreduce
+ *     FLAGS=$(python -m horoscale.config --cflags --libs)
+ *     cc examples/c_allreduce.c -o c_allreduce $FLAGS
+ *     horoscalerun -np 2 ./c_allreduce
  *
  * Every rank contributes its rank + 1 and prints the sum over all ranks; with 2 ranks, in either
  * order:

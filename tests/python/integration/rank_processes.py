@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from support.ranks import clean_environment
+
 from horoscale._core import StoreServer
 
 HERE = Path(__file__).parent
@@ -35,7 +37,7 @@ class RankProcesses:
                 subprocess.Popen(
                     [sys.executable, str(HERE / program), *arguments],
                     cwd=folder,
-                    env=os.environ | self._variables(rank, size, folder),
+                    env=clean_environment() | self._variables(rank, size, folder),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=self._errors[-1],

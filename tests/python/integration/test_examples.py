@@ -31,7 +31,7 @@ def launch(num_ranks: int, *command: str | Path, folder: Path, flags: tuple[str,
 
 
 def accuracy_of(output: str) -> float:
-    found = re.findall(r"accuracy\D*([01]\.\d+)", output)
+    found = re.findall(r"accuracy\D*([01]\.\d+)", output, re.IGNORECASE)
     assert found, output
     return float(found[-1])
 
