@@ -1,0 +1,88 @@
+"""Ranks that end in a way of their own: what the others learn about it."""
+
+from __future__ import annotations
+
+import socket
+
+from support.ranks import run_ranks
+
+
+def test_an_uncaught_exception_is_the_first_cause_that_peers_name() -> None:
+    first, second = run_ranks(
+        2,
+        """
+        import numpy as np
+        import horoscale.numpy as hvd
+        hvd.init()
+        try:
+            for step in range(10):
+                if hvd.rank() == 1 and step == 3:
+                    raise KeyError("no such weight")
+                hvd.allreduce(np.ones(3), name="gradient")
+        except hvd.RankFailedError as error:
+            print(error.ranks, error.process_set)
+            raise
+        """,
+    )
+    assert second.returncode == 1
+    assert first.returncode == 1
+    assert first.stdout == "(1,) 0\n", first.stderr
+    for part in ("rank 1", "KeyError", "no such weight"):
+        assert part in first.stderr
+
+
+def test_a_rank_that_ends_early_is_an_error_only_for_who_needs_it() -> None:
+    first, second = run_ranks(
+        2,
+        """
+        import numpy as np
+        import horoscale.numpy as hvd
+        alone = hvd.ProcessSet([0])
+        hvd.init(process_sets=[alone])
+        hvd.barrier()
+        if hvd.rank() == 0:
+            try:
+                hvd.allreduce(np.ones(3), name="needs both")
+            except hvd.RankFailedError as error:
+                print(error)
+            assert hvd.allreduce(np.ones(1), process_set=alone) == 1
+        """,
+    )
+    assert (second.returncode, second.stderr) == (0, "")
+    assert first.returncode == 0, first.stderr
+    assert "rank 1 left" in first.stdout
+
+
+def test_a_job_by_variables_whose_rank_0_serves_the_store() -> None:
+    """No launcher at all: HOROSCALE_RENDEZVOUS is where rank 0 serves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ended = run_ranks(
+        3,
+        "import horoscale.numpy as hvd; hvd.init(); print(hvd.allgather_object(hvd.rank()))",
+        HOROSCALE_RENDEZVOUS=f"127.0.0.1:{port}",
+        HOROSCALE_RENDEZVOUS_SERVED="0",
+    )
+    for one in ended:
+        assert (one.returncode, one.stdout) == (0, "[0, 1, 2]\n"), one.stderr
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    (only,) = run_ranks(
+        1,
+        "import horoscale.numpy as hvd; hvd.init()",
+        HOROSCALE_SIZE="3",
+        HOROSCALE_START_TIMEOUT="1",
+    )
+    assert only.returncode == 1
+    assert "timeout" in only.stderr
+    assert "1" in only.stderr.splitlines()[-1]
+    assert "2" in only.stderr.splitlines()[-1]
+
+
+def test_a_wrong_secret_is_told() -> None:
+    ended = run_ranks(2, "import horoscale.numpy as hvd; hvd.init()", HOROSCALE_SECRET="wrong")
+    for one in ended:
+        assert one.returncode == 1
+        assert "secret" in one.stderr
