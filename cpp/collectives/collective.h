@@ -1,13 +1,14 @@
 // The contract of a collective: an explicit state machine over an Exchange.
 //
-// Step() advances as far as one chunk and returns, so that one thread can interleave the collectives
-// of all process sets and notice faults between any two steps. It never blocks. All members of the
-// exchange create the same collective with agreeing arguments; rounds are taken from
+// Step() advances as far as one chunk and returns, so that one thread can interleave the
+// collectives of all process sets and notice faults between any two steps. It never blocks. All
+// members of the exchange create the same collective with agreeing arguments; rounds are taken from
 // exchange.next_round in the constructor, which sets it to the first round after the operation as
 // soon as that is known, at the latest with the step that returns kDone.
 //
-// Results are a pure function of the members' inputs (canonical order of the sum: docs/algorithms.md):
-// bitwise equal on all members and independent of chunk size, timing and fusion.
+// Results are a pure function of the members' inputs (canonical order of the sum:
+// docs/algorithms.md): bitwise equal on all members and independent of chunk size, timing and
+// fusion.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +32,8 @@ enum class Progress {
 class Collective {
  public:
   virtual ~Collective() = default;
-  // A failed status means that this member can't go on (no memory for a result): the rounds no longer
-  // agree, and the set is lost.
+  // A failed status means that this member can't go on (no memory for a result): the rounds no
+  // longer agree, and the set is lost.
   virtual Result<Progress> Step() = 0;
 };
 
@@ -45,9 +46,9 @@ struct Reduction {
   int64_t divisor = 1;
 };
 
-// A run of elements of a tensor of the caller. A fused operation is a list of these: they are gathered
-// straight into the chunk and scattered straight out of it; there is no fusion buffer in between.
-// in may equal out (in place) but may not overlap it otherwise.
+// A run of elements of a tensor of the caller. A fused operation is a list of these: they are
+// gathered straight into the chunk and scattered straight out of it; there is no fusion buffer in
+// between. in may equal out (in place) but may not overlap it otherwise.
 struct Segment {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -62,14 +63,14 @@ using OwnedBytes = std::unique_ptr<std::byte, FreeDeleter>;
 
 struct AllreduceArgs {
   Reduction reduction;
-  std::vector<Segment> segments;       // bytes set also where this member is absent (in, out null)
-  std::vector<uint32_t> absent;        // joined members: they contribute nothing and own no slice
+  std::vector<Segment> segments;  // bytes set also where this member is absent (in, out null)
+  std::vector<uint32_t> absent;   // joined members: they contribute nothing and own no slice
 };
 
 struct ReducescatterItem {
   const std::byte* in = nullptr;
-  std::byte* out = nullptr;            // room for RowsOf(self) rows
-  int64_t rows = 0;                    // of the input
+  std::byte* out = nullptr;  // room for RowsOf(self) rows
+  int64_t rows = 0;          // of the input
   int64_t row_bytes = 0;
 };
 struct ReducescatterArgs {
@@ -78,19 +79,19 @@ struct ReducescatterArgs {
 };
 
 struct BroadcastArgs {
-  uint32_t root = 0;                   // member index
-  std::vector<Segment> segments;       // root: in (and out, which gets a copy unless it equals in)
-  std::vector<uint32_t> absent;        // never the root
+  uint32_t root = 0;              // member index
+  std::vector<Segment> segments;  // root: in (and out, which gets a copy unless it equals in)
+  std::vector<uint32_t> absent;   // never the root
 };
 
 struct AllgatherItem {
   const std::byte* in = nullptr;
-  int64_t rows = 0;                    // own; may differ between members
-  int64_t row_bytes = 0;               // the same on all members
+  int64_t rows = 0;       // own; may differ between members
+  int64_t row_bytes = 0;  // the same on all members
 };
 struct AllgatherResult {
-  OwnedBytes data;                     // rows of member 0, 1, 2, …; null if there are none
-  std::vector<int64_t> rows;           // by member
+  OwnedBytes data;            // rows of member 0, 1, 2, …; null if there are none
+  std::vector<int64_t> rows;  // by member
 };
 struct AllgatherArgs {
   std::vector<AllgatherItem> items;
@@ -100,8 +101,8 @@ struct AllgatherArgs {
 struct AlltoallArgs {
   const std::byte* in = nullptr;
   int64_t row_bytes = 0;
-  std::vector<int64_t> splits;         // rows for each member
-  AllgatherResult* result = nullptr;   // rows: received from each member
+  std::vector<int64_t> splits;        // rows for each member
+  AllgatherResult* result = nullptr;  // rows: received from each member
 };
 
 std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args);
@@ -110,8 +111,8 @@ std::unique_ptr<Collective> MakeBroadcast(Exchange& exchange, BroadcastArgs args
 std::unique_ptr<Collective> MakeAllgather(Exchange& exchange, AllgatherArgs args);
 std::unique_ptr<Collective> MakeAlltoall(Exchange& exchange, AlltoallArgs args);
 
-// First row and number of rows of member `index` when `rows` are split over `size` members: the lower
-// ones take one more where it doesn't divide.
+// First row and number of rows of member `index` when `rows` are split over `size` members: the
+// lower ones take one more where it doesn't divide.
 struct RowRange {
   int64_t first = 0;
   int64_t count = 0;

@@ -2,15 +2,17 @@
 //
 //     dst[i] = finish(…op(op(pre(srcs[0][i]), pre(srcs[1][i])), …))
 //
-// The left fold runs in the accumulator type: float32 for float16, bfloat16 and float32, float64 for
-// float64, the complex type, the integer type (wrapping). pre() multiplies by the prescale factor;
-// finish() divides by the divisor (Average), multiplies by the postscale factor and rounds once.
-// Scale factors act in float32 for float16, bfloat16 and float32, in float64 for all others; integers
-// are converted back (towards zero, saturating). Integer Average divides towards zero. bool: Sum and
-// Max are or, Product and Min are and. NaN spreads through Min and Max.
+// The left fold runs in the accumulator type: float32 for float16, bfloat16 and float32, float64
+// for float64, the complex type, the integer type (wrapping). pre() multiplies by the prescale
+// factor; finish() divides by the divisor (Average), multiplies by the postscale factor and rounds
+// once. Scale factors act in float32 for float16, bfloat16 and float32, in float64 for all others;
+// integers are converted back (towards zero, saturating). Integer Average divides towards zero.
+// bool: Sum and Max are or, Product and Min are and; a scaled truth value is true unless the
+// product is zero. NaN spreads through Min and Max, and every NaN that arithmetic gives is the one
+// quiet NaN without sign or payload. One source with nothing to do to it is copied bit by bit.
 //
-// The kernel is chosen once per process for the CPU at hand (AVX-512, AVX2, NEON or plain); all give
-// the same bits.
+// The kernel is chosen once per process for the CPU at hand (AVX-512, AVX2, NEON or plain); all
+// give the same bits.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +28,8 @@ namespace horoscale {
 // Whether the reduction is defined: Average of bool, Min and Max of complex, and Adasum are not.
 Status CheckReduction(const Reduction& reduction);
 
-// dst may be one of the srcs; otherwise they don't overlap. No alignment is needed. count in elements.
+// dst may be one of the srcs; otherwise they don't overlap. No alignment is needed. count in
+// elements.
 void Fold(const Reduction& reduction, std::byte* dst, std::span<const std::byte* const> srcs,
           int64_t count);
 
