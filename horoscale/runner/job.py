@@ -23,12 +23,10 @@ from horoscale.runner.output import Console, RankOutput, open_rank_files
 from horoscale.runner.protocol import VERSION, Header, ProtocolError
 from horoscale.runner.report import LAUNCHER, Exit, failure_report
 
-SURVIVORS_S = (
-    2.0  # after the first failure: time for the others to raise and to report it themselves
-)
-DRAIN_S = (
-    2.0  # at the end of an interrupted job: time for a slow reader to take the rest of the output
-)
+# After the first failure the others may raise and report it themselves for so long.
+SURVIVORS_S = 2.0
+# At the end of an interrupted job a slow reader may take the rest of the output for so long.
+DRAIN_S = 2.0
 CANNOT_START = 2
 LAUNCHER_FAILED = 1
 

@@ -26,7 +26,8 @@ from horoscale.runner import processes, protocol
 from horoscale.runner.channel import Channel
 from horoscale.runner.cores import available_cores
 
-_PIPE_BYTES = 1 << 16
+_READ_BYTES = 1 << 16
+_MAX_PIPE_BYTES = 1 << 20  # no pipe holds more
 _MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print have to wait
 _STUCK_S = 10.0  # after SIGKILL; only a process stuck inside the kernel takes longer
 _KILL_INTERVAL_S = 0.05
@@ -114,7 +115,7 @@ class Supervisor:
         if rank is None:  # closed by an earlier event of the same batch
             return False
         try:
-            data = os.read(descriptor, _PIPE_BYTES)
+            data = os.read(descriptor, _READ_BYTES)
         except BlockingIOError:
             return False
         if not data:
@@ -222,8 +223,6 @@ class Supervisor:
         # The kernel doesn't tell in which order those of one batch ended. A crash is a cause; an
         # exit with an error may be its consequence.
         for rank, status in sorted(ended, key=lambda item: item[1] >= 0):
-            for descriptor in list(rank.streams):
-                self._drain(descriptor)
             self._launcher.send({"kind": "exit", "rank": rank.number, "status": status})
         if self._started and not self._ranks and not self._stopping:
             self._stop(signal.SIGTERM, self._grace_s)
@@ -266,19 +265,15 @@ class Supervisor:
     def _flush(self) -> None:
         """Sends what the pipes still hold, for as long as the launcher takes it."""
         for descriptor in list(self._streams):
-            self._drain(descriptor)
+            for _ in range(_MAX_PIPE_BYTES // _READ_BYTES):  # a stranger may go on writing
+                if not self._on_output(descriptor):
+                    break
         self._launcher.close_inbound()
         while self._launcher.writable and self._launcher.queued_bytes > 0:
             self._selector.select()
             self._launcher.write()
 
     # ------------------------------------------------------------------ output
-
-    def _drain(self, descriptor: int) -> None:
-        """Forwards what a pipe holds now, in bounds: a grandchild may go on writing."""
-        for _ in range(16):
-            if not self._on_output(descriptor):
-                return
 
     def _pause_or_resume(self) -> None:
         pause = self._launcher.queued_bytes > _MAX_QUEUED_BYTES
