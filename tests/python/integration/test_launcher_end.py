@@ -130,19 +130,18 @@ def test_preemption_is_forwarded_to_the_rank_first_and_to_its_children_after_it(
     # The rank needs its data loader to finish the checkpoint.
     program = (
         "import os, signal\n"
+        "def say(text): os.write(1, text.encode() + b'\\n')\n"  # two processes, one pipe
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM, {signum.value}}})\n"
         "reader, writer = os.pipe()\n"
         "if os.fork() == 0:\n"
-        "    told = []\n"
-        "    signal.signal(signal.SIGTERM, lambda *_: told.append(1))\n"
-        "    print('ready', flush=True)\n"
-        "    order = (os.read(reader, 1), list(told))\n"
-        "    while not told: signal.pause()\n"
-        "    print('loader', *order, flush=True)\n"
+        "    say('ready')\n"
+        "    order = (os.read(reader, 1), signal.sigpending())\n"
+        "    signal.sigwait({signal.SIGTERM})\n"
+        "    say('loader %s %s' % order)\n"
         "else:\n"
-        f"    signal.signal({signum.value}, lambda *_: None)\n"
-        "    print('ready', flush=True)\n"
-        "    signal.pause()\n"
-        "    print('checkpoint', flush=True)\n"
+        "    say('ready')\n"
+        f"    signal.sigwait({{{signum.value}}})\n"
+        "    say('checkpoint')\n"
         "    os.write(writer, b'x')\n"
     )
     with Launcher("-np", 1, sys.executable, "-c", program) as job:
@@ -150,7 +149,7 @@ def test_preemption_is_forwarded_to_the_rank_first_and_to_its_children_after_it(
         job.process.send_signal(signum)
         status, out, _ = job.finish()
         assert status == 128 + signum
-        assert out.splitlines() == [b"[0]<stdout>:checkpoint", b"[0]<stdout>:loader b'x' []"]
+        assert out.splitlines() == [b"[0]<stdout>:checkpoint", b"[0]<stdout>:loader b'x' set()"]
         job.assert_nothing_left()
 
 
