@@ -205,8 +205,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if overlap_step:
         raise NotImplementedError("overlap_step=True is not in this version of horoscale")
-    if process_set.included() is not False:
-        set_id(process_set)  # raises where it can't be used
+    if process_set.process_set_id is None or process_set.included() is not False:
+        set_id(process_set)  # raises where it can't be used; ranks outside train on their own
     settings = Settings(
         _reduction(resolve_op(op), gradient_predivide_factor),
         compression,

@@ -1,0 +1,122 @@
+"""Trains a small network on scikit-learn's handwritten digits, on any number of ranks.
+
+    horoscalerun -np 2 python examples/torch_digits.py
+
+The global batch is the same for any number of ranks, each of which takes its share of it: the
+result does not depend on -np. Rank 0 shows the progress, and the accuracy on held-out digits at the
+end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+
+import horoscale.torch as hvd
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--global-batch", type=int, default=96, help="samples of all ranks a step")
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def load_data() -> list[torch.Tensor]:
+    """Training and held-out images, training and held-out labels."""
+    images, labels = load_digits(return_X_y=True)
+    split = train_test_split(
+        images.astype("float32") / 16.0, labels, test_size=0.2, random_state=0, stratify=labels
+    )
+    return [torch.from_numpy(part) for part in split]
+
+
+def own_shares(samples: int, global_batch: int, epoch: int) -> Iterator[torch.Tensor]:
+    """For each step of an epoch, which samples of the global batch are this rank's."""
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
+    for batch in order.split(global_batch):
+        yield batch[hvd.rank() :: hvd.size()]
+
+
+def show_progress(epochs: int) -> Iterator[int]:
+    """The epochs, with a bar on a terminal."""
+    if hvd.rank() == 0 and sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        from rich.progress import track
+
+        return iter(track(range(epochs), description="training"))
+    return iter(range(epochs))
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    arguments: argparse.Namespace,
+) -> None:
+    for epoch in show_progress(arguments.epochs):
+        # Averages over the epoch's samples of all ranks: sums travel, not each rank's average.
+        total_loss = torch.zeros(())
+        for share in own_shares(len(images), arguments.global_batch, epoch):
+            optimizer.zero_grad()
+            losses = nn.functional.cross_entropy(
+                model(images[share]), labels[share], reduction="sum"
+            )
+            # The ranks' gradients are averaged; the last batch may be shared out unevenly.
+            (losses * hvd.size() / arguments.global_batch).backward()
+            optimizer.step()
+            total_loss += losses.detach()
+        mean_loss = hvd.allreduce(total_loss, op=hvd.Sum, name="loss").item() / len(images)
+        if hvd.rank() == 0 and not sys.stdout.isatty():
+            print(f"epoch {epoch + 1:2d} of {arguments.epochs}: loss {mean_loss:.4f}", flush=True)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """The accuracy on samples that are dealt out to the ranks."""
+    mine = slice(hvd.rank(), None, hvd.size())
+    right = (model(images[mine]).argmax(dim=1) == labels[mine]).sum()
+    return hvd.allreduce(right, op=hvd.Sum, name="right").item() / len(labels)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    hvd.init()
+    torch.set_num_threads(1)  # the network is too small for more
+    torch.manual_seed(arguments.seed)
+    train_images, test_images, train_labels, test_labels = load_data()
+
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.learning_rate, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+    hvd.barrier()
+    begin = time.perf_counter()
+    train(model, optimizer, train_images, train_labels, arguments)
+    hvd.barrier()
+    seconds = time.perf_counter() - begin
+
+    result = accuracy(model, test_images, test_labels)
+    if hvd.rank() == 0:
+        throughput = len(train_images) * arguments.epochs / seconds
+        print(f"{hvd.size()} ranks: held-out accuracy {result:.4f}")
+        print(f"training took {seconds:.2f} s: {throughput:.0f} samples/s", flush=True)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
