@@ -132,17 +132,19 @@ def test_preemption_is_forwarded_to_the_rank_first_and_to_its_children_after_it(
         "import os, signal\n"
         "def say(text): os.write(1, text.encode() + b'\\n')\n"  # two processes, one pipe
         f"signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM, {signum.value}}})\n"
-        "reader, writer = os.pipe()\n"
+        "(ask, asked), (answer, answered) = os.pipe(), os.pipe()\n"
         "if os.fork() == 0:\n"
         "    say('ready')\n"
-        "    order = (os.read(reader, 1), signal.sigpending())\n"
+        "    order = (os.read(ask, 1), signal.sigpending())\n"
+        "    os.write(answered, b'y')\n"
         "    signal.sigwait({signal.SIGTERM})\n"
         "    say('loader %s %s' % order)\n"
         "else:\n"
         "    say('ready')\n"
         f"    signal.sigwait({{{signum.value}}})\n"
         "    say('checkpoint')\n"
-        "    os.write(writer, b'x')\n"
+        "    os.write(asked, b'x')\n"
+        "    os.read(answer, 1)\n"
     )
     with Launcher("-np", 1, sys.executable, "-c", program) as job:
         job.read_lines(2)
