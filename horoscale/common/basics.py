@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, Literal
 
-from horoscale._core import ReduceOp
+from horoscale._core import ReduceOp, build_info
 from horoscale.common import environment, job
 from horoscale.common.job import current_runtime, is_initialized
 from horoscale.common.process_sets import (
@@ -219,8 +219,8 @@ def mpi_enabled() -> bool:
 
 
 def mpi_built() -> bool:
-    """Tell whether there is an MPI backend. This version has none."""
-    return False
+    """Tell whether there is an MPI backend."""
+    return _available("mpi")
 
 
 def gloo_enabled() -> bool:
@@ -229,13 +229,17 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
-    """Tell whether there is the native backend, which is in Gloo's place. It always is."""
-    return True
+    """Tell whether there is the native backend, which is in Gloo's place."""
+    return _available("native")
 
 
 def nccl_built() -> bool:
-    """Tell whether there is an NCCL backend. This version has none."""
-    return False
+    """Tell whether there is an NCCL backend."""
+    return _available("nccl")
+
+
+def _available(backend: str) -> bool:
+    return bool(build_info()["backends"][backend]["available"])
 
 
 def ddl_built() -> bool:

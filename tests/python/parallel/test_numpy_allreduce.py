@@ -298,10 +298,17 @@ def test_names_of_any_text() -> None:
         assert hvd.allreduce(np.int32(1), op=hvd.Sum, name=name) == hvd.size()
 
 
-def test_metrics_count_operations(name: str) -> None:
-    for _ in range(3):
+@pytest.mark.conformance
+def test_the_same_operation_again_hits_the_cache(name: str) -> None:
+    hvd.allreduce(np.ones(10), name=name)
+    before = hvd.metrics()["process_sets"]["0"]
+    for _ in range(5):
         hvd.allreduce(np.ones(10), name=name)
-    assert hvd.metrics()
+    after = hvd.metrics()["process_sets"]["0"]
+    gained = {counter: after[counter] - before[counter] for counter in after}
+    assert gained["operations"] == gained["cache_hits"] == 5
+    assert gained["cache_misses"] == 0
+    assert gained["bytes"] == 5 * 80
 
 
 def test_bfloat16_is_a_type_of_the_matrix() -> None:
