@@ -35,6 +35,11 @@ class Settings:
     process_set: ProcessSet
     sparse_as_dense: bool
 
+    def takes_part(self) -> bool:
+        """Tell whether this rank is one of those that train together; ValueError without a job."""
+        job.current_runtime()
+        return bool(self.process_set.included())
+
 
 class Gradient:
     """The gradient of one parameter."""
@@ -134,7 +139,7 @@ class GradientGroup:
 
         Raises AssertionError after more passes than announced.
         """
-        if not self.settings.process_set.included():
+        if not self.settings.takes_part():
             return
         if self.in_flight or gradient.passes == self.passes:
             raise AssertionError(

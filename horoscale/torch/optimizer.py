@@ -114,7 +114,7 @@ class _Distributed(torch.optim.Optimizer):
         return groups
 
     def _reduce(self, who: str) -> None:
-        if self._reducer.settings.process_set.included():
+        if self._reducer.settings.takes_part():
             self._reducer.adopt(self._plain_groups)
             self._reducer.synchronize()
         self._reduced = who
@@ -225,7 +225,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
 def _distribute(optimizer: torch.optim.Optimizer, reducer: GradientReducer) -> _Distributed:
     """Change the class of an optimizer, and have its step reduce gradients."""
     plain_class = optimizer.__class__
-    if reducer.settings.process_set.included():
+    if reducer.settings.takes_part():
         reducer.adopt(optimizer.param_groups)
     optimizer.__class__ = type(
         plain_class.__name__,
