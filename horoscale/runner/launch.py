@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a job as the command line says; returns the exit status."""
     parser = make_parser()
     parsed = parser.parse_args(arguments)
+    _open_standard_streams()
     if parsed.parent is not None:
         processes.die_with_parent(parsed.parent, signal.SIGTERM)
     try:
@@ -73,6 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return CANNOT_START
     except KeyboardInterrupt:  # before the job takes care of signals
         return 128 + signal.SIGINT
+
+
+def _open_standard_streams() -> None:
+    """Opens what the caller has closed, lest a socket of ours gets its number and the output."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def make_parser() -> argparse.ArgumentParser:

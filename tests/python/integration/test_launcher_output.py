@@ -115,6 +115,14 @@ def test_much_output_arrives_complete(size: int) -> None:
         assert own == [str(i).encode() for i in range(200_000)]
 
 
+def test_standard_streams_may_be_closed() -> None:
+    job = run_launcher(
+        "-np", 1, "sh", "-c", '"$@" <&- >&- 2>&-; echo ended with $?', "sh",
+        sys.executable, "-m", "horoscale.runner", "-np", 2, "echo", "hello",
+    )  # fmt: skip
+    assert job.stdout == b"[0]<stdout>:ended with 0\n"
+
+
 def test_a_reader_that_leaves_ends_the_job() -> None:
     with Launcher("-np", 2, "--grace-seconds", 1, "yes") as job:
         job.read_lines(1)
