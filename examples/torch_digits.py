@@ -26,8 +26,8 @@ import horoscale.torch as hvd
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--global-batch", type=int, default=96, help="samples of all ranks a step")
-    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--global-batch", type=int, default=192, help="samples of all ranks a step")
+    parser.add_argument("--learning-rate", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -47,6 +47,8 @@ def make_model() -> nn.Module:
         nn.Conv2d(1, 32, kernel_size=3, padding=1),
         nn.ReLU(),
         nn.Conv2d(32, 64, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, kernel_size=3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
@@ -112,7 +114,7 @@ def main() -> None:
     train_images, test_images, train_labels, test_labels = load_data()
 
     model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.learning_rate, momentum=0.9)
+    optimizer = torch.optim.Adam(model.parameters(), lr=arguments.learning_rate)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
