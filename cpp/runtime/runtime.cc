@@ -267,8 +267,9 @@ void Runtime::OnRankLost(int rank, const Status& reason) {
     }
     // What it knew of a third rank concerns the sets of that one only.
     const auto& causes = cause.detail().ranks;
-    const bool concerned = std::any_of(causes.begin(), causes.end(),
-                                       [&set](int culprit) { return set->Contains(culprit); });
+    const bool concerned =
+        std::any_of(causes.begin(), causes.end(),
+                    [&members = *set](int culprit) { return members.Contains(culprit); });
     set->FailAfter(ExecutedBy(*goodbye, set->channel()), concerned ? cause : Left(rank));
   }
 }
