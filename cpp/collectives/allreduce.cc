@@ -1,13 +1,14 @@
-// Allreduce in three forms, which give the same bits:
+// Allreduce in four forms, which give the same bits:
 //
-//   alone    one participant: its own values go through the reduction.
-//   gathered small: everybody publishes everything, and folds everything itself. One round.
-//   sliced   large: each chunk is split into a slice per participant. Contributions are published,
-//   the
-//            owner of a slice folds it and publishes the result. Two rounds per chunk.
+//   alone     one participant: its own values go through the reduction.
+//   gathered  small: everybody publishes everything, and folds everything itself. One round.
+//   sliced    large: each chunk is split into a slice per participant. Contributions are published,
+//             the owner of a slice folds it and publishes the result. Two rounds per chunk.
+//   direct    large, in place, in memory that all can reach: see direct_allreduce.h.
 #include <algorithm>
 #include <utility>
 
+#include "collectives/direct_allreduce.h"
 #include "collectives/fold_loop.h"
 
 namespace horoscale {
@@ -60,6 +61,16 @@ struct Schedule {
   }
   int64_t ContributionRound(int64_t chunk) const { return chunk == 0 ? 0 : 2 * chunk - 1; }
 };
+
+Schedule ScheduleOf(const Exchange& exchange, int64_t bytes) {
+  return {DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()))};
+}
+
+int64_t BytesOf(const AllreduceArgs& args) {
+  int64_t bytes = 0;
+  for (const Segment& segment : args.segments) bytes += segment.bytes;
+  return bytes;
+}
 
 class SlicedAllreduce : public FoldLoop {
  public:
@@ -148,19 +159,26 @@ class SlicedAllreduce : public FoldLoop {
   std::vector<Exchange::Extent> extents_;
 };
 
+std::unique_ptr<Collective> MakeSliced(Exchange& exchange, AllreduceArgs args) {
+  std::vector<uint32_t> participants = Participants(exchange, args.absent);
+  const Schedule schedule = ScheduleOf(exchange, BytesOf(args));
+  return std::make_unique<SlicedAllreduce>(exchange, std::move(participants), std::move(args),
+                                           schedule);
+}
+
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args) {
   std::vector<uint32_t> participants = Participants(exchange, args.absent);
   const auto count = static_cast<int64_t>(participants.size());
   const auto chunk = static_cast<int64_t>(exchange.chunk_bytes());
-  int64_t bytes = 0;
-  for (const Segment& segment : args.segments) bytes += segment.bytes;
+  const int64_t bytes = BytesOf(args);
 
   const bool gathered = bytes <= std::min(chunk, kGatheredBytes / count);
-  const Schedule schedule = {DivideUp(bytes, chunk)};
   if (std::find(args.absent.begin(), args.absent.end(), exchange.self()) != args.absent.end()) {
-    const int64_t rounds = count == 1 || bytes == 0 ? 0 : gathered ? 1 : schedule.Rounds();
+    const int64_t rounds = count == 1 || bytes == 0 ? 0
+                           : gathered               ? 1
+                                                    : ScheduleOf(exchange, bytes).Rounds();
     return std::make_unique<Bystander>(exchange, rounds);
   }
   if (count == 1 || bytes == 0) {
@@ -169,8 +187,10 @@ std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args
   if (gathered) {
     return std::make_unique<GatheredAllreduce>(exchange, std::move(participants), std::move(args));
   }
-  return std::make_unique<SlicedAllreduce>(exchange, std::move(participants), std::move(args),
-                                           schedule);
+  if (MayBeDirect(exchange, args, bytes)) {
+    return MakeDirectAllreduce(exchange, std::move(args), MakeSliced);
+  }
+  return MakeSliced(exchange, std::move(args));
 }
 
 }  // namespace horoscale

@@ -319,9 +319,20 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
 
 void Runtime::OnFailed(const ProcessSet& set) {
   std::lock_guard lock(mutex_);
-  if (const auto view = views_.find(set.id()); view != views_.end()) {
-    view->second.failure = set.failure();
+  const auto view = views_.find(set.id());
+  if (view == views_.end()) return;  // it is being removed
+  view->second.failure = set.failure();
+  set_lost_ = true;
+}
+
+void Runtime::FreeShared(std::byte* memory) {
+  {
+    // An operation that was abandoned here may go on for a moment on a member that doesn't know yet, and
+    // write into this memory: it must not belong to anybody else by then.
+    std::lock_guard lock(mutex_);
+    if (set_lost_) return;
   }
+  transport_->FreeShared(memory);
 }
 
 void Runtime::OnBucketDone(const ProcessSet& set, const Action& action, double started_at) {
@@ -379,12 +390,14 @@ Result<int64_t> Runtime::RemoveSet(int id) {
   if (id == 0 || found == sets_.end()) {
     return Status::InvalidArgument("process set " + std::to_string(id) + " can't be removed");
   }
+  {
+    std::lock_guard lock(mutex_);
+    views_.erase(id);
+  }
   const std::shared_ptr<ProcessSet> set = found->second;
   set->Fail(Status::InvalidArgument("process set " + std::to_string(id) + " was removed"));
   sets_.erase(found);
   free_ids_.push_back(static_cast<uint32_t>(id));
-  std::lock_guard lock(mutex_);
-  views_.erase(id);
   return int64_t{0};
 }
 

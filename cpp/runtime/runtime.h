@@ -47,7 +47,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   std::optional<std::vector<int>> ProcessSetRanks(int id) const;
 
   Result<std::byte*> AllocateShared(size_t bytes) { return transport_->AllocateShared(bytes); }
-  void FreeShared(std::byte* memory) { transport_->FreeShared(memory); }
+  void FreeShared(std::byte* memory);
 
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
@@ -116,6 +116,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   std::string metrics_json_;
   Token next_token_ = 1;
   bool closed_ = false;
+  bool set_lost_ = false;                    // some set has failed
 
   std::atomic<bool> has_input_{false};
   std::atomic<bool> has_unsent_{false};

@@ -12,8 +12,8 @@
 // Rules. Nothing blocks: a call that would wait returns null, and the caller yields and asks again.
 // A member publishes rounds in increasing order and may leave rounds out. It releases rounds in
 // increasing order and leaves none out for ever: Release(r) covers every round up to r. Only the
-// engine's owner calls an Exchange; it needs no lock. When a member is lost, nothing more comes: the
-// runtime notices and drops the operation.
+// engine's owner calls an Exchange; it needs no lock. When a member is lost, nothing more comes:
+// the runtime notices and drops the operation.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,22 @@
 
 namespace horoscale {
 
+// Memory that the members of an exchange can reach directly, where their transport has such. A
+// member's address in the terms of all is an offset; any member turns it into an address of its
+// own.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  // -1 if [memory, memory + bytes) isn't (all) in this member's shared memory.
+  virtual int64_t OffsetOf(const std::byte* memory, size_t bytes) const = 0;
+  // Null if the member has no such memory.
+  virtual std::byte* AddressOf(uint32_t member, int64_t offset, size_t bytes) const = 0;
+};
+
 class Exchange {
  public:
-  // The bytes of a chunk that one reader will look at. A transport that has to move bytes moves only
-  // these.
+  // The bytes of a chunk that one reader will look at. A transport that has to move bytes moves
+  // only these.
   struct Extent {
     size_t offset = 0;
     size_t bytes = 0;
@@ -33,11 +45,11 @@ class Exchange {
 
   virtual ~Exchange() = default;
 
-  virtual uint32_t size() const = 0;         // members
-  virtual uint32_t self() const = 0;         // own index
+  virtual uint32_t size() const = 0;  // members
+  virtual uint32_t self() const = 0;  // own index
   // Capacity of a chunk: a multiple of 4096, and at least 64 for each member.
   virtual size_t chunk_bytes() const = 0;
-  virtual uint32_t banks() const = 0;        // rounds that can be outstanding, at least 4
+  virtual uint32_t banks() const = 0;  // rounds that can be outstanding, at least 4
 
   // Space for this member's chunk of the round, 64-byte aligned; null while some member has not
   // released round - banks() yet (or the peers' memory is not known yet).
@@ -53,6 +65,9 @@ class Exchange {
 
   // This member will not look at chunks of rounds <= round again.
   virtual void Release(uint64_t round) = 0;
+
+  // Null where the transport has none; the same on all members.
+  virtual const SharedMemory* shared_memory() const { return nullptr; }
 
   // The first round that no operation has used yet. An operation takes its rounds from here when it
   // starts and moves it when it ends.

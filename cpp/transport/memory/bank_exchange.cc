@@ -8,12 +8,14 @@
 namespace horoscale {
 
 BankExchange::BankExchange(const BankGeometry& geometry, uint32_t self, std::byte* own,
-                           std::vector<Doorbell*> doorbells, TransportCounters* counters,
-                           std::function<void()> on_destroy)
+                           std::vector<Doorbell*> doorbells,
+                           std::unique_ptr<const SharedMemory> shared_memory,
+                           TransportCounters* counters, std::function<void()> on_destroy)
     : geometry_(geometry),
       self_(self),
       members_(doorbells.size()),
       unattached_(static_cast<uint32_t>(doorbells.size())),
+      shared_memory_(std::move(shared_memory)),
       counters_(counters),
       on_destroy_(std::move(on_destroy)) {
   for (uint32_t m = 0; m < size(); ++m) members_[m].doorbell = doorbells[m];

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -43,11 +44,10 @@ constexpr size_t BlockBytes(const BankGeometry& geometry) {
 class BankExchange : public Exchange {
  public:
   // `own` is this member's block, zeroed. doorbells[m] wakes member m (null for self). `counters`
-  // and the doorbells belong to the transport. `on_destroy` is called
-  // last.
+  // and the doorbells belong to the transport. `on_destroy` is called last.
   BankExchange(const BankGeometry& geometry, uint32_t self, std::byte* own,
-               std::vector<Doorbell*> doorbells, TransportCounters* counters,
-               std::function<void()> on_destroy);
+               std::vector<Doorbell*> doorbells, std::unique_ptr<const SharedMemory> shared_memory,
+               TransportCounters* counters, std::function<void()> on_destroy);
   ~BankExchange() override;
 
   BankExchange(const BankExchange&) = delete;
@@ -69,6 +69,7 @@ class BankExchange : public Exchange {
   void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) override;
   const std::byte* Peek(uint64_t round, uint32_t member) override;
   void Release(uint64_t round) override;
+  const SharedMemory* shared_memory() const override { return shared_memory_.get(); }
 
  private:
   struct Member {
@@ -93,6 +94,7 @@ class BankExchange : public Exchange {
   uint64_t consumed_ = 0;
   uint64_t released_by_all_ = 0;  // rounds below it are released by every member
   bool waits_for_release_ = false;
+  const std::unique_ptr<const SharedMemory> shared_memory_;
   TransportCounters* counters_;
   std::function<void()> on_destroy_;
 };

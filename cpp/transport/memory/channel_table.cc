@@ -18,6 +18,23 @@ std::string Describe(ChannelId channel) {
          std::to_string(channel.incarnation) + ")";
 }
 
+// The host's shared memory by member instead of by rank.
+class ChannelMemory final : public SharedMemory {
+ public:
+  ChannelMemory(ChannelHost* host, std::span<const int> ranks)
+      : host_(host), ranks_(ranks.begin(), ranks.end()) {}
+  int64_t OffsetOf(const std::byte* memory, size_t bytes) const override {
+    return host_->OwnOffset(memory, bytes);
+  }
+  std::byte* AddressOf(uint32_t member, int64_t offset, size_t bytes) const override {
+    return host_->PeerBlock(ranks_[member], offset, bytes);
+  }
+
+ private:
+  ChannelHost* host_;
+  const std::vector<int> ranks_;
+};
+
 uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
   return static_cast<uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
@@ -60,9 +77,9 @@ Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<con
   for (const int rank : ranks) {
     doorbells.push_back(rank == rank_ ? nullptr : host_->DoorbellOf(rank));
   }
-  auto exchange =
-      std::make_unique<BankExchange>(geometry_, IndexOf(channel.ranks, rank_), *block,
-                                     std::move(doorbells), counters_, [this, key] { Close(key); });
+  auto exchange = std::make_unique<BankExchange>(
+      geometry_, IndexOf(channel.ranks, rank_), *block, std::move(doorbells),
+      std::make_unique<const ChannelMemory>(host_, ranks), counters_, [this, key] { Close(key); });
   channel.exchange = exchange.get();
   for (const auto& [rank, peer_block] : channel.peer_blocks) {
     exchange->Attach(IndexOf(channel.ranks, rank), peer_block);

@@ -34,6 +34,8 @@ class ChannelHost {
   virtual void FreeBlock(std::byte* block) = 0;
   // The block at the peer's offset; null if there can't be one.
   virtual std::byte* PeerBlock(int rank, int64_t offset, size_t bytes) = 0;
+  // The offset of this rank's shared memory; -1 if it is none.
+  virtual int64_t OwnOffset(const std::byte* memory, size_t bytes) const = 0;
   virtual void Notify(int rank, ChannelId channel, BankNotice::Type type,
                       const std::byte* block) = 0;
   virtual bool IsLost(int rank) const = 0;

@@ -87,6 +87,9 @@ class MemoryTransport : public Transport, private ChannelHost {
   Result<std::byte*> AllocateBlock(size_t bytes) override { return AllocateShared(bytes); }
   void FreeBlock(std::byte* block) override { FreeShared(block); }
   std::byte* PeerBlock(int rank, int64_t offset, size_t bytes) override;
+  int64_t OwnOffset(const std::byte* memory, size_t bytes) const override {
+    return SharedOffset(memory, bytes);
+  }
   void Notify(int rank, ChannelId channel, BankNotice::Type type, const std::byte* block) override;
   bool IsLost(int rank) const override {
     return links_[static_cast<size_t>(rank)]->state == Link::State::kLost;

@@ -26,6 +26,7 @@ class ChannelTableTest : public ::testing::Test, public ChannelHost {
   std::byte* PeerBlock(int, int64_t offset, size_t) override {
     return offset >= 0 && offset < 128 ? peers_.bytes.data() + offset : nullptr;
   }
+  int64_t OwnOffset(const std::byte*, size_t) const override { return -1; }
   void Notify(int rank, ChannelId, BankNotice::Type type, const std::byte*) override {
     notices_[rank].push_back(type);
   }

@@ -1,0 +1,197 @@
+#include "collectives/direct_allreduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "collectives/fold.h"
+#include "collectives/round_loop.h"
+
+namespace horoscale {
+namespace {
+
+// Below, the additional round costs more than the copies that it may save.
+constexpr int64_t kDirectBytes = 256 * 1024;
+// Folded at a time: still in the cache when it is copied to the others.
+constexpr int64_t kBlockBytes = 32 * 1024;
+// Between two looks at other operations.
+constexpr int64_t kStepBytes = 256 * 1024;
+
+// What a member says of one tensor. The list begins with one of the number of the others: members
+// whose lists differ can't be direct.
+struct Place {
+  int64_t offset;
+  int64_t bytes;
+};
+
+// One member's addresses of the segments.
+using Addresses = std::vector<std::byte*>;
+
+class DirectAllreduce : public Collective {
+ public:
+  // addresses[m][s]: segment s of member m.
+  DirectAllreduce(Exchange& exchange, AllreduceArgs args, std::vector<Addresses> addresses)
+      : exchange_(exchange),
+        reduction_(args.reduction),
+        element_bytes_(static_cast<int64_t>(SizeOf(args.reduction.dtype))),
+        segments_(std::move(args.segments)),
+        addresses_(std::move(addresses)),
+        sources_(exchange.size()),
+        done_round_(exchange.next_round++) {
+    int64_t bytes = 0;
+    for (const Segment& segment : segments_) bytes += segment.bytes;
+    const RowRange lines = RowsOf(DivideUp(bytes, kLineBytes), exchange.size(), exchange.self());
+    const int64_t first = std::min(lines.first * kLineBytes, bytes);
+    left_ = std::min(lines.count * kLineBytes, bytes - first);
+    into_segment_ = first;
+    SkipFinishedSegments();
+  }
+
+  Result<Progress> Step() override {
+    if (left_ > 0) {
+      for (int64_t stepped = 0; left_ > 0 && stepped < kStepBytes;) stepped += FoldBlock();
+      return Progress::kAdvanced;
+    }
+    if (!published_) {
+      if (exchange_.Reserve(done_round_) == nullptr) return Progress::kIdle;
+      exchange_.Publish(done_round_, 0);
+      published_ = true;
+    }
+    for (; next_member_ < exchange_.size(); ++next_member_) {
+      if (next_member_ == exchange_.self()) continue;
+      if (exchange_.Peek(done_round_, next_member_) == nullptr) return Progress::kIdle;
+    }
+    exchange_.Release(done_round_);
+    return Progress::kDone;
+  }
+
+ private:
+  void SkipFinishedSegments() {
+    while (segment_ < segments_.size() && into_segment_ >= segments_[segment_].bytes) {
+      into_segment_ -= segments_[segment_].bytes;
+      ++segment_;
+    }
+  }
+
+  int64_t FoldBlock() {
+    const int64_t bytes = std::min({kBlockBytes, left_, segments_[segment_].bytes - into_segment_});
+    const auto length = static_cast<size_t>(bytes);
+    for (uint32_t m = 0; m < exchange_.size(); ++m) {
+      sources_[m] = addresses_[m][segment_] + into_segment_;
+    }
+    std::byte* const own = addresses_[exchange_.self()][segment_] + into_segment_;
+    Fold(reduction_, own, sources_, bytes / element_bytes_);
+    for (uint32_t m = 0; m < exchange_.size(); ++m) {
+      if (m == exchange_.self()) continue;
+      std::memcpy(addresses_[m][segment_] + into_segment_, own, length);
+    }
+    left_ -= bytes;
+    into_segment_ += bytes;
+    SkipFinishedSegments();
+    return bytes;
+  }
+
+  Exchange& exchange_;
+  const Reduction reduction_;
+  const int64_t element_bytes_;
+  const std::vector<Segment> segments_;
+  const std::vector<Addresses> addresses_;
+  std::vector<const std::byte*> sources_;
+  const uint64_t done_round_;
+  size_t segment_ = 0;  // where the next block begins
+  int64_t into_segment_ = 0;
+  int64_t left_ = 0;  // of the own slice
+  bool published_ = false;
+  uint32_t next_member_ = 0;
+};
+
+// The first round, and then whatever its answers allow.
+class AskingAllreduce : public Collective {
+ public:
+  AskingAllreduce(Exchange& exchange, AllreduceArgs args, AllreduceMaker otherwise)
+      : exchange_(exchange),
+        args_(std::move(args)),
+        otherwise_(otherwise),
+        round_(exchange.next_round++),
+        addresses_(exchange.size()) {}
+
+  Result<Progress> Step() override {
+    if (chosen_) return chosen_->Step();
+    if (!published_ && !Publish()) return Progress::kIdle;
+    for (; next_member_ < exchange_.size(); ++next_member_) {
+      if (next_member_ == exchange_.self()) continue;
+      const std::byte* const answer = exchange_.Peek(round_, next_member_);
+      if (answer == nullptr) return Progress::kIdle;
+      reachable_ = Read(answer, next_member_) && reachable_;
+    }
+    exchange_.Release(round_);
+    chosen_ = reachable_ ? std::make_unique<DirectAllreduce>(exchange_, std::move(args_),
+                                                             std::move(addresses_))
+                         : otherwise_(exchange_, std::move(args_));
+    return Progress::kAdvanced;
+  }
+
+ private:
+  size_t AnswerBytes() const { return (args_.segments.size() + 1) * sizeof(Place); }
+  int64_t NumSegments() const { return static_cast<int64_t>(args_.segments.size()); }
+
+  bool Publish() {
+    std::byte* const bank = exchange_.Reserve(round_);
+    if (bank == nullptr) return false;
+    std::vector<Place> places = {{NumSegments(), 0}};
+    for (const Segment& segment : args_.segments) {
+      const bool in_place = segment.in == segment.out;
+      const int64_t offset = in_place ? exchange_.shared_memory()->OffsetOf(
+                                            segment.out, static_cast<size_t>(segment.bytes))
+                                      : -1;
+      reachable_ = reachable_ && offset >= 0;
+      addresses_[exchange_.self()].push_back(segment.out);
+      places.push_back({offset, segment.bytes});
+    }
+    std::memcpy(bank, places.data(), AnswerBytes());
+    exchange_.Publish(round_, AnswerBytes());
+    return published_ = true;
+  }
+
+  bool Read(const std::byte* answer, uint32_t member) {
+    Place place;
+    std::memcpy(&place, answer, sizeof(place));
+    if (place.offset != NumSegments()) return false;
+    for (const Segment& segment : args_.segments) {
+      answer += sizeof(place);
+      std::memcpy(&place, answer, sizeof(place));
+      if (place.offset < 0 || place.bytes != segment.bytes) return false;
+      std::byte* const address = exchange_.shared_memory()->AddressOf(
+          member, place.offset, static_cast<size_t>(place.bytes));
+      if (address == nullptr) return false;
+      addresses_[member].push_back(address);
+    }
+    return true;
+  }
+
+  Exchange& exchange_;
+  AllreduceArgs args_;
+  const AllreduceMaker otherwise_;
+  const uint64_t round_;
+  std::vector<Addresses> addresses_;
+  bool published_ = false;
+  bool reachable_ = true;
+  uint32_t next_member_ = 0;
+  std::unique_ptr<Collective> chosen_;
+};
+
+}  // namespace
+
+bool MayBeDirect(const Exchange& exchange, const AllreduceArgs& args, int64_t bytes) {
+  return exchange.shared_memory() != nullptr && bytes >= kDirectBytes && args.absent.empty() &&
+         exchange.size() > 1 &&
+         (args.segments.size() + 1) * sizeof(Place) <= exchange.chunk_bytes();
+}
+
+std::unique_ptr<Collective> MakeDirectAllreduce(Exchange& exchange, AllreduceArgs args,
+                                                AllreduceMaker otherwise) {
+  return std::make_unique<AskingAllreduce>(exchange, std::move(args), otherwise);
+}
+
+}  // namespace horoscale
