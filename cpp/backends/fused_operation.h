@@ -1,4 +1,5 @@
-// FusedOperation: one bucket of a process set with the callers' memory resolved. What a backend runs.
+// FusedOperation: one bucket of a process set with the callers' memory resolved. What a backend
+// runs.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +15,18 @@ namespace horoscale {
 struct FusedPiece {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  int64_t bytes = 0;      // of the run; where rows count: of the whole input
-  int64_t rows = 0;       // first dimension (allgather, alltoall, reducescatter)
+  int64_t bytes = 0;  // of the run; where rows count: of the whole input
+  int64_t rows = 0;   // first dimension (allgather, alltoall, reducescatter)
   int64_t row_bytes = 0;
 };
 
 struct FusedOperation {
   OpKind kind = OpKind::kAllreduce;
   Reduction reduction;
-  uint32_t root = 0;                  // member index (broadcast)
+  uint32_t root = 0;  // member index (broadcast)
   std::vector<uint32_t> absent;
   std::vector<FusedPiece> pieces;
-  std::vector<int64_t> splits;        // alltoall
+  std::vector<int64_t> splits;  // alltoall
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;
 };

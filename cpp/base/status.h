@@ -17,18 +17,18 @@ namespace horoscale {
 // The values are part of the C ABI (hs_code in horoscale.h) and never change their meaning.
 enum class StatusCode : int {
   kOk = 0,
-  kInvalidArgument = 1,   // the caller gave something that can be seen to be wrong locally
-  kNotInitialized = 2,    // before init, or in a forked child
-  kMismatch = 3,          // the members of a set contradict each other about one tensor
-  kDuplicateName = 4,     // two pending operations of one name on one set
-  kRankFailed = 5,        // a rank died or left, or the set is poisoned by an abandoned operation
-  kShutdown = 6,          // this process shut the runtime down
-  kTimeout = 7,           // a deadline passed
-  kUnauthenticated = 8,   // wrong or missing secret
-  kSystem = 9,            // the operating system refused: message has the call and errno
-  kProtocol = 10,         // a frame that cannot be: version, bounds, order
-  kUnimplemented = 11,    // named, but not in this build
-  kInternal = 12,         // a defect of ours
+  kInvalidArgument = 1,  // the caller gave something that can be seen to be wrong locally
+  kNotInitialized = 2,   // before init, or in a forked child
+  kMismatch = 3,         // the members of a set contradict each other about one tensor
+  kDuplicateName = 4,    // two pending operations of one name on one set
+  kRankFailed = 5,       // a rank died or left, or the set is poisoned by an abandoned operation
+  kShutdown = 6,         // this process shut the runtime down
+  kTimeout = 7,          // a deadline passed
+  kUnauthenticated = 8,  // wrong or missing secret
+  kSystem = 9,           // the operating system refused: message has the call and errno
+  kProtocol = 10,        // a frame that cannot be: version, bounds, order
+  kUnimplemented = 11,   // named, but not in this build
+  kInternal = 12,        // a defect of ours
 };
 
 // The name of a code as users meet it in logs, such as "mismatch".
@@ -36,9 +36,9 @@ std::string_view StatusCodeName(StatusCode code);
 
 // Whom and what a failure concerns, for errors that users handle by program.
 struct FailureDetail {
-  std::vector<int> ranks;    // global ranks that caused the failure
-  int process_set_id = -1;   // -1: none
-  std::string tensor;        // empty: none
+  std::vector<int> ranks;   // global ranks that caused the failure
+  int process_set_id = -1;  // -1: none
+  std::string tensor;       // empty: none
 };
 
 class [[nodiscard]] Status {
@@ -50,9 +50,13 @@ class [[nodiscard]] Status {
   }
 
   static Status Ok() { return {}; }
-  static Status InvalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+  static Status InvalidArgument(std::string m) {
+    return {StatusCode::kInvalidArgument, std::move(m)};
+  }
   static Status Timeout(std::string m) { return {StatusCode::kTimeout, std::move(m)}; }
-  static Status Unauthenticated(std::string m) { return {StatusCode::kUnauthenticated, std::move(m)}; }
+  static Status Unauthenticated(std::string m) {
+    return {StatusCode::kUnauthenticated, std::move(m)};
+  }
   static Status Protocol(std::string m) { return {StatusCode::kProtocol, std::move(m)}; }
   static Status Internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
   // "what: strerror(errnum)".
@@ -76,7 +80,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                 // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
   Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT
 
   bool ok() const { return value_.has_value(); }
@@ -93,8 +97,8 @@ class [[nodiscard]] Result {
 };
 
 // Returns from the enclosing function when the expression is a failed Status.
-#define HS_RETURN_IF_ERROR(expr)                              \
-  do {                                                        \
+#define HS_RETURN_IF_ERROR(expr)                                                      \
+  do {                                                                                \
     if (::horoscale::Status hs_status_ = (expr); !hs_status_.ok()) return hs_status_; \
   } while (0)
 

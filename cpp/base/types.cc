@@ -6,17 +6,22 @@ size_t SizeOf(DataType dtype) {
   switch (dtype) {
     case DataType::kUint8:
     case DataType::kInt8:
-    case DataType::kBool: return 1;
+    case DataType::kBool:
+      return 1;
     case DataType::kUint16:
     case DataType::kInt16:
     case DataType::kFloat16:
-    case DataType::kBfloat16: return 2;
+    case DataType::kBfloat16:
+      return 2;
     case DataType::kInt32:
-    case DataType::kFloat32: return 4;
+    case DataType::kFloat32:
+      return 4;
     case DataType::kInt64:
     case DataType::kFloat64:
-    case DataType::kComplex64: return 8;
-    case DataType::kComplex128: return 16;
+    case DataType::kComplex64:
+      return 8;
+    case DataType::kComplex128:
+      return 16;
   }
   return 0;
 }
@@ -47,8 +52,8 @@ std::string_view Name(ReduceOp op) {
 
 std::string_view Name(OpKind kind) {
   static constexpr std::string_view kNames[kNumOpKinds] = {
-      "allreduce",     "allgather", "broadcast", "alltoall",        "reducescatter",
-      "barrier",       "join",      "add_process_set", "remove_process_set"};
+      "allreduce", "allgather", "broadcast",       "alltoall",          "reducescatter",
+      "barrier",   "join",      "add_process_set", "remove_process_set"};
   const auto i = static_cast<size_t>(kind);
   return i < kNumOpKinds ? kNames[i] : "unknown operation";
 }

@@ -3,14 +3,14 @@
 #include <cstdlib>
 #include <limits>
 
-#include "handles.h"
 #include "collectives/fold.h"
+#include "handles.h"
 
 namespace horoscale {
 namespace {
 
-// Registrations of process sets are matched by this name, so that ranks that contradict each other are
-// told so.
+// Registrations of process sets are matched by this name, so that ranks that contradict each other
+// are told so.
 constexpr char kRegistrationName[] = "horoscale.process_set_registration";
 
 Status CopyTensor(const hs_tensor& given, Operation* operation) {
@@ -89,7 +89,8 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
     HS_RETURN_IF_ERROR(CopySplits(given, members->size(), operation.get()));
   }
   if (given.callback != nullptr) {
-    operation->callback = [callback = given.callback, user = given.user_data](const Status& status) {
+    operation->callback = [callback = given.callback,
+                           user = given.user_data](const Status& status) {
       callback(user, static_cast<hs_code>(status.code()));
     };
   }
@@ -111,8 +112,8 @@ Result<AllgatherResult*> OutputOf(hs_handle* handle, int32_t index) {
 }  // namespace horoscale
 
 using horoscale::CheckAlive;
-using horoscale::ToCode;
 using horoscale::Status;
+using horoscale::ToCode;
 
 hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** out) {
   *out = nullptr;

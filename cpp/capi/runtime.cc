@@ -14,8 +14,7 @@ namespace {
 std::atomic<int> fork_count{0};
 
 void WatchForks() {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); });
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); });
   (void)registered;
 }
 
@@ -59,8 +58,8 @@ Status CheckAlive(const hs_runtime* runtime) {
 }  // namespace horoscale
 
 using horoscale::CheckAlive;
-using horoscale::ToCode;
 using horoscale::Status;
+using horoscale::ToCode;
 
 hs_code hs_init(const hs_init_options* options, hs_runtime** out) {
   *out = nullptr;

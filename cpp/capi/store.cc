@@ -15,8 +15,8 @@ struct hs_store_client {
   std::unique_ptr<horoscale::StoreClient> client;
 };
 
-using horoscale::ToCode;
 using horoscale::Status;
+using horoscale::ToCode;
 
 hs_code hs_store_serve(const char* host, int32_t port, const char* secret, hs_store_server** out,
                        int32_t* bound_port) {
@@ -39,8 +39,7 @@ hs_code hs_store_connect(const char* host, int32_t port, const char* secret, dou
                          hs_store_client** out) {
   *out = nullptr;
   if (port <= 0 || port > 65535) return ToCode(Status::InvalidArgument("port out of range"));
-  auto client =
-      horoscale::StoreClient::Connect(host, static_cast<uint16_t>(port), secret, seconds);
+  auto client = horoscale::StoreClient::Connect(host, static_cast<uint16_t>(port), secret, seconds);
   if (!client.ok()) return ToCode(client.status());
   *out = new hs_store_client{client.TakeValue()};
   return HS_OK;

@@ -1,8 +1,8 @@
 // Configuration: every variable of the runtime, in one table, read once into one immutable struct.
 //
-// A variable NAME is looked up as HOROSCALE_NAME, else HOROVOD_NAME. A value that does not parse is an
-// error that names the variable: nothing is replaced by a default in silence. docs/configuration.md is
-// generated from the table.
+// A variable NAME is looked up as HOROSCALE_NAME, else HOROVOD_NAME. A value that does not parse is
+// an error that names the variable: nothing is replaced by a default in silence.
+// docs/configuration.md is generated from the table.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct Config {
 };
 
 struct ConfigVariable {
-  std::string_view name;           // without prefix
-  std::string_view type;           // "bytes", "seconds", "count", "switch", "text" or its choices
+  std::string_view name;  // without prefix
+  std::string_view type;  // "bytes", "seconds", "count", "switch", "text" or its choices
   std::string_view default_value;
   std::string_view doc;
   // Stores the parsed text; false if it does not parse. Null: read elsewhere, listed for the docs.
@@ -47,7 +47,8 @@ struct ConfigVariable {
 
 std::span<const ConfigVariable> ConfigVariables();
 
-// How a variable is found by its name without prefix: FindVariable in a process, anything in a test.
+// How a variable is found by its name without prefix: FindVariable in a process, anything in a
+// test.
 using VariableLookup = std::function<std::optional<EnvironmentVariable>(std::string_view name)>;
 
 // kInvalidArgument names the variable, its text and what it may be.

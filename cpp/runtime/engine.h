@@ -1,15 +1,18 @@
 // Engine: who drives the runtime, and how everybody else sleeps.
 //
-// One owner at a time drives it: the progress thread, or a thread that waits for an operation and helps
-// itself instead of waiting for another thread's turn. The rules:
+// One owner at a time drives it: the progress thread, or a thread that waits for an operation and
+// helps itself instead of waiting for another thread's turn. The rules:
 //   * A waiter takes the engine if it is free, and asks the progress thread for it otherwise. While
 //     anybody waits, the progress thread stays parked.
-//   * Waiters that don't own the engine sleep on one condition variable; completions and an owner that
+//   * Waiters that don't own the engine sleep on one condition variable; completions and an owner
+//   that
 //     leaves wake them.
 //   * An owner that leaves wakes the progress thread if work remains and no waiter is there.
-//   * An owner with nothing to do spins briefly, yields, then arms the transport's doorbell and sleeps in
+//   * An owner with nothing to do spins briefly, yields, then arms the transport's doorbell and
+//   sleeps in
 //     the transport: there is no other place where an owner sleeps.
-//   * The progress thread parks on a process-local condition variable when nothing is pending, and looks
+//   * The progress thread parks on a process-local condition variable when nothing is pending, and
+//   looks
 //     at the transport twice a second, for ranks that were lost meanwhile.
 #pragma once
 
@@ -49,17 +52,18 @@ class Engine {
   // Wakes the waiters: an operation is done. By the owner.
   void NotifyDone();
 
-  // Drives or sleeps until `done` or the monotonic time `deadline`; returns the last value of done. Any
-  // thread that is not inside a callback.
+  // Drives or sleeps until `done` or the monotonic time `deadline`; returns the last value of done.
+  // Any thread that is not inside a callback.
   bool WaitFor(const std::function<bool()>& done, double deadline);
 
-  // Ends the progress thread and takes the engine for good: afterwards nobody drives. Once, any thread.
+  // Ends the progress thread and takes the engine for good: afterwards nobody drives. Once, any
+  // thread.
   void Stop();
 
  private:
   void ThreadMain();
-  // Drives as the owner, and no longer owns the engine when it returns: for a waiter until *done or the
-  // deadline, for the progress thread (done is null) until there is no work or somebody waits.
+  // Drives as the owner, and no longer owns the engine when it returns: for a waiter until *done or
+  // the deadline, for the progress thread (done is null) until there is no work or somebody waits.
   void Drive(const std::function<bool()>* done, double deadline);
   bool RunCallbacks(bool is_thread, std::vector<std::function<void()>> callbacks);
   // Nothing moves: spins, then yields, then sleeps until something may have moved.
@@ -71,16 +75,17 @@ class Engine {
   std::thread thread_;
 
   std::mutex mutex_;
-  std::condition_variable waiters_cv_;   // completion, or the engine is free
-  std::condition_variable parked_cv_;    // the progress thread has something to do
-  bool owned_ = false;                   // guarded by mutex_
+  std::condition_variable waiters_cv_;  // completion, or the engine is free
+  std::condition_variable parked_cv_;   // the progress thread has something to do
+  bool owned_ = false;                  // guarded by mutex_
   // These pair with HasWork() and the operations' done flags: whoever goes to sleep raises its flag
-  // first and looks again; whoever brings news does so first and then looks at the flag (all seq_cst).
+  // first and looks again; whoever brings news does so first and then looks at the flag (all
+  // seq_cst).
   std::atomic<int> waiting_{0};
   std::atomic<bool> parked_{false};
-  std::atomic<bool> asleep_{false};      // the owner is in transport_.Sleep(), or about to
+  std::atomic<bool> asleep_{false};  // the owner is in transport_.Sleep(), or about to
   std::atomic<bool> stop_{false};
-  int idle_polls_ = 0;                   // by the owner
+  int idle_polls_ = 0;  // by the owner
   double idle_since_ = 0;
 };
 

@@ -13,8 +13,8 @@ namespace horoscale {
 struct Identity {
   int rank = 0;
   int size = 1;
-  HostPort rendezvous;      // where size > 1, as the following
-  bool serve = false;       // this rank serves the store
+  HostPort rendezvous;  // where size > 1, as the following
+  bool serve = false;   // this rank serves the store
   std::string secret;
 };
 

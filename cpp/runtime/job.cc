@@ -61,8 +61,8 @@ Result<std::unique_ptr<Store>> MeetStore(const Identity& identity, double second
   return std::unique_ptr<Store>(client.TakeValue());
 }
 
-// Nobody leaves init() before everybody has all of its links, so that a rank that ends early, or the
-// store that it serves, is not missed by another one that still starts.
+// Nobody leaves init() before everybody has all of its links, so that a rank that ends early, or
+// the store that it serves, is not missed by another one that still starts.
 Status MeetAll(Runtime& runtime, double seconds) {
   const auto barrier = std::make_shared<Operation>();
   barrier->request.name = "horoscale.init";
@@ -88,8 +88,8 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
 
   const std::string prefix = "init" + std::to_string(options.generation) + "/";
   const auto host_variable = FindVariable("HOSTNAME");
-  const std::string host = HostIdentity(
-      host_variable ? std::optional<std::string>(host_variable->value) : std::nullopt);
+  const std::string host =
+      HostIdentity(host_variable ? std::optional<std::string>(host_variable->value) : std::nullopt);
   const auto hosts = ExchangeHosts(*job->store_, *identity, prefix, host, deadline);
   if (!hosts.ok()) return hosts.status();
 

@@ -18,7 +18,7 @@ namespace horoscale {
 struct TensorMemory {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  int64_t rows = 1;       // first dimension; 1 for a 0-d tensor
+  int64_t rows = 1;  // first dimension; 1 for a 0-d tensor
   int64_t row_bytes = 0;
 };
 

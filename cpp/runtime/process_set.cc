@@ -97,9 +97,8 @@ void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byt
   const double now = MonotonicSeconds();
   if (kind == FrameKind::kReport && coordinator_ && Contains(from_rank)) {
     const auto report = DecodeReport(payload);
-    Status status = report.ok()
-                        ? coordinator_->OnReport(IndexOf(ranks_, from_rank), *report, now)
-                        : report.status();
+    Status status = report.ok() ? coordinator_->OnReport(IndexOf(ranks_, from_rank), *report, now)
+                                : report.status();
     if (!status.ok()) Poison(status);
   } else if (kind == FrameKind::kPlan && !coordinator_ && from_rank == ranks_.front()) {
     const auto entry = DecodePlanEntry(payload);
@@ -202,11 +201,13 @@ Status ProcessSet::Start(const Action& action, double now) {
     case OpKind::kAllgather:
     case OpKind::kBroadcast:
     case OpKind::kAlltoall:
-    case OpKind::kReducescatter: return StartBucket(action);
+    case OpKind::kReducescatter:
+      return StartBucket(action);
     case OpKind::kAddProcessSet:
     case OpKind::kRemoveProcessSet:
     case OpKind::kBarrier:
-    case OpKind::kJoin: return Status::Ok();
+    case OpKind::kJoin:
+      return Status::Ok();
   }
   return Status::Ok();
 }
@@ -222,7 +223,7 @@ Status ProcessSet::StartBucket(const Action& action) {
   fused_->kind = common.kind;
   fused_->absent = action.absent;
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
-                        static_cast<int64_t>(ranks_.size() - action.absent.size())};
+                       static_cast<int64_t>(ranks_.size() - action.absent.size())};
   if (common.kind == OpKind::kBroadcast) fused_->root = IndexOf(ranks_, common.root);
   const auto element_bytes = static_cast<int64_t>(SizeOf(action.dtype));
   for (const Piece& piece : action.pieces) {
@@ -293,9 +294,8 @@ void ProcessSet::FinishToken(Token token, const Status& status) {
   const OperationPtr operation = std::move(found->second);
   pending_.erase(found);
   ++counters_.operations;
-  host_.Finish(operation, status.ok()
-                              ? status
-                              : Concerning(status, id(), operation->request.DisplayName()));
+  host_.Finish(operation,
+               status.ok() ? status : Concerning(status, id(), operation->request.DisplayName()));
 }
 
 void ProcessSet::CheckStalls(double now) {

@@ -1,5 +1,6 @@
-// ProcessSet: one set on this rank: its member (and, on its lowest rank, its coordinator), its channel,
-// and the queue of what the plan says comes next. Everything here is called by the engine's owner.
+// ProcessSet: one set on this rank: its member (and, on its lowest rank, its coordinator), its
+// channel, and the queue of what the plan says comes next. Everything here is called by the
+// engine's owner.
 //
 // The global set is set 0 and has no code of its own. Sets know nothing of each other.
 #pragma once
@@ -24,9 +25,9 @@ namespace horoscale {
 
 struct SetCounters {
   uint64_t operations = 0;
-  uint64_t bytes = 0;            // of the inputs
+  uint64_t bytes = 0;  // of the inputs
   uint64_t buckets = 0;
-  uint64_t fused_tensors = 0;    // that shared their bucket with others
+  uint64_t fused_tensors = 0;  // that shared their bucket with others
   uint64_t cache_hits = 0;
   uint64_t cache_misses = 0;
   double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
@@ -67,7 +68,8 @@ class ProcessSet {
   bool Busy() const;
   bool HasPending() const { return !pending_.empty(); }
 
-  // Reports who keeps the others waiting (on the coordinator), and ends it where the user set a limit.
+  // Reports who keeps the others waiting (on the coordinator), and ends it where the user set a
+  // limit.
   void CheckStalls(double now);
 
   // Fails everything pending and everything that comes later.
@@ -100,8 +102,8 @@ class ProcessSet {
   std::optional<Coordinator> coordinator_;
   std::unordered_map<Token, OperationPtr> pending_;
 
-  std::deque<Action> queue_;             // front: running if fused_ or collective_ are set
-  std::unique_ptr<Exchange> exchange_;   // opened by the first operation that moves data
+  std::deque<Action> queue_;            // front: running if fused_ or collective_ are set
+  std::unique_ptr<Exchange> exchange_;  // opened by the first operation that moves data
   std::unique_ptr<FusedOperation> fused_;
   std::unique_ptr<Collective> collective_;
   double started_at_ = 0;

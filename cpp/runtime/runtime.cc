@@ -20,11 +20,12 @@ constexpr double kCloseSeconds = 1.0;
 constexpr size_t kMaxEarlyFrames = 100'000;
 
 Status Left(int rank) {
-  return {StatusCode::kRankFailed, "rank " + std::to_string(rank) + " left the job",
-          {{rank}, -1, ""}};
+  return {
+      StatusCode::kRankFailed, "rank " + std::to_string(rank) + " left the job", {{rank}, -1, ""}};
 }
 
-// What survivors say of a lost rank: the first cause that it knew of, not what it was the victim of.
+// What survivors say of a lost rank: the first cause that it knew of, not what it was the victim
+// of.
 Status LossCause(int rank, const Status& reason, const Goodbye* goodbye) {
   const std::string who = "rank " + std::to_string(rank);
   if (goodbye == nullptr) {
@@ -99,11 +100,12 @@ Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
 }
 
 Status Runtime::Wait(const OperationPtr& operation, double seconds) {
-  const double deadline = seconds < 0 ? std::numeric_limits<double>::infinity()
-                                      : MonotonicSeconds() + seconds;
+  const double deadline =
+      seconds < 0 ? std::numeric_limits<double>::infinity() : MonotonicSeconds() + seconds;
   const bool done = engine_.WaitFor([&operation] { return operation->done.load(); }, deadline);
   if (done) return operation->status;
-  return {StatusCode::kTimeout, operation->request.DisplayName() + " is not done yet",
+  return {StatusCode::kTimeout,
+          operation->request.DisplayName() + " is not done yet",
           {{}, operation->process_set_id, operation->request.name}};
 }
 
@@ -206,8 +208,8 @@ bool Runtime::TakeInput() {
   return !input.empty();
 }
 
-// A set is removed only when nothing is pending on it here; so when every rank has asked for it, no member
-// reads another one's memory any more.
+// A set is removed only when nothing is pending on it here; so when every rank has asked for it, no
+// member reads another one's memory any more.
 bool Runtime::ReleaseHeldRemovals() {
   bool moved = false;
   std::erase_if(held_removals_, [&](const OperationPtr& operation) {
@@ -280,8 +282,8 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason) const {
     if (set->executed_sequence() == 0) continue;
     goodbye.executed.push_back({id, set->channel().incarnation, set->executed_sequence()});
   }
-  // A rank that has lost another one passes on what it knows, however it ends itself: a peer may hear
-  // of this end first.
+  // A rank that has lost another one passes on what it knows, however it ends itself: a peer may
+  // hear of this end first.
   for (const auto& [rank, cause] : lost_) {
     if (const auto left = goodbyes_.find(rank); left != goodbyes_.end() && left->second.clean) {
       continue;
@@ -305,7 +307,7 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
     std::lock_guard lock(mutex_);
     if (const auto view = views_.find(operation->process_set_id); view != views_.end()) {
       view->second.pending_names.erase(operation->request.name);
-      }
+    }
   }
   operation->status = std::move(status);
   if (timeline_.enabled()) timeline_.OnOperationDone(*operation, MonotonicSeconds());
@@ -327,8 +329,8 @@ void Runtime::OnFailed(const ProcessSet& set) {
 
 void Runtime::FreeShared(std::byte* memory) {
   {
-    // An operation that was abandoned here may go on for a moment on a member that doesn't know yet, and
-    // write into this memory: it must not belong to anybody else by then.
+    // An operation that was abandoned here may go on for a moment on a member that doesn't know
+    // yet, and write into this memory: it must not belong to anybody else by then.
     std::lock_guard lock(mutex_);
     if (set_lost_) return;
   }
@@ -348,7 +350,8 @@ Result<int64_t> Runtime::Register(const Signature& signature) {
                                                   : RemoveSet(signature.target_set);
 }
 
-// All ranks execute registrations in one order, so that ids and incarnations agree without being sent.
+// All ranks execute registrations in one order, so that ids and incarnations agree without being
+// sent.
 Result<int64_t> Runtime::AddSet(const std::vector<int>& ranks) {
   for (const auto& [id, set] : sets_) {
     if (set->ranks() == ranks) {

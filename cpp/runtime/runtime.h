@@ -1,7 +1,7 @@
 // Runtime: one process' part of a job. What the C ABI exposes, and what the engine drives.
 //
-// User threads enqueue and wait; the engine's owner (see engine.h) executes. Between the two stand the
-// input list and the table of sets, guarded by one mutex that is never held in user code.
+// User threads enqueue and wait; the engine's owner (see engine.h) executes. Between the two stand
+// the input list and the table of sets, guarded by one mutex that is never held in user code.
 #pragma once
 
 #include <atomic>
@@ -32,8 +32,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
 
   // The following may be called by any thread.
 
-  // Takes an operation whose request, tensors and callback are set. A failed status means that it was
-  // not taken. `will_wait`: the caller waits at once, so nobody has to be woken.
+  // Takes an operation whose request, tensors and callback are set. A failed status means that it
+  // was not taken. `will_wait`: the caller waits at once, so nobody has to be woken.
   Status Enqueue(const OperationPtr& operation, bool will_wait);
 
   // Waits for an operation; kTimeout if it isn't done after `seconds` (negative: no limit).
@@ -102,26 +102,26 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
     FrameHeader header;
     std::vector<std::byte> payload;
   };
-  std::vector<EarlyFrame> early_frames_;     // of sets that are not registered here yet
-  std::vector<uint32_t> free_ids_;           // oldest first
+  std::vector<EarlyFrame> early_frames_;  // of sets that are not registered here yet
+  std::vector<uint32_t> free_ids_;        // oldest first
   uint32_t next_id_ = 0;
   uint32_t next_incarnation_ = 0;
-  std::map<int, Goodbye> goodbyes_;          // by rank
-  std::map<int, Status> lost_;               // by rank: why it can't be reached
+  std::map<int, Goodbye> goodbyes_;  // by rank
+  std::map<int, Status> lost_;       // by rank: why it can't be reached
   double next_tick_ = 0;
 
   mutable std::mutex mutex_;
-  std::vector<OperationPtr> input_;          // guarded by mutex_, as the following
+  std::vector<OperationPtr> input_;  // guarded by mutex_, as the following
   std::map<int, SetView> views_;
   std::string metrics_json_;
   Token next_token_ = 1;
   bool closed_ = false;
-  bool set_lost_ = false;                    // some set has failed
+  bool set_lost_ = false;  // some set has failed
 
   std::atomic<bool> has_input_{false};
   std::atomic<bool> has_unsent_{false};
   std::atomic<bool> metrics_wanted_{false};
-  std::atomic<int64_t> unfinished_{0};       // enqueued and not done
+  std::atomic<int64_t> unfinished_{0};  // enqueued and not done
 
   Engine engine_;  // last: its thread uses everything above
 };

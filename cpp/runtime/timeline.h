@@ -1,8 +1,8 @@
 // Timeline: what happened to each tensor, as Chrome trace events that Perfetto opens.
 //
-// One row per tensor and process set, with the phases NEGOTIATE (until every member was ready and the
-// plan came), QUEUE (until its bucket started) and the operation itself, whose arguments tell the plan
-// entry and the size of the bucket it was fused into.
+// One row per tensor and process set, with the phases NEGOTIATE (until every member was ready and
+// the plan came), QUEUE (until its bucket started) and the operation itself, whose arguments tell
+// the plan entry and the size of the bucket it was fused into.
 #pragma once
 
 #include <atomic>

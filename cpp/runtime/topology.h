@@ -9,9 +9,9 @@ namespace horoscale {
 struct Topology {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;   // among the ranks of this host
+  int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
-  int cross_rank = 0;   // among the ranks with this local rank, one per host
+  int cross_rank = 0;  // among the ranks with this local rank, one per host
   int cross_size = 1;
   bool homogeneous = true;  // every host has the same number of ranks
 };

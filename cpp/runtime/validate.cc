@@ -20,7 +20,8 @@ bool CountsRows(OpKind kind) {
 }
 
 Status Invalid(const Operation& operation, const std::string& what) {
-  return {StatusCode::kInvalidArgument, operation.request.DisplayName() + ": " + what,
+  return {StatusCode::kInvalidArgument,
+          operation.request.DisplayName() + ": " + what,
           {{}, operation.process_set_id, operation.request.name}};
 }
 
@@ -147,9 +148,12 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
                                       std::to_string(operation.process_set_id));
       }
       return Status::Ok();
-    case OpKind::kAlltoall: return ValidateSplits(operation, ranks.size());
-    case OpKind::kAddProcessSet: return ValidateNewSet(operation, static_cast<int>(ranks.size()));
-    default: return Status::Ok();
+    case OpKind::kAlltoall:
+      return ValidateSplits(operation, ranks.size());
+    case OpKind::kAddProcessSet:
+      return ValidateNewSet(operation, static_cast<int>(ranks.size()));
+    default:
+      return Status::Ok();
   }
 }
 

@@ -1,10 +1,10 @@
-// Transport: how the ranks of a job reach each other. One implementation per folder beside this file,
-// with the same file names in each, and one conformance suite (tests/cpp/conformance).
+// Transport: how the ranks of a job reach each other. One implementation per folder beside this
+// file, with the same file names in each, and one conformance suite (tests/cpp/conformance).
 //
-// Two planes. Control: frames, reliable and in order per pair of ranks. Data: an Exchange per process
-// set. They don't share flow control: a set that stalls blocks neither the control plane nor another
-// set. A transport is driven by one thread at a time (the engine's owner); only Wake() may be called
-// by any thread. Nothing here blocks except Sleep().
+// Two planes. Control: frames, reliable and in order per pair of ranks. Data: an Exchange per
+// process set. They don't share flow control: a set that stalls blocks neither the control plane
+// nor another set. A transport is driven by one thread at a time (the engine's owner); only Wake()
+// may be called by any thread. Nothing here blocks except Sleep().
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,11 @@ struct ChannelId {
 };
 
 enum class FrameKind : uint16_t {
-  kReport = 1,     // core/messages.h: Report
-  kPlan = 2,       // PlanEntry
-  kGoodbye = 3,    // Goodbye; the last frame of a link
-  kPoison = 4,     // Goodbye: the sender has given up an operation of this set half-way
-  kBank = 16,      // transports' own, never delivered: where a member's chunks live
+  kReport = 1,   // core/messages.h: Report
+  kPlan = 2,     // PlanEntry
+  kGoodbye = 3,  // Goodbye; the last frame of a link
+  kPoison = 4,   // Goodbye: the sender has given up an operation of this set half-way
+  kBank = 16,    // transports' own, never delivered: where a member's chunks live
 };
 
 struct FrameHeader {
@@ -45,8 +45,8 @@ class TransportSink {
   virtual ~TransportSink() = default;
   virtual void OnFrame(int from_rank, const FrameHeader& header,
                        std::span<const std::byte> payload) = 0;
-  // The rank can't be reached any more, said once, after its last frame has been delivered. `reason`
-  // says how it was seen ("its process ended", "connection reset").
+  // The rank can't be reached any more, said once, after its last frame has been delivered.
+  // `reason` says how it was seen ("its process ended", "connection reset").
   virtual void OnRankLost(int rank, const Status& reason) = 0;
 };
 
@@ -73,18 +73,18 @@ class Transport {
   // Delivers what has come, sends what was kept. Returns whether anything moved.
   virtual bool Poll(TransportSink& sink) = 0;
 
-  // Whether frames are kept that a link could not take yet: the engine goes on polling until they are
-  // sent, although nothing of its own is pending.
+  // Whether frames are kept that a link could not take yet: the engine goes on polling until they
+  // are sent, although nothing of its own is pending.
   virtual bool HasUnsent() const = 0;
 
   // Opens the data plane of a set. `ranks` are its members' global ranks, sorted, and hold rank().
   // Local: the others need not have called it yet. Destroying the Exchange gives its memory back.
   virtual Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) = 0;
 
-  // Going to sleep is two calls, so that no wake-up is lost: Arm() makes peers ring from now on; the
-  // caller then polls once more everything that it waits for and, if there is still nothing, calls
-  // Sleep(), which returns when a peer rings, Wake() is called, a rank is lost or the time is over.
-  // Disarm() ends it in both cases.
+  // Going to sleep is two calls, so that no wake-up is lost: Arm() makes peers ring from now on;
+  // the caller then polls once more everything that it waits for and, if there is still nothing,
+  // calls Sleep(), which returns when a peer rings, Wake() is called, a rank is lost or the time is
+  // over. Disarm() ends it in both cases.
   virtual void Arm() = 0;
   virtual void Sleep(double seconds) = 0;
   virtual void Disarm() = 0;
@@ -92,7 +92,8 @@ class Transport {
   // Ends Sleep(), now or at its next call. Any thread; async-signal-safe.
   virtual void Wake() = 0;
 
-  // Memory that every rank of the host can reach, for tensors that are reduced in place. Any thread.
+  // Memory that every rank of the host can reach, for tensors that are reduced in place. Any
+  // thread.
   virtual Result<std::byte*> AllocateShared(size_t bytes) = 0;
   virtual void FreeShared(std::byte* memory) = 0;
 

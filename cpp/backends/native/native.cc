@@ -41,8 +41,8 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
     case OpKind::kAlltoall: {
       operation.results.resize(1);
       const FusedPiece& piece = operation.pieces.front();
-      return MakeAlltoall(exchange,
-                          {piece.in, piece.row_bytes, operation.splits, &operation.results.front()});
+      return MakeAlltoall(
+          exchange, {piece.in, piece.row_bytes, operation.splits, &operation.results.front()});
     }
     case OpKind::kBarrier:
     case OpKind::kJoin:

@@ -9,7 +9,8 @@
 
 namespace horoscale {
 
-// Starts the operation, which must outlive the collective. Kinds that move no data are not for a backend.
+// Starts the operation, which must outlive the collective. Kinds that move no data are not for a
+// backend.
 std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation);
 
 }  // namespace horoscale

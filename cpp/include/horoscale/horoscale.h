@@ -1,16 +1,16 @@
 /* horoscale's C ABI: the one door between a framework binding and the runtime.
  *
  * Conventions
- *   1. Every function that can fail returns an hs_code. After a failure hs_error() describes it, in the
- *      thread that made the call and until its next call.
+ *   1. Every function that can fail returns an hs_code. After a failure hs_error() describes it, in
+ * the thread that made the call and until its next call.
  *   2. Handles are opaque. What a function makes, the function named with it frees; freeing null is
  *      allowed. A handle may be used by one thread at a time, a runtime by any number of threads.
- *   3. Structures that the caller fills begin with their own size (sizeof), so that they can grow. Zero
- *      the rest before filling it in.
- *   4. "Collective" means that every member of the process set has to make the same call; "local" means
- *      that no other rank is involved. Only the functions marked "blocks" wait for anything.
- *   5. Strings are UTF-8 and end with NUL. A string that is returned is owned by the library unless the
- *      function says otherwise.
+ *   3. Structures that the caller fills begin with their own size (sizeof), so that they can grow.
+ * Zero the rest before filling it in.
+ *   4. "Collective" means that every member of the process set has to make the same call; "local"
+ * means that no other rank is involved. Only the functions marked "blocks" wait for anything.
+ *   5. Strings are UTF-8 and end with NUL. A string that is returned is owned by the library unless
+ * the function says otherwise.
  *   6. After fork() the child's copy of a runtime is inert: every call returns HS_NOT_INITIALIZED.
  */
 #ifndef HOROSCALE_HOROSCALE_H_
@@ -23,7 +23,8 @@
 extern "C" {
 #endif
 
-/* Compared with hs_abi_version() at run time by every binding. Grows with each incompatible change. */
+/* Compared with hs_abi_version() at run time by every binding. Grows with each incompatible change.
+ */
 #define HS_ABI_VERSION 1
 
 /* Everything else in the library is hidden. */
@@ -34,18 +35,18 @@ extern "C" {
 
 typedef enum hs_code {
   HS_OK = 0,
-  HS_INVALID_ARGUMENT = 1,  /* wrong in a way that this rank can see by itself */
-  HS_NOT_INITIALIZED = 2,   /* in a forked child */
-  HS_MISMATCH = 3,          /* the members contradict each other; the runtime goes on */
-  HS_DUPLICATE_NAME = 4,    /* an operation of that name is pending on that set */
-  HS_RANK_FAILED = 5,       /* a rank died or left; its sets are unusable */
-  HS_SHUTDOWN = 6,          /* hs_shutdown() was called here */
+  HS_INVALID_ARGUMENT = 1, /* wrong in a way that this rank can see by itself */
+  HS_NOT_INITIALIZED = 2,  /* in a forked child */
+  HS_MISMATCH = 3,         /* the members contradict each other; the runtime goes on */
+  HS_DUPLICATE_NAME = 4,   /* an operation of that name is pending on that set */
+  HS_RANK_FAILED = 5,      /* a rank died or left; its sets are unusable */
+  HS_SHUTDOWN = 6,         /* hs_shutdown() was called here */
   HS_TIMEOUT = 7,
-  HS_UNAUTHENTICATED = 8,   /* wrong or missing secret */
-  HS_SYSTEM = 9,            /* the operating system refused */
-  HS_PROTOCOL = 10,         /* a peer sent what can't be */
-  HS_UNIMPLEMENTED = 11,    /* not in this build */
-  HS_INTERNAL = 12          /* a defect of ours */
+  HS_UNAUTHENTICATED = 8, /* wrong or missing secret */
+  HS_SYSTEM = 9,          /* the operating system refused */
+  HS_PROTOCOL = 10,       /* a peer sent what can't be */
+  HS_UNIMPLEMENTED = 11,  /* not in this build */
+  HS_INTERNAL = 12        /* a defect of ours */
 } hs_code;
 
 typedef enum hs_dtype {
@@ -93,59 +94,61 @@ typedef struct hs_store_client hs_store_client;
 /* What went wrong in the calling thread's last failed call. */
 typedef struct hs_error_info {
   hs_code code;
-  const char *message;
-  const int32_t *ranks; /* global ranks that caused it */
+  const char* message;
+  const int32_t* ranks; /* global ranks that caused it */
   int32_t num_ranks;
   int32_t process_set; /* -1: none */
-  const char *tensor;  /* "" : none */
+  const char* tensor;  /* "" : none */
 } hs_error_info;
 
 /* Valid until the thread's next call of this library. Local. */
-const hs_error_info *hs_error(void);
+const hs_error_info* hs_error(void);
 
 /* The ABI version of the library, to be compared with HS_ABI_VERSION. Local. */
 int32_t hs_abi_version(void);
 
 /* The library's version, such as "0.1.0". Local. */
-const char *hs_version(void);
+const char* hs_version(void);
 
-/* A JSON object that tells what this build and this machine offer: fold kernel, backends with found or
- * the reason why not. Local. */
-const char *hs_build_info(void);
+/* A JSON object that tells what this build and this machine offer: fold kernel, backends with found
+ * or the reason why not. Local. */
+const char* hs_build_info(void);
 
 /* A JSON array, one object per configuration variable: name, type, default, doc. Local. */
-const char *hs_config_variables(void);
+const char* hs_config_variables(void);
 
 /* ---------------------------------------------------------------- joining a job */
 
-/* Who this process is in its job. Fields left at -1 or null are taken from the HOROSCALE_* variables
- * (else HOROVOD_*), and where these are missing too the process is rank 0 of 1. */
+/* Who this process is in its job. Fields left at -1 or null are taken from the HOROSCALE_*
+ * variables (else HOROVOD_*), and where these are missing too the process is rank 0 of 1. */
 typedef struct hs_init_options {
   size_t struct_size;
   int32_t rank;
   int32_t size;
-  const char *rendezvous;  /* host:port of the job's key-value store */
-  int32_t serve_rendezvous; /* 1: this rank serves it there; 0: it is served elsewhere; -1: variable */
-  const char *secret;      /* the job's secret */
-  int32_t generation;      /* distinguishes init after shutdown: part of every rendezvous key */
+  const char* rendezvous; /* host:port of the job's key-value store */
+  int32_t
+      serve_rendezvous; /* 1: this rank serves it there; 0: it is served elsewhere; -1: variable */
+  const char* secret;   /* the job's secret */
+  int32_t generation;   /* distinguishes init after shutdown: part of every rendezvous key */
 } hs_init_options;
 
-/* Joins the job: meets the other ranks and starts the progress thread. Collective over the job; blocks
- * for at most START_TIMEOUT seconds. options may be null.
- * HS_INVALID_ARGUMENT (a variable does not parse: the message names it), HS_TIMEOUT (the message names
- * the ranks that did not come), HS_UNAUTHENTICATED, HS_SYSTEM. */
-hs_code hs_init(const hs_init_options *options, hs_runtime **out);
+/* Joins the job: meets the other ranks and starts the progress thread. Collective over the job;
+ * blocks for at most START_TIMEOUT seconds. options may be null. HS_INVALID_ARGUMENT (a variable
+ * does not parse: the message names it), HS_TIMEOUT (the message names the ranks that did not
+ * come), HS_UNAUTHENTICATED, HS_SYSTEM. */
+hs_code hs_init(const hs_init_options* options, hs_runtime** out);
 
-/* Leaves the job. Local: does not wait for other ranks. Pending operations fail with HS_SHUTDOWN, later
- * ones too. May be called by any thread and more than once. */
-hs_code hs_shutdown(hs_runtime *runtime);
+/* Leaves the job. Local: does not wait for other ranks. Pending operations fail with HS_SHUTDOWN,
+ * later ones too. May be called by any thread and more than once. */
+hs_code hs_shutdown(hs_runtime* runtime);
 
-/* Like hs_shutdown(), but peers are told that this rank failed, and why, so that they name the first
- * cause. For a process that ends because of an error. Local. */
-hs_code hs_shutdown_failed(hs_runtime *runtime, const char *reason);
+/* Like hs_shutdown(), but peers are told that this rank failed, and why, so that they name the
+ * first cause. For a process that ends because of an error. Local. */
+hs_code hs_shutdown_failed(hs_runtime* runtime, const char* reason);
 
-/* Frees a runtime, after shutting it down. No other call on it may be running. Handles stay valid. */
-void hs_runtime_free(hs_runtime *runtime);
+/* Frees a runtime, after shutting it down. No other call on it may be running. Handles stay valid.
+ */
+void hs_runtime_free(hs_runtime* runtime);
 
 typedef struct hs_topology {
   int32_t rank, size;
@@ -155,21 +158,21 @@ typedef struct hs_topology {
 } hs_topology;
 
 /* Local. */
-hs_code hs_get_topology(hs_runtime *runtime, hs_topology *out);
+hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out);
 
 /* ---------------------------------------------------------------- operations */
 
 typedef struct hs_tensor {
-  const void *in;       /* contiguous; must stay valid and unchanged until the operation is done */
-  void *out;            /* result; may equal in; null where the library allocates it (see below) */
+  const void* in; /* contiguous; must stay valid and unchanged until the operation is done */
+  void* out;      /* result; may equal in; null where the library allocates it (see below) */
   hs_dtype dtype;
   int32_t num_dims;
-  const int64_t *shape; /* of the input */
+  const int64_t* shape; /* of the input */
 } hs_tensor;
 
 /* Called once when an operation is done, well or not, by whichever thread drives the engine. It may
  * enqueue further operations; it must not wait, and must not throw. */
-typedef void (*hs_callback)(void *user_data, hs_code code);
+typedef void (*hs_callback)(void* user_data, hs_code code);
 
 /* One operation. What each kind reads:
  *   allreduce      tensors (out: same shape), reduce_op, prescale, postscale
@@ -179,112 +182,116 @@ typedef void (*hs_callback)(void *user_data, hs_code code);
  *   reducescatter  tensors (out: own rows), reduce_op (Average, Sum), prescale, postscale
  *   barrier, join  nothing
  *   add_process_set, remove_process_set   ranks / target; on set 0
- * Several tensors make a group, which is executed all or nothing. Results of unknown size are allocated
- * by the library and fetched with hs_output(). */
+ * Several tensors make a group, which is executed all or nothing. Results of unknown size are
+ * allocated by the library and fetched with hs_output(). */
 typedef struct hs_request {
   size_t struct_size;
   hs_kind kind;
-  const char *name; /* null: matched by the order of unnamed calls on the set */
+  const char* name; /* null: matched by the order of unnamed calls on the set */
   int32_t process_set;
-  const hs_tensor *tensors;
+  const hs_tensor* tensors;
   int32_t num_tensors;
   hs_reduce_op reduce_op;
   double prescale, postscale; /* 1.0 for none */
   int32_t root;               /* global rank */
-  const int64_t *splits;
+  const int64_t* splits;
   int32_t num_splits;
-  const int32_t *ranks; /* add_process_set: global ranks, any order */
+  const int32_t* ranks; /* add_process_set: global ranks, any order */
   int32_t num_ranks;
-  int32_t target;        /* remove_process_set: the set's id */
-  int32_t priority;      /* higher is more urgent */
-  int32_t will_wait;     /* 1: hs_wait() follows at once in this thread: spares waking the engine */
-  hs_callback callback;  /* may be null */
-  void *user_data;
+  int32_t target;       /* remove_process_set: the set's id */
+  int32_t priority;     /* higher is more urgent */
+  int32_t will_wait;    /* 1: hs_wait() follows at once in this thread: spares waking the engine */
+  hs_callback callback; /* may be null */
+  void* user_data;
 } hs_request;
 
-/* Enqueues an operation and returns at once. The strings, shapes and lists of the request are copied; the
- * tensors' memory must live until the operation is done. Collective over the process set (not the call:
- * the operation). A failure leaves *out null:
- * HS_INVALID_ARGUMENT (bad argument, unknown set, rank not in the set), HS_DUPLICATE_NAME,
- * HS_RANK_FAILED (the set has lost a member), HS_SHUTDOWN. */
-hs_code hs_enqueue(hs_runtime *runtime, const hs_request *request, hs_handle **out);
+/* Enqueues an operation and returns at once. The strings, shapes and lists of the request are
+ * copied; the tensors' memory must live until the operation is done. Collective over the process
+ * set (not the call: the operation). A failure leaves *out null: HS_INVALID_ARGUMENT (bad argument,
+ * unknown set, rank not in the set), HS_DUPLICATE_NAME, HS_RANK_FAILED (the set has lost a member),
+ * HS_SHUTDOWN. */
+hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** out);
 
 /* 1 when the operation is done, well or not. Local, any thread. */
-int32_t hs_poll(const hs_handle *handle);
+int32_t hs_poll(const hs_handle* handle);
 
-/* Waits until the operation is done or `seconds` are over (negative: no limit) and returns how it went:
- * HS_OK, HS_TIMEOUT (not done yet), or the operation's own failure: HS_MISMATCH, HS_RANK_FAILED,
- * HS_SHUTDOWN, HS_SYSTEM. The waiting thread drives the engine itself where it can. Blocks. Any thread
- * except a callback. */
-hs_code hs_wait(hs_handle *handle, double seconds);
+/* Waits until the operation is done or `seconds` are over (negative: no limit) and returns how it
+ * went: HS_OK, HS_TIMEOUT (not done yet), or the operation's own failure: HS_MISMATCH,
+ * HS_RANK_FAILED, HS_SHUTDOWN, HS_SYSTEM. The waiting thread drives the engine itself where it can.
+ * Blocks. Any thread except a callback. */
+hs_code hs_wait(hs_handle* handle, double seconds);
 
-/* Result `index` of an operation that allocates its output (allgather, alltoall): the caller becomes its
- * owner and frees it with hs_free(). bytes may be 0, *data is null then. Only after hs_wait() gave HS_OK. */
-hs_code hs_output(hs_handle *handle, int32_t index, void **data, size_t *bytes);
+/* Result `index` of an operation that allocates its output (allgather, alltoall): the caller
+ * becomes its owner and frees it with hs_free(). bytes may be 0, *data is null then. Only after
+ * hs_wait() gave HS_OK. */
+hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes);
 
-/* Rows that each member contributed to output `index`, into rows[0 … set size). Only after HS_OK. */
-hs_code hs_output_rows(hs_handle *handle, int32_t index, int64_t *rows, int32_t capacity);
+/* Rows that each member contributed to output `index`, into rows[0 … set size). Only after HS_OK.
+ */
+hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t capacity);
 
 /* The number that an operation returns: join the last rank to join, add_process_set the id,
  * remove_process_set 0; -1 for others. Only after HS_OK. */
-int64_t hs_result(const hs_handle *handle);
+int64_t hs_result(const hs_handle* handle);
 
-/* Frees the handle. The operation goes on if it is not done: the tensors' memory must still live. */
-void hs_handle_free(hs_handle *handle);
+/* Frees the handle. The operation goes on if it is not done: the tensors' memory must still live.
+ */
+void hs_handle_free(hs_handle* handle);
 
 /* Frees memory that the library handed over. */
-void hs_free(void *memory);
+void hs_free(void* memory);
 
 /* ---------------------------------------------------------------- process sets */
 
 /* Number of registered sets in *count, and as many of their ids as fit in ids. Local. */
-hs_code hs_process_sets(hs_runtime *runtime, int32_t *ids, int32_t capacity, int32_t *count);
+hs_code hs_process_sets(hs_runtime* runtime, int32_t* ids, int32_t capacity, int32_t* count);
 
-/* The sorted global ranks of a set, as hs_process_sets(). HS_INVALID_ARGUMENT: no such set. Local. */
-hs_code hs_process_set_ranks(hs_runtime *runtime, int32_t id, int32_t *ranks, int32_t capacity,
-                             int32_t *count);
+/* The sorted global ranks of a set, as hs_process_sets(). HS_INVALID_ARGUMENT: no such set. Local.
+ */
+hs_code hs_process_set_ranks(hs_runtime* runtime, int32_t id, int32_t* ranks, int32_t capacity,
+                             int32_t* count);
 
 /* ---------------------------------------------------------------- shared buffers */
 
-/* Memory that the other ranks of the host can reach: an operation whose tensors live in it on all members
- * is executed in place without a copy. 64-byte aligned, zeroed. Local. */
-hs_code hs_shared_alloc(hs_runtime *runtime, size_t bytes, void **out);
+/* Memory that the other ranks of the host can reach: an operation whose tensors live in it on all
+ * members is executed in place without a copy. 64-byte aligned, zeroed. Local. */
+hs_code hs_shared_alloc(hs_runtime* runtime, size_t bytes, void** out);
 
 /* Gives it back. The runtime may be shut down already, but not freed. Local. */
-void hs_shared_free(hs_runtime *runtime, void *memory);
+void hs_shared_free(hs_runtime* runtime, void* memory);
 
 /* ---------------------------------------------------------------- looking inside */
 
 /* Writes the following operations of this rank to `path` as Chrome trace JSON. Local. */
-hs_code hs_timeline_start(hs_runtime *runtime, const char *path, int32_t mark_cycles);
-hs_code hs_timeline_stop(hs_runtime *runtime);
+hs_code hs_timeline_start(hs_runtime* runtime, const char* path, int32_t mark_cycles);
+hs_code hs_timeline_stop(hs_runtime* runtime);
 
 /* Counters and timings as a JSON object, to be freed with hs_free(). Local. */
-hs_code hs_metrics(hs_runtime *runtime, char **json);
+hs_code hs_metrics(hs_runtime* runtime, char** json);
 
-/* Whether a reduction is defined for a type: HS_OK, or HS_INVALID_ARGUMENT with the reason (Average of
- * bool, Min of complex numbers). Local, needs no runtime. */
+/* Whether a reduction is defined for a type: HS_OK, or HS_INVALID_ARGUMENT with the reason (Average
+ * of bool, Min of complex numbers). Local, needs no runtime. */
 hs_code hs_check_reduction(hs_dtype dtype, hs_reduce_op op);
 
 /* ---------------------------------------------------------------- the key-value store */
 
-/* Serves a job's key-value store on host:port (port 0: any) in a thread of its own, to clients that prove
- * that they know the secret. *port is the port in use. */
-hs_code hs_store_serve(const char *host, int32_t port, const char *secret, hs_store_server **out,
-                       int32_t *bound_port);
-void hs_store_server_free(hs_store_server *server);
+/* Serves a job's key-value store on host:port (port 0: any) in a thread of its own, to clients that
+ * prove that they know the secret. *port is the port in use. */
+hs_code hs_store_serve(const char* host, int32_t port, const char* secret, hs_store_server** out,
+                       int32_t* bound_port);
+void hs_store_server_free(hs_store_server* server);
 
 /* Connects to a store. Blocks for at most `seconds`. HS_UNAUTHENTICATED, HS_TIMEOUT, HS_SYSTEM. */
-hs_code hs_store_connect(const char *host, int32_t port, const char *secret, double seconds,
-                         hs_store_client **out);
+hs_code hs_store_connect(const char* host, int32_t port, const char* secret, double seconds,
+                         hs_store_client** out);
 
 /* Sets a key, once: HS_INVALID_ARGUMENT if it is set to another value already. Blocks. */
-hs_code hs_store_set(hs_store_client *client, const char *key, const void *value, size_t bytes);
+hs_code hs_store_set(hs_store_client* client, const char* key, const void* value, size_t bytes);
 
 /* Waits for a key for at most `seconds`. The value is the caller's: hs_free(). Blocks. */
-hs_code hs_store_get(hs_store_client *client, const char *key, double seconds, void **value,
-                     size_t *bytes);
-void hs_store_client_free(hs_store_client *client);
+hs_code hs_store_get(hs_store_client* client, const char* key, double seconds, void** value,
+                     size_t* bytes);
+void hs_store_client_free(hs_store_client* client);
 
 /* … to here. */
 /* [end of declarations] */
@@ -293,4 +300,4 @@ void hs_store_client_free(hs_store_client *client);
 #ifdef __cplusplus
 }
 #endif
-#endif  /* HOROSCALE_HOROSCALE_H_ */
+#endif /* HOROSCALE_HOROSCALE_H_ */

@@ -61,8 +61,8 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("FUSION_THRESHOLD", ""), std::pair("SCHEDULER", "lifo"),
                       std::pair("STALL_CHECK_TIME_SECONDS", "nan"),
                       std::pair("START_TIMEOUT", "soon"), std::pair("LOG_LEVEL", "loud"),
-                      std::pair("DYNAMIC_PROCESS_SETS", "maybe"),
-                      std::pair("ARENA_BYTES", "100"), std::pair("CYCLE_TIME", "x")));
+                      std::pair("DYNAMIC_PROCESS_SETS", "maybe"), std::pair("ARENA_BYTES", "100"),
+                      std::pair("CYCLE_TIME", "x")));
 
 TEST_P(BadValue, IsAnErrorThatNamesTheVariable) {
   const auto config = ReadConfig(Fake({GetParam()}));

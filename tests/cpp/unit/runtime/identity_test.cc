@@ -99,8 +99,8 @@ TEST(Identity, ASecretFileIsReadIfOnlyItsOwnerCan) {
   char path[] = "/tmp/horoscale_secret_XXXXXX";
   const int file = mkstemp(path);
   ASSERT_EQ(write(file, "swordfish\n", 10), 10);
-  const auto lookup = Fake(
-      {{"RANK", "1"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}, {"SECRET_FILE", path}});
+  const auto lookup =
+      Fake({{"RANK", "1"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}, {"SECRET_FILE", path}});
   const auto identity = ReadIdentity({}, lookup);
   ASSERT_TRUE(identity.ok());
   EXPECT_EQ(identity->secret, "swordfish");

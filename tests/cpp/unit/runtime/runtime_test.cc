@@ -185,9 +185,8 @@ TEST(Runtime, ShutdownFailsWhatIsPendingAndEverythingLater) {
   std::vector<float> data(4);
   const auto operation = Allreduce(data);
   ASSERT_TRUE(runtime.Enqueue(operation, false).ok());
-  std::thread waiter([&] {
-    EXPECT_EQ(runtime.Wait(operation, kDeadlineSeconds).code(), StatusCode::kShutdown);
-  });
+  std::thread waiter(
+      [&] { EXPECT_EQ(runtime.Wait(operation, kDeadlineSeconds).code(), StatusCode::kShutdown); });
   runtime.Shutdown("");
   waiter.join();
   EXPECT_EQ(runtime.Enqueue(Allreduce(data), false).code(), StatusCode::kShutdown);
