@@ -18,8 +18,10 @@ What all collectives have in common:
     f_()            works in place and returns its argument; it is not recorded by autograd.
     grouped_f()     works on a list of tensors, all or none of them.
     Gradients       out-of-place collectives are differentiable on the same process set: every rank
-                    has to run the backward pass. The gradients are those of the sum of all ranks'
-                    losses.
+                    has to run the backward pass. They are scaled as Horovod's: a tensor that all
+                    ranks hold alike counts as one tensor, and its gradient is the average of theirs
+                    (the results of allgather and broadcast). So a loss that all ranks compute alike
+                    from gathered tensors has the gradients that one process would get.
     Errors          what one rank can see to be wrong raises ValueError there at once. What the
                     ranks contradict each other about raises MismatchError on all of them.
 """

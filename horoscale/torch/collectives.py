@@ -1,8 +1,12 @@
 """The collectives on lists of tensors: how each is started, completed and differentiated.
 
 Every function starts one operation, whose tensors are executed all or nothing, and returns its
-handle. Gradients are those of the sum of all ranks' losses: each is the adjoint of its operation,
-runs on the same process set, and derives its name from the operation's.
+handle. Each gradient is a collective too: it runs on the same process set and derives its name from
+the operation's.
+
+Gradients are scaled as Horovod's are: a tensor that all ranks hold alike counts as one tensor, not
+as one on each rank. So allgather and broadcast average what the ranks' copies of the result got,
+and reducescatter is as many times its average as there are ranks (Sum), or is its average.
 """
 
 from __future__ import annotations
@@ -131,7 +135,7 @@ def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = Fal
 
     def gradient(output_gradients: Tensors) -> Tensors:
         reduced: Tensors = allreduce(
-            output_gradients, Reduction(ReduceOp.SUM), call.backward()
+            output_gradients, Reduction(ReduceOp.AVERAGE), call.backward()
         ).wait()
         is_root = current_runtime().topology.rank == root
         return reduced if is_root else [torch.zeros_like(one) for one in reduced]
@@ -152,7 +156,7 @@ def allgather(tensors: Tensors, call: Call) -> Handle:
     rows_of_members: list[list[int]] = []  # by tensor; known when the operation is done
 
     def gradient(output_gradients: Tensors) -> Tensors:
-        return _own_rows_of_sum(output_gradients, rows_of_members, call)
+        return _own_rows_of_average(output_gradients, rows_of_members, call)
 
     deliver = _deliver(tensors, False, gradient)
 
@@ -167,10 +171,10 @@ def allgather(tensors: Tensors, call: Call) -> Handle:
     return _start(OpKind.ALLGATHER, call, sources, None, complete)
 
 
-def _own_rows_of_sum(
+def _own_rows_of_average(
     gathered: Tensors, rows_of_members: Sequence[Sequence[int]], call: Call
 ) -> Tensors:
-    """Sum tensors over the ranks; return the rows that this rank contributed to the allgather."""
+    """Average tensors over the ranks; return the rows that this rank gave to the allgather."""
 
     def as_scattered(rows: Sequence[int]) -> bool:
         each, rest = divmod(sum(rows), len(rows))
@@ -178,13 +182,15 @@ def _own_rows_of_sum(
 
     # All ranks know all rows, so that they decide alike.
     if all(as_scattered(rows) for rows in rows_of_members):
-        result: Tensors = reducescatter(gathered, Reduction(ReduceOp.SUM), call.backward()).wait()
+        average = Reduction(ReduceOp.AVERAGE)
+        result: Tensors = reducescatter(gathered, average, call.backward()).wait()
         return result
-    sums = []
+    averages = []
     for i, (tensor, rows) in enumerate(zip(gathered, rows_of_members, strict=True)):
         parts, _ = alltoall(tensor, rows, call.backward(f"grad.{i}")).wait()
-        sums.append(parts.view(len(rows), parts.shape[0] // len(rows), *parts.shape[1:]).sum(0))
-    return sums
+        by_rank = parts.view(len(rows), parts.shape[0] // len(rows), *parts.shape[1:])
+        averages.append(by_rank.mean(0))
+    return averages
 
 
 def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> Handle:
@@ -229,8 +235,8 @@ def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
 
     def gradient(output_gradients: Tensors) -> Tensors:
         factor = reduction.prescale * reduction.postscale
-        if reduction.op is ReduceOp.AVERAGE:
-            factor /= len(members_of(call.process_set))
+        if reduction.op is ReduceOp.SUM:
+            factor *= len(members_of(call.process_set))
         scaled = [one * factor for one in output_gradients]
         result: Tensors = allgather(scaled, call.backward()).wait()
         return result

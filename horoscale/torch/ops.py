@@ -192,6 +192,8 @@ def allgather(
 ) -> torch.Tensor:
     """Concatenate the ranks' rows; every rank gets all. Differentiable.
 
+    The gradient of this rank's rows is the average of what the ranks' results got for them.
+
     Args:
         tensor: of one dtype and shape on all ranks, except for the first dimension, which may
             differ and may be 0. Not 0-d.
@@ -238,7 +240,9 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Send the root's tensor to all ranks. Differentiable: only the root has a gradient.
+    """Send the root's tensor to all ranks. Differentiable.
+
+    The gradient of the root is the average of what the ranks' results got; the others' is zeros.
 
     Args:
         tensor: of one shape and dtype on all ranks; its values are read on the root alone.
@@ -338,6 +342,8 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduce a tensor over the ranks and leave each rank its share of the rows. Differentiable.
+
+    The gradient is what the ranks' rows got, side by side; times the number of ranks for Sum.
 
     Args:
         tensor: of one shape and dtype on all ranks. Not 0-d.

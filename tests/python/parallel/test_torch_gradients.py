@@ -20,9 +20,15 @@ def inputs_of_all(rows: Sequence[int]) -> list[torch.Tensor]:
 
 
 def check_gradient(
-    operation: Callable[[torch.Tensor], torch.Tensor], model: Model, rows: Sequence[int]
+    operation: Callable[[torch.Tensor], torch.Tensor],
+    model: Model,
+    rows: Sequence[int],
+    scale: float = 1.0,
 ) -> None:
-    """Each rank's loss weighs its output in another way; gradients are those of the losses' sum."""
+    """Each rank's loss weighs its output in another way.
+
+    Gradients are those of the losses' sum, times the scale that Horovod gives the operation's.
+    """
 
     def loss(output: torch.Tensor, rank: int) -> torch.Tensor:
         weights = torch.arange(1.0, 1.0 + output.numel(), dtype=output.dtype).view_as(output)
@@ -34,7 +40,7 @@ def check_gradient(
     output = operation(own)
     check(output.detach(), model(inputs)[hvd.rank()].detach(), exact=False)
     loss(output, hvd.rank()).backward()
-    check(own.grad, inputs[hvd.rank()].grad, exact=False)
+    check(own.grad, inputs[hvd.rank()].grad * scale, exact=False)
 
 
 def even(n: int = 2) -> list[int]:
@@ -73,7 +79,17 @@ def test_allgather(rows: Callable[[], list[int]], name: str) -> None:
         lambda x: hvd.allgather(x, name=name),
         lambda inputs: [torch.cat(list(inputs))] * hvd.size(),
         rows(),
+        scale=1.0 / hvd.size(),
     )
+
+
+def test_a_loss_that_all_ranks_compute_alike(name: str) -> None:
+    """From gathered tensors: the gradient is that of one process, whatever the number of ranks."""
+    inputs = inputs_of_all(uneven())
+    torch.cat(inputs).square().sum().backward()
+    own = inputs[hvd.rank()].detach().clone().requires_grad_()
+    hvd.allgather(own, name=name).square().sum().backward()
+    check(own.grad, inputs[hvd.rank()].grad, exact=False)
 
 
 @pytest.mark.conformance
@@ -83,6 +99,7 @@ def test_broadcast(name: str) -> None:
         lambda x: hvd.broadcast(x, root, name=name),
         lambda inputs: [inputs[root] + 0.0 * sum(inputs)] * hvd.size(),
         even(),
+        scale=1.0 / hvd.size(),
     )
 
 
@@ -98,6 +115,7 @@ def test_reducescatter(op: str, rest: int, name: str) -> None:
         lambda x: hvd.reducescatter(x, op=getattr(hvd, op), prescale_factor=2.0, name=name),
         model,
         even(hvd.size() * 2 + rest),
+        scale=hvd.size(),
     )
 
 
@@ -137,7 +155,7 @@ def test_grouped(grouped: Callable[..., list[torch.Tensor]], name: str) -> None:
     options = {} if grouped is hvd.grouped_allgather else {"op": hvd.Sum}
     first, _ = grouped(own, name=name, **options)
     (first * 3.0).sum().backward()  # the second plays no part
-    each = 3.0 if grouped is hvd.grouped_reducescatter else 3.0 * hvd.size()
+    each = 3.0 if grouped is hvd.grouped_allgather else 3.0 * hvd.size()
     check(own[0].grad, torch.full_like(own[0], each))
     check(own[1].grad, torch.zeros_like(own[1]))
 
@@ -146,8 +164,8 @@ def test_grouped_allgather_uneven(name: str) -> None:
     own = [torch.ones(1 + hvd.rank() * 2, 2, requires_grad=True) for _ in range(2)]
     first, second = hvd.grouped_allgather(own, name=name)
     (first.sum() + 2.0 * second.sum()).backward()
-    check(own[0].grad, torch.full_like(own[0], 1.0 * hvd.size()))
-    check(own[1].grad, torch.full_like(own[1], 2.0 * hvd.size()))
+    check(own[0].grad, torch.full_like(own[0], 1.0))
+    check(own[1].grad, torch.full_like(own[1], 2.0))
 
 
 def test_asynchronous(name: str) -> None:
@@ -197,7 +215,7 @@ def test_within_a_process_set(name: str, need_ranks: None) -> None:
         moved = hvd.broadcast(scattered, 0, name=f"{name}.b", process_set=evens)
         moved.sum().backward()
         n = evens.size()
-        # The gradient of the root's rows, which all members contributed to.
-        expected = torch.full((2, 2), float(n * n)) if hvd.rank() == 0 else torch.zeros(2, 2)
+        # The gradient of the root's rows, whose sum all members have a part in.
+        expected = torch.full((2, 2), float(n)) if hvd.rank() == 0 else torch.zeros(2, 2)
         check(own.grad, expected)
     assert hvd.remove_process_set(evens)
