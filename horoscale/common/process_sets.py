@@ -74,6 +74,16 @@ class ProcessSet:
 
     __hash__ = None  # type: ignore[assignment]  # equality changes with registration
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProcessSet:
+        """Return the set itself: a copied model goes on in the group that the job knows."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the global set by its name: where it is loaded it is the one of that job."""
+        if self is global_process_set:
+            return "global_process_set"
+        return super().__reduce_ex__(protocol)
+
     def __repr__(self) -> str:
         return (
             f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "

@@ -40,13 +40,7 @@ class SyncBatchNorm(_BatchNorm):
             process_set: the ranks whose batches are normalised together.
         """
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
-        # A copy or a saved model refers to the global set of its own job.
-        self._process_set = None if process_set is global_process_set else process_set
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """The ranks whose batches are normalised together."""
-        return self._process_set or global_process_set
+        self.process_set = process_set
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2 or input.shape[1] != self.num_features:
