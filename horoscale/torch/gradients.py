@@ -11,6 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -41,6 +42,14 @@ class Settings:
         return bool(self.process_set.included())
 
 
+class Layout(IntEnum):
+    """How a gradient is stored; the largest that a rank knows is that of all."""
+
+    UNKNOWN = 0  # autograd has not made one yet
+    DENSE = 1
+    SPARSE = 2
+
+
 class Gradient:
     """The gradient of one parameter."""
 
@@ -51,14 +60,21 @@ class Gradient:
         self.parameter = parameter
         self.name = name
         self.passes = 0  # backward passes since the last step
+        self.layout = Layout.UNKNOWN
         self._default_priority = priority
         self._view = view
-        self._kind = ""  # "dense" or "sparse", once autograd has made one
 
     @property
     def priority(self) -> int:
         """How urgent it is."""
         return priority_of(self.parameter, self.name, self._default_priority)
+
+    def observe(self, sparse_as_dense: bool) -> None:
+        """Note the layout of the gradient, if autograd has made one."""
+        gradient = self.parameter.grad
+        if gradient is not None:
+            sparse = gradient.is_sparse and not sparse_as_dense
+            self.layout = Layout.SPARSE if sparse else Layout.DENSE
 
     def settle(self, sparse_as_dense: bool) -> torch.Tensor:
         """Return the gradient, which then is in its shared memory if it has a place there.
@@ -66,13 +82,12 @@ class Gradient:
         Autograd adds to a gradient where it is. It makes another one where there is none (in the
         first pass, after model.zero_grad()) and with create_graph.
         """
+        self.observe(sparse_as_dense)
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self._nothing()
-        else:
-            self._kind = "sparse" if gradient.is_sparse and not sparse_as_dense else "dense"
         gradient = gradient.detach()
-        if self._kind != "sparse":
+        if self.layout is not Layout.SPARSE:
             gradient = gradient.to_dense()
             if self._view is not None and gradient.dtype == self._view.dtype:
                 if gradient.data_ptr() != self._view.data_ptr():
@@ -86,11 +101,13 @@ class Gradient:
 
         Not before the first pass: zeros would make a sparse gradient dense.
         """
-        if self._view is not None and self._kind == "dense" and self.parameter.requires_grad:
+        if self._view is None or self.layout is not Layout.DENSE:
+            return
+        if self.parameter.requires_grad:
             self.parameter.grad = self._view.zero_()
 
     def _nothing(self) -> torch.Tensor:
-        if self._kind == "sparse":
+        if self.layout is Layout.SPARSE:
             like = self.parameter
             return torch.sparse_coo_tensor(
                 torch.empty((1, 0), dtype=torch.int64),
@@ -150,13 +167,13 @@ class GradientGroup:
         gradient.passes += 1
         self._complete += gradient.passes == self.passes
         if self._complete >= self._expected and all(map(self._has_passed, self.gradients)):
-            self.start()
+            with torch.no_grad():
+                self.start()
 
-    @torch.no_grad()
     def start(self) -> None:
         """Start the reduction of whatever gradients there are, which is the same on all ranks.
 
-        A parameter that played no part on this rank may have on another: its gradient is zeros.
+        To be called without autograd. A parameter that played no part on this rank may have on another: its gradient is zeros.
         """
         active = [g for g in self.gradients if g.passes or g.parameter.requires_grad]
         if not active:  # frozen
@@ -172,9 +189,11 @@ class GradientGroup:
         if dense:
             self._start_dense(dense, priority)
 
-    @torch.no_grad()
     def finish(self) -> None:
-        """Wait for the reduction. The group is ready for the next step, also after an error."""
+        """Wait for the reduction. The group is ready for the next step, also after an error.
+
+        To be called without autograd.
+        """
         waits, self._in_flight = self._in_flight, []
         self._complete = 0
         self._expected = sum(gradient.parameter.requires_grad for gradient in self.gradients)
@@ -194,7 +213,7 @@ class GradientGroup:
 
     def _start_dense(self, values: Tensors, priority: int) -> None:
         compression = self.settings.compression
-        in_order = [value.permute(_memory_order(value)) for value in values]
+        in_order = [_in_memory_order(value) for value in values]
         sent, contexts = zip(*map(compression.compress, in_order), strict=True)
         call = Call(self.name, self.settings.process_set, priority=priority)
         handle = collectives.allreduce(sent, self.settings.reduction, call, in_place=True)
@@ -279,7 +298,9 @@ def _hook(
     return hook
 
 
-def _memory_order(tensor: torch.Tensor) -> list[int]:
-    """Return the dimensions in their order in memory: channels_last needs no copy then."""
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view that is contiguous where it can be: channels_last needs no copy then."""
+    if tensor.is_contiguous():
+        return tensor
     strides = tensor.stride()
-    return sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])
+    return tensor.permute(sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension]))

@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 
+from horoscale._core import ReduceOp
+from horoscale.torch import collectives
 from horoscale.torch.buckets import make_bucket
+from horoscale.torch.collectives import Call, Reduction
 from horoscale.torch.compression import Compression
 from horoscale.torch.gradients import (
     Gradient,
     GradientGroup,
+    Layout,
     Settings,
     existing_group,
     unique_name,
@@ -37,6 +41,8 @@ class GradientReducer:
         self._names = names
         self._partners = {id(one): list(group) for group in grouping for one in group}
         self._adopted: set[int] = set()  # ids; the groups keep the parameters alive
+        self._layouts_name = unique_name("gradients.layouts", settings.process_set)
+        self._layouts_known = True  # by all ranks, of all gradients
 
     @property
     def in_flight(self) -> bool:
@@ -61,8 +67,11 @@ class GradientReducer:
         if new:
             self._make_groups(new)
 
+    @torch.no_grad()
     def synchronize(self) -> None:
         """Start the reductions that no backward pass has started, and wait for all."""
+        if not self._layouts_known:
+            self._agree_on_layouts()
         for group in self.groups:
             if not group.in_flight:
                 group.start()
@@ -81,6 +90,24 @@ class GradientReducer:
             for gradient in group.gradients:
                 gradient.clear()
 
+    def _agree_on_layouts(self) -> None:
+        """Learn from the other ranks which gradients are sparse; collective.
+
+        Zeros stand for a gradient that this rank has never had, and they have to be sparse where
+        the other ranks' are. It is done until each gradient was there on some rank.
+        """
+        gradients = [gradient for group in self.groups for gradient in group.gradients]
+        for gradient in gradients:
+            gradient.observe(self.settings.sparse_as_dense)
+        layouts = torch.tensor([gradient.layout for gradient in gradients], dtype=torch.uint8)
+        call = Call(self._layouts_name, self.settings.process_set, will_wait=True)
+        collectives.allreduce([layouts], Reduction(ReduceOp.MAX), call, in_place=True).wait()
+        agreed = [Layout(one) for one in layouts.tolist()]
+        for gradient, layout in zip(gradients, agreed, strict=True):
+            if gradient.layout is Layout.UNKNOWN:
+                gradient.layout = layout
+        self._layouts_known = Layout.UNKNOWN not in agreed
+
     def _make_groups(self, new: Sequence[Parameters]) -> None:
         missing = []
         for parameters in new:
@@ -89,6 +116,8 @@ class GradientReducer:
                 missing.append(parameters)
             else:
                 self.groups.append(group)
+        if not self.settings.sparse_as_dense:
+            self._layouts_known = False
         everything = [parameter for parameters in missing for parameter in parameters]
         # A gradient that travels in another type is copied anyhow.
         compressed = self.settings.compression is not Compression.none

@@ -73,10 +73,10 @@ def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 
 def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Complete an operation in place: `result` was computed in the memory that in_memory() gave."""
-    with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
-        if result.data_ptr() != tensor.data_ptr() or result.stride() != tensor.stride():
+    if result.data_ptr() != tensor.data_ptr() or result.stride() != tensor.stride():
+        with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
             tensor.copy_(result)
-        elif not tensor.is_inference():
-            # Autograd has to know that values it may have saved are gone.
-            torch.autograd.graph.increment_version(tensor)
+    elif not tensor.is_inference():
+        # Autograd has to know that values it may have saved are gone.
+        torch.autograd.graph.increment_version(tensor)
     return tensor

@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -288,6 +289,82 @@ def test_sparse_gradients(sparse_as_dense: bool) -> None:
         (sum(loss(alone, step, rank) for rank in range(hvd.size())) / hvd.size()).backward()
         expected.step()
     assert_same_parameters(model, alone)
+
+
+@pytest.mark.conformance
+def test_sparse_gradient_that_a_rank_has_not_had_yet() -> None:
+    """No rank uses the table in step 0, not all do in step 1: its zeros are sparse there too."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2)).double()
+
+    def loss(model: nn.Module, step: int, rank: int) -> torch.Tensor:
+        if step == 0 or (step == 1 and rank == 0):
+            return model[1](torch.ones(1, 4, dtype=torch.float64)).sum()
+        return model(torch.tensor([rank % 10, step])).square().sum()
+
+    model, alone = make(), make()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    expected = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss(model, step, hvd.rank()).backward()
+        optimizer.step()
+        expected.zero_grad()
+        (sum(loss(alone, step, rank) for rank in range(hvd.size())) / hvd.size()).backward()
+        expected.step()
+    assert_same_parameters(model, alone)
+
+
+def test_memory_ends_with_model_and_optimizer() -> None:
+    model = make_model()
+    optimizer = wrap(model)
+    step_with(model, optimizer, 0)
+    followed = [
+        weakref.ref(one)
+        for one in (
+            optimizer,
+            model,
+            *model.parameters(),
+            model[0].weight.grad.untyped_storage(),
+            *optimizer._reducer.groups,
+        )
+    ]
+    del model, optimizer
+    gc.collect()
+    assert [one() for one in followed] == [None] * len(followed)
+
+
+def test_an_error_in_a_backward_pass_ends_one_step() -> None:
+    """All ranks meet it; synchronize() clears what was on its way."""
+    model = make_model()
+    optimizer = wrap(model)
+
+    def fail(_: torch.Tensor) -> None:
+        raise KeyError("planted")
+
+    hook = model[0].weight.register_hook(fail)
+    with pytest.raises(KeyError, match="planted"):
+        loss_of(model, 0, hvd.rank()).backward()
+    hook.remove()
+    optimizer.synchronize()
+    step_with(model, optimizer, 0)
+    assert_same_parameters(model, train_alone(sgd, steps=1))
+
+
+def test_an_optimizer_outlives_its_job() -> None:
+    model = make_model()
+    optimizer = wrap(model)
+    step_with(model, optimizer, 0)
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="init"):
+        loss_of(model, 1, hvd.rank()).backward()
+    hvd.init(process_sets="dynamic")
+    step_with(model, optimizer, 1)
+    assert_same_parameters(model, train_alone(sgd, steps=2))
 
 
 def test_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
