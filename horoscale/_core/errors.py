@@ -74,6 +74,8 @@ def c_string(value: str | None, what: str) -> object:
     """Return str as a C string, None as null. `what` names it in the error for an embedded NUL."""
     if value is None:
         return ffi.NULL
+    if not isinstance(value, str):
+        raise TypeError(f"{what} has to be a string, not {value!r}")
     encoded = value.encode()
     if b"\0" in encoded:
         raise ValueError(f"{what} contains a NUL character: {value!r}")

@@ -137,6 +137,8 @@ class Runtime:
 
     def shared_alloc(self, nbytes: int) -> OwnedBuffer:
         """Allocate memory that the other ranks of the host can reach: zeroed, 64-byte aligned."""
+        if nbytes < 0:
+            raise ValueError(f"can't allocate {nbytes} bytes: an extent is negative")
         out = ffi.new("void **")
         check(lib.hs_shared_alloc(self._pointer, nbytes, out))
         return OwnedBuffer.of_shared(self._pointer, out[0], nbytes)

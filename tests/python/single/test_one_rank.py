@@ -130,6 +130,11 @@ def test_name_with_nul() -> None:
         hvd.allreduce(np.ones(3), name="a\0b")
 
 
+def test_name_of_another_type() -> None:
+    with pytest.raises(TypeError, match="name has to be a string, not 3"):
+        hvd.allreduce(np.ones(3), name=3)
+
+
 def test_synchronize_twice_gives_the_same() -> None:
     handle = hvd.allreduce_async(np.ones(3))
     assert hvd.synchronize(handle) is hvd.synchronize(handle)
@@ -162,6 +167,11 @@ def test_shared_arrays() -> None:
 def test_shared_arrays_of_a_type_that_is_not_supported() -> None:
     with pytest.raises(ValueError, match="not supported"):
         hvd.empty_shared(3, dtype=np.uint32)
+
+
+def test_shared_arrays_of_negative_extents() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        hvd.empty_shared(-1)
 
 
 def test_shared_memory_is_given_back() -> None:
