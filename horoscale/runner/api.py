@@ -83,11 +83,11 @@ def run(
             "--start-timeout": start_timeout,
             "--ssh-port": ssh_port,
             "--ssh-identity-file": ssh_identity_file,
-            "--disable-cache": disable_cache or None,
+            "--disable-cache": bool(disable_cache) or None,
             "--output-filename": output_filename,
-            "--verbose": verbose or None,
-            "--gloo": use_gloo or None,
-            "--mpi": use_mpi or None,
+            "--verbose": bool(verbose) or None,
+            "--gloo": bool(use_gloo) or None,
+            "--mpi": bool(use_mpi) or None,
             "--mpi-args": mpi_args,
             "--network-interface": (
                 network_interfaces
@@ -206,7 +206,7 @@ def _values(size: int, status: int, outcomes: Mapping[int, Outcome], report: str
     if failures:
         _raise_first(failures)
     if status == _USAGE_ERROR and not outcomes:
-        raise ValueError(report)
+        raise ValueError(report or "horoscalerun refuses these parameters: it printed why")
     missing = [rank for rank in range(size) if rank not in outcomes]
     if status != 0 or missing:
         names = ", ".join(map(str, missing))

@@ -22,7 +22,6 @@ def job_environment(
     environment.setdefault("PYTHONUNBUFFERED", "1")
     environment.update({f"HOROSCALE_{name}": value for name, value in variables.items()})
     environment["HOROSCALE_RENDEZVOUS"] = rendezvous
-    environment["HOROSCALE_RENDEZVOUS_SERVED"] = "1"
     environment["HOROSCALE_RENDEZVOUS_SERVED"] = "1"  # by the launcher, not by rank 0
     environment["HOROSCALE_SECRET"] = secret
     return environment

@@ -113,6 +113,12 @@ def test_parameters_that_can_not_be() -> None:
         horoscale.run(rank, np=2, use_mpi=True)
     with pytest.raises(ValueError, match=r"--network-interface needs what is not available yet"):
         horoscale.run(rank, np=2, network_interfaces=["lo", "eth0"])
+    with pytest.raises(ValueError, match=r"horoscalerun refuses these parameters"):
+        horoscale.run(rank, np=2, options=["--no-such-flag"])
+
+
+def test_switches_take_any_true_value() -> None:
+    assert horoscale.run(rank, np=2, verbose=2, disable_cache=1, use_gloo=1, use_mpi=0) == [0, 1]
 
 
 def test_parameters_become_flags(tmp_path: Path) -> None:
