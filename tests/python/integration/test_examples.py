@@ -36,6 +36,16 @@ def accuracy_of(output: str) -> float:
     return float(found[-1])
 
 
+def test_the_readmes_example(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "example.py").write_text(code)
+    output = launch(2, sys.executable, "example.py", folder=tmp_path)
+    losses = re.findall(r"rank [01] of 2: loss (\S+)", output)
+    assert len(losses) == 2, output
+    assert all(float(loss) < 1e-3 for loss in losses), output
+
+
 @pytest.mark.timeout(4 * SECONDS)
 def test_digits_are_learned_equally_well_on_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")

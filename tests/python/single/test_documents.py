@@ -56,4 +56,5 @@ def test_example_of_the_readme_is_short_and_valid() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
+        assert block.count("\n") <= 15
         compile(block, "README.md", "exec")
