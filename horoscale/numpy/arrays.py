@@ -67,14 +67,15 @@ def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Ar
 def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
     """Return an array of zeros in memory that the other ranks of this host can reach.
 
-    Operations in place are fastest on such arrays, when all ranks use one. Local.
+    allreduce_() of such arrays, from 256 KiB up, works where they are and copies nothing, if all
+    ranks use one. Local.
 
     Args:
         *size: the extents, one by one or as one sequence.
         dtype: the element type.
 
     Raises:
-        ValueError: before hvd.init(), or the type is not supported.
+        ValueError: before hvd.init(), an extent is negative, or the type is not supported.
         HorovodInternalError: there is not enough memory.
     """
     shape = size[0] if len(size) == 1 else size

@@ -16,15 +16,16 @@ _ALIGNMENT = 64  # a cache line, so that no two gradients share one
 def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return a tensor of zeros in memory that the other ranks of the host can reach.
 
-    Operations in place on such tensors need no copy where all ranks use one. The memory is freed
-    with the last tensor that uses it, and outlives hvd.shutdown().
+    allreduce_() of such tensors, from 256 KiB up, works where they are and copies nothing, if all
+    ranks use one. The memory is freed with the last tensor that uses it, and outlives
+    hvd.shutdown().
 
     Args:
         size: the shape, as numbers or as one sequence.
         dtype: the element type; None: torch's default.
 
     Raises:
-        ValueError: hvd.init() was not called.
+        ValueError: hvd.init() was not called, or an extent is negative.
         HorovodInternalError: there is not enough memory.
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)  # type: ignore[arg-type]
