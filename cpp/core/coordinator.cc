@@ -177,10 +177,11 @@ std::string Coordinator::JoinedObjection(UnitId id) const {
   switch (signature.kind) {
     case OpKind::kAllreduce:
     case OpKind::kBarrier:
-      possible = true;
+      possible = options_.goes_on_without_joined;
       break;
     case OpKind::kBroadcast:
-      possible = !std::binary_search(ranks.begin(), ranks.end(), signature.root);
+      possible = options_.goes_on_without_joined &&
+                 !std::binary_search(ranks.begin(), ranks.end(), signature.root);
       break;
     default:
       break;

@@ -31,8 +31,9 @@ struct CoordinatorOptions {
   int64_t partition_bytes = 16 << 20;  // tensors above are cut; 0: never
   int64_t credit_bytes =
       64 << 20;  // published and not yet executed, at most (one bucket always may)
-  bool priority_scheduling = true;    // false: first in, first out
-  double stall_warning_seconds = 60;  // 0: no reports
+  bool priority_scheduling = true;     // false: first in, first out
+  double stall_warning_seconds = 60;   // 0: no reports
+  bool goes_on_without_joined = true;  // false: what a joined member takes no part in fails
 };
 
 class Coordinator {

@@ -18,12 +18,6 @@ bool ParseSeconds(std::string_view text, double* out) {
   return ParseNumber(text, out) && std::isfinite(*out) && *out >= 0;
 }
 
-bool ParseSwitch(std::string_view text, bool* out) {
-  *out = text == "1" || text == "true" || text == "True" || text == "yes" || text == "on";
-  return *out || text == "0" || text == "false" || text == "False" || text == "no" ||
-         text == "off" || text.empty();
-}
-
 bool ParseLogLevel(std::string_view text, LogLevel* out) {
   static constexpr std::string_view kNames[] = {"trace", "debug", "info", "warning",
                                                 "error", "fatal", "off"};
@@ -69,7 +63,10 @@ constexpr ConfigVariable kVariables[] = {
      }},
     {"DYNAMIC_PROCESS_SETS", "switch", "0",
      "Allows add_process_set() and remove_process_set() after init.",
-     [](std::string_view t, Config* c) { return ParseSwitch(t, &c->dynamic_process_sets); }},
+     [](std::string_view t, Config*) {
+       bool by_the_binding = false;
+       return ParseSwitch(t, &by_the_binding);
+     }},
     {"STALL_CHECK_DISABLE", "switch", "0", "Turns the reports about missing ranks off.",
      [](std::string_view t, Config* c) {
        bool disabled = false;
@@ -125,6 +122,12 @@ constexpr ConfigVariable kVariables[] = {
 };
 
 }  // namespace
+
+bool ParseSwitch(std::string_view text, bool* out) {
+  *out = text == "1" || text == "true" || text == "True" || text == "yes" || text == "on";
+  return *out || text == "0" || text == "false" || text == "False" || text == "no" ||
+         text == "off" || text.empty();
+}
 
 std::span<const ConfigVariable> ConfigVariables() { return kVariables; }
 

@@ -24,7 +24,6 @@ struct Config {
   int64_t credit_bytes = int64_t{64} << 20;
   int64_t cache_capacity = 1024;
   bool priority_scheduling = true;
-  bool dynamic_process_sets = false;
   bool stall_check = true;
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;
@@ -46,6 +45,9 @@ struct ConfigVariable {
 };
 
 std::span<const ConfigVariable> ConfigVariables();
+
+// 1, true, yes, on, or their opposites, of which empty text is one; false if it is none of them.
+bool ParseSwitch(std::string_view text, bool* out);
 
 // How a variable is found by its name without prefix: FindVariable in a process, anything in a
 // test.

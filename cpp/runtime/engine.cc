@@ -29,7 +29,10 @@ inline void Pause() {
 
 Engine::Engine(Work& work, Transport& transport) : work_(work), transport_(transport) {}
 
-Engine::~Engine() { Stop(); }
+Engine::~Engine() {
+  Stop();
+  if (thread_.joinable()) thread_.join();
+}
 
 void Engine::Start() {
   thread_ = std::thread([this] { ThreadMain(); });
@@ -155,7 +158,9 @@ void Engine::Stop() {
     parked_cv_.notify_all();
   }
   transport_.Wake();
-  if (thread_.joinable()) thread_.join();
+  // In a callback of the progress thread: it ends when the callback returns.
+  const bool is_own = thread_.get_id() == std::this_thread::get_id();
+  if (thread_.joinable() && !is_own) thread_.join();
   std::unique_lock lock(mutex_);
   while (owned_) {
     transport_.Wake();

@@ -57,7 +57,7 @@ class Engine {
   bool WaitFor(const std::function<bool()>& done, double deadline);
 
   // Ends the progress thread and takes the engine for good: afterwards nobody drives. Once, any
-  // thread.
+  // thread, also from a callback.
   void Stop();
 
  private:

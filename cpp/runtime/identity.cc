@@ -105,9 +105,10 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
   if (!secret.ok()) return secret.status();
   identity.secret = secret.TakeValue();
   bool served = options.served.value_or(false);
-  if (!options.served) {
-    const auto found = lookup("RENDEZVOUS_SERVED");
-    served = found && found->value == "1";
+  const auto variable = lookup("RENDEZVOUS_SERVED");
+  if (!options.served && variable && !ParseSwitch(variable->value, &served)) {
+    return Status::InvalidArgument(variable->name + "=\"" + variable->value +
+                                   "\" does not parse: expected switch");
   }
   identity.serve = !served && identity.rank == 0;
   return identity;

@@ -33,8 +33,11 @@ struct Operation {
   double enqueued_at = 0;
 
   // Written by the engine's owner until `done`, constant afterwards.
+  int open = 1;  // sets that have not finished it: a join() is submitted to all sets of its rank
   double planned_at = 0;
   double started_at = 0;
+  uint64_t plan_entry = 0;    // that ended it
+  size_t bucket_tensors = 0;  // that the entry executed at once
   std::vector<AllgatherResult> results;
   int64_t result = -1;
   Status status;

@@ -1,6 +1,7 @@
 #include "runtime/process_set.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "backends/native/native.h"
@@ -15,6 +16,14 @@ namespace {
 // Slots are given by the coordinator, whose own limit counts: members accept what it decides.
 constexpr size_t kMemberCacheCapacity = 1'000'000;
 
+// The limit is looked at with each report: the last one before it comes when it is due.
+double StallPeriod(const Config& config) {
+  const double warning = config.stall_check ? config.stall_warning_seconds : 0;
+  const double limit = config.stall_shutdown_seconds;
+  if (limit <= 0) return warning;
+  return warning > 0 ? limit / std::ceil(limit / warning) : limit;
+}
+
 CoordinatorOptions OptionsFor(const Config& config, int id, const std::vector<int>& ranks) {
   CoordinatorOptions options;
   options.process_set_id = id;
@@ -24,11 +33,9 @@ CoordinatorOptions OptionsFor(const Config& config, int id, const std::vector<in
   options.partition_bytes = config.partition_bytes;
   options.credit_bytes = config.credit_bytes;
   options.priority_scheduling = config.priority_scheduling;
-  options.stall_warning_seconds = config.stall_check ? config.stall_warning_seconds : 0;
-  const double limit = config.stall_shutdown_seconds;
-  if (limit > 0 && (options.stall_warning_seconds == 0 || limit < options.stall_warning_seconds)) {
-    options.stall_warning_seconds = limit;
-  }
+  options.stall_warning_seconds = StallPeriod(config);
+  // join() is of the global set.
+  options.goes_on_without_joined = id == 0;
   return options;
 }
 
@@ -79,14 +86,9 @@ bool ProcessSet::Busy() const {
 }
 
 void ProcessSet::Submit(OperationPtr operation) {
-  const std::string name = operation->request.DisplayName();
-  if (!failure_.ok()) {
-    host_.Finish(operation, Concerning(failure_, id(), name));
-    return;
-  }
+  if (!failure_.ok()) return Finish(operation, failure_);
   if (Status status = member_.Submit(operation->request, operation->token); !status.ok()) {
-    host_.Finish(operation, Concerning(status, id(), name));
-    return;
+    return Finish(operation, status);
   }
   pending_.emplace(operation->token, std::move(operation));
 }
@@ -94,23 +96,26 @@ void ProcessSet::Submit(OperationPtr operation) {
 void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
   if (!failure_.ok()) return;
   if (kind == FrameKind::kPoison) return OnPoison(from_rank, payload);
+  if (Status status = TakeFrame(from_rank, kind, payload); !status.ok()) {
+    Poison({status.code(),
+            "rank " + std::to_string(from_rank) + " sent what can't be: " + status.message(),
+            {{from_rank}, id(), ""}});
+  }
+}
+
+Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
   const double now = MonotonicSeconds();
   if (kind == FrameKind::kReport && coordinator_ && Contains(from_rank)) {
     const auto report = DecodeReport(payload);
-    Status status = report.ok() ? coordinator_->OnReport(IndexOf(ranks_, from_rank), *report, now)
-                                : report.status();
-    if (!status.ok()) Poison(status);
-  } else if (kind == FrameKind::kPlan && !coordinator_ && from_rank == ranks_.front()) {
-    const auto entry = DecodePlanEntry(payload);
-    if (entry.ok()) {
-      Apply(*entry, now);
-    } else {
-      Poison(entry.status());
-    }
-  } else {
-    Poison(Status::Protocol("rank " + std::to_string(from_rank) +
-                            " sent a frame that is not its to send"));
+    if (!report.ok()) return report.status();
+    return coordinator_->OnReport(IndexOf(ranks_, from_rank), *report, now);
   }
+  if (kind == FrameKind::kPlan && !coordinator_ && from_rank == ranks_.front()) {
+    const auto entry = DecodePlanEntry(payload);
+    if (!entry.ok()) return entry.status();
+    return Apply(*entry, now);
+  }
+  return Status::Protocol("a frame that is not its to send");
 }
 
 bool ProcessSet::Step(double now) {
@@ -148,19 +153,22 @@ bool ProcessSet::PublishPlan(double now) {
         if (rank != transport_.rank()) transport_.Send(rank, {FrameKind::kPlan, channel_}, bytes);
       }
     }
-    Apply(entry, now);
-    if (!failure_.ok()) break;
+    if (Status status = Apply(entry, now); !status.ok()) {
+      Poison(status);
+      break;
+    }
   }
   return !plan.empty();
 }
 
-void ProcessSet::Apply(const PlanEntry& entry, double now) {
+Status ProcessSet::Apply(const PlanEntry& entry, double now) {
   auto action = member_.Apply(entry);
-  if (!action.ok()) return Poison(action.status());
+  if (!action.ok()) return action.status();
   for (const Piece& piece : action->pieces) {
     if (const OperationPtr operation = Find(piece.token)) CountPlanned(*operation, now);
   }
   queue_.push_back(action.TakeValue());
+  return Status::Ok();
 }
 
 void ProcessSet::CountPlanned(Operation& operation, double now) {
@@ -193,7 +201,10 @@ Status ProcessSet::Start(const Action& action, double now) {
   started_at_ = now;
   for (const Piece& piece : action.pieces) {
     const OperationPtr operation = Find(piece.token);
-    if (operation && operation->started_at == 0) operation->started_at = now;
+    if (!operation) continue;
+    if (operation->started_at == 0) operation->started_at = now;
+    operation->plan_entry = action.sequence;
+    operation->bucket_tensors = action.pieces.size();
   }
   if (action.type != Action::Type::kExecute) return Status::Ok();
   switch (action.common.kind) {
@@ -271,7 +282,7 @@ void ProcessSet::FinishAction(double now) {
     if (const OperationPtr operation = Find(token)) {
       const OpKind kind = operation->request.signature.kind;
       if (action.type == Action::Type::kAllJoined) {
-        operation->result = action.last_joined;
+        if (operation->process_set_id == id()) operation->result = action.last_joined;
       } else if (status.ok() &&
                  (kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet)) {
         const auto result = host_.Register(operation->request.signature);
@@ -294,8 +305,14 @@ void ProcessSet::FinishToken(Token token, const Status& status) {
   const OperationPtr operation = std::move(found->second);
   pending_.erase(found);
   ++counters_.operations;
-  host_.Finish(operation,
-               status.ok() ? status : Concerning(status, id(), operation->request.DisplayName()));
+  Finish(operation, status);
+}
+
+void ProcessSet::Finish(const OperationPtr& operation, const Status& status) {
+  // The join() of another set concerns this one, but does not fail with it.
+  const bool ends_well = status.ok() || operation->process_set_id != id();
+  host_.Finish(operation, ends_well ? Status::Ok()
+                                    : Concerning(status, id(), operation->request.DisplayName()));
 }
 
 void ProcessSet::CheckStalls(double now) {

@@ -67,6 +67,7 @@ class ProcessSet {
   // Whether Step() could do anything without news from outside.
   bool Busy() const;
   bool HasPending() const { return !pending_.empty(); }
+  bool HasPending(Token token) const { return pending_.contains(token); }
 
   // Reports who keeps the others waiting (on the coordinator), and ends it where the user set a
   // limit.
@@ -74,20 +75,23 @@ class ProcessSet {
 
   // Fails everything pending and everything that comes later.
   void Fail(const Status& cause);
+  // The same on all members: an operation has been given up half-way.
+  void Poison(const Status& cause);
   // A member has left after it executed entry `sequence`: what it took part in is finished first.
   void FailAfter(uint64_t sequence, const Status& cause);
 
  private:
   bool SendReport(double now);
   bool PublishPlan(double now);
-  void Apply(const PlanEntry& entry, double now);
+  Status TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
+  Status Apply(const PlanEntry& entry, double now);
   bool Advance(double now);
   Status Start(const Action& action, double now);
   Status StartBucket(const Action& action);
   void FinishAction(double now);
   OperationPtr Find(Token token) const;
   void FinishToken(Token token, const Status& status);
-  void Poison(const Status& cause);
+  void Finish(const OperationPtr& operation, const Status& status);
   void OnPoison(int from_rank, std::span<const std::byte> payload);
   void CountPlanned(Operation& operation, double now);
 

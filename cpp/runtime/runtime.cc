@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kTickSeconds = 0.5;
 constexpr double kCloseSeconds = 1.0;
+constexpr double kMetricsSeconds = 1.0;
 // Frames of sets that this rank has not registered yet: its peers can be ahead by a few calls only.
 constexpr size_t kMaxEarlyFrames = 100'000;
 
@@ -123,7 +124,10 @@ void Runtime::Shutdown(const std::string& reason) {
   const Status status(StatusCode::kShutdown, "the runtime was shut down while it was pending");
   for (const OperationPtr& removal : held_removals_) Finish(removal, status);
   held_removals_.clear();
-  for (const auto& [id, set] : sets_) set->Fail(status);
+  // The global set last, with which joins fail: the other sets have let go of them by then.
+  for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) it->second->Fail(status);
+  PublishMetrics();
+  ended_.store(true);
   for (const auto& callback : TakeCallbacks()) callback();
   (void)timeline_.Stop();
 }
@@ -149,10 +153,11 @@ Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
 Status Runtime::StopTimeline() { return timeline_.Stop(); }
 
 std::string Runtime::MetricsJson() {
-  // The counters belong to the engine's owner, so it writes them down when it is asked to. After
-  // shutdown nobody does: what it wrote last stands.
+  // The counters belong to the engine's owner, so it writes them down when it is asked to, and once
+  // more at the end.
   metrics_wanted_.store(true);
-  engine_.WaitFor([this] { return !metrics_wanted_.load(); }, MonotonicSeconds() + 1.0);
+  engine_.WaitFor([this] { return !metrics_wanted_.load() || ended_.load(); },
+                  MonotonicSeconds() + kMetricsSeconds);
   std::lock_guard lock(mutex_);
   return metrics_json_;
 }
@@ -181,7 +186,10 @@ bool Runtime::Step() {
   if (!held_removals_.empty()) moved |= ReleaseHeldRemovals();
   has_unsent_.store(transport_->HasUnsent());
   if (metrics_wanted_.load()) PublishMetrics();
-  if (now >= next_tick_) Tick(now);
+  if (now >= next_tick_) {
+    Tick(now);
+    moved = true;  // it may have ended something
+  }
   return moved;
 }
 
@@ -203,9 +211,22 @@ bool Runtime::TakeInput() {
       continue;
     }
     Activate(found->second);
-    found->second->Submit(std::move(operation));
+    found->second->Submit(operation);
+    if (operation->request.signature.kind == OpKind::kJoin) SubmitJoin(operation);
   }
   return !input.empty();
+}
+
+// The global set has taken it. It concerns the rank's other sets too: until all of a set's members
+// have joined, what needs this rank there is an error instead of waiting for it.
+void Runtime::SubmitJoin(const OperationPtr& join) {
+  for (const auto& [id, set] : sets_) {
+    if (join->done.load()) return;  // refused
+    if (id == 0 || !set->failure().ok() || !set->Contains(topology_.rank)) continue;
+    ++join->open;
+    Activate(set);
+    set->Submit(join);
+  }
 }
 
 // A set is removed only when nothing is pending on it here; so when every rank has asked for it, no
@@ -260,20 +281,21 @@ void Runtime::OnRankLost(int rank, const Status& reason) {
   const Status cause = LossCause(rank, reason, goodbye);
   lost_.emplace(rank, cause);
   Log(LogLevel::kInfo, cause.message());
-  for (const auto& [id, set] : sets_) {
-    if (!set->Contains(rank)) continue;
-    Activate(set);
-    if (goodbye == nullptr) {
-      set->Fail(cause);
-      continue;
-    }
-    // What it knew of a third rank concerns the sets of that one only.
-    const auto& causes = cause.detail().ranks;
-    const bool concerned =
-        std::any_of(causes.begin(), causes.end(),
-                    [&members = *set](int culprit) { return members.Contains(culprit); });
-    set->FailAfter(ExecutedBy(*goodbye, set->channel()), concerned ? cause : Left(rank));
-  }
+  for (const auto& [id, set] : sets_) TellLoss(set, rank);
+}
+
+// The rank is in lost_.
+void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
+  if (!set->Contains(rank)) return;
+  Activate(set);
+  const Status& cause = lost_.at(rank);
+  const auto goodbye = goodbyes_.find(rank);
+  if (goodbye == goodbyes_.end()) return set->Fail(cause);
+  // What it knew of a third rank concerns the sets of that one only.
+  const auto& causes = cause.detail().ranks;
+  const bool concerned = std::any_of(causes.begin(), causes.end(),
+                                     [&set](int culprit) { return set->Contains(culprit); });
+  set->FailAfter(ExecutedBy(goodbye->second, set->channel()), concerned ? cause : Left(rank));
 }
 
 Goodbye Runtime::MakeGoodbye(const std::string& reason) const {
@@ -303,6 +325,8 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason) const {
 }
 
 void Runtime::Finish(const OperationPtr& operation, Status status) {
+  const bool failed = !status.ok();
+  if (operation->done.load() || (--operation->open > 0 && !failed)) return;
   {
     std::lock_guard lock(mutex_);
     if (const auto view = views_.find(operation->process_set_id); view != views_.end()) {
@@ -317,6 +341,11 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
   unfinished_.fetch_sub(1);
   operation->done.store(true);
   engine_.NotifyDone();
+  if (!failed) return;
+  // A join() that failed: the sets where it is pending still would not let this rank go on.
+  for (const auto& [id, set] : sets_) {
+    if (set->HasPending(operation->token)) set->Poison(operation->status);
+  }
 }
 
 void Runtime::OnFailed(const ProcessSet& set) {
@@ -386,6 +415,7 @@ void Runtime::CreateSet(uint32_t id, std::vector<int> ranks) {
     return true;
   });
   for (const EarlyFrame& frame : early) OnFrame(frame.from_rank, frame.header, frame.payload);
+  for (const auto& [rank, cause] : lost_) TellLoss(set, rank);
 }
 
 Result<int64_t> Runtime::RemoveSet(int id) {

@@ -39,7 +39,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   // Waits for an operation; kTimeout if it isn't done after `seconds` (negative: no limit).
   Status Wait(const OperationPtr& operation, double seconds);
 
-  // Local, and for good. `reason` empty: a clean end; else what failed, for the peers to name.
+  // Local, and for good. `reason` empty: a clean end; else what failed, for the peers to name. The
+  // first call does it; others return at once.
   void Shutdown(const std::string& reason);
 
   const Topology& topology() const { return topology_; }
@@ -75,14 +76,15 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   void OnFailed(const ProcessSet& set) override;
   void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) override;
 
-  Status CheckLocally(const Operation& operation) const;
   bool TakeInput();
+  void SubmitJoin(const OperationPtr& join);
   bool ReleaseHeldRemovals();
   void Tick(double now);
   void Activate(const std::shared_ptr<ProcessSet>& set);
   Result<int64_t> AddSet(const std::vector<int>& ranks);
   Result<int64_t> RemoveSet(int id);
   void CreateSet(uint32_t id, std::vector<int> ranks);
+  void TellLoss(const std::shared_ptr<ProcessSet>& set, int rank);
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
   Goodbye MakeGoodbye(const std::string& reason) const;
   void PublishMetrics();
@@ -121,6 +123,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   std::atomic<bool> has_input_{false};
   std::atomic<bool> has_unsent_{false};
   std::atomic<bool> metrics_wanted_{false};
+  std::atomic<bool> ended_{false};      // shut down, and everything is finished
   std::atomic<int64_t> unfinished_{0};  // enqueued and not done
 
   Engine engine_;  // last: its thread uses everything above

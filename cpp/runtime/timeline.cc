@@ -5,6 +5,11 @@
 #include "runtime/json.h"
 
 namespace horoscale {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+
+}  // namespace
 
 Timeline::~Timeline() { (void)Stop(); }
 
@@ -14,6 +19,9 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
   if (Status status = StopLocked(); !status.ok()) return status;
   file_.reset(std::fopen(own_path.c_str(), "we"));
   if (!file_) return Status::System("opening the timeline \"" + own_path + "\"", errno);
+  // Flush() comes before the buffer is full: a process that is killed leaves whole events.
+  buffer_.resize(kBufferBytes);
+  std::setvbuf(file_.get(), buffer_.data(), _IOFBF, buffer_.size());
   rows_.clear();
   first_event_ = true;
   mark_cycles_ = mark_cycles;
@@ -91,6 +99,8 @@ void Timeline::OnOperationDone(const Operation& operation, double now) {
   JsonObject arguments;
   arguments.Add("bytes", static_cast<uint64_t>(signature.TotalBytes()))
       .Add("priority", operation.request.priority)
+      .Add("entry", operation.plan_entry)
+      .Add("bucket_tensors", static_cast<uint64_t>(operation.bucket_tensors))
       .Add("status", operation.status.ok() ? "ok" : operation.status.message());
   Span(row, Name(signature.kind), started, now, arguments.Build());
 }

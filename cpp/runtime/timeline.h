@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "base/status.h"
 #include "core/member.h"
@@ -47,6 +48,7 @@ class Timeline {
   const int rank_;
   std::atomic<bool> enabled_{false};
   std::mutex mutex_;
+  std::vector<char> buffer_;  // of the file, which is closed first
   std::unique_ptr<std::FILE, FileCloser> file_;
   std::unordered_map<std::string, int> rows_;
   bool first_event_ = true;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "collectives/collective.h"
 #include "collectives/fold.h"
 #include "core/codec.h"
 
@@ -47,12 +48,11 @@ Status ValidateShape(const Operation& operation, size_t index) {
     }
   }
   const TensorMemory& memory = operation.tensors[index];
-  const bool allocates = HasFreeFirstDimension(signature.kind);
-  if (bytes > 0 && memory.in == nullptr) return Invalid(operation, "input is null");
-  if (bytes > 0 && memory.out == nullptr && !allocates &&
-      signature.kind != OpKind::kReducescatter) {
-    return Invalid(operation, "output is null");
-  }
+  const bool reads = signature.kind != OpKind::kBroadcast;  // else the root only
+  const bool writes =
+      !HasFreeFirstDimension(signature.kind) && signature.kind != OpKind::kReducescatter;
+  if (bytes > 0 && reads && memory.in == nullptr) return Invalid(operation, "input is null");
+  if (bytes > 0 && writes && memory.out == nullptr) return Invalid(operation, "output is null");
   return Status::Ok();
 }
 
@@ -88,6 +88,33 @@ Status ValidateSplits(const Operation& operation, size_t set_size) {
   return Status::Ok();
 }
 
+Status ValidateRoot(const Operation& operation, const std::vector<int>& ranks, int self) {
+  const int root = operation.request.signature.root;
+  if (!std::binary_search(ranks.begin(), ranks.end(), root)) {
+    return Invalid(operation, "root rank " + std::to_string(root) +
+                                  " (a global rank) is not in process set " +
+                                  std::to_string(operation.process_set_id));
+  }
+  for (const TensorMemory& tensor : operation.tensors) {
+    if (self == root && tensor.in == nullptr && tensor.rows * tensor.row_bytes > 0) {
+      return Invalid(operation, "input is null at the root");
+    }
+  }
+  return Status::Ok();
+}
+
+Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks, int self) {
+  const auto index = std::lower_bound(ranks.begin(), ranks.end(), self) - ranks.begin();
+  for (const TensorMemory& tensor : operation.tensors) {
+    const RowRange own =
+        RowsOf(tensor.rows, static_cast<uint32_t>(ranks.size()), static_cast<uint32_t>(index));
+    if (tensor.out == nullptr && own.count * tensor.row_bytes > 0) {
+      return Invalid(operation, "output is null");
+    }
+  }
+  return Status::Ok();
+}
+
 Status ValidateNewSet(const Operation& operation, int world_size) {
   const std::vector<int>& ranks = operation.request.signature.ranks;
   if (ranks.empty()) return Invalid(operation, "a process set needs at least one rank");
@@ -119,6 +146,7 @@ Status ValidateRequest(const Operation& operation) {
       return Invalid(operation, std::string(Name(signature.kind)) +
                                     " is an operation of the global process set");
     }
+    if (!signature.tensors.empty()) return Invalid(operation, "takes no tensors");
     return Status::Ok();
   }
   if (signature.tensors.empty()) return Invalid(operation, "no tensors");
@@ -142,12 +170,9 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
   }
   switch (signature.kind) {
     case OpKind::kBroadcast:
-      if (!std::binary_search(ranks.begin(), ranks.end(), signature.root)) {
-        return Invalid(operation, "root rank " + std::to_string(signature.root) +
-                                      " (a global rank) is not in process set " +
-                                      std::to_string(operation.process_set_id));
-      }
-      return Status::Ok();
+      return ValidateRoot(operation, ranks, self);
+    case OpKind::kReducescatter:
+      return ValidateOwnRows(operation, ranks, self);
     case OpKind::kAlltoall:
       return ValidateSplits(operation, ranks.size());
     case OpKind::kAddProcessSet:

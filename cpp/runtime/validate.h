@@ -11,7 +11,7 @@ namespace horoscale {
 // Kind, types, shapes, memory. kInvalidArgument says what is wrong and what would be right.
 Status ValidateRequest(const Operation& operation);
 
-// The request as one of a set with these sorted global ranks: membership, root, splits.
+// The request as one of a set with these sorted global ranks: membership, root, splits, own rows.
 Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks, int self);
 
 }  // namespace horoscale

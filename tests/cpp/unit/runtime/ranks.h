@@ -62,10 +62,17 @@ inline OperationPtr Allreduce(std::vector<float>& data, const std::string& name 
   return operation;
 }
 
-inline OperationPtr Barrier(const std::string& name = "") {
+inline OperationPtr Barrier(const std::string& name = "", int process_set = 0) {
   auto operation = std::make_shared<Operation>();
+  operation->process_set_id = process_set;
   operation->request.name = name;
   operation->request.signature.kind = OpKind::kBarrier;
+  return operation;
+}
+
+inline OperationPtr Join() {
+  auto operation = std::make_shared<Operation>();
+  operation->request.signature.kind = OpKind::kJoin;
   return operation;
 }
 

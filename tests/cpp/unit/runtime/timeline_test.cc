@@ -54,6 +54,34 @@ TEST_F(TimelineTest, HasThePhasesOfEachTensor) {
   }
 }
 
+TEST_F(TimelineTest, TellsTheBucketOfEachTensor) {
+  Timeline timeline(0);
+  ASSERT_TRUE(timeline.Start(Path(), false).ok());
+  const OperationPtr operation = DoneOperation("x");
+  operation->plan_entry = 17;
+  operation->bucket_tensors = 5;
+  timeline.OnOperationDone(*operation, 2.0);
+  Action action;
+  action.sequence = 17;
+  action.pieces.resize(5);
+  timeline.OnBucketDone(0, action, 1.75, 2.0);
+  ASSERT_TRUE(timeline.Stop().ok());
+  const std::string text = ReadFile(Path());
+  for (const char* part : {"\"entry\": 17, \"bucket_tensors\": 5", "\"FUSED\""}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+  }
+}
+
+TEST_F(TimelineTest, AnAbruptEndLeavesWholeEventsWithoutTheBracket) {
+  Timeline timeline(0);
+  ASSERT_TRUE(timeline.Start(Path(), false).ok());
+  for (int i = 0; i < 100; ++i) timeline.OnOperationDone(*DoneOperation("x"), 2.0);
+  EXPECT_EQ(ReadFile(Path()), "");
+  timeline.Flush();
+  EXPECT_EQ(ReadFile(Path()).substr(0, 3), "[\n{");
+  EXPECT_EQ(ReadFile(Path()).back(), '}');
+}
+
 TEST_F(TimelineTest, OtherRanksWriteFilesOfTheirOwn) {
   Timeline timeline(2);
   ASSERT_TRUE(timeline.Start(Path(), false).ok());

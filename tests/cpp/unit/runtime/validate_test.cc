@@ -44,6 +44,8 @@ TEST(ValidateRequest, MemoryAndShapesMustMakeSense) {
   const OperationPtr no_input = Make(OpKind::kAllreduce, {2});
   no_input->tensors[0].in = nullptr;
   EXPECT_FALSE(ValidateRequest(*no_input).ok());
+  const OperationPtr barrier = Make(OpKind::kBarrier, {2});
+  EXPECT_FALSE(ValidateRequest(*barrier).ok());
   const OperationPtr no_output = Make(OpKind::kBroadcast, {2});
   no_output->tensors[0].out = nullptr;
   EXPECT_FALSE(ValidateRequest(*no_output).ok());
@@ -90,6 +92,23 @@ TEST(ValidateMembership, NewSetsHaveDistinctRanksOfTheJob) {
     add.request.signature.ranks = ranks;
     EXPECT_EQ(ValidateMembership(add, {0, 1, 2}, 0).ok(), good);
   }
+}
+
+TEST(ValidateMembership, OnlyTheRootOfABroadcastNeedsAnInput) {
+  const OperationPtr broadcast = Make(OpKind::kBroadcast, {4});
+  broadcast->request.signature.root = 2;
+  broadcast->tensors[0].in = nullptr;
+  EXPECT_TRUE(ValidateRequest(*broadcast).ok());
+  EXPECT_TRUE(ValidateMembership(*broadcast, {1, 2}, 1).ok());
+  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 2}, 2).ok());
+}
+
+TEST(ValidateMembership, AReducescatterNeedsRoomForTheOwnRows) {
+  const OperationPtr scatter = Make(OpKind::kReducescatter, {1});
+  scatter->tensors[0].out = nullptr;
+  EXPECT_TRUE(ValidateRequest(*scatter).ok());
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 2).ok());  // the row is rank 1's
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
 }
 
 }  // namespace

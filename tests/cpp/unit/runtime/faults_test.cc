@@ -1,0 +1,159 @@
+// What a rank makes of peers that end, stall or send nonsense.
+#include <atomic>
+
+#include "core/codec.h"
+#include "unit/runtime/ranks.h"
+
+namespace horoscale {
+namespace {
+
+using testing::AddSet;
+using testing::Allreduce;
+using testing::Barrier;
+using testing::Call;
+using testing::kDeadlineSeconds;
+using testing::Ranks;
+
+TEST(Faults, ASetThatIsRegisteredAfterAMemberLeftIsLost) {
+  Ranks ranks(3);
+  std::atomic<bool> left{false};
+  ranks.Run([&](int rank, Runtime& runtime) {
+    const auto add = AddSet({1, 2});
+    if (rank == 1) {
+      // Has asked for the set, then hears nothing until rank 2 has it and is gone.
+      ASSERT_TRUE(runtime.Enqueue(add, true).ok());
+      const auto barrier = Barrier();
+      std::atomic<bool> over{false};
+      barrier->callback = [&](const Status& status) {
+        EXPECT_TRUE(status.ok());
+        left.wait(false);
+        over.store(true);
+        over.notify_all();
+      };
+      ASSERT_TRUE(runtime.Enqueue(barrier, false).ok());
+      over.wait(false);
+    } else {
+      ASSERT_TRUE(Call(runtime, Barrier()).ok());
+      const Status added = Call(runtime, add);
+      ASSERT_TRUE(added.ok()) << added.message();
+    }
+    if (rank == 2) {
+      runtime.Shutdown("");
+      left.store(true);
+      left.notify_all();
+    }
+    if (rank == 1) {
+      EXPECT_TRUE(runtime.Wait(add, kDeadlineSeconds).ok());
+      std::vector<float> data(4);
+      const Status status = Call(runtime, Allreduce(data, "x", 1));
+      EXPECT_EQ(status.code(), StatusCode::kRankFailed);
+      EXPECT_EQ(status.detail().ranks, std::vector<int>{2}) << status.message();
+    }
+  });
+}
+
+TEST(Faults, AStallLimitEndsTheOperationOnAllMembersAndNamesTheMissing) {
+  Config config;
+  config.stall_warning_seconds = 60;
+  config.stall_shutdown_seconds = 0.01;
+  Ranks ranks(4, config);
+  ranks.Run([](int rank, Runtime& runtime) {
+    if (rank % 2 == 1) return;  // never calls
+    std::vector<float> data(4);
+    const Status status = Call(runtime, Allreduce(data, "gradient"));
+    EXPECT_EQ(status.code(), StatusCode::kRankFailed);
+    EXPECT_EQ(status.detail().ranks, (std::vector<int>{1, 3}));
+    EXPECT_EQ(status.detail().tensor, "gradient");
+    EXPECT_NE(status.message().find("allreduce \"gradient\""), std::string::npos);
+    EXPECT_NE(status.message().find("ranks 1 and 3; ready: ranks 0 and 2"), std::string::npos)
+        << status.message();
+  });
+  std::vector<float> data(4);
+  EXPECT_EQ(Call(ranks.runtime(1), Allreduce(data)).code(), StatusCode::kRankFailed);
+}
+
+// A rank whose only peer is a bare transport, so that anything can be sent to it.
+class OneRank {
+ public:
+  explicit OneRank(int rank) : peer_(1 - rank) {
+    const auto fabric = InprocFabric::Create(2);
+    EXPECT_TRUE(fabric.ok());
+    stranger_ = (*fabric)->Endpoint(peer_);
+    const std::vector<std::string> hosts(2, "host");
+    runtime_ =
+        std::make_unique<Runtime>(Config(), TopologyOf(rank, hosts), (*fabric)->Endpoint(rank));
+  }
+
+  // What an allreduce gives when the peer sends this frame instead of taking part.
+  Status CallWhilePeerSends(FrameKind kind, std::span<const std::byte> payload) {
+    const auto operation = Allreduce(data_, "x");
+    if (Status status = runtime_->Enqueue(operation, false); !status.ok()) return status;
+    stranger_->Send(1 - peer_, {kind, {0, 0}}, payload);
+    return runtime_->Wait(operation, kDeadlineSeconds);
+  }
+
+  Runtime& runtime() { return *runtime_; }
+
+ private:
+  const int peer_;
+  std::vector<float> data_{1, 2, 3};
+  std::unique_ptr<Transport> stranger_;
+  std::unique_ptr<Runtime> runtime_;
+};
+
+std::vector<std::byte> Bytes(size_t count, int value) {
+  return std::vector<std::byte>(count, static_cast<std::byte>(value));
+}
+
+struct Nonsense {
+  const char* name;
+  int rank;  // that receives it
+  FrameKind kind;
+  std::vector<std::byte> payload;
+};
+
+std::vector<std::byte> PlanOfNothing() {
+  PlanEntry entry;
+  entry.sequence = 1;
+  entry.items.emplace_back().slot = 7;
+  return Encode(entry);
+}
+
+std::vector<std::byte> TruncatedPlan() {
+  std::vector<std::byte> bytes = PlanOfNothing();
+  bytes.pop_back();
+  return bytes;
+}
+
+class NonsenseTest : public ::testing::TestWithParam<Nonsense> {};
+
+TEST_P(NonsenseTest, LosesTheSetWithAnErrorThatNamesThePeer) {
+  const Nonsense& nonsense = GetParam();
+  OneRank one(nonsense.rank);
+  const Status status = one.CallWhilePeerSends(nonsense.kind, nonsense.payload);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.code(), StatusCode::kTimeout);
+  EXPECT_EQ(status.detail().ranks, std::vector<int>{1 - nonsense.rank}) << status.message();
+  EXPECT_NE(status.message().find("rank " + std::to_string(1 - nonsense.rank)), std::string::npos)
+      << status.message();
+  std::vector<float> data(4);
+  EXPECT_EQ(Call(one.runtime(), Allreduce(data)).code(), status.code());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Frames, NonsenseTest,
+    ::testing::Values(Nonsense{"EmptyReport", 0, FrameKind::kReport, {}},
+                      Nonsense{"GarbageReport", 0, FrameKind::kReport, Bytes(100, 0xff)},
+                      Nonsense{"PlanToTheCoordinator", 0, FrameKind::kPlan, PlanOfNothing()},
+                      Nonsense{"EmptyPlan", 1, FrameKind::kPlan, {}},
+                      Nonsense{"TruncatedPlan", 1, FrameKind::kPlan, TruncatedPlan()},
+                      Nonsense{"GarbagePlan", 1, FrameKind::kPlan, Bytes(1000, 0x5a)},
+                      Nonsense{"PlanOfAnUnknownSlot", 1, FrameKind::kPlan, PlanOfNothing()},
+                      Nonsense{"ReportToAMember", 1, FrameKind::kReport, Bytes(3, 0)},
+                      Nonsense{"GarbagePoison", 0, FrameKind::kPoison, Bytes(10, 0xff)},
+                      Nonsense{"GarbageGoodbye", 1, FrameKind::kGoodbye, Bytes(10, 0xff)},
+                      Nonsense{"UnknownKind", 0, static_cast<FrameKind>(77), Bytes(10, 1)}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace horoscale
