@@ -173,7 +173,8 @@ class GradientGroup:
     def start(self) -> None:
         """Start the reduction of whatever gradients there are, which is the same on all ranks.
 
-        To be called without autograd. A parameter that played no part on this rank may have on another: its gradient is zeros.
+        To be called without autograd. A parameter that played no part on this rank may have on
+        another: its gradient is zeros.
         """
         active = [g for g in self.gradients if g.passes or g.parameter.requires_grad]
         if not active:  # frozen

@@ -20,6 +20,7 @@ from horoscale.torch.gradients import (
     existing_group,
     unique_name,
 )
+from horoscale.torch.handles import Handle
 
 Parameters = Sequence[torch.Tensor]
 
@@ -43,6 +44,7 @@ class GradientReducer:
         self._adopted: set[int] = set()  # ids; the groups keep the parameters alive
         self._layouts_name = unique_name("gradients.layouts", settings.process_set)
         self._layouts_known = True  # by all ranks, of all gradients
+        self._agreement: Handle | None = None  # the last one on layouts
 
     @property
     def in_flight(self) -> bool:
@@ -91,22 +93,28 @@ class GradientReducer:
                 gradient.clear()
 
     def _agree_on_layouts(self) -> None:
-        """Learn from the other ranks which gradients are sparse; collective.
+        """Learn from the other ranks which gradients are sparse, and let them learn it.
 
         Zeros stand for a gradient that this rank has never had, and they have to be sparse where
-        the other ranks' are. It is done until each gradient was there on some rank.
+        the other ranks' are. It is done until each gradient was there on some rank. A rank that has
+        had all of them does not wait for the others.
         """
         gradients = [gradient for group in self.groups for gradient in group.gradients]
         for gradient in gradients:
             gradient.observe(self.settings.sparse_as_dense)
         layouts = torch.tensor([gradient.layout for gradient in gradients], dtype=torch.uint8)
-        call = Call(self._layouts_name, self.settings.process_set, will_wait=True)
-        collectives.allreduce([layouts], Reduction(ReduceOp.MAX), call, in_place=True).wait()
-        agreed = [Layout(one) for one in layouts.tolist()]
-        for gradient, layout in zip(gradients, agreed, strict=True):
-            if gradient.layout is Layout.UNKNOWN:
-                gradient.layout = layout
-        self._layouts_known = Layout.UNKNOWN not in agreed
+        unknown = [gradient for gradient in gradients if gradient.layout is Layout.UNKNOWN]
+        call = Call(self._layouts_name, self.settings.process_set, will_wait=bool(unknown))
+        if self._agreement is not None:
+            self._agreement.wait()  # it has the same name
+        self._agreement = collectives.allreduce([layouts], Reduction(ReduceOp.MAX), call)
+        self._layouts_known = True
+        if unknown:
+            [agreed] = self._agreement.wait()
+            for gradient, layout in zip(gradients, agreed.tolist(), strict=True):
+                if gradient.layout is Layout.UNKNOWN:
+                    gradient.layout = Layout(layout)
+            self._layouts_known = all(gradient.layout for gradient in gradients)
 
     def _make_groups(self, new: Sequence[Parameters]) -> None:
         missing = []

@@ -108,14 +108,36 @@ def test_grad_scaler(way: str) -> None:
     assert_same_parameters(model, alone)
 
 
+def test_grad_scaler_where_a_rank_has_no_gradient(need_ranks: None) -> None:
+    model, alone = make_model(), make_model()
+    optimizer, expected = wrap(model), sgd(list(alone.parameters()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if step != 1 or hvd.rank() != 0:
+            scaler.scale(loss_of(model, step, hvd.rank())).backward()
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        expected.zero_grad()
+        ranks = range(1 if step == 1 else 0, hvd.size())
+        (sum(loss_of(alone, step, rank) for rank in ranks) / hvd.size()).backward()
+        expected.step()
+    assert_same_parameters(model, alone)
+
+
 def test_one_rank_looks_at_the_parameter_groups() -> None:
+    """It does not wait there for what the others do later."""
     model = make_model()
     optimizer = wrap(model)
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss_of(model, step, hvd.rank()).backward()
+        loss = loss_of(model, step, hvd.rank())
+        loss.backward()
         if hvd.rank() == 0:
             assert optimizer.param_groups[0]["lr"] == 0.1
+        hvd.allreduce(loss.detach())
         optimizer.step()
     assert_same_parameters(model, train_alone(sgd))
 
@@ -430,6 +452,7 @@ def test_training_goes_on_with_a_joined_rank(need_ranks: None) -> None:
         ({"groups": -1}, "groups"),
         ({"groups": [[1]]}, "groups"),
         ({"groups": "each"}, "groups"),
+        ({"compression": "fp16"}, "compression='fp16'"),
     ],
     ids=str,
 )
