@@ -29,6 +29,8 @@ def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -
         HorovodInternalError: there is not enough memory.
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)  # type: ignore[arg-type]
+    if min(shape, default=0) < 0:
+        raise ValueError(f"empty_shared() can't make a tensor of the shape {tuple(shape)}")
     dtype = dtype or torch.get_default_dtype()
     nbytes = shape.numel() * dtype.itemsize
     if nbytes == 0:

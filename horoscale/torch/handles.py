@@ -40,6 +40,10 @@ class Handle:
             self._operation = self._complete = None
         return self._outcome
 
+    def __call__(self) -> Outcome:
+        """Do wait(): Horovod's sparse_allreduce_async() gives a function to call."""
+        return self.wait()
+
     def then(self, change: Callable[[Outcome], Outcome]) -> Handle:
         """Have the result changed before it is returned. For use before the first wait()."""
         complete = self._complete

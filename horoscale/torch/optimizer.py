@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -96,7 +97,9 @@ class _Distributed(torch.optim.Optimizer):
         """The optimizer's parameter groups, whose gradients are reduced when they are looked at.
 
         That is how GradScaler, which knows nothing of this class, sees the same gradients on all
-        ranks before it decides whether a step is to be done.
+        ranks before it decides whether a step is to be done. A rank that may have had no backward
+        pass at all since the last step has nothing to look for: with GradScaler it has to call
+        synchronize(), and scaler.step() within skip_synchronize(), as all ranks then do.
         """
         reducer = self.__dict__.get("_reducer")
         in_backward = torch._C._current_graph_task_id() != -1
@@ -191,7 +194,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         sparse_as_dense: turn sparse gradients into dense ones. Otherwise their indices and values
             are gathered, which needs op=Average or op=Sum.
         process_set: the ranks that train together; ranks outside of it train on their own.
-        overlap_step: not in this version.
+        overlap_step: let steps overlap with the next forward pass: not in this version.
 
     Returns:
         The optimizer, with synchronize(), skip_synchronize() and set_backward_passes_per_step().
@@ -204,7 +207,10 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     if isinstance(optimizer, _Distributed):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if overlap_step:
-        raise NotImplementedError("overlap_step=True is not in this version of horoscale")
+        raise NotImplementedError(
+            "overlap_step=True (steps that overlap with the next forward pass) is not in this "
+            "version of horoscale: leave it out; gradients are reduced during the backward pass"
+        )
     if process_set.process_set_id is None or process_set.included() is not False:
         set_id(process_set)  # raises where it can't be used; ranks outside train on their own
     settings = Settings(
@@ -214,6 +220,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         sparse_as_dense,
     )
     _check_passes(backward_passes_per_step)
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression={compression!r} is no compressor: see hvd.Compression")
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     names = _names(named_parameters, parameters)
     grouping = _grouping(num_groups if groups is None else groups, parameters)
@@ -269,8 +277,7 @@ def _names(named: NamedParameters | None, parameters: Parameters) -> dict[torch.
             "named_parameters takes pairs of a name and a parameter, as model.named_parameters() "
             "gives them"
         )
-    every_name = [name for name, _ in pairs]
-    repeated = sorted({name for name in every_name if every_name.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
     if repeated:
         raise ValueError(f"named_parameters has more than one parameter of the names {repeated}")
     names = {parameter: name for name, parameter in pairs}

@@ -33,7 +33,8 @@ def sparse_allreduce_async(
         priority: higher is more urgent.
 
     Returns:
-        A handle for poll() and synchronize(), which gives a new sparse tensor, not coalesced.
+        A handle for poll() and synchronize(), which gives a new sparse tensor, not coalesced;
+        calling the handle does what synchronize() does.
 
     Raises:
         ValueError: the tensor is not sparse COO, or another argument is wrong.

@@ -322,6 +322,7 @@ def test_sparse_allreduce(op: str, name: str) -> None:
     total = sum(of_rank(rank).to_dense() for rank in range(hvd.size()))
     expected = total / hvd.size() if op == "Average" else total
     check(hvd.synchronize(handle).to_dense(), expected, exact=False)
+    assert handle() is hvd.synchronize(handle)  # as Horovod's scripts do
 
 
 @pytest.mark.conformance
@@ -335,6 +336,8 @@ def test_shared_tensors(name: str) -> None:
     assert hvd.empty_shared((2, 3), dtype=torch.bfloat16).shape == (2, 3)
     assert hvd.empty_shared(0).shape == (0,)
     assert hvd.empty_shared().shape == ()
+    with pytest.raises(ValueError, match="-1"):
+        hvd.empty_shared(2, -1)
 
 
 def test_tensor_dropped_before_completion(name: str) -> None:
