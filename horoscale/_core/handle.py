@@ -16,12 +16,15 @@ _WAIT_SLICE_SECONDS = 0.2
 class Handle:
     """One enqueued operation. One thread at a time may use it."""
 
-    __slots__ = ("__weakref__", "_keep_alive", "_pointer", "_registry")
+    __slots__ = ("__weakref__", "_keep_alive", "_pointer", "_registry", "_runtime")
 
-    def __init__(self, pointer: object, keep_alive: object, registry: InFlight) -> None:
-        """Adopt what hs_enqueue() gave."""
+    def __init__(
+        self, pointer: object, keep_alive: object, runtime: object, registry: InFlight
+    ) -> None:
+        """Adopt what hs_enqueue() gave, and keep its runtime from being freed until it is done."""
         self._pointer = ffi.gc(pointer, lib.hs_handle_free)
         self._keep_alive = keep_alive
+        self._runtime = runtime
         self._registry = registry
         registry.add(self)
 
@@ -35,6 +38,8 @@ class Handle:
         Raises TimeoutError when it is not done after `timeout` seconds (None: wait for ever). The
         calling thread drives the engine meanwhile; other Python threads can run.
         """
+        # Another thread may shut the runtime down meanwhile, and let go of it everywhere else.
+        runtime = self._runtime
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             seconds = _WAIT_SLICE_SECONDS
@@ -48,9 +53,15 @@ class Handle:
         # The exception is made first: releasing memory may call the library again.
         error = None if code == lib.HS_OK else last_error(code)
         self._registry.discard(self)
-        self._keep_alive = None
+        self.let_go()
+        del runtime
         if error is not None:
             raise error
+
+    def let_go(self) -> None:
+        """Give up, now that the operation is done, what it needed."""
+        self._keep_alive = None
+        self._runtime = None
 
     def output(self, index: int) -> OwnedBuffer:
         """Take result `index` of an operation whose result the library allocated. Only once."""
@@ -101,5 +112,7 @@ class InFlight:
             key, oldest = self._handles.popitem(last=False)
         except KeyError:  # another thread took it
             return
-        if not oldest.done():
+        if oldest.done():
+            oldest.let_go()
+        else:
             self._handles[key] = oldest

@@ -123,7 +123,7 @@ class Runtime:
         out = ffi.new("hs_handle **")
         check(lib.hs_enqueue(self._pointer, request, out))
         del shapes  # the library copied them
-        return Handle(out[0], keep_alive, self._in_flight)
+        return Handle(out[0], keep_alive, self._pointer, self._in_flight)
 
     def process_sets(self) -> dict[int, list[int]]:
         """Return the registered process sets: id and sorted global ranks."""

@@ -40,6 +40,34 @@ def test_again_and_again() -> None:
         assert not hvd.is_initialized()
 
 
+def test_shutdown_while_threads_wait() -> None:
+    if os.environ["HOROSCALE_SIZE"] == "1":
+        pytest.skip("needs several ranks")
+    for _ in range(10):
+        hvd.init()
+        names = [f"of {hvd.rank()} alone {i}" for i in range(4)]
+        handles = [hvd.allreduce_async(np.ones(3), name=name) for name in names]
+        hvd.barrier()  # nobody leaves before the others have begun
+        begun = threading.Barrier(5)
+        ends: list[BaseException] = []
+
+        def wait(handle: object, begun: threading.Barrier, ends: list[BaseException]) -> None:
+            begun.wait(60)
+            try:
+                hvd.synchronize(handle)
+            except hvd.HorovodInternalError as error:
+                ends.append(error)
+
+        threads = [threading.Thread(target=wait, args=(one, begun, ends)) for one in handles]
+        for thread in threads:
+            thread.start()
+        begun.wait(60)
+        hvd.shutdown()
+        for thread in threads:
+            thread.join(60)
+        assert len(ends) == 4
+
+
 @pytest.mark.conformance
 def test_static_process_sets() -> None:
     world = int(os.environ["HOROSCALE_SIZE"])
