@@ -137,6 +137,8 @@ def test_copies_and_process_sets(need_ranks: None) -> None:
     for layer in (torch.load(file, weights_only=False), copy.deepcopy(hvd.SyncBatchNorm(CHANNELS))):
         assert layer.process_set is hvd.global_process_set
     others = hvd.add_process_set(range(1, hvd.size()))
+    layer = hvd.SyncBatchNorm(CHANNELS, process_set=others)
+    assert copy.deepcopy(layer).process_set is others  # not one that outlives its removal
     if others.included():
         inputs = batches((), even(), torch.float64)
         output = hvd.SyncBatchNorm(CHANNELS, process_set=others).double()(inputs[hvd.rank()])
