@@ -19,6 +19,13 @@ hs_code ToCode(const Status& status) {
   return static_cast<hs_code>(status.code());
 }
 
+Status CheckSize(const char* name, size_t given, size_t known) {
+  if (given == known) return Status::Ok();
+  return Status::InvalidArgument(std::string(name) + ".struct_size is " + std::to_string(given) +
+                                 ", this library knows " + std::to_string(known) +
+                                 ": set it to sizeof, and compile with the library's own header");
+}
+
 }  // namespace horoscale
 
 const hs_error_info* hs_error(void) {

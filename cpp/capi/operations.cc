@@ -13,7 +13,30 @@ namespace {
 // are told so.
 constexpr char kRegistrationName[] = "horoscale.process_set_registration";
 
+// Before the value is narrowed: 256 is not 0.
+Status CheckEnumerator(const char* what, int32_t value, int32_t count) {
+  if (value >= 0 && value < count) return Status::Ok();
+  return Status::InvalidArgument("unknown " + std::string(what) + " " + std::to_string(value));
+}
+
+Status CheckRequest(const hs_request& given) {
+  HS_RETURN_IF_ERROR(CheckSize("hs_request", given.struct_size, sizeof(hs_request)));
+  HS_RETURN_IF_ERROR(CheckEnumerator("kind of operation", given.kind, kNumOpKinds));
+  if (given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER) {
+    HS_RETURN_IF_ERROR(CheckEnumerator("reduction operator", given.reduce_op, kNumReduceOps));
+  }
+  if (given.num_tensors < 0 || (given.num_tensors > 0 && given.tensors == nullptr)) {
+    return Status::InvalidArgument("the request has no tensors");
+  }
+  if (given.num_ranks < 0 || (given.num_ranks > 0 && given.ranks == nullptr)) {
+    return Status::InvalidArgument("the request has no ranks");
+  }
+  if (given.num_splits < 0) return Status::InvalidArgument("the request has no splits");
+  return Status::Ok();
+}
+
 Status CopyTensor(const hs_tensor& given, Operation* operation) {
+  HS_RETURN_IF_ERROR(CheckEnumerator("element type", given.dtype, kNumDataTypes));
   if (given.num_dims < 0 || (given.num_dims > 0 && given.shape == nullptr)) {
     return Status::InvalidArgument("a tensor has no shape");
   }
@@ -39,9 +62,9 @@ Status CopyTensor(const hs_tensor& given, Operation* operation) {
 
 // Rows for each member: as given, or the same for all.
 Status CopySplits(const hs_request& given, size_t members, Operation* operation) {
-  if (given.kind != HS_ALLTOALL || operation->tensors.size() != 1) return Status::Ok();
+  if (operation->tensors.size() != 1) return Status::Ok();  // which is refused later
   if (given.splits != nullptr) {
-    operation->splits.assign(given.splits, given.splits + std::max(given.num_splits, 0));
+    operation->splits.assign(given.splits, given.splits + given.num_splits);
     return Status::Ok();
   }
   const int64_t rows = operation->tensors.front().rows;
@@ -56,9 +79,7 @@ Status CopySplits(const hs_request& given, size_t members, Operation* operation)
 }
 
 Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
-  if (given.struct_size != sizeof(hs_request)) {
-    return Status::InvalidArgument("hs_request has an unknown size");
-  }
+  HS_RETURN_IF_ERROR(CheckRequest(given));
   auto operation = std::make_shared<Operation>();
   operation->process_set_id = given.process_set;
   Request& request = operation->request;
@@ -82,11 +103,12 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
   if (given.kind == HS_BROADCAST) signature.root = given.root;
   if (given.kind == HS_REMOVE_PROCESS_SET) signature.target_set = given.target;
   if (given.kind == HS_ADD_PROCESS_SET) {
-    signature.ranks.assign(given.ranks, given.ranks + std::max(given.num_ranks, 0));
+    signature.ranks.assign(given.ranks, given.ranks + given.num_ranks);
     std::sort(signature.ranks.begin(), signature.ranks.end());
   }
-  if (const auto members = runtime->job->runtime().ProcessSetRanks(given.process_set)) {
-    HS_RETURN_IF_ERROR(CopySplits(given, members->size(), operation.get()));
+  if (given.kind == HS_ALLTOALL) {
+    const auto members = runtime->job->runtime().ProcessSetRanks(given.process_set);
+    if (members) HS_RETURN_IF_ERROR(CopySplits(given, members->size(), operation.get()));
   }
   if (given.callback != nullptr) {
     operation->callback = [callback = given.callback,
@@ -103,7 +125,8 @@ Result<AllgatherResult*> OutputOf(hs_handle* handle, int32_t index) {
   }
   auto& results = handle->operation->results;
   if (index < 0 || static_cast<size_t>(index) >= results.size()) {
-    return Status::InvalidArgument("the operation has no output " + std::to_string(index));
+    return Status::InvalidArgument("the operation has no allocated output " +
+                                   std::to_string(index));
   }
   return &results[static_cast<size_t>(index)];
 }
@@ -112,10 +135,13 @@ Result<AllgatherResult*> OutputOf(hs_handle* handle, int32_t index) {
 }  // namespace horoscale
 
 using horoscale::CheckAlive;
+using horoscale::CheckEnumerator;
+using horoscale::CheckGiven;
 using horoscale::Status;
 using horoscale::ToCode;
 
 hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** out) {
+  if (Status status = CheckGiven(request, out); !status.ok()) return ToCode(status);
   *out = nullptr;
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   auto operation = horoscale::OperationOf(runtime, *request);
@@ -126,9 +152,12 @@ hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** o
   return HS_OK;
 }
 
-int32_t hs_poll(const hs_handle* handle) { return handle->operation->done.load() ? 1 : 0; }
+int32_t hs_poll(const hs_handle* handle) {
+  return handle != nullptr && handle->operation->done.load() ? 1 : 0;
+}
 
 hs_code hs_wait(hs_handle* handle, double seconds) {
+  if (Status status = CheckGiven(handle); !status.ok()) return ToCode(status);
   // A handle outlives its runtime; one that is done doesn't need it any more.
   if (handle->operation->done.load()) return ToCode(handle->operation->status);
   if (Status status = CheckAlive(handle->runtime); !status.ok()) return ToCode(status);
@@ -136,19 +165,25 @@ hs_code hs_wait(hs_handle* handle, double seconds) {
 }
 
 hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes) {
+  if (Status status = CheckGiven(handle, data, bytes); !status.ok()) return ToCode(status);
   *data = nullptr;
   *bytes = 0;
   const auto output = horoscale::OutputOf(handle, index);
   if (!output.ok()) return ToCode(output.status());
   int64_t rows = 0;
   for (const int64_t r : (*output)->rows) rows += r;
-  const auto& memory = handle->operation->tensors[static_cast<size_t>(index)];
-  *bytes = static_cast<size_t>(rows * memory.row_bytes);
+  const int64_t size = rows * handle->operation->tensors[static_cast<size_t>(index)].row_bytes;
+  if (size > 0 && (*output)->data == nullptr) {
+    return ToCode(Status::InvalidArgument("output " + std::to_string(index) +
+                                          " has been handed over already"));
+  }
+  *bytes = static_cast<size_t>(size);
   *data = (*output)->data.release();
   return HS_OK;
 }
 
 hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t capacity) {
+  if (Status status = CheckGiven(handle, rows); !status.ok()) return ToCode(status);
   const auto output = horoscale::OutputOf(handle, index);
   if (!output.ok()) return ToCode(output.status());
   const auto& own = (*output)->rows;
@@ -156,13 +191,18 @@ hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t 
   return HS_OK;
 }
 
-int64_t hs_result(const hs_handle* handle) { return handle->operation->result; }
+int64_t hs_result(const hs_handle* handle) {
+  return hs_poll(handle) == 1 ? handle->operation->result : -1;
+}
 
 void hs_handle_free(hs_handle* handle) { delete handle; }
 
 void hs_free(void* memory) { std::free(memory); }
 
-hs_code hs_check_reduction(hs_dtype dtype, hs_reduce_op op) {
+hs_code hs_check_reduction(int32_t dtype, int32_t op) {
+  Status known = CheckEnumerator("element type", dtype, horoscale::kNumDataTypes);
+  if (known.ok()) known = CheckEnumerator("reduction operator", op, horoscale::kNumReduceOps);
+  if (!known.ok()) return ToCode(known);
   return ToCode(horoscale::CheckReduction({static_cast<horoscale::DataType>(dtype),
                                            static_cast<horoscale::ReduceOp>(op), 1.0, 1.0, 1}));
 }

@@ -37,7 +37,8 @@ JobOptions OptionsOf(const hs_init_options* given) {
 
 // Copies as many of the values as fit and tells how many there are.
 void CopyOut(const std::vector<int>& values, int32_t* out, int32_t capacity, int32_t* count) {
-  const auto fitting = std::min(values.size(), static_cast<size_t>(std::max(capacity, 0)));
+  const int32_t room = out == nullptr ? 0 : std::max(capacity, 0);
+  const auto fitting = std::min(values.size(), static_cast<size_t>(room));
   std::copy_n(values.begin(), fitting, out);
   *count = static_cast<int32_t>(values.size());
 }
@@ -58,13 +59,17 @@ Status CheckAlive(const hs_runtime* runtime) {
 }  // namespace horoscale
 
 using horoscale::CheckAlive;
+using horoscale::CheckGiven;
 using horoscale::Status;
 using horoscale::ToCode;
 
 hs_code hs_init(const hs_init_options* options, hs_runtime** out) {
+  if (Status status = CheckGiven(out); !status.ok()) return ToCode(status);
   *out = nullptr;
-  if (options != nullptr && options->struct_size != sizeof(hs_init_options)) {
-    return ToCode(Status::InvalidArgument("hs_init_options has an unknown size"));
+  if (options != nullptr) {
+    const Status known =
+        horoscale::CheckSize("hs_init_options", options->struct_size, sizeof(hs_init_options));
+    if (!known.ok()) return ToCode(known);
   }
   horoscale::WatchForks();
   auto job = horoscale::Job::Join(horoscale::OptionsOf(options));
@@ -77,18 +82,17 @@ hs_code hs_shutdown(hs_runtime* runtime) { return hs_shutdown_failed(runtime, ""
 
 hs_code hs_shutdown_failed(hs_runtime* runtime, const char* reason) {
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
-  runtime->job->runtime().Shutdown(reason);
+  runtime->job->runtime().Shutdown(reason == nullptr ? "" : reason);
   return HS_OK;
 }
 
 void hs_runtime_free(hs_runtime* runtime) {
-  if (runtime == nullptr) return;
   // In a forked child its threads don't exist and its locks may be held for ever: leave it alone.
-  if (runtime->forks != horoscale::ForkCount()) (void)runtime->job.release();
-  delete runtime;
+  if (CheckAlive(runtime).ok()) delete runtime;
 }
 
 hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out) {
+  if (Status status = CheckGiven(out); !status.ok()) return ToCode(status);
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   const horoscale::Topology& topology = runtime->job->runtime().topology();
   *out = {topology.rank,       topology.size,       topology.local_rank, topology.local_size,
@@ -97,6 +101,7 @@ hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out) {
 }
 
 hs_code hs_process_sets(hs_runtime* runtime, int32_t* ids, int32_t capacity, int32_t* count) {
+  if (Status status = CheckGiven(count); !status.ok()) return ToCode(status);
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   horoscale::CopyOut(runtime->job->runtime().ProcessSetIds(), ids, capacity, count);
   return HS_OK;
@@ -104,6 +109,7 @@ hs_code hs_process_sets(hs_runtime* runtime, int32_t* ids, int32_t capacity, int
 
 hs_code hs_process_set_ranks(hs_runtime* runtime, int32_t id, int32_t* ranks, int32_t capacity,
                              int32_t* count) {
+  if (Status status = CheckGiven(count); !status.ok()) return ToCode(status);
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   const auto members = runtime->job->runtime().ProcessSetRanks(id);
   if (!members) {
@@ -114,6 +120,7 @@ hs_code hs_process_set_ranks(hs_runtime* runtime, int32_t id, int32_t* ranks, in
 }
 
 hs_code hs_shared_alloc(hs_runtime* runtime, size_t bytes, void** out) {
+  if (Status status = CheckGiven(out); !status.ok()) return ToCode(status);
   *out = nullptr;
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   const auto memory = runtime->job->runtime().AllocateShared(bytes);
@@ -128,6 +135,7 @@ void hs_shared_free(hs_runtime* runtime, void* memory) {
 }
 
 hs_code hs_timeline_start(hs_runtime* runtime, const char* path, int32_t mark_cycles) {
+  if (Status status = CheckGiven(path); !status.ok()) return ToCode(status);
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   return ToCode(runtime->job->runtime().StartTimeline(path, mark_cycles != 0));
 }
@@ -138,6 +146,7 @@ hs_code hs_timeline_stop(hs_runtime* runtime) {
 }
 
 hs_code hs_metrics(hs_runtime* runtime, char** json) {
+  if (Status status = CheckGiven(json); !status.ok()) return ToCode(status);
   *json = nullptr;
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   *json = strdup(runtime->job->runtime().MetricsJson().c_str());

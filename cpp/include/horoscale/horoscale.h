@@ -2,15 +2,17 @@
  *
  * Conventions
  *   1. Every function that can fail returns an hs_code. After a failure hs_error() describes it, in
- * the thread that made the call and until its next call.
+ *      the thread that made the call and until its next call. Null for an argument that is not said
+ *      to be optional, and a number that no enumeration has, are HS_INVALID_ARGUMENT.
  *   2. Handles are opaque. What a function makes, the function named with it frees; freeing null is
  *      allowed. A handle may be used by one thread at a time, a runtime by any number of threads.
- *   3. Structures that the caller fills begin with their own size (sizeof), so that they can grow.
- * Zero the rest before filling it in.
+ *   3. Structures that the caller fills begin with their own size (sizeof). Zero the rest before
+ *      filling it in: where they grow, a library goes on to accept the sizes of earlier headers of
+ *      its ABI version, and takes what these lack as zero. A size that it doesn't know is refused.
  *   4. "Collective" means that every member of the process set has to make the same call; "local"
- * means that no other rank is involved. Only the functions marked "blocks" wait for anything.
+ *      means that no other rank is involved. Only the functions marked "blocks" wait for anything.
  *   5. Strings are UTF-8 and end with NUL. A string that is returned is owned by the library unless
- * the function says otherwise.
+ *      the function says otherwise.
  *   6. After fork() the child's copy of a runtime is inert: every call returns HS_NOT_INITIALIZED.
  */
 #ifndef HOROSCALE_HOROSCALE_H_
@@ -139,7 +141,8 @@ typedef struct hs_init_options {
 hs_code hs_init(const hs_init_options* options, hs_runtime** out);
 
 /* Leaves the job. Local: does not wait for other ranks. Pending operations fail with HS_SHUTDOWN,
- * later ones too. May be called by any thread and more than once. */
+ * later ones too. May be called by any thread and more than once; while one call is at it, others
+ * return at once. */
 hs_code hs_shutdown(hs_runtime* runtime);
 
 /* Like hs_shutdown(), but peers are told that this rank failed, and why, so that they name the
@@ -165,13 +168,14 @@ hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out);
 typedef struct hs_tensor {
   const void* in; /* contiguous; must stay valid and unchanged until the operation is done */
   void* out;      /* result; may equal in; null where the library allocates it (see below) */
-  hs_dtype dtype;
+  int32_t dtype;  /* hs_dtype */
   int32_t num_dims;
   const int64_t* shape; /* of the input */
 } hs_tensor;
 
 /* Called once when an operation is done, well or not, by whichever thread drives the engine. It may
- * enqueue further operations; it must not wait, and must not throw. */
+ * enqueue further operations and shut down; it must not wait, free the runtime, or throw. hs_wait()
+ * and hs_poll() may tell that the operation is done before the callback has been called. */
 typedef void (*hs_callback)(void* user_data, hs_code code);
 
 /* One operation. What each kind reads:
@@ -186,12 +190,12 @@ typedef void (*hs_callback)(void* user_data, hs_code code);
  * allocated by the library and fetched with hs_output(). */
 typedef struct hs_request {
   size_t struct_size;
-  hs_kind kind;
+  int32_t kind;     /* hs_kind */
   const char* name; /* null: matched by the order of unnamed calls on the set */
   int32_t process_set;
   const hs_tensor* tensors;
   int32_t num_tensors;
-  hs_reduce_op reduce_op;
+  int32_t reduce_op;          /* hs_reduce_op */
   double prescale, postscale; /* 1.0 for none */
   int32_t root;               /* global rank */
   const int64_t* splits;
@@ -216,14 +220,18 @@ hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** o
 int32_t hs_poll(const hs_handle* handle);
 
 /* Waits until the operation is done or `seconds` are over (negative: no limit) and returns how it
- * went: HS_OK, HS_TIMEOUT (not done yet), or the operation's own failure: HS_MISMATCH,
- * HS_RANK_FAILED, HS_SHUTDOWN, HS_SYSTEM. The waiting thread drives the engine itself where it can.
- * Blocks. Any thread except a callback. */
+ * went: HS_OK, HS_TIMEOUT (not done yet), or the operation's own failure:
+ *   HS_INVALID_ARGUMENT  the set can't take it: it needs a rank that has joined, exists already (a
+ *                        process set), or has been removed meanwhile
+ *   HS_MISMATCH, HS_DUPLICATE_NAME (a second join), HS_RANK_FAILED, HS_SHUTDOWN
+ *   HS_SYSTEM, HS_PROTOCOL (the set is lost on all members)
+ * The waiting thread drives the engine itself where it can. Blocks. Any thread except a callback.
+ */
 hs_code hs_wait(hs_handle* handle, double seconds);
 
 /* Result `index` of an operation that allocates its output (allgather, alltoall): the caller
  * becomes its owner and frees it with hs_free(). bytes may be 0, *data is null then. Only after
- * hs_wait() gave HS_OK. */
+ * hs_wait() gave HS_OK, once for each index. */
 hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes);
 
 /* Rows that each member contributed to output `index`, into rows[0 … set size). Only after HS_OK.
@@ -269,9 +277,10 @@ hs_code hs_timeline_stop(hs_runtime* runtime);
 /* Counters and timings as a JSON object, to be freed with hs_free(). Local. */
 hs_code hs_metrics(hs_runtime* runtime, char** json);
 
-/* Whether a reduction is defined for a type: HS_OK, or HS_INVALID_ARGUMENT with the reason (Average
- * of bool, Min of complex numbers). Local, needs no runtime. */
-hs_code hs_check_reduction(hs_dtype dtype, hs_reduce_op op);
+/* Whether a reduction (hs_reduce_op) is defined for a type (hs_dtype): HS_OK, or
+ * HS_INVALID_ARGUMENT with the reason (Average of bool, Min of complex numbers). Local, needs no
+ * runtime. */
+hs_code hs_check_reduction(int32_t dtype, int32_t op);
 
 /* ---------------------------------------------------------------- the key-value store */
 

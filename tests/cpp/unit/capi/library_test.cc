@@ -1,0 +1,63 @@
+// What the C ABI tells of the library, errors of threads, and the key-value store.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "unit/capi/job.h"
+
+namespace horoscale {
+namespace {
+
+using testing::kDeadlineSeconds;
+
+TEST(Library, TellsItsVersionsAndVariables) {
+  EXPECT_EQ(hs_abi_version(), HS_ABI_VERSION);
+  EXPECT_EQ(std::count(hs_version(), hs_version() + std::strlen(hs_version()), '.'), 2);
+  EXPECT_NE(std::strstr(hs_build_info(), "\"native\": {\"available\": true}"), nullptr);
+  EXPECT_NE(std::strstr(hs_config_variables(), "\"name\": \"FUSION_THRESHOLD\""), nullptr);
+}
+
+TEST(Library, EachThreadHasItsOwnLastError) {
+  EXPECT_EQ(hs_check_reduction(HS_BOOL, HS_AVERAGE), HS_INVALID_ARGUMENT);
+  const std::string own = hs_error()->message;
+  std::thread([] {
+    EXPECT_EQ(hs_error()->code, HS_OK);
+    EXPECT_EQ(hs_check_reduction(HS_COMPLEX64, HS_MIN), HS_INVALID_ARGUMENT);
+    EXPECT_NE(std::strstr(hs_error()->message, "complex64"), nullptr);
+  }).join();
+  EXPECT_EQ(hs_error()->message, own);
+  EXPECT_EQ(hs_error()->num_ranks, 0);
+}
+
+TEST(Store, KeepsWhatIsSetAndWaitsForWhatIsNot) {
+  hs_store_server* server = nullptr;
+  int32_t port = 0;
+  ASSERT_EQ(hs_store_serve("127.0.0.1", 0, "secret", &server, &port), HS_OK);
+  hs_store_client* client = nullptr;
+  EXPECT_EQ(hs_store_connect("127.0.0.1", port, "wrong", kDeadlineSeconds, &client),
+            HS_UNAUTHENTICATED);
+  EXPECT_EQ(client, nullptr);
+  ASSERT_EQ(hs_store_connect("127.0.0.1", port, "secret", kDeadlineSeconds, &client), HS_OK);
+  EXPECT_EQ(hs_store_set(client, "key", "value", 5), HS_OK);
+  EXPECT_EQ(hs_store_set(client, "key", "other", 5), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_store_set(client, "empty", nullptr, 0), HS_OK);
+  void* value = nullptr;
+  size_t bytes = 0;
+  ASSERT_EQ(hs_store_get(client, "key", kDeadlineSeconds, &value, &bytes), HS_OK);
+  EXPECT_EQ(std::string(static_cast<char*>(value), bytes), "value");
+  hs_free(value);
+  ASSERT_EQ(hs_store_get(client, "empty", kDeadlineSeconds, &value, &bytes), HS_OK);
+  EXPECT_EQ(bytes, 0u);
+  hs_free(value);
+  EXPECT_EQ(hs_store_get(client, "nobody sets it", 0.01, &value, &bytes), HS_TIMEOUT);
+  EXPECT_EQ(value, nullptr);
+  EXPECT_EQ(hs_store_get(client, nullptr, 0, &value, &bytes), HS_INVALID_ARGUMENT);
+  hs_store_client_free(client);
+  hs_store_server_free(server);
+  EXPECT_EQ(hs_store_serve("127.0.0.1", 70000, "secret", &server, &port), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_store_serve(nullptr, 0, "secret", &server, &port), HS_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace horoscale

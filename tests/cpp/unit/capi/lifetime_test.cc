@@ -1,0 +1,158 @@
+// hs_init, hs_shutdown and fork: what stays behind, and what is left to call.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "unit/capi/job.h"
+
+namespace horoscale {
+namespace {
+
+using testing::Call;
+using testing::kDeadlineSeconds;
+using testing::Meeting;
+using testing::RunRanks;
+using testing::VectorRequest;
+
+struct Footprint {
+  int64_t descriptors;
+  int64_t threads;
+  int64_t mappings;
+};
+
+int64_t CountEntries(const char* folder) {
+  const std::filesystem::directory_iterator entries(folder);
+  return std::distance(begin(entries), end(entries));
+}
+
+Footprint Measure() {
+  std::ifstream maps("/proc/self/maps");
+  int64_t lines = 0;
+  for (std::string line; std::getline(maps, line);) ++lines;
+  return {CountEntries("/proc/self/fd"), CountEntries("/proc/self/task"), lines};
+}
+
+constexpr int kCycles = 40;
+
+// What `cycle` leaves behind each time. The first ones may fill caches that stay.
+void ExpectNothingLeftBehind(const std::function<void(int generation)>& cycle) {
+  for (int i = 0; i < 3; ++i) cycle(i);
+  const Footprint before = Measure();
+  for (int i = 3; i < 3 + kCycles; ++i) cycle(i);
+  const Footprint after = Measure();
+  EXPECT_EQ(after.descriptors, before.descriptors);
+  EXPECT_EQ(after.threads, before.threads);
+  EXPECT_LT(after.mappings, before.mappings + kCycles);  // the allocator's own come and go
+}
+
+hs_init_options Alone() {
+  hs_init_options options = {};
+  options.struct_size = sizeof options;
+  options.rank = 0;
+  options.size = 1;
+  options.serve_rendezvous = -1;
+  return options;
+}
+
+TEST(Lifetime, InitAndShutdownOfOneRankLeaveNothingBehind) {
+  ExpectNothingLeftBehind([](int) {
+    const hs_init_options options = Alone();
+    hs_runtime* runtime = nullptr;
+    ASSERT_EQ(hs_init(&options, &runtime), HS_OK) << hs_error()->message;
+    std::vector<float> data(100);
+    VectorRequest call(HS_ALLREDUCE, data);
+    EXPECT_EQ(Call(runtime, call.request), HS_OK);
+    EXPECT_EQ(hs_shutdown(runtime), HS_OK);
+    hs_runtime_free(runtime);
+  });
+}
+
+TEST(Lifetime, InitAndShutdownOfTwoRanksLeaveNothingBehind) {
+  ExpectNothingLeftBehind([](int generation) {
+    const Meeting meeting;
+    RunRanks(meeting, 2, generation, [](int, hs_runtime* runtime) {
+      std::vector<float> data(100'000);
+      VectorRequest call(HS_ALLREDUCE, data);
+      EXPECT_EQ(Call(runtime, call.request), HS_OK) << hs_error()->message;
+      EXPECT_EQ(hs_shutdown(runtime), HS_OK);
+    });
+  });
+}
+
+TEST(Lifetime, AnInitThatFailsNamesWhoDidNotComeAndLeavesNothingBehind) {
+  ASSERT_EQ(setenv("HOROSCALE_START_TIMEOUT", "0.01", 1), 0);
+  ExpectNothingLeftBehind([](int generation) {
+    const Meeting meeting;
+    const hs_init_options options = meeting.Options(1, 3, generation);
+    hs_runtime* runtime = nullptr;
+    ASSERT_EQ(hs_init(&options, &runtime), HS_TIMEOUT);
+    EXPECT_EQ(runtime, nullptr);
+    const hs_error_info& error = *hs_error();
+    ASSERT_EQ(error.num_ranks, 2) << error.message;
+    EXPECT_EQ(error.ranks[0], 0);
+    EXPECT_EQ(error.ranks[1], 2);
+  });
+  unsetenv("HOROSCALE_START_TIMEOUT");
+}
+
+TEST(Lifetime, OptionsThatMakeNoSenseAreRefused) {
+  hs_runtime* runtime = nullptr;
+  hs_init_options options = Alone();
+  options.struct_size = 4;
+  EXPECT_EQ(hs_init(&options, &runtime), HS_INVALID_ARGUMENT);
+  options = Alone();
+  options.rank = 3;
+  EXPECT_EQ(hs_init(&options, &runtime), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_init(nullptr, nullptr), HS_INVALID_ARGUMENT);
+}
+
+TEST(Lifetime, AfterShutdownCallsSaySoAndHandlesStayValid) {
+  const hs_init_options options = Alone();
+  hs_runtime* runtime = nullptr;
+  ASSERT_EQ(hs_init(&options, &runtime), HS_OK);
+  std::vector<float> data(4, 1.0f);
+  VectorRequest call(HS_ALLREDUCE, data);
+  hs_handle* handle = nullptr;
+  ASSERT_EQ(hs_enqueue(runtime, &call.request, &handle), HS_OK);
+  ASSERT_EQ(hs_wait(handle, kDeadlineSeconds), HS_OK);
+  EXPECT_EQ(hs_shutdown(runtime), HS_OK);
+  EXPECT_EQ(hs_shutdown(runtime), HS_OK);
+  EXPECT_EQ(Call(runtime, call.request), HS_SHUTDOWN);
+  char* json = nullptr;
+  EXPECT_EQ(hs_metrics(runtime, &json), HS_OK);
+  EXPECT_NE(std::strstr(json, "\"process_sets\""), nullptr);
+  hs_free(json);
+  hs_runtime_free(runtime);
+  EXPECT_EQ(hs_poll(handle), 1);
+  EXPECT_EQ(hs_wait(handle, 0), HS_OK);
+  hs_handle_free(handle);
+  hs_handle_free(nullptr);
+  hs_runtime_free(nullptr);
+}
+
+TEST(Lifetime, AForkedChildIsInert) {
+  const hs_init_options options = Alone();
+  hs_runtime* runtime = nullptr;
+  ASSERT_EQ(hs_init(&options, &runtime), HS_OK);
+  std::vector<float> data(4, 1.0f);
+  VectorRequest call(HS_ALLREDUCE, data);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool inert = Call(runtime, call.request) == HS_NOT_INITIALIZED &&
+                       hs_shutdown(runtime) == HS_NOT_INITIALIZED;
+    hs_runtime_free(runtime);
+    _exit(inert ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Call(runtime, call.request), HS_OK);
+  hs_runtime_free(runtime);
+}
+
+}  // namespace
+}  // namespace horoscale
