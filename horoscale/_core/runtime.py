@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
 from horoscale._core._binding import ffi, lib
-from horoscale._core.errors import c_string, check, text
+from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import Handle, InFlight
 from horoscale._core.memory import OwnedBuffer
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
@@ -19,8 +20,8 @@ class Runtime:
     """This process' part of a job. Any thread may use it."""
 
     def __init__(self, pointer: object) -> None:
-        """Adopt what hs_init() gave; users call Runtime.init()."""
-        self._pointer = ffi.gc(pointer, lib.hs_runtime_free)
+        """Take what owns hs_init()'s result; users call Runtime.init()."""
+        self._pointer = pointer
         self._in_flight = InFlight()
         topology = ffi.new("hs_topology *")
         check(lib.hs_get_topology(self._pointer, topology))
@@ -58,9 +59,12 @@ class Runtime:
         options.rendezvous, options.secret = strings
         options.serve_rendezvous = -1 if serve_rendezvous is None else int(serve_rendezvous)
         options.generation = generation
-        out = ffi.new("hs_runtime **")
-        check(lib.hs_init(options, out))
-        return cls(out[0])
+        thread = _InitThread(options, strings)
+        thread.start()
+        thread.join()
+        if thread.error is not None:
+            raise thread.error
+        return cls(thread.pointer)
 
     def shutdown(self) -> None:
         """Leave the job: pending operations fail. Does not wait for other ranks."""
@@ -161,6 +165,28 @@ class Runtime:
     def _disown(self) -> None:
         # Freeing would join a thread that a forked child does not have.
         self._pointer = ffi.gc(self._pointer, None)
+
+
+class _InitThread(threading.Thread):
+    """Calls hs_init(), which may wait for other ranks for long: Ctrl-C must not wait for it.
+
+    If nobody waits for the thread any more, the runtime that it gets is freed with it.
+    """
+
+    def __init__(self, options: object, strings: object) -> None:
+        super().__init__(name="horoscale-init", daemon=True)
+        self._options = options
+        self._strings = strings  # what the options point to
+        self.pointer: object = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        out = ffi.new("hs_runtime **")
+        code = lib.hs_init(self._options, out)
+        if code == lib.HS_OK:
+            self.pointer = ffi.gc(out[0], lib.hs_runtime_free)
+        else:
+            self.error = last_error(code)
 
 
 _REQUEST_SIZE = ffi.sizeof("hs_request")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import signal
 import socket
+import subprocess
+import sys
 
-from support.ranks import run_ranks
+from support.ranks import clean_environment, run_ranks
+
+from horoscale._core import StoreClient, StoreServer
 
 
 def test_an_uncaught_exception_is_the_first_cause_that_peers_name() -> None:
@@ -86,3 +93,30 @@ def test_a_wrong_secret_is_told() -> None:
     for one in ended:
         assert one.returncode == 1
         assert "secret" in one.stderr
+
+
+def test_ctrl_c_ends_an_init_that_waits() -> None:
+    secret = secrets.token_hex(16)
+    server = StoreServer("127.0.0.1", 0, secret)
+    variables = {
+        "HOROSCALE_RANK": "0",
+        "HOROSCALE_SIZE": "2",
+        "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{server.port}",
+        "HOROSCALE_RENDEZVOUS_SERVED": "1",
+        "HOROSCALE_SECRET": secret,
+        "HOROSCALE_START_TIMEOUT": "600",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", "import horoscale.numpy as hvd; hvd.init()"],
+        env=clean_environment() | variables,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as rank:
+        try:
+            StoreClient("127.0.0.1", server.port, secret).get("init0/host/0", 60)  # it is inside
+            os.kill(rank.pid, signal.SIGINT)
+            _, errors = rank.communicate(timeout=60)
+        finally:
+            rank.kill()
+    assert errors.endswith(b"KeyboardInterrupt\n"), errors
+    assert rank.returncode == -signal.SIGINT
