@@ -218,6 +218,23 @@ TEST(Protocol, WhatNeedsAJoinedRankFailsOnTheOthers) {
   EXPECT_EQ(cluster.Run()[0].type, Action::Type::kExecute);
 }
 
+TEST(Protocol, ASetThatDoesNotGoOnWithoutJoinedMembersFailsEverything) {
+  CoordinatorOptions options = CoreCluster::Options(2);
+  options.goes_on_without_joined = false;
+  CoreCluster cluster(options);
+  cluster.Submit(0, Join());
+  Signature signature = Allreduce({4});
+  signature.root = 20;
+  for (OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast}) {
+    signature.kind = kind;
+    cluster.Submit(1, Named("x", signature));
+    const std::vector<Action> actions = cluster.Run();
+    ASSERT_THAT(actions, SizeIs(1));
+    EXPECT_EQ(actions[0].type, Action::Type::kFail);
+    EXPECT_FALSE(cluster.member(1).HasPending());
+  }
+}
+
 TEST(Protocol, StallReportsNameTheMissingRanks) {
   CoordinatorOptions options = CoreCluster::Options(4);
   options.stall_warning_seconds = 5;
