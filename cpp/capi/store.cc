@@ -1,6 +1,7 @@
 // The key-value store of the C ABI.
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 
 #include "error.h"
@@ -65,7 +66,7 @@ hs_code hs_store_get(hs_store_client* client, const char* key, double seconds, v
   if (!found.ok()) return ToCode(found.status());
   *value = std::malloc(found->size() + 1);  // never of size 0: null would look like no value
   if (*value == nullptr) return ToCode(Status::System("allocating a value", ENOMEM));
-  std::memcpy(*value, found->data(), found->size());
+  std::copy(found->begin(), found->end(), static_cast<std::byte*>(*value));
   *bytes = found->size();
   return HS_OK;
 }
