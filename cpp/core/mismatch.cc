@@ -31,7 +31,10 @@ bool Differs(const Statements& statements, Field field) {
   });
 }
 
-// What a statement says of one field, and whether the statements differ in it.
+bool Reduces(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
+
+// What a statement says of one field (nothing where it has no meaning), and whether the statements
+// differ in it.
 struct FieldText {
   bool differs;
   std::function<std::string(const Signature&)> text;
@@ -62,9 +65,11 @@ std::vector<FieldText> Fields(const Statements& statements) {
       {Differs(statements, [](const Signature& s) { return s.tensors; }),
        [&](const Signature& s) { return FormatTensors(s, statements); }},
       {Differs(statements, [](const Signature& s) { return s.reduce_op; }),
-       [](const Signature& s) { return std::string(Name(s.reduce_op)); }},
+       [](const Signature& s) { return Reduces(s.kind) ? std::string(Name(s.reduce_op)) : ""; }},
       {Differs(statements, [](const Signature& s) { return s.root; }),
-       [](const Signature& s) { return "root " + std::to_string(s.root); }},
+       [](const Signature& s) {
+         return s.kind == OpKind::kBroadcast ? "root " + std::to_string(s.root) : "";
+       }},
       {Differs(statements, [](const Signature& s) { return s.prescale; }),
        [](const Signature& s) { return "prescale factor " + FormatNumber(s.prescale); }},
       {Differs(statements, [](const Signature& s) { return s.postscale; }),
@@ -118,8 +123,9 @@ std::string DescribeMismatch(std::string_view display_name, int process_set_id,
     text += FormatRanks(statements[i].ranks) + ":";
     bool first = true;
     for (const FieldText& field : fields) {
-      if (!field.differs) continue;
-      text += (first ? " " : ", ") + field.text(*statements[i].signature);
+      const std::string said = field.differs ? field.text(*statements[i].signature) : "";
+      if (said.empty()) continue;
+      text += (first ? " " : ", ") + said;
       first = false;
     }
   }

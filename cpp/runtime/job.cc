@@ -1,6 +1,8 @@
 #include "runtime/job.h"
 
-#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "platform/deadline.h"
@@ -9,6 +11,7 @@
 #include "platform/process.h"
 #include "rendezvous/memory_store.h"
 #include "rendezvous/store_client.h"
+#include "rendezvous/store_server.h"
 #include "runtime/identity.h"
 #include "runtime/rank_list.h"
 #include "transport/shm/shm_transport.h"
@@ -43,18 +46,39 @@ Result<std::vector<std::string>> ExchangeHosts(Store& store, const Identity& ide
                 {missing, -1, ""});
 }
 
-Result<std::unique_ptr<Store>> MeetStore(const Identity& identity, double seconds,
-                                         std::unique_ptr<StoreServer>* server) {
-  if (identity.size == 1) return std::unique_ptr<Store>(std::make_unique<MemoryStore>());
-  if (identity.serve) {
-    StoreServerOptions options;
-    options.host = identity.rendezvous.host;
-    options.port = identity.rendezvous.port;
-    options.secret = identity.secret;
-    auto started = StoreServer::Start(std::move(options));
-    if (!started.ok()) return started.status();
-    *server = started.TakeValue();
+// Serves the store on rank 0, where the launcher does not. It is served until the process ends: a
+// rank that calls init() again may come while this one has not left the job before, and what
+// belonged to that job can be in use for longer still. Keys name their generation.
+Status Serve(const Identity& identity) {
+  struct Served {
+    std::string secret;
+    std::unique_ptr<StoreServer> server;
+  };
+  static std::mutex mutex;
+  static auto& by_address = *new std::map<std::pair<std::string, uint16_t>, Served>;
+
+  const HostPort& address = identity.rendezvous;
+  std::lock_guard lock(mutex);
+  Served& served = by_address[{address.host, address.port}];
+  if (served.server && served.secret == identity.secret) return Status::Ok();
+  served.server.reset();
+  StoreServerOptions options;
+  options.host = address.host;
+  options.port = address.port;
+  options.secret = identity.secret;
+  auto started = StoreServer::Start(std::move(options));
+  if (!started.ok()) {
+    return {started.status().code(),
+            "serving the rendezvous: " + started.status().message() +
+                "; HOROSCALE_RENDEZVOUS must be a free port of the host of rank 0"};
   }
+  served = {identity.secret, started.TakeValue()};
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Store>> MeetStore(const Identity& identity, double seconds) {
+  if (identity.size == 1) return std::unique_ptr<Store>(std::make_unique<MemoryStore>());
+  if (identity.serve) HS_RETURN_IF_ERROR(Serve(identity));
   auto client = StoreClient::Connect(identity.rendezvous.host, identity.rendezvous.port,
                                      identity.secret, seconds);
   if (!client.ok()) return client.status();
@@ -82,7 +106,7 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
 
   const Deadline deadline = Deadline::After(config->start_timeout_seconds);
   std::unique_ptr<Job> job(new Job);
-  auto store = MeetStore(*identity, deadline.SecondsLeft(), &job->server_);
+  auto store = MeetStore(*identity, deadline.SecondsLeft());
   if (!store.ok()) return store.status();
   job->store_ = store.TakeValue();
 

@@ -7,7 +7,6 @@
 
 #include "base/status.h"
 #include "rendezvous/store.h"
-#include "rendezvous/store_server.h"
 #include "runtime/runtime.h"
 
 namespace horoscale {
@@ -33,7 +32,6 @@ class Job {
  private:
   Job() = default;
 
-  std::unique_ptr<StoreServer> server_;  // on rank 0, where the launcher does not serve it
   std::unique_ptr<Store> store_;
   std::unique_ptr<Runtime> runtime_;
 };

@@ -9,8 +9,7 @@ namespace horoscale {
 namespace {
 
 Status RankFailed(int rank, std::string_view how) {
-  return Status(StatusCode::kRankFailed, "rank " + std::to_string(rank) + ": " + std::string(how),
-                FailureDetail{{rank}, -1, ""});
+  return Status(StatusCode::kRankFailed, std::string(how), FailureDetail{{rank}, -1, ""});
 }
 
 }  // namespace
@@ -143,8 +142,7 @@ void MemoryTransport::Finish(Link& link, Status reason) {
 }
 
 void MemoryTransport::Break(int rank, Link& link, const Status& why) {
-  Finish(link, Status(why.code(), "rank " + std::to_string(rank) + ": " + why.message(),
-                      FailureDetail{{rank}, -1, ""}));
+  Finish(link, Status(why.code(), why.message(), FailureDetail{{rank}, -1, ""}));
 }
 
 Result<std::unique_ptr<Exchange>> MemoryTransport::Open(ChannelId channel,

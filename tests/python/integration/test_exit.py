@@ -75,6 +75,31 @@ def test_a_job_by_variables_whose_rank_0_serves_the_store() -> None:
         assert (one.returncode, one.stdout) == (0, "[0, 1, 2]\n"), one.stderr
 
 
+def test_a_job_by_variables_can_be_joined_again_and_again() -> None:
+    """The rank that serves the store may be the last to leave a job, or the first to join the next."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ended = run_ranks(
+        3,
+        """
+        import numpy as np
+        import horoscale.numpy as hvd
+        kept = []
+        for generation in range(10):
+            hvd.init()
+            kept.append(hvd.empty_shared(1000))  # outlives its job
+            hvd.allreduce(np.ones(2))
+            hvd.shutdown()
+        print("done")
+        """,
+        HOROSCALE_RENDEZVOUS=f"127.0.0.1:{port}",
+        HOROSCALE_RENDEZVOUS_SERVED="0",
+    )
+    for one in ended:
+        assert (one.returncode, one.stdout) == (0, "done\n"), one.stderr
+
+
 def test_ranks_that_do_not_come_are_named() -> None:
     (only,) = run_ranks(
         1,

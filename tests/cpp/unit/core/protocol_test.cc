@@ -96,6 +96,18 @@ TEST(Protocol, MismatchTextsSayOnlyWhatDiffers) {
                     Not(HasSubstr("float32"))));
 }
 
+TEST(Protocol, MismatchTextsLeaveOutWhatAKindDoesNotHave) {
+  CoreCluster cluster(CoreCluster::Options(2));
+  Signature average = Allreduce({2});
+  average.reduce_op = ReduceOp::kAverage;
+  Signature gather = Allreduce({kFreeDimension});
+  gather.kind = OpKind::kAllgather;
+  cluster.Submit(0, Named("a", average));
+  cluster.Submit(1, Named("a", gather));
+  EXPECT_THAT(cluster.Run()[0].failure.message(),
+              AllOf(HasSubstr("Average"), Not(HasSubstr("Sum"))));
+}
+
 TEST(Protocol, AGroupMismatchNumbersTheTensors) {
   CoreCluster cluster(CoreCluster::Options(2));
   Signature group = Allreduce({2});
