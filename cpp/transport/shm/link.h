@@ -48,8 +48,8 @@ struct LinkOffer {
   const EventFd* doorbell = nullptr;
 };
 
-// The three steps of making a link. The connecting rank sends its hello first; the other one
-// answers when it knows by that who it is.
+// The three steps of making a link. Both ranks send their hello at once: each can say what is wrong
+// with the other's.
 Status SendHello(ByteStream& socket, const LinkHello& hello, const Deadline& deadline);
 // kProtocol or kInvalidArgument if the peer's layout or options are different from ours.
 Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadline& deadline);
