@@ -4,16 +4,13 @@
 // helps itself instead of waiting for another thread's turn. The rules:
 //   * A waiter takes the engine if it is free, and asks the progress thread for it otherwise. While
 //     anybody waits, the progress thread stays parked.
-//   * Waiters that don't own the engine sleep on one condition variable; completions and an owner
-//   that
-//     leaves wake them.
+//   * Waiters that don't own the engine sleep on one condition variable; completions wake them, and
+//     an owner that leaves.
 //   * An owner that leaves wakes the progress thread if work remains and no waiter is there.
 //   * An owner with nothing to do spins briefly, yields, then arms the transport's doorbell and
-//   sleeps in
-//     the transport: there is no other place where an owner sleeps.
+//     sleeps in the transport: there is no other place where an owner sleeps.
 //   * The progress thread parks on a process-local condition variable when nothing is pending, and
-//   looks
-//     at the transport twice a second, for ranks that were lost meanwhile.
+//     looks at the transport twice a second, for ranks that were lost meanwhile.
 #pragma once
 
 #include <atomic>

@@ -25,8 +25,7 @@ Status Left(int rank) {
       StatusCode::kRankFailed, "rank " + std::to_string(rank) + " left the job", {{rank}, -1, ""}};
 }
 
-// What survivors say of a lost rank: the first cause that it knew of, not what it was the victim
-// of.
+// What survivors say of a lost rank: the first cause that it knew of.
 Status LossCause(int rank, const Status& reason, const Goodbye* goodbye) {
   const std::string who = "rank " + std::to_string(rank);
   if (goodbye == nullptr) {
