@@ -76,7 +76,7 @@ def test_a_job_by_variables_whose_rank_0_serves_the_store() -> None:
 
 
 def test_a_job_by_variables_can_be_joined_again_and_again() -> None:
-    """The rank that serves the store may be the last to leave a job, or the first to join the next."""
+    """Rank 0, which serves the store, may leave a job last, or be the first to join the next."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
