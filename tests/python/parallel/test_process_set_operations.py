@@ -158,9 +158,7 @@ def test_every_set_that_the_ranks_can_form(name: str) -> None:
         mine = [one for one in sets if one.included()]
         assert len(mine) == 2 ** (hvd.size() - 1) - 1
         own = np.full(1000, hvd.rank(), np.float64)
-        handles = [
-            hvd.allreduce_async(own, op=hvd.Sum, name=name, process_set=one) for one in mine
-        ]
+        handles = [hvd.allreduce_async(own, op=hvd.Sum, name=name, process_set=one) for one in mine]
         for one, handle in zip(mine, handles, strict=True):
             assert (hvd.synchronize(handle) == sum(one.ranks)).all()
             assert hvd.rank(one) == one.ranks.index(hvd.rank())

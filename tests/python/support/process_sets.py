@@ -9,7 +9,7 @@ from itertools import combinations
 
 import horoscale.common as hvd
 
-SECONDS = 40
+SECONDS = 15
 
 
 @contextmanager
@@ -56,10 +56,12 @@ def silent(rank: int) -> Iterator[None]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = hvd.broadcast_object(server.getsockname()[1], root_rank=rank)
         if hvd.rank() != rank:
-            yield
-            socket.create_connection(("127.0.0.1", port), SECONDS).close()
+            with socket.create_connection(("127.0.0.1", port), SECONDS):  # closed at the end
+                yield
             return
         server.settimeout(SECONDS)
         for _ in range(hvd.size() - 1):
-            server.accept()[0].close()
+            with server.accept()[0] as others:
+                others.settimeout(SECONDS)
+                assert others.recv(1) == b""
         yield
