@@ -63,3 +63,34 @@ def test_calls_that_block_in_crossed_order_are_reported_by_name() -> None:
     assert "set 2:" in ended[1].stdout
     assert "in the narrow set" in ended[1].stdout
     assert [one.returncode for one in ended] == [0] * 4
+
+
+MISSING = """
+    import socket
+    import horoscale.numpy as hvd
+
+    hvd.init(process_sets="dynamic")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(20)
+        port = hvd.broadcast_object(server.getsockname()[1])
+        if hvd.rank() == 0:
+            for _ in range(2):  # until the others have given up
+                server.accept()[0].close()
+        else:
+            try:
+                hvd.add_process_set([1, 2])
+            except hvd.RankFailedError as error:
+                print(error)
+            socket.create_connection(("127.0.0.1", port)).close()
+"""
+
+
+def test_a_rank_that_does_not_come_to_add_a_set_is_reported() -> None:
+    limits = {
+        "HOROSCALE_STALL_CHECK_TIME_SECONDS": "0.5",
+        "HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS": "1",
+    }
+    ended = run_ranks(3, MISSING, **limits)
+    for text in (ended[0].stderr, ended[1].stdout, ended[2].stdout):
+        assert "for rank 0; ready: ranks 1 and 2" in text
+    assert [one.returncode for one in ended] == [0, 0, 0]
