@@ -77,9 +77,13 @@ std::vector<FieldText> Fields(const Statements& statements) {
       {Differs(statements, [](const Signature& s) { return s.on_device; }),
        [](const Signature& s) { return std::string(s.on_device ? "on the GPU" : "on the CPU"); }},
       {Differs(statements, [](const Signature& s) { return s.ranks; }),
-       [](const Signature& s) { return "the set of ranks " + FormatRanks(s.ranks); }},
+       [](const Signature& s) {
+         return s.ranks.empty() ? "" : "the set of ranks " + FormatRanks(s.ranks);
+       }},
       {Differs(statements, [](const Signature& s) { return s.target_set; }),
-       [](const Signature& s) { return "process set " + std::to_string(s.target_set); }},
+       [](const Signature& s) {
+         return s.target_set < 0 ? "" : "process set " + std::to_string(s.target_set);
+       }},
   };
 }
 

@@ -383,8 +383,8 @@ Result<int64_t> Runtime::Register(const Signature& signature) {
 Result<int64_t> Runtime::AddSet(const std::vector<int>& ranks) {
   for (const auto& [id, set] : sets_) {
     if (set->ranks() == ranks) {
-      return Status::InvalidArgument("process set " + std::to_string(id) + " has the same " +
-                                     RankList(ranks) + " already");
+      return Status::InvalidArgument("a process set of " + RankList(ranks) +
+                                     " exists already: process set " + std::to_string(id));
     }
   }
   uint32_t id = next_id_;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from operator import index
 from typing import Any
@@ -102,6 +102,12 @@ global_process_set = _make_global()
 
 _registered: dict[int, ProcessSet] = {}
 _dynamic = False
+_at_removal: list[Callable[[int], None]] = []
+
+
+def at_removal(forget: Callable[[int], None]) -> None:
+    """Have `forget` called with the id of each set that is removed: another set may get it."""
+    _at_removal.append(forget)
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -114,10 +120,12 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     _need_dynamic("add_process_set")
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    problem = _problem_with(process_set, runtime, list(runtime.process_sets().values()))
+    assert process_set.ranks is not None
+    problem = _out_of_range(process_set.ranks, runtime)
     if problem:
         raise ValueError(problem)
-    assert process_set.ranks is not None
+    # That there is one of these ranks is for all to find out together: a rank that raised by itself
+    # would leave the others waiting for it if they add or remove something else.
     process_set.process_set_id = _register(runtime, process_set.ranks)
     _registered[process_set.process_set_id] = process_set
     return process_set
@@ -142,6 +150,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     ).wait()
     _registered.pop(set_id, None)
     process_set.process_set_id = None
+    for forget in _at_removal:
+        forget(set_id)
     return True
 
 
@@ -209,13 +219,17 @@ def _register(runtime: Runtime, ranks: Sequence[int]) -> int:
 def _problem_with(
     process_set: ProcessSet, runtime: Runtime, existing: Iterable[list[int]]
 ) -> str | None:
-    size = runtime.topology.size
     if process_set.ranks is None or process_set.process_set_id is not None:
         return f"{process_set} is registered already"
-    if process_set.ranks[0] < 0 or process_set.ranks[-1] >= size:
-        return f"process set {process_set.ranks}: ranks are from 0 to {size - 1}"
     if process_set.ranks in existing:
         return f"a process set of the ranks {process_set.ranks} exists already"
+    return _out_of_range(process_set.ranks, runtime)
+
+
+def _out_of_range(ranks: Sequence[int], runtime: Runtime) -> str | None:
+    size = runtime.topology.size
+    if ranks[0] < 0 or ranks[-1] >= size:
+        return f"process set {ranks}: ranks are from 0 to {size - 1}"
     return None
 
 

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from horoscale.common import job
-from horoscale.common.process_sets import ProcessSet
+from horoscale.common.process_sets import ProcessSet, at_removal
 from horoscale.torch import collectives
 from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compression import Compressor
@@ -243,6 +243,15 @@ class GradientGroup:
 _groups: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references, by parameter
 _names_used: Counter[tuple[int | None, str]] = Counter()  # by process set
 job.at_end(_names_used.clear)
+
+
+def _forget_names(set_id: int) -> None:
+    # The next set of this id has other ranks, which have used other names.
+    for key in [key for key in _names_used if key[0] == set_id]:
+        del _names_used[key]
+
+
+at_removal(_forget_names)
 
 
 def _live_group(parameter: torch.Tensor) -> GradientGroup | None:

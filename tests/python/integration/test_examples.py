@@ -66,6 +66,19 @@ def test_horovod_script_runs_unmodified(tmp_path: Path) -> None:
     assert accuracy_of(output) >= 0.9
 
 
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("num_ranks", [3, 6])
+@pytest.mark.parametrize("form", ["static", "dynamic"])
+def test_parts_of_a_model_in_process_sets(form: str, num_ranks: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = EXAMPLES / f"process_sets_{form}.py"
+    arguments = ("--epochs", "4", "--batch", "240")
+    output = launch(num_ranks, sys.executable, script, *arguments, folder=tmp_path)
+    assert accuracy_of(output) >= 0.8
+    # The example fails by itself where it is more than rounding.
+    assert "largest difference from one process" in output
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_numpy_example(num_ranks: int, tmp_path: Path) -> None:
     output = launch(num_ranks, sys.executable, EXAMPLES / "numpy_allreduce.py", folder=tmp_path)
@@ -97,3 +110,13 @@ def test_benchmark_measures_and_verifies(tmp_path: Path) -> None:
     assert seconds.keys() == {"4096", "1048576"}
     for of_size in seconds.values():
         assert of_size.keys() == {"horoscale", "horoscale-shared", "gloo"}
+
+
+def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    benchmark = ROOT / "benchmarks" / "process_sets.py"
+    output = run(sys.executable, benchmark, "--smoke", "--json", figures, folder=tmp_path)
+    assert "throughput together / apart" in output
+    overlaps = json.loads(figures.read_text())["overlaps"]
+    assert overlaps["apart"] == 0
+    assert overlaps["together"] > 0

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import pytest
+from support.process_sets import registered, some_sets
 
 import horoscale.numpy as hvd
 from horoscale.common.arguments import scattered_rows
-
-
-@contextmanager
-def registered(ranks: list[int]) -> Iterator[hvd.ProcessSet]:
-    process_set = hvd.add_process_set(ranks)
-    try:
-        yield process_set
-    finally:
-        hvd.remove_process_set(process_set)
-
-
-def some_sets() -> list[list[int]]:
-    """Sets that overlap, none of them that of all ranks."""
-    everyone = list(range(hvd.size()))
-    candidates = [everyone[::2], everyone[1:], everyone[:-1], everyone[-1:]]
-    distinct: list[list[int]] = []
-    for ranks in candidates:
-        if ranks and ranks != everyone and ranks not in distinct:
-            distinct.append(ranks)
-    return distinct
-
 
 pytestmark = pytest.mark.usefixtures("need_ranks")
 
@@ -170,8 +148,10 @@ def test_wrong_ranks_and_sets_that_exist() -> None:
     with registered([0]) as process_set:
         with pytest.raises(ValueError, match="exists already"):
             hvd.add_process_set([0])
-        with pytest.raises(ValueError, match="registered already"):
-            hvd.add_process_set(process_set)
+        for again in (process_set, hvd.global_process_set):
+            with pytest.raises(ValueError, match="exists already"):
+                hvd.add_process_set(again)
+        assert process_set.included() == (hvd.rank() == 0)
 
 
 def test_removal() -> None:
