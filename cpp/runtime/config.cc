@@ -108,6 +108,12 @@ constexpr ConfigVariable kVariables[] = {
      }},
     {"RANK", "count", "", "This process' rank; set by the launcher.", nullptr},
     {"SIZE", "count", "", "The number of ranks; set by the launcher.", nullptr},
+    {"CONTROLLER", "mpi | gloo", "",
+     "How the ranks find each other: over MPI, or over the job's own store; set by the launcher. "
+     "Default: MPI where an MPI launcher (mpirun, srun) started the process.",
+     nullptr},
+    {"LIBMPI", "path", "",
+     "The MPI library to open where the process has not loaded one already.", nullptr},
     {"HOSTNAME", "text", "",
      "Names the host: ranks with the same name share memory. Default: host name and boot id.",
      nullptr},
