@@ -7,6 +7,7 @@
 #include "platform/log.h"
 #include "platform/process.h"
 #include "runtime/meeting.h"
+#include "transport/mpi/mpi_transport.h"
 #include "transport/shm/shm_transport.h"
 
 namespace horoscale {
@@ -22,14 +23,30 @@ Status MeetAll(Runtime& runtime, double seconds) {
   return runtime.Wait(barrier, seconds);
 }
 
-Result<Meeting> Meet(const JobOptions& options, const Deadline& deadline) {
+Result<Meeting> Meet(const JobOptions& options, BackendChoice backend, const Deadline& deadline) {
   const auto host_variable = FindVariable("HOSTNAME");
   std::string host =
       HostIdentity(host_variable ? std::optional<std::string>(host_variable->value) : std::nullopt);
-  const auto mpi = ChooseMpi(options, FindVariable);
+  const auto mpi = ChooseMpi(options, FindVariable, backend);
   if (!mpi.ok()) return mpi.status();
-  if (*mpi != nullptr) return MeetOverMpi(**mpi, options, std::move(host), deadline);
+  if (*mpi != nullptr) return MeetOverMpi(**mpi, options, backend, std::move(host), deadline);
   return MeetOverStore(options, FindVariable, std::move(host), deadline);
+}
+
+Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOptions& options,
+                                                 const Config& config, Store* store,
+                                                 const Deadline& deadline) {
+  if (meeting.communicator != nullptr) {
+    auto mpi = MpiTransport::Create(std::move(meeting.communicator));
+    if (!mpi.ok()) return mpi.status();
+    return std::unique_ptr<Transport>(mpi.TakeValue());
+  }
+  ShmConfig shm;
+  shm.rank = meeting.identity.rank;
+  shm.size = meeting.identity.size;
+  shm.arena_bytes = static_cast<size_t>(config.arena_bytes);
+  shm.mesh = {meeting.host, KeyPrefix(options), meeting.identity.secret, deadline.SecondsLeft()};
+  return ShmTransport::Create(shm, *store);
 }
 
 }  // namespace
@@ -38,7 +55,7 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   auto config = ReadConfig(FindVariable);
   if (!config.ok()) return config.status();
   const Deadline deadline = Deadline::After(config->start_timeout_seconds);
-  auto meeting = Meet(options, deadline);
+  auto meeting = Meet(options, config->backend, deadline);
   if (!meeting.ok()) return meeting.status();
   const Identity& identity = meeting->identity;
   ConfigureLog(config->log_level, config->log_time, identity.rank);
@@ -48,18 +65,13 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   job->store_ = std::move(meeting->store);
   job->mpi_ = meeting->mpi;
 
-  ShmConfig shm;
-  shm.rank = identity.rank;
-  shm.size = identity.size;
-  shm.arena_bytes = static_cast<size_t>(config->arena_bytes);
-  shm.mesh = {meeting->host, KeyPrefix(options), identity.secret, deadline.SecondsLeft()};
-  auto transport = ShmTransport::Create(shm, *job->store_);
+  auto transport = MakeTransport(*meeting, options, *config, job->store_.get(), deadline);
   if (!transport.ok()) return transport.status();
 
   const std::string timeline_path = config->timeline_path;
   const bool mark_cycles = config->timeline_mark_cycles;
-  job->runtime_ = std::make_unique<Runtime>(config.TakeValue(), TopologyOf(identity.rank, meeting->hosts),
-                                            transport.TakeValue());
+  job->runtime_ = std::make_unique<Runtime>(
+      config.TakeValue(), TopologyOf(identity.rank, meeting->hosts), transport.TakeValue());
   HS_RETURN_IF_ERROR(MeetAll(*job->runtime_, deadline.SecondsLeft()));
   if (!timeline_path.empty()) {
     HS_RETURN_IF_ERROR(job->runtime_->StartTimeline(timeline_path, mark_cycles));

@@ -93,8 +93,7 @@ Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& l
   auto store = MeetStore(meeting.identity, deadline.SecondsLeft());
   if (!store.ok()) return store.status();
   meeting.store = store.TakeValue();
-  auto hosts =
-      ExchangeHosts(*meeting.store, meeting.identity, KeyPrefix(options), host, deadline);
+  auto hosts = ExchangeHosts(*meeting.store, meeting.identity, KeyPrefix(options), host, deadline);
   if (!hosts.ok()) return hosts.status();
   meeting.hosts = hosts.TakeValue();
   meeting.host = std::move(host);

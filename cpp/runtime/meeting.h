@@ -11,8 +11,10 @@
 #include "platform/deadline.h"
 #include "rendezvous/store.h"
 #include "rendezvous/store_server.h"
+#include "runtime/config.h"
 #include "runtime/identity.h"
 #include "runtime/job.h"
+#include "transport/mpi/mpi_communicator.h"
 #include "transport/mpi/mpi_library.h"
 
 namespace horoscale {
@@ -25,6 +27,8 @@ struct Meeting {
   std::unique_ptr<StoreServer> server;  // of the store, on rank 0 of ranks that met over MPI
   std::unique_ptr<Store> store;
   const MpiLibrary* mpi = nullptr;  // where the ranks met over MPI
+  // Where MPI is to carry everything; there is no store then.
+  std::unique_ptr<MpiCommunicator> communicator;
 };
 
 // Keys of the job's store begin with this.
@@ -34,14 +38,16 @@ std::string KeyPrefix(const JobOptions& options);
 Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,
                               std::string host, const Deadline& deadline);
 
-// The MPI library, if MPI is to bring the ranks together: a communicator was given, CONTROLLER says
-// so, or an MPI launcher started this process and nothing else says who it is. Null otherwise. An
-// error says why MPI can't, where it has to.
-Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLookup& lookup);
+// The MPI library, if MPI is to bring the ranks together: a communicator was given, CONTROLLER or
+// BACKEND says so, or an MPI launcher started this process and nothing else says who it is. Null
+// otherwise. An error says why MPI can't, where it has to.
+Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLookup& lookup,
+                                    BackendChoice backend);
 
-// Initializes MPI where that is not done yet. Rank 0 then serves the store and tells the others over
-// MPI where, and the secret.
-Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, std::string host,
-                            const Deadline& deadline);
+// Initializes MPI where that is not done yet. Rank 0 then serves the store and tells the others
+// over MPI where, and the secret; on several hosts, and where BACKEND says so, MPI carries
+// everything.
+Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, BackendChoice backend,
+                            std::string host, const Deadline& deadline);
 
 }  // namespace horoscale

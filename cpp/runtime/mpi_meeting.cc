@@ -11,7 +11,6 @@
 #include "rendezvous/store_client.h"
 #include "runtime/meeting.h"
 #include "runtime/mpi_launcher.h"
-#include "transport/mpi/mpi_communicator.h"
 
 namespace horoscale {
 namespace {
@@ -55,8 +54,7 @@ Status NoLibrary(const MpiLauncher& launcher, const Status& why) {
 // A launcher and a library of different MPIs don't see each other: each rank would train alone.
 Status CheckSingleton(const MpiLibrary& mpi) {
   int size = 0;
-  HS_RETURN_IF_ERROR(
-      mpi.Check(mpi.call().Comm_size(mpi.handles().comm_world, &size), "Comm_size"));
+  HS_RETURN_IF_ERROR(mpi.Check(mpi.call().Comm_size(mpi.handles().comm_world, &size), "Comm_size"));
   const auto launcher = FindMpiLauncher(getenv);
   if (size != 1 || !launcher || launcher->size == 1) return {};
   return Status::InvalidArgument(
@@ -149,7 +147,8 @@ bool LauncherIsRunningMpi(const MpiLibrary& mpi) {
 
 }  // namespace
 
-Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLookup& lookup) {
+Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLookup& lookup,
+                                    BackendChoice backend) {
   const auto controller = lookup("CONTROLLER");
   if (controller && controller->value != "mpi" && controller->value != "gloo") {
     return Status::InvalidArgument(controller->name + "=\"" + controller->value +
@@ -161,9 +160,15 @@ Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLoo
         "hvd.init(comm) was given an MPI communicator, but this job's ranks were not started by "
         "MPI, for which each of them is alone: start the job with mpirun or horoscalerun --mpi");
   }
+  if (over_store && backend == BackendChoice::kMpi) {
+    return Status::InvalidArgument(
+        "BACKEND=mpi, but MPI did not start this job's ranks: start it with mpirun or "
+        "horoscalerun --mpi");
+  }
   if (over_store || options.rank) return nullptr;
   const auto launcher = FindMpiLauncher(getenv);
-  const bool needed = options.mpi_comm != 0 || controller || (launcher && launcher->size > 1);
+  const bool needed = options.mpi_comm != 0 || controller || backend == BackendChoice::kMpi ||
+                      (launcher && launcher->size > 1);
   if (!needed && !launcher && MappedFiles("libmpi").empty()) return nullptr;
   const auto mpi = MpiLibrary::Open();
   if (mpi.ok()) {
@@ -173,8 +178,8 @@ Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLoo
   return launcher ? NoLibrary(*launcher, mpi.status()) : mpi.status();
 }
 
-Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, std::string host,
-                            const Deadline& deadline) {
+Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, BackendChoice backend,
+                            std::string host, const Deadline& deadline) {
   HS_RETURN_IF_ERROR(mpi.Initialize());
   HS_RETURN_IF_ERROR(CheckSingleton(mpi));
   auto made = CommunicatorOf(mpi, options, deadline);
@@ -188,14 +193,20 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, st
   if (!hosts.ok()) return hosts.status();
   meeting.hosts = hosts.TakeValue();
   meeting.host = std::move(host);
+  const bool one_host =
+      std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.host) == comm.size();
+  if (backend == BackendChoice::kMpi || (backend == BackendChoice::kAuto && !one_host)) {
+    meeting.communicator = made.TakeValue();
+    return meeting;
+  }
+  if (!one_host) {
+    return Status::InvalidArgument(
+        "BACKEND=native, but the ranks run on several hosts, between which only MPI carries data: "
+        "leave BACKEND out");
+  }
   if (comm.size() == 1) {
     meeting.store = std::make_unique<MemoryStore>();
     return meeting;
-  }
-  if (std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.host) != comm.size()) {
-    return Status(StatusCode::kUnimplemented,
-                  "the ranks run on several hosts, which this version of horoscale does not "
-                  "support yet");
   }
   HS_RETURN_IF_ERROR(ShareStore(comm, meeting, deadline));
   return meeting;

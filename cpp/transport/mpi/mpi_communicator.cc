@@ -73,9 +73,8 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::OfWorldRanks(const Mpi
   HS_RETURN_IF_ERROR(mpi.Check(call.Comm_group(world, &all), "Comm_group"));
   const int count = static_cast<int>(ranks.size());
   HS_RETURN_IF_ERROR(mpi.Check(call.Group_incl(all, count, ranks.data(), &group), "Group_incl"));
-  HS_RETURN_IF_ERROR(
-      mpi.Check(call.Comm_create_group(world, group, kCreateGroupTag, &communicator),
-                "Comm_create_group"));
+  HS_RETURN_IF_ERROR(mpi.Check(call.Comm_create_group(world, group, kCreateGroupTag, &communicator),
+                               "Comm_create_group"));
   call.Group_free(&group);
   call.Group_free(&all);
   return Adopt(mpi, communicator);

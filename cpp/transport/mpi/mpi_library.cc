@@ -70,6 +70,10 @@ const char* LoadFunctions(const DynamicLibrary& library, MpiFunctions& f) {
       .Load("MPI_Comm_free", f.Comm_free)
       .Load("MPI_Ibcast", f.Ibcast)
       .Load("MPI_Iallgather", f.Iallgather)
+      .Load("MPI_Isend", f.Isend)
+      .Load("MPI_Irecv", f.Irecv)
+      .Load("MPI_Iprobe", f.Iprobe)
+      .Load("MPI_Get_count", f.Get_count)
       .Load("MPI_Test", f.Test)
       .missing();
 }
@@ -95,8 +99,8 @@ MpiHandle Resolve(const DynamicLibrary& library, const MpiConstant& constant) {
 Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
   MpiLibrary mpi;
   if (const char* const missing = LoadFunctions(library, mpi.functions_)) {
-    return Status(StatusCode::kUnimplemented, std::string("it has no ") + missing +
-                                                  ": an MPI of version 3 or newer is needed");
+    return Status(StatusCode::kUnimplemented,
+                  std::string("it has no ") + missing + ": an MPI of version 3 or newer is needed");
   }
   mpi.constants_ = &ConstantsOf(library);
   mpi.handles_ = {.comm_world = Resolve(library, mpi.constants_->comm_world),
@@ -170,9 +174,9 @@ Status MpiLibrary::Initialize() const {
   }
   int provided = 0;
   if (!IsInitialized()) {
-    HS_RETURN_IF_ERROR(Check(
-        functions_.Init_thread(nullptr, nullptr, constants_->thread_multiple, &provided),
-        "Init_thread"));
+    HS_RETURN_IF_ERROR(
+        Check(functions_.Init_thread(nullptr, nullptr, constants_->thread_multiple, &provided),
+              "Init_thread"));
     if (initialized_by.exchange(getpid()) == 0) std::atexit(FinalizeAtExit);
   }
   HS_RETURN_IF_ERROR(Check(functions_.Query_thread(&provided), "Query_thread"));

@@ -1,8 +1,8 @@
 // MpiLibrary: the process' MPI, whichever it is, opened at run time: no mpi.h, no link to libmpi.
 //
 // Looked for in this order: what the process has loaded already (mpi4py has), HOROSCALE_LIBMPI,
-// MPI4PY_LIBMPI, the prefix of the launcher, SetLibraryDirectory() (a Python environment's lib), and
-// the system's libraries.
+// MPI4PY_LIBMPI, the prefix of the launcher, SetLibraryDirectory() (a Python environment's lib),
+// and the system's libraries.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +43,12 @@ struct MpiFunctions {
                 MpiHandle* request);
   int (*Iallgather)(const void* in, int in_count, MpiHandle in_type, void* out, int out_count,
                     MpiHandle out_type, MpiHandle comm, MpiHandle* request);
+  int (*Isend)(const void* data, int count, MpiHandle type, int to, int tag, MpiHandle comm,
+               MpiHandle* request);
+  int (*Irecv)(void* data, int count, MpiHandle type, int from, int tag, MpiHandle comm,
+               MpiHandle* request);
+  int (*Iprobe)(int from, int tag, MpiHandle comm, int* is_there, MpiStatus* status);
+  int (*Get_count)(const MpiStatus* status, MpiHandle type, int* count);
   int (*Test)(MpiHandle* request, int* done, MpiStatus* status);
 };
 
