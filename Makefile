@@ -32,7 +32,7 @@ FUZZ_SECONDS ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz models lint \
-        python-single python-parallel python-integration clean
+        python-single python-parallel python-integration python-mpi clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,8 +99,11 @@ python-parallel: $(VENV)/.test  ## Python tests over several ranks
 python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmarks
 	$(PYTEST) python/integration
 
+python-mpi: $(VENV)/.test  ## Python tests under the mpirun of Open MPI's and MPICH's wheels
+	$(PYTEST) python/mpi
+
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-openmpi
+	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-mpi-*
 
 # ---------------------------------------------------------------- how things come about
 #

@@ -5,6 +5,7 @@
 #include "horoscale/horoscale.h"
 #include "runtime/config.h"
 #include "runtime/json.h"
+#include "transport/mpi/mpi_library.h"
 
 using horoscale::JsonObject;
 
@@ -12,7 +13,23 @@ int32_t hs_abi_version(void) { return HS_ABI_VERSION; }
 
 const char* hs_version(void) { return HOROSCALE_VERSION; }
 
+void hs_set_library_directory(const char* directory) {
+  horoscale::MpiLibrary::SetLibraryDirectory(directory);
+}
+
 const char* hs_build_info(void) {
+  const auto mpi = [] {
+    const auto library = horoscale::MpiLibrary::Open();
+    JsonObject object;
+    if (!library.ok()) {
+      object.Add("available", false).Add("reason", library.status().message());
+    } else {
+      object.Add("available", true)
+          .Add("library", (*library)->path())
+          .Add("version", (*library)->version());
+    }
+    return object.Build();
+  };
   const auto absent = [](const char* reason) {
     return JsonObject().Add("available", false).Add("reason", reason).Build();
   };
@@ -24,7 +41,7 @@ const char* hs_build_info(void) {
           .Add("fold_kernel", horoscale::FoldKernelName())
           .AddJson("backends", JsonObject()
                                    .AddJson("native", JsonObject().Add("available", true).Build())
-                                   .AddJson("mpi", absent("this version has no MPI backend"))
+                                   .AddJson("mpi", mpi())
                                    .AddJson("nccl", absent("this version has no NCCL backend"))
                                    .Build())
           .Build();

@@ -32,6 +32,8 @@ JobOptions OptionsOf(const hs_init_options* given) {
   if (given->serve_rendezvous >= 0) options.served = given->serve_rendezvous == 0;
   if (given->secret != nullptr) options.secret = given->secret;
   options.generation = given->generation;
+  if (given->num_ranks > 0) options.ranks.assign(given->ranks, given->ranks + given->num_ranks);
+  options.mpi_comm = static_cast<horoscale::MpiHandle>(given->mpi_comm);
   return options;
 }
 
@@ -82,7 +84,7 @@ hs_code hs_shutdown(hs_runtime* runtime) { return hs_shutdown_failed(runtime, ""
 
 hs_code hs_shutdown_failed(hs_runtime* runtime, const char* reason) {
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
-  runtime->job->runtime().Shutdown(reason == nullptr ? "" : reason);
+  runtime->job->Shutdown(reason == nullptr ? "" : reason);
   return HS_OK;
 }
 
@@ -98,6 +100,10 @@ hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out) {
   *out = {topology.rank,       topology.size,       topology.local_rank, topology.local_size,
           topology.cross_rank, topology.cross_size, topology.homogeneous};
   return HS_OK;
+}
+
+int32_t hs_over_mpi(const hs_runtime* runtime) {
+  return CheckAlive(runtime).ok() && runtime->job->over_mpi() ? 1 : 0;
 }
 
 hs_code hs_process_sets(hs_runtime* runtime, int32_t* ids, int32_t capacity, int32_t* count) {

@@ -55,6 +55,15 @@ constexpr ConfigVariable kVariables[] = {
      [](std::string_view t, Config* c) {
        return ParseCount(t, &c->cache_capacity) && c->cache_capacity <= 1'000'000;
      }},
+    {"BACKEND", "auto | native | mpi", "auto",
+     "What carries the ranks' data: shared memory, or MPI's messages. auto: shared memory, and MPI "
+     "where it started ranks on several hosts.",
+     [](std::string_view t, Config* c) {
+       c->backend = t == "mpi"      ? BackendChoice::kMpi
+                    : t == "native" ? BackendChoice::kNative
+                                    : BackendChoice::kAuto;
+       return t == "auto" || t == "native" || t == "mpi";
+     }},
     {"CYCLE_TIME", "milliseconds", "0",
      "Accepted for compatibility and without effect: the engine is driven by events.",
      [](std::string_view t, Config*) {
@@ -108,6 +117,12 @@ constexpr ConfigVariable kVariables[] = {
      }},
     {"RANK", "count", "", "This process' rank; set by the launcher.", nullptr},
     {"SIZE", "count", "", "The number of ranks; set by the launcher.", nullptr},
+    {"CONTROLLER", "mpi | gloo", "",
+     "How the ranks find each other: over MPI, or over the job's own store; set by the launcher. "
+     "Default: MPI where an MPI launcher (mpirun, srun) started the process.",
+     nullptr},
+    {"LIBMPI", "path", "", "The MPI library to open where the process has not loaded one already.",
+     nullptr},
     {"HOSTNAME", "text", "",
      "Names the host: ranks with the same name share memory. Default: host name and boot id.",
      nullptr},

@@ -18,11 +18,14 @@
 
 namespace horoscale {
 
+enum class BackendChoice { kAuto, kNative, kMpi };
+
 struct Config {
   int64_t fusion_threshold_bytes = int64_t{128} << 20;
   int64_t partition_bytes = int64_t{16} << 20;
   int64_t credit_bytes = int64_t{64} << 20;
   int64_t cache_capacity = 1024;
+  BackendChoice backend = BackendChoice::kAuto;
   bool priority_scheduling = true;
   bool stall_check = true;
   double stall_warning_seconds = 60;

@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <set>
 
 #include "platform/unique_fd.h"
 
@@ -68,6 +70,25 @@ Result<std::string> ReadSecret(const JobOptions& options, const HostPort& rendez
 
 }  // namespace
 
+Result<int> PositionIn(std::span<const int> chosen, int rank, int size) {
+  std::string call = "hvd.init(comm=[";
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    call += (i == 0 ? "" : ", ") + std::to_string(chosen[i]);
+  }
+  call += "])";
+  const std::set<int> distinct(chosen.begin(), chosen.end());
+  if (distinct.size() != chosen.size() || *distinct.begin() < 0 || *distinct.rbegin() >= size) {
+    return Status::InvalidArgument(call + ": not distinct ranks from 0 to " +
+                                   std::to_string(size - 1));
+  }
+  const auto own = std::find(chosen.begin(), chosen.end(), rank);
+  if (own == chosen.end()) {
+    return Status::InvalidArgument(call + " was called by rank " + std::to_string(rank) +
+                                   ", not one of them");
+  }
+  return static_cast<int>(own - chosen.begin());
+}
+
 Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& lookup) {
   const auto rank = Number(options.rank, "RANK", 0, lookup);
   if (!rank.ok()) return rank.status();
@@ -78,13 +99,18 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
     return Status::InvalidArgument(
         "HOROSCALE_RANK and HOROSCALE_SIZE belong together: set both, or none for a single rank");
   }
-  if (!rank->has_value()) return identity;
-  identity.rank = **rank;
-  identity.size = **size;
+  identity.rank = rank->value_or(0);
+  identity.size = size->value_or(1);
   if (identity.rank >= identity.size) {
     return Status::InvalidArgument("rank " + std::to_string(identity.rank) +
                                    " is out of range: the job has " +
                                    std::to_string(identity.size) + " ranks");
+  }
+  if (!options.ranks.empty()) {
+    const auto position = PositionIn(options.ranks, identity.rank, identity.size);
+    if (!position.ok()) return position.status();
+    identity.rank = *position;
+    identity.size = static_cast<int>(options.ranks.size());
   }
   if (identity.size == 1) return identity;
 

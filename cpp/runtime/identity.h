@@ -1,6 +1,7 @@
 // Identity: rank, size and rendezvous of this process, as its caller or its environment say.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "base/status.h"
@@ -20,5 +21,9 @@ struct Identity {
 
 // kInvalidArgument names the variable that is missing or does not parse, and says what it may be.
 Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& lookup);
+
+// Where `rank` of `size` stands among the chosen ranks; kInvalidArgument if they can't be, or it is
+// none of them.
+Result<int> PositionIn(std::span<const int> chosen, int rank, int size);
 
 }  // namespace horoscale

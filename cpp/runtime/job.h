@@ -4,22 +4,28 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "rendezvous/store.h"
+#include "rendezvous/store_server.h"
 #include "runtime/runtime.h"
+#include "transport/mpi/mpi_library.h"
 
 namespace horoscale {
 
 // What the caller says of itself; what it leaves out comes from the environment (RANK, SIZE,
-// RENDEZVOUS, RENDEZVOUS_SERVED, SECRET, SECRET_FILE), and with nothing at all it is rank 0 of 1.
+// RENDEZVOUS, RENDEZVOUS_SERVED, SECRET, SECRET_FILE) or from MPI, and with nothing at all it is
+// rank 0 of 1.
 struct JobOptions {
   std::optional<int> rank;
   std::optional<int> size;
   std::optional<std::string> rendezvous;
   std::optional<bool> served;
   std::optional<std::string> secret;
-  int generation = 0;  // of init calls in these processes: keeps their keys apart
+  int generation = 0;      // of init calls in these processes: keeps their keys apart
+  std::vector<int> ranks;  // who takes part, numbered anew in this order; empty: all
+  MpiHandle mpi_comm = 0;  // the communicator whose ranks take part; 0: none given
 };
 
 class Job {
@@ -29,11 +35,19 @@ class Job {
 
   Runtime& runtime() { return *runtime_; }
 
+  // Whether the ranks met over MPI.
+  bool over_mpi() const { return mpi_ != nullptr; }
+
+  // Leaves the job; with a reason, because this rank failed.
+  void Shutdown(const std::string& reason);
+
  private:
   Job() = default;
 
+  std::unique_ptr<StoreServer> server_;  // on rank 0 of a job that met over MPI
   std::unique_ptr<Store> store_;
   std::unique_ptr<Runtime> runtime_;
+  const MpiLibrary* mpi_ = nullptr;
 };
 
 }  // namespace horoscale

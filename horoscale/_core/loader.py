@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from horoscale._core._binding import lib
 
 
@@ -16,3 +19,5 @@ def check_abi(found: int, expected: int) -> None:
 
 
 check_abi(lib.hs_abi_version(), lib.HS_ABI_VERSION)
+# MPI's wheels put their library there.
+lib.hs_set_library_directory(os.fsencode(os.path.join(sys.prefix, "lib")))

@@ -45,8 +45,13 @@ class Runtime:
         serve_rendezvous: bool | None = None,
         secret: str | None = None,
         generation: int = 0,
+        ranks: Sequence[int] = (),
+        mpi_comm: int = 0,
     ) -> Runtime:
-        """Join the job and meet its other ranks; what is None comes from the variables.
+        """Join the job and meet its other ranks; what is None comes from the variables or from MPI.
+
+        `ranks` are those that take part, numbered anew in this order; `mpi_comm` is the handle of
+        the communicator whose ranks do.
 
         Raises ValueError (a variable does not parse) or HorovodInternalError (ranks did not come in
         time, wrong secret, the system refused).
@@ -59,12 +64,20 @@ class Runtime:
         options.rendezvous, options.secret = strings
         options.serve_rendezvous = -1 if serve_rendezvous is None else int(serve_rendezvous)
         options.generation = generation
-        thread = _InitThread(options, strings)
+        chosen = ffi.new("int32_t[]", list(ranks))
+        options.ranks, options.num_ranks = chosen, len(chosen)
+        options.mpi_comm = mpi_comm
+        thread = _InitThread(options, (strings, chosen))
         thread.start()
         thread.join()
         if thread.error is not None:
             raise thread.error
         return cls(thread.pointer)
+
+    @property
+    def over_mpi(self) -> bool:
+        """Whether the ranks met over MPI."""
+        return bool(lib.hs_over_mpi(self._pointer))
 
     def shutdown(self) -> None:
         """Leave the job: pending operations fail. Does not wait for other ranks."""
@@ -173,10 +186,10 @@ class _InitThread(threading.Thread):
     If nobody waits for the thread any more, the runtime that it gets is freed with it.
     """
 
-    def __init__(self, options: object, strings: object) -> None:
+    def __init__(self, options: object, keep_alive: object) -> None:
         super().__init__(name="horoscale-init", daemon=True)
         self._options = options
-        self._strings = strings  # what the options point to
+        self._keep_alive = keep_alive  # what the options point to
         self.pointer: object = None
         self.error: Exception | None = None
 

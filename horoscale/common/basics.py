@@ -7,13 +7,12 @@ from operator import index
 from typing import Any, Literal
 
 from horoscale._core import ReduceOp, build_info
-from horoscale.common import environment, job
+from horoscale.common import communicators, environment, job
 from horoscale.common.job import current_runtime, is_initialized
 from horoscale.common.process_sets import (
     ProcessSet,
     begin_process_sets,
     global_process_set,
-    is_communicator,
 )
 
 __all__ = [
@@ -58,54 +57,58 @@ Product = ReduceOp.PRODUCT
 
 
 def init(
-    comm: Sequence[int] | None = None,
+    comm: Any = None,
     process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None = None,
 ) -> None:
     """Join the job and meet its other ranks. A second call does nothing.
 
     Args:
         comm: the ranks that take part, the same list on each of them, which are numbered anew in
-            this order; None: all ranks of the job.
+            this order; or the mpi4py communicator whose ranks take part; or a list of
+            communicators, of which the first is the job's and each further one names a process
+            set; None: all ranks of the job.
         process_sets: process sets to register from the start; what any rank names is registered on
             all. "dynamic" allows add_process_set() and remove_process_set() later.
 
     Raises:
         ValueError: an argument or a variable is wrong (the message names it), this rank
             is not in `comm`, or a second call names process sets that are not registered.
-        NotImplementedError: `comm` is an MPI communicator, or a launcher that is not supported
-            started this process.
+        NotImplementedError: a launcher that is not supported started this process.
         HorovodInternalError: ranks did not come within HOROSCALE_START_TIMEOUT seconds, or the
-            job's secret is wrong.
+            job's secret is wrong, or an MPI launcher started this process and MPI can't be used.
     """
-    ranks = _ranks_of(comm)
+    ranks, job_comm, comm_sets = _members_of(comm)
     dynamic, own_sets = _sets_of(process_sets)
+    own_sets += comm_sets
     with job.lock():
         if is_initialized():
             new = [one for one in own_sets if one.process_set_id is None]
             if new:
                 raise ValueError(f"hvd.init() was called before: add {new} with add_process_set()")
             return
-        runtime = job.start(ranks)
+        handle = 0 if job_comm is None else communicators.handle_of(job_comm)
+        runtime = job.start(ranks, handle)
         try:
-            begin_process_sets(runtime, own_sets, dynamic)
+            begin_process_sets(runtime, own_sets, dynamic, job_comm, ranks)
         except BaseException:
             job.stop()
             raise
 
 
-def _ranks_of(comm: object) -> list[int]:
+def _members_of(comm: object) -> tuple[list[int], Any, list[ProcessSet]]:
+    """Return the ranks (empty: all) or the communicator of the job, and the sets beside it."""
     if comm is None:
-        return []
+        return [], None, []
     members: list[Any] = list(comm) if isinstance(comm, list | tuple | range) else [comm]
-    if any(is_communicator(member) for member in members):
-        raise NotImplementedError(
-            "hvd.init(communicator) needs the MPI backend, which this version of horoscale does "
-            "not have: call hvd.init() in a job that horoscalerun started"
-        )
+    if members and all(communicators.is_communicator(member) for member in members):
+        communicators.check(members[0], "hvd.init(comm)")
+        return [], members[0], [ProcessSet(member) for member in members[1:]]
     try:
-        return [index(member) for member in members]
+        return [index(member) for member in members], None, []
     except TypeError:
-        raise TypeError(f"hvd.init(comm) takes a list of ranks, not {comm!r}") from None
+        raise TypeError(
+            f"hvd.init(comm) takes a list of ranks or communicators of mpi4py, not {comm!r}"
+        ) from None
 
 
 def _sets_of(process_sets: object) -> tuple[bool, list[ProcessSet]]:
@@ -209,17 +212,17 @@ def metrics() -> dict[str, Any]:
 
 
 def mpi_threads_supported() -> bool:
-    """Tell whether MPI allows calls of several threads: not without an MPI backend."""
-    return False
+    """Tell whether MPI allows calls of several threads: a job over MPI has to have that."""
+    return mpi_enabled()
 
 
 def mpi_enabled() -> bool:
-    """Tell whether MPI moves the data of this job. This version has no MPI backend."""
-    return False
+    """Tell whether the ranks of this job met over MPI. False where no job was joined."""
+    return is_initialized() and current_runtime().over_mpi
 
 
 def mpi_built() -> bool:
-    """Tell whether there is an MPI backend."""
+    """Tell whether there is an MPI library that can be used."""
     return _available("mpi")
 
 

@@ -16,15 +16,6 @@ def variable(name: str) -> tuple[str, str | None]:
     return f"HOROSCALE_{name}", None
 
 
-def integer(name: str, default: int) -> int:
-    """Return a variable as a number; raise ValueError naming it if it is none."""
-    full_name, value = variable(name)
-    try:
-        return default if value is None else int(value)
-    except ValueError:
-        raise ValueError(f"{full_name}={value!r} is not a whole number") from None
-
-
 def switch(name: str) -> bool:
     """Return a variable as a bool; raise ValueError naming it if it is none."""
     full_name, value = variable(name)
@@ -37,21 +28,17 @@ def switch(name: str) -> bool:
 def refuse_foreign_launcher() -> None:
     """Raise if a launcher that is not supported started this process as one of several ranks.
 
-    Otherwise each of them would be rank 0 of 1 and train alone.
+    Otherwise each of them would be rank 0 of 1 and train alone. MPI's launchers are known to the
+    core.
     """
     if variable("SIZE")[1] is not None or variable("RANK")[1] is not None:
         return
-    for launcher, size_variable, also_needed in (
-        ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", ()),
-        ("mpirun or mpiexec", "PMI_SIZE", ()),
-        ("srun", "SLURM_STEP_NUM_TASKS", ()),  # not set in a batch shell, as SLURM_NTASKS is
-        ("torchrun", "WORLD_SIZE", ("RANK", "MASTER_ADDR")),
-    ):
-        size = os.environ.get(size_variable, "")
-        if size.isdigit() and int(size) > 1 and all(v in os.environ for v in also_needed):
-            raise NotImplementedError(
-                f"{launcher} started this process as one of {size} ranks ({size_variable}={size}), "
-                "which this version of horoscale does not support yet. Start the job with "
-                "'horoscalerun -np N python ...', or set HOROSCALE_RANK, HOROSCALE_SIZE, "
-                "HOROSCALE_RENDEZVOUS and HOROSCALE_SECRET for each rank."
-            )
+    size = os.environ.get("WORLD_SIZE", "")
+    torchrun = all(name in os.environ for name in ("RANK", "MASTER_ADDR"))
+    if torchrun and size.isdigit() and int(size) > 1:
+        raise NotImplementedError(
+            f"torchrun started this process as one of {size} ranks (WORLD_SIZE={size}), "
+            "which this version of horoscale does not support yet. Start the job with "
+            "'horoscalerun -np N python ...', or set HOROSCALE_RANK, HOROSCALE_SIZE, "
+            "HOROSCALE_RENDEZVOUS and HOROSCALE_SECRET for each rank."
+        )

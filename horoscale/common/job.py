@@ -45,18 +45,17 @@ def lock() -> AbstractContextManager[bool]:
     return _lock
 
 
-def start(ranks: Sequence[int]) -> Runtime:
-    """Join the job of all ranks, or of `ranks` only, which then are numbered anew in that order."""
+def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
+    """Join the job of all ranks, or of `ranks` only, which then are numbered anew in that order.
+
+    `mpi_comm` is the handle of an MPI communicator whose ranks are the job.
+    """
     global _runtime
     if _forked:
         raise ValueError(_no_runtime())
     environment.refuse_foreign_launcher()
-    if ranks:
-        rank, size = _place_in(ranks)
-        generation = _next_generation(ranks)
-        _runtime = Runtime.init(rank=rank, size=size, generation=generation)
-    else:
-        _runtime = Runtime.init(generation=_next_generation(ranks))
+    generation = _next_generation(ranks)
+    _runtime = Runtime.init(generation=generation, ranks=ranks, mpi_comm=mpi_comm)
     _watch_exit()
     return _runtime
 
@@ -74,16 +73,6 @@ def stop(failure: str | None = None) -> None:
             runtime.shutdown()
         else:
             runtime.shutdown_failed(failure)
-
-
-def _place_in(ranks: Sequence[int]) -> tuple[int, int]:
-    own = environment.integer("RANK", 0)
-    size = environment.integer("SIZE", 1)
-    if len(set(ranks)) != len(ranks) or not all(0 <= rank < size for rank in ranks):
-        raise ValueError(f"hvd.init(comm={list(ranks)}): not distinct ranks from 0 to {size - 1}")
-    if own not in ranks:
-        raise ValueError(f"hvd.init(comm={list(ranks)}) was called by rank {own}, not one of them")
-    return ranks.index(own), len(ranks)
 
 
 def _next_generation(ranks: Sequence[int]) -> int:

@@ -9,16 +9,11 @@ from operator import index
 from typing import Any
 
 from horoscale._core import OpKind, Runtime
-from horoscale.common import job
+from horoscale.common import communicators, job
 from horoscale.common.payloads import allgather_bytes
 
 # Adding and removing share a name, so that ranks that contradict each other find out.
 _REGISTRATION = "horoscale.process_sets"
-
-
-def is_communicator(value: object) -> bool:
-    """Tell whether a value is a communicator of mpi4py (which need not be installed)."""
-    return type(value).__module__.partition(".")[0] == "mpi4py"
 
 
 class ProcessSet:
@@ -26,22 +21,26 @@ class ProcessSet:
 
     process_set_id: int | None
     ranks: list[int] | None
-    mpi_comm: None
+    mpi_comm: Any
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
-        """Describe the set of these global ranks, in any order."""
-        if is_communicator(ranks_or_comm):
-            raise NotImplementedError(
-                "ProcessSet(communicator) needs the MPI backend, which this version of horoscale "
-                "does not have: give the list of ranks"
-            )
+        """Describe the set of these global ranks, in any order, or of a communicator's ranks.
+
+        The ranks of an mpi4py communicator are known from hvd.init(process_sets=...) on, which
+        registers the set; where Split() gave it, each rank names the one that it is in.
+        """
+        self.process_set_id = None
+        if communicators.is_communicator(ranks_or_comm):
+            communicators.check(ranks_or_comm, "ProcessSet(comm)")
+            self.ranks = None
+            self.mpi_comm = ranks_or_comm
+            return
+        self.mpi_comm = None
         self.ranks = sorted(index(rank) for rank in ranks_or_comm)
         if len(set(self.ranks)) != len(self.ranks):
             raise ValueError(f"a process set can't contain a rank twice: {self.ranks}")
         if not self.ranks:
             raise ValueError("a process set needs at least one rank")
-        self.process_set_id = None
-        self.mpi_comm = None
 
     def size(self) -> int | None:
         """Return the number of its ranks, or None while it is not registered."""
@@ -114,10 +113,17 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Register a process set after hvd.init(process_sets="dynamic"). Every rank has to call it.
 
     Returns the set, which can be used at once. Raises ValueError where a set of the same ranks
-    exists or the ranks are wrong; MismatchError where the ranks of the job contradict each other.
+    exists or the ranks are wrong; MismatchError where the ranks of the job contradict each other;
+    NotImplementedError for communicators, which differ from rank to rank.
     """
     runtime = job.current_runtime()
     _need_dynamic("add_process_set")
+    comm = process_set.mpi_comm if isinstance(process_set, ProcessSet) else process_set
+    if communicators.is_communicator(comm):
+        raise NotImplementedError(
+            "hvd.add_process_set() takes ranks, the same on all ranks; sets from communicators are "
+            "registered by hvd.init(process_sets=[...])"
+        )
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     assert process_set.ranks is not None
@@ -160,8 +166,16 @@ def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     return job.current_runtime().process_sets()
 
 
-def begin_process_sets(runtime: Runtime, own_sets: Sequence[ProcessSet], dynamic: bool) -> None:
+def begin_process_sets(
+    runtime: Runtime,
+    own_sets: Sequence[ProcessSet],
+    dynamic: bool,
+    comm: Any = None,
+    job_ranks: Sequence[int] = (),
+) -> None:
     """Register what hvd.init(process_sets=...) named on any rank, in one order on all. Collective.
+
+    The job is that of the communicator `comm`, or of the ranks `job_ranks` of the world.
 
     Raises ValueError on every rank if one of them named something wrong, or if the ranks disagree
     about "dynamic".
@@ -172,6 +186,7 @@ def begin_process_sets(runtime: Runtime, own_sets: Sequence[ProcessSet], dynamic
     seen = [global_process_set.ranks]
     problem = None
     for process_set in own_sets:
+        problem = problem or _resolve(process_set, runtime, comm, job_ranks)
         problem = problem or _problem_with(process_set, runtime, seen)
         seen.append(process_set.ranks or [])
     said = _exchange(
@@ -190,6 +205,25 @@ def begin_process_sets(runtime: Runtime, own_sets: Sequence[ProcessSet], dynamic
                 process_set.process_set_id = set_id
                 _registered[set_id] = process_set
     _dynamic = dynamic
+
+
+def _resolve(
+    process_set: ProcessSet, runtime: Runtime, comm: Any, job_ranks: Sequence[int]
+) -> str | None:
+    """Find the ranks of a set that was made from a communicator, or return what is wrong."""
+    if process_set.mpi_comm is None or process_set.process_set_id is not None:
+        return None
+    if not runtime.over_mpi:
+        return (
+            f"{process_set} was made from an MPI communicator, but MPI did not start this job's "
+            "ranks: for MPI each of them is alone. Start the job with mpirun or horoscalerun --mpi"
+        )
+    try:
+        group = communicators.job_group(comm, job_ranks)
+        process_set.ranks = communicators.ranks_in(process_set.mpi_comm, group)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _agreed_order(lists_of_ranks: Sequence[Sequence[list[int]]]) -> list[list[int]]:

@@ -26,7 +26,7 @@ class Item:
 
 # Backends: name in the core, name in the table, what to do without it.
 _CONTROLLERS = (
-    ("mpi", "MPI", "start the ranks with horoscalerun, which needs none"),
+    ("mpi", "MPI", "pip install mpich, or start the ranks with horoscalerun, which needs none"),
     ("native", "Gloo", "install horoscale again: pip install ."),
 )
 _OPERATIONS = (
@@ -85,6 +85,8 @@ def _from_core(
     for key, name, remedy in table:
         backend = backends.get(key, {})
         if backend.get("available"):
-            yield Item(name, True, "the native backend, in Gloo's place" if key == "native" else "")
+            note = "the native backend, in Gloo's place" if key == "native" else ""
+            yield Item(name, True, note or backend.get("version", ""))
         else:
-            yield Item(name, False, f"{backend.get('reason') or problem}; {remedy}")
+            reason = " ".join((backend.get("reason") or problem).split())
+            yield Item(name, False, f"{reason}; {remedy}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horoscale._version import __version__
-from horoscale.runner import environment, hosts, processes, settings
+from horoscale.runner import environment, hosts, mpirun, processes, settings
 from horoscale.runner.bootstrap import PACKAGE_ROOT
 from horoscale.runner.job import CANNOT_START, Job, JobSpec
 from horoscale.runner.report import LAUNCHER
@@ -26,14 +26,7 @@ COMPAT_DIRECTORY = PACKAGE_ROOT / "horoscale" / "compat"
 
 # Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
 _MISSING = (
-    (
-        "mpi",
-        "--mpi",
-        "the MPI backend; leave it out, or start the ranks with mpirun when it exists",
-    ),
-    ("mpi_args", "--mpi-args", "the MPI backend"),
-    ("tcp", "--tcp", "the MPI backend, which it is an option of"),
-    ("binding_args", "--binding-args", "the MPI backend, which it is an option of"),
+    ("tcp", "--tcp", "an MPI that knows it; --mpi-args passes what yours has instead"),
     ("ssh_port", "--ssh-port", "remote hosts: all ranks run on this host"),
     ("ssh_identity_file", "--ssh-identity-file", "remote hosts: all ranks run on this host"),
     ("remote_shell", "--remote-shell", "remote hosts: all ranks run on this host"),
@@ -45,6 +38,15 @@ _MISSING = (
     ("reset_limit", "--reset-limit", "elastic jobs"),
     ("blacklist_cooldown_range", "--blacklist-cooldown-range", "elastic jobs"),
 )
+
+# Flags that only our own launcher serves, and those that only mpirun does.
+_NOT_WITH_MPI = (
+    ("gloo", "--gloo"),
+    ("output_filename", "--output-filename"),
+    ("prefix_output_with_timestamp", "--prefix-output-with-timestamp"),
+    ("grace_seconds", "--grace-seconds"),
+)
+_ONLY_WITH_MPI = (("mpi_args", "--mpi-args"), ("binding_args", "--binding-args"))
 
 
 class UsageError(ValueError):
@@ -65,7 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(describe(), end="")
             return 0
         return _run(parsed)
-    except (UsageError, hosts.HostsError, settings.SettingsError) as error:
+    except (
+        UsageError,
+        hosts.HostsError,
+        mpirun.MpirunError,
+        settings.SettingsError,
+    ) as error:
         message = f"{LAUNCHER}: error: {error}\n"
         if parsed.results is None:
             sys.stderr.write(message)
@@ -103,6 +110,9 @@ def make_parser() -> argparse.ArgumentParser:
         "-hostfile", "--hostfile", metavar="FILE", help="a file with a line `host slots=N` for each"
     )
     add("--gloo", action="store_true", help="the native backend (default)")
+    add("--mpi", action="store_true", default=None, help="let mpirun start the ranks")
+    add("--mpi-args", metavar="ARGS", help="further arguments of mpirun, as one word")
+    add("--binding-args", metavar="ARGS", help="mpirun's arguments instead of --bind-to none")
     add(
         "--compat",
         action=switch,
@@ -123,10 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--verbose", action=switch, help="tell what the launcher does")
     settings.add_arguments(parser)
     later = parser.add_argument_group("not available yet")
-    later.add_argument("--mpi", action="store_true", default=None)
-    later.add_argument("--mpi-args", metavar="ARGS")
     later.add_argument("--tcp", action=switch)
-    later.add_argument("--binding-args", metavar="ARGS")
     later.add_argument("-p", "--ssh-port", metavar="PORT")
     later.add_argument("-i", "--ssh-identity-file", metavar="FILE")
     later.add_argument("--remote-shell", metavar="CMD")
@@ -154,6 +161,11 @@ def _run(arguments: argparse.Namespace) -> int:
     command = _resolve_command(arguments.command, inherited.get("PATH"))
     config = settings.read_config(arguments.config_file) if arguments.config_file else {}
     variables = settings.variables(arguments, config)
+    if arguments.mpi:
+        return _run_mpirun(arguments, size, inherited, variables, command)
+    for name, flag in _ONLY_WITH_MPI:
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"{flag} is an argument for mpirun: it needs --mpi")
     places = hosts.place_ranks(_local_hosts(arguments, size), size)
     grace_s = _parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S)
     start_timeout_s = float(variables.get("START_TIMEOUT", DEFAULT_START_TIMEOUT_S))
@@ -194,6 +206,32 @@ def _run(arguments: argparse.Namespace) -> int:
         if results is not None:
             results.finish(job.report)
         return status
+
+
+def _run_mpirun(
+    arguments: argparse.Namespace,
+    size: int,
+    inherited: Mapping[str, str],
+    variables: Mapping[str, str],
+    command: Sequence[str],
+) -> int:
+    if arguments.task is not None:
+        raise UsageError("--mpi needs what is not available yet: horoscale.run() over mpirun")
+    for name, flag in _NOT_WITH_MPI:
+        if getattr(arguments, name) not in (None, False):
+            raise UsageError(f"{flag} and --mpi don't go together; --mpi-args passes mpirun's own")
+    program = mpirun.find(inherited.get("PATH"))
+    job_environment = mpirun.job_environment(program, inherited, variables)
+    words = mpirun.command_line(
+        program,
+        size,
+        _given_hosts(arguments),
+        job_environment,
+        command,
+        mpi_args=arguments.mpi_args or "",
+        binding_args=arguments.binding_args,
+    )
+    return mpirun.replace_process(words, job_environment, bool(arguments.verbose))
 
 
 def _result_writer(descriptor: int) -> ResultWriter:
@@ -241,15 +279,18 @@ def _resolve_command(command: Sequence[str], path: str | None) -> list[str]:
     return words
 
 
-def _local_hosts(arguments: argparse.Namespace, size: int) -> list[hosts.Host]:
-    """The hosts of the job. All their names mean this machine, which is one host under one name."""
+def _given_hosts(arguments: argparse.Namespace) -> list[hosts.Host]:
     if arguments.hosts and arguments.hostfile:
         raise UsageError("give -H or --hostfile, not both")
     if arguments.hosts:
-        given = hosts.parse_hosts(arguments.hosts)
-    elif arguments.hostfile:
-        given = hosts.parse_hostfile(arguments.hostfile)
-    else:
+        return list(hosts.parse_hosts(arguments.hosts))
+    return list(hosts.parse_hostfile(arguments.hostfile)) if arguments.hostfile else []
+
+
+def _local_hosts(arguments: argparse.Namespace, size: int) -> list[hosts.Host]:
+    """The hosts of the job. All their names mean this machine, which is one host under one name."""
+    given = _given_hosts(arguments)
+    if not given:
         return [hosts.Host(hosts.own_name(), size)]
     remote = [host.name for host in given if not hosts.is_local(host.name)]
     if remote:

@@ -122,7 +122,8 @@ const char* hs_config_variables(void);
 /* ---------------------------------------------------------------- joining a job */
 
 /* Who this process is in its job. Fields left at -1 or null are taken from the HOROSCALE_*
- * variables (else HOROVOD_*), and where these are missing too the process is rank 0 of 1. */
+ * variables (else HOROVOD_*) or, where an MPI launcher started the process, from MPI, which is
+ * initialized if it isn't yet and finalized when the process exits. Otherwise it is rank 0 of 1. */
 typedef struct hs_init_options {
   size_t struct_size;
   int32_t rank;
@@ -132,7 +133,14 @@ typedef struct hs_init_options {
       serve_rendezvous; /* 1: this rank serves it there; 0: it is served elsewhere; -1: variable */
   const char* secret;   /* the job's secret */
   int32_t generation;   /* distinguishes init after shutdown: part of every rendezvous key */
+  int32_t num_ranks;
+  const int32_t* ranks; /* who takes part, numbered anew in this order; none: all */
+  uint64_t mpi_comm;    /* an MPI communicator whose ranks take part, as its handle; 0: none */
 } hs_init_options;
+
+/* Where libraries that are opened at run time (MPI) are looked for before the system's places: the
+ * lib folder of a Python environment. Local. */
+void hs_set_library_directory(const char* directory);
 
 /* Joins the job: meets the other ranks and starts the progress thread. Collective over the job;
  * blocks for at most START_TIMEOUT seconds. options may be null. HS_INVALID_ARGUMENT (a variable
@@ -159,6 +167,9 @@ typedef struct hs_topology {
   int32_t cross_rank, cross_size; /* among the ranks with this local rank, one per host */
   int32_t homogeneous;            /* 1: every host has the same number of ranks */
 } hs_topology;
+
+/* 1 if the ranks of the job met over MPI. Local. */
+int32_t hs_over_mpi(const hs_runtime* runtime);
 
 /* Local. */
 hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out);

@@ -17,7 +17,8 @@ import pytest
 
 import horoscale.common as hvd
 
-IN_JOB = "HOROSCALE_SIZE" in os.environ
+# Whoever started the ranks: our launcher, or an mpirun.
+IN_JOB = any(f"{name}_SIZE" in os.environ for name in ("HOROSCALE", "OMPI_COMM_WORLD", "PMI"))
 STARTER = "test_on_ranks.py"
 
 

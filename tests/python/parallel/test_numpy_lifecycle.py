@@ -24,6 +24,16 @@ def job_again() -> Iterator[None]:
     hvd.init(process_sets="dynamic")
 
 
+def place() -> tuple[int, int]:
+    """Rank and size, as the launcher says outside of any job."""
+    (launcher,) = (
+        name
+        for name in ("HOROSCALE", "OMPI_COMM_WORLD", "PMI")
+        if f"{name}_SIZE" in os.environ and f"{name}_RANK" in os.environ
+    )
+    return int(os.environ[f"{launcher}_RANK"]), int(os.environ[f"{launcher}_SIZE"])
+
+
 def leave_together() -> None:
     """End a job that the others may still be using."""
     hvd.barrier()
@@ -41,7 +51,7 @@ def test_again_and_again() -> None:
 
 
 def test_shutdown_while_threads_wait() -> None:
-    if os.environ["HOROSCALE_SIZE"] == "1":
+    if place() == (0, 1):
         pytest.skip("needs several ranks")
     for _ in range(10):
         hvd.init()
@@ -70,7 +80,7 @@ def test_shutdown_while_threads_wait() -> None:
 
 @pytest.mark.conformance
 def test_static_process_sets() -> None:
-    world = int(os.environ["HOROSCALE_SIZE"])
+    _, world = place()
     mine = hvd.ProcessSet([0])
     last = hvd.ProcessSet([world - 1]) if world > 1 else None
     hvd.init(process_sets=[one for one in (mine, last) if one is not None and world > 1])
@@ -92,7 +102,7 @@ def test_static_process_sets() -> None:
 
 def test_each_rank_names_another_set_at_the_same_place() -> None:
     """What MPI's Split gives: all sets that any rank named are registered, in one order."""
-    me, world = int(os.environ["HOROSCALE_RANK"]), int(os.environ["HOROSCALE_SIZE"])
+    me, world = place()
     if world == 1:
         pytest.skip("needs several ranks")
     own = hvd.ProcessSet(list(range(me % 2, world, 2)))
@@ -106,7 +116,7 @@ def test_each_rank_names_another_set_at_the_same_place() -> None:
 
 
 def test_what_one_rank_names_wrongly_is_told_to_all() -> None:
-    me, world = int(os.environ["HOROSCALE_RANK"]), int(os.environ["HOROSCALE_SIZE"])
+    me, world = place()
     for wrong, message in (([world], "ranks are from 0"), (list(range(world)), "exists already")):
         own = [hvd.ProcessSet(wrong)] if me == world - 1 else []
         with pytest.raises(ValueError, match=f"rank {world - 1}.*{message}"):
@@ -117,10 +127,10 @@ def test_what_one_rank_names_wrongly_is_told_to_all() -> None:
 
 
 def test_dynamic_on_one_rank_only() -> None:
-    if os.environ["HOROSCALE_SIZE"] == "1":
+    if place() == (0, 1):
         pytest.skip("needs several ranks")
     with pytest.raises(ValueError, match=r"ranks \[0\] only"):
-        hvd.init(process_sets="dynamic" if os.environ["HOROSCALE_RANK"] == "0" else None)
+        hvd.init(process_sets="dynamic" if place()[0] == 0 else None)
 
 
 def test_a_second_init_does_nothing() -> None:
@@ -133,7 +143,7 @@ def test_a_second_init_does_nothing() -> None:
 
 
 def test_job_of_some_ranks() -> None:
-    me, world = int(os.environ["HOROSCALE_RANK"]), int(os.environ["HOROSCALE_SIZE"])
+    me, world = place()
     ranks = list(range(world))[::-1][: max(1, world - 1)]  # all but rank 0, numbered backwards
     if me in ranks:
         hvd.init(ranks)

@@ -65,7 +65,7 @@ def test_shutdown_without_init_does_nothing() -> None:
 def test_what_is_built() -> None:
     assert hvd.gloo_built()
     assert hvd.gloo_enabled()
-    for absent in ("mpi", "nccl", "ddl", "ccl", "cuda", "rocm"):
+    for absent in ("nccl", "ddl", "ccl", "cuda", "rocm"):
         assert not getattr(hvd, f"{absent}_built")()
     assert not hvd.mpi_enabled()
     assert not hvd.mpi_threads_supported()
@@ -96,27 +96,6 @@ def test_process_sets() -> None:
 def test_process_sets_of_wrong_ranks(ranks: list, error: type[Exception]) -> None:
     with pytest.raises(error):
         hvd.ProcessSet(ranks)
-
-
-class FakeCommunicator:
-    """Looks as what mpi4py has."""
-
-
-FakeCommunicator.__module__ = "mpi4py.MPI"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda comm: hvd.init(comm),
-        lambda comm: hvd.init([comm, comm]),
-        lambda comm: hvd.ProcessSet(comm),
-    ],
-    ids=["init", "init_list", "ProcessSet"],
-)
-def test_communicators_say_what_is_missing(call) -> None:
-    with pytest.raises(NotImplementedError, match="MPI backend"):
-        call(FakeCommunicator())
 
 
 def test_wrong_arguments_of_init() -> None:

@@ -21,18 +21,32 @@ def test_without_a_launcher_it_is_one_rank() -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"},
-        {"PMI_SIZE": "4", "PMI_RANK": "1"},
         {"WORLD_SIZE": "4", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
-        {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_PROCID": "1"},
     ],
-    ids=["openmpi", "hydra", "torchrun", "srun"],
+    ids=["torchrun"],
 )
 def test_foreign_launchers_are_named_not_ignored(variables: dict[str, str]) -> None:
     ended = run_alone(INIT, **variables)
     assert ended.returncode == 1
     assert "NotImplementedError" in ended.stderr
     assert "horoscalerun" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"},
+        {"PMI_SIZE": "4", "PMI_RANK": "1"},
+        {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_PROCID": "1"},
+    ],
+    ids=["openmpi", "hydra", "srun"],
+)
+def test_mpi_launchers_without_mpi_are_named_not_ignored(variables: dict[str, str]) -> None:
+    """No library can be opened; or the system's MPI finds itself alone."""
+    ended = run_alone(INIT, **variables)
+    assert ended.returncode == 1
+    assert "one of 4 ranks" in ended.stderr
+    assert next(iter(variables)) in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("HOROSCALE_", "HOROVOD_", "OMPI_", "PMI_", "SLURM_"))
+        if not name.startswith(("HOROSCALE_", "HOROVOD_", "OMPI_", "PMI_", "PMIX_", "SLURM_"))
     }
 
 

