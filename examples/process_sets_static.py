@@ -25,10 +25,13 @@ from split_digits import (
 
 import horoscale.torch as hvd
 
+# Sets that are named at the start need the number of ranks before init(), as the launcher tells it.
+SIZE_VARIABLES = ("HOROSCALE_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
 
 def init() -> Groups:
     """Join the job; every rank names all sets in the same order, also those without it."""
-    size = int(os.environ.get("HOROSCALE_SIZE", "1"))
+    size = int(next((os.environ[name] for name in SIZE_VARIABLES if name in os.environ), "1"))
     if size < 3:
         raise SystemExit("needs 3 ranks or more: horoscalerun -np 6 python process_sets_static.py")
     lower, upper = list(range((size + 1) // 2)), list(range((size + 1) // 2, size))
