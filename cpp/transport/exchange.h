@@ -47,6 +47,10 @@ class Exchange {
 
   virtual uint32_t size() const = 0;  // members
   virtual uint32_t self() const = 0;  // own index
+  // The host of each member, numbered 0, 1, … in the order of the hosts' lowest members; empty
+  // where all members are on one host. The same on all members. Between hosts bytes are dear: there
+  // algorithms send each of them once.
+  virtual std::span<const uint32_t> hosts() const { return {}; }
   // Capacity of a chunk: a multiple of 4096, and at least 64 for each member.
   virtual size_t chunk_bytes() const = 0;
   virtual uint32_t banks() const = 0;  // rounds that can be outstanding, at least 4
