@@ -152,6 +152,22 @@ hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** o
   return HS_OK;
 }
 
+hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, hs_handle** out) {
+  if (Status status = CheckGiven(request, out); !status.ok()) return ToCode(status);
+  *out = nullptr;
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  auto operation = horoscale::OperationOf(runtime, *request);
+  if (!operation.ok()) return ToCode(operation.status());
+  horoscale::Runtime& job = runtime->job->runtime();
+  if (Status status = job.Enqueue(*operation, true); !status.ok()) return ToCode(status);
+  const Status status = job.Wait(*operation, seconds);
+  const bool is_done = (*operation)->done.load();
+  if (!is_done || !(*operation)->results.empty()) {
+    *out = new hs_handle{operation.TakeValue(), runtime};
+  }
+  return ToCode(status);
+}
+
 int32_t hs_poll(const hs_handle* handle) {
   return handle != nullptr && handle->operation->done.load() ? 1 : 0;
 }

@@ -13,6 +13,7 @@ from horoscale._core.errors import (
 )
 from horoscale._core.handle import Handle
 from horoscale._core.memory import OwnedBuffer, address_of
+from horoscale._core.request import Signature
 from horoscale._core.runtime import (
     Runtime,
     build_info,
@@ -34,6 +35,7 @@ __all__ = [
     "RankFailedError",
     "ReduceOp",
     "Runtime",
+    "Signature",
     "StoreClient",
     "StoreServer",
     "TensorArg",

@@ -10,7 +10,7 @@ from horoscale._core.errors import check, last_error
 from horoscale._core.memory import OwnedBuffer
 
 # Python runs signal handlers (Ctrl-C) only between two calls of C functions.
-_WAIT_SLICE_SECONDS = 0.2
+WAIT_SLICE_SECONDS = 0.2
 
 
 class Handle:
@@ -42,7 +42,7 @@ class Handle:
         runtime = self._runtime
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            seconds = _WAIT_SLICE_SECONDS
+            seconds = WAIT_SLICE_SECONDS
             if deadline is not None:
                 seconds = min(seconds, max(0.0, deadline - time.monotonic()))
             code = lib.hs_wait(self._pointer, seconds)

@@ -11,8 +11,9 @@ from weakref import WeakSet
 
 from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import c_string, check, last_error, text
-from horoscale._core.handle import Handle, InFlight
+from horoscale._core.handle import WAIT_SLICE_SECONDS, Handle, InFlight
 from horoscale._core.memory import OwnedBuffer
+from horoscale._core.request import Request, Requests, Signature
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
 
@@ -23,6 +24,7 @@ class Runtime:
         """Take what owns hs_init()'s result; users call Runtime.init()."""
         self._pointer = pointer
         self._in_flight = InFlight()
+        self.requests = Requests()
         topology = ffi.new("hs_topology *")
         check(lib.hs_get_topology(self._pointer, topology))
         self.topology = Topology(
@@ -113,34 +115,38 @@ class Runtime:
         `will_wait` promises that this thread calls Handle.wait() next. Raises ValueError,
         DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
         """
-        name_string = c_string(name, "name")
-        array, shapes = _tensor_array(tensors)
-        request = ffi.new("hs_request *")
-        request.struct_size = _REQUEST_SIZE
-        request.kind = kind
-        request.name = name_string
-        request.process_set = process_set
-        request.tensors = array
-        request.num_tensors = len(tensors)
-        request.reduce_op = reduce_op
-        request.prescale = prescale
-        request.postscale = postscale
-        request.root = root
-        if splits is not None:
-            split_array = ffi.new("int64_t[]", splits)
-            request.splits = split_array
-            request.num_splits = len(splits)
-        if ranks is not None:
-            rank_array = ffi.new("int32_t[]", ranks)
-            request.ranks = rank_array
-            request.num_ranks = len(ranks)
-        request.target = target
-        request.priority = priority
-        request.will_wait = will_wait
-        out = ffi.new("hs_handle **")
-        check(lib.hs_enqueue(self._pointer, request, out))
-        del shapes  # the library copied them
+        signature = Signature(
+            kind,
+            tuple([(tensor.dtype, tensor.shape) for tensor in tensors]),
+            name,
+            process_set,
+            reduce_op,
+            prescale,
+            postscale,
+            root,
+            None if splits is None else tuple(splits),
+            None if ranks is None else tuple(ranks),
+            target,
+            priority,
+            will_wait,
+        )
+        request = self.requests.get(signature)
+        for i, tensor in enumerate(tensors):
+            request.place(i, tensor.in_ptr, tensor.out_ptr)
+        out = request.out
+        check(lib.hs_enqueue(self._pointer, request.pointer, out))
         return Handle(out[0], keep_alive, self._pointer, self._in_flight)
+
+    def run(self, request: Request, keep_alive: object) -> None:
+        """Execute an operation without allocated results and wait for it: enqueue() and wait().
+
+        For one that was described before and whose memory has been placed: nothing is made anew.
+        """
+        code = lib.hs_run(self._pointer, request.pointer, WAIT_SLICE_SECONDS, request.out)
+        if code == lib.HS_TIMEOUT:
+            Handle(request.out[0], keep_alive, self._pointer, self._in_flight).wait()
+        elif code != lib.HS_OK:
+            raise last_error(code)
 
     def process_sets(self) -> dict[int, list[int]]:
         """Return the registered process sets: id and sorted global ranks."""
@@ -202,7 +208,6 @@ class _InitThread(threading.Thread):
             self.error = last_error(code)
 
 
-_REQUEST_SIZE = ffi.sizeof("hs_request")
 _live: WeakSet[Runtime] = WeakSet()
 
 
@@ -212,23 +217,6 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
-
-
-def _tensor_array(tensors: Sequence[TensorArg]) -> tuple[object, object]:
-    """Return the array of hs_tensor and the memory of the shapes that it points into."""
-    if not tensors:
-        return ffi.NULL, None
-    array = ffi.new("hs_tensor[]", len(tensors))
-    shapes = ffi.new("int64_t[]", [extent for tensor in tensors for extent in tensor.shape])
-    first = 0
-    for c_tensor, tensor in zip(array, tensors, strict=True):
-        setattr(c_tensor, "in", ffi.cast("void *", tensor.in_ptr))  # a keyword of Python
-        c_tensor.out = ffi.cast("void *", tensor.out_ptr)
-        c_tensor.dtype = tensor.dtype
-        c_tensor.num_dims = len(tensor.shape)
-        c_tensor.shape = shapes + first
-        first += len(tensor.shape)
-    return array, shapes
 
 
 def _int_list(query: Any) -> list[int]:

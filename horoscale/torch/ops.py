@@ -92,6 +92,10 @@ def allreduce_(
     priority: int = 0,
 ) -> torch.Tensor:
     """Do allreduce() in place and return the tensor. Not differentiable."""
+    if average is None and collectives.allreduce_at_once(
+        tensor, op, name, prescale_factor, postscale_factor, process_set, priority
+    ):
+        return tensor
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
     return _only(collectives.allreduce([tensor], reduction, call, in_place=True).wait())

@@ -24,6 +24,8 @@ _DATA_TYPES: dict[torch.dtype, DataType] = {
 if hasattr(torch, "uint16"):  # from PyTorch 2.3 on
     _DATA_TYPES[torch.uint16] = DataType.UINT16
 
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # subclasses may hold anything
+
 
 def data_type(dtype: torch.dtype) -> DataType:
     """Return the runtime's name of an element type; raise ValueError if it has none."""
@@ -32,6 +34,17 @@ def data_type(dtype: torch.dtype) -> DataType:
     except KeyError:
         known = ", ".join(str(d).removeprefix("torch.") for d in _DATA_TYPES)
         raise ValueError(f"horoscale can't move tensors of {dtype}; it can: {known}") from None
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor's own memory holds its values, in order, and autograd follows it."""
+    return (
+        type(tensor) in _PLAIN_TYPES
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
+    )
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:

@@ -240,6 +240,11 @@ int32_t hs_poll(const hs_handle* handle);
  */
 hs_code hs_wait(hs_handle* handle, double seconds);
 
+/* hs_enqueue(), with will_wait, and hs_wait() in one call, and returns what these would: for
+ * operations so small that each call counts. *out is null unless the operation goes on after
+ * `seconds` (HS_TIMEOUT) or has allocated results (HS_OK): then it is its handle. Blocks. */
+hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, hs_handle** out);
+
 /* Result `index` of an operation that allocates its output (allgather, alltoall): the caller
  * becomes its owner and frees it with hs_free(). bytes may be 0, *data is null then. Only after
  * hs_wait() gave HS_OK, once for each index. */

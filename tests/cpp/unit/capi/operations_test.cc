@@ -42,6 +42,45 @@ TEST_F(OneRank, AllreducesInPlace) {
   EXPECT_EQ(data_, (std::vector<float>{2, 4, 6}));
 }
 
+TEST_F(OneRank, RunsAtOnce) {
+  VectorRequest call(HS_ALLREDUCE, data_);
+  call.request.prescale = 2.0;
+  hs_handle* handle = nullptr;
+  EXPECT_EQ(hs_run(runtime_, &call.request, kDeadlineSeconds, &handle), HS_OK);
+  EXPECT_EQ(handle, nullptr);
+  EXPECT_EQ(data_, (std::vector<float>{2, 4, 6}));
+}
+
+TEST_F(OneRank, RunHandsOutWhatIsNotDoneYet) {
+  VectorRequest call(HS_ALLREDUCE, data_);
+  hs_handle* handle = nullptr;
+  ASSERT_EQ(hs_run(runtime_, &call.request, 0.0, &handle), HS_TIMEOUT);
+  ASSERT_NE(handle, nullptr);
+  EXPECT_EQ(hs_wait(handle, kDeadlineSeconds), HS_OK);
+  hs_handle_free(handle);
+}
+
+TEST_F(OneRank, RunHandsOutAllocatedResults) {
+  VectorRequest call(HS_ALLGATHER, data_);
+  call.tensor.out = nullptr;
+  hs_handle* handle = nullptr;
+  ASSERT_EQ(hs_run(runtime_, &call.request, kDeadlineSeconds, &handle), HS_OK);
+  ASSERT_NE(handle, nullptr);
+  int64_t rows = 0;
+  EXPECT_EQ(hs_output_rows(handle, 0, &rows, 1), HS_OK);
+  EXPECT_EQ(rows, 3);
+  hs_handle_free(handle);
+}
+
+TEST_F(OneRank, RunRefusesWhatEnqueueRefuses) {
+  VectorRequest call(HS_ALLREDUCE, data_);
+  call.request.kind = 99;
+  hs_handle* handle = nullptr;
+  EXPECT_EQ(hs_run(runtime_, &call.request, kDeadlineSeconds, &handle), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(handle, nullptr);
+  EXPECT_EQ(hs_run(runtime_, nullptr, kDeadlineSeconds, &handle), HS_INVALID_ARGUMENT);
+}
+
 TEST_F(OneRank, NumbersThatNoEnumerationHasAreRefused) {
   for (const int32_t number : {-1, 13, 256, 256 + HS_FLOAT32, INT32_MAX}) {
     VectorRequest dtype(HS_ALLREDUCE, data_);

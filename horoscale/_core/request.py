@@ -1,0 +1,112 @@
+"""Request: an operation described for the library, to be used again with other memory.
+
+Describing an operation costs more than a small operation itself, and training repeats the same
+ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from horoscale._core._binding import ffi
+from horoscale._core.errors import c_string
+from horoscale._core.types import DataType, OpKind, ReduceOp
+
+# Names may be made anew for each call: those requests are never met again.
+_MAX_KNOWN = 4096
+
+_WORD_BYTES = ffi.sizeof("uintptr_t")
+_WORDS_PER_TENSOR = ffi.sizeof("hs_tensor") // _WORD_BYTES
+_IN_WORD = ffi.offsetof("hs_tensor", "in") // _WORD_BYTES
+_OUT_WORD = ffi.offsetof("hs_tensor", "out") // _WORD_BYTES
+_REQUEST_SIZE = ffi.sizeof("hs_request")
+
+
+class Signature(NamedTuple):
+    """All of an operation but its memory; see hs_request in the C header."""
+
+    kind: OpKind
+    tensors: tuple[tuple[DataType, tuple[int, ...]], ...] = ()  # element type, shape of the input
+    name: str | None = None
+    process_set: int = 0
+    reduce_op: ReduceOp = ReduceOp.SUM
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = -1
+    splits: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] | None = None
+    target: int = -1
+    priority: int = 0
+    will_wait: bool = False
+
+
+class Request:
+    """One signature as a structure of the C ABI. One thread at a time may use it."""
+
+    __slots__ = ("_keep_alive", "_words", "out", "pointer")
+
+    def __init__(self, signature: Signature) -> None:
+        """Describe the operation. Its memory is given by place(), anew for each call."""
+        count = len(signature.tensors)
+        tensors = ffi.new("hs_tensor[]", count) if count else ffi.NULL
+        shapes = [ffi.new("int64_t[]", shape) for _, shape in signature.tensors]
+        for i, (dtype, shape) in enumerate(signature.tensors):
+            tensors[i].dtype = dtype
+            tensors[i].num_dims = len(shape)
+            tensors[i].shape = shapes[i]
+        # Addresses are numbers here: cast to pointers they would each cost as much as a call.
+        self._words = ffi.cast("uintptr_t *", tensors)
+        self.out = ffi.new("hs_handle **")
+        self.pointer = request = ffi.new("hs_request *")
+        request.struct_size = _REQUEST_SIZE
+        request.kind = signature.kind
+        request.name = name = c_string(signature.name, "name")
+        request.process_set = signature.process_set
+        request.tensors = tensors
+        request.num_tensors = count
+        request.reduce_op = signature.reduce_op
+        request.prescale = signature.prescale
+        request.postscale = signature.postscale
+        request.root = signature.root
+        splits = ranks = None
+        if signature.splits is not None:
+            request.splits = splits = ffi.new("int64_t[]", signature.splits)
+            request.num_splits = len(signature.splits)
+        if signature.ranks is not None:
+            request.ranks = ranks = ffi.new("int32_t[]", signature.ranks)
+            request.num_ranks = len(signature.ranks)
+        request.target = signature.target
+        request.priority = signature.priority
+        request.will_wait = signature.will_wait
+        self._keep_alive = tensors, shapes, name, splits, ranks
+
+    def place(self, index: int, source: int, target: int) -> None:
+        """Set where tensor `index` lies and where its result goes; 0: allocated by the library."""
+        first = _WORDS_PER_TENSOR * index
+        self._words[first + _IN_WORD] = source
+        self._words[first + _OUT_WORD] = target
+
+
+class Requests(threading.local):
+    """The requests that a thread has made before."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._known: dict[Hashable, Request] = {}
+
+    def get(self, signature: Signature) -> Request:
+        """Return the request of a signature."""
+        return self._known.get(signature) or self.keep(signature, signature)
+
+    def find(self, key: Hashable) -> Request | None:
+        """Return what keep() was given for a key that a binding made, which is no Signature."""
+        return self._known.get(key)
+
+    def keep(self, key: Hashable, signature: Signature) -> Request:
+        """Make a request that find() knows by `key`."""
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        request = self._known[key] = Request(signature)
+        return request
