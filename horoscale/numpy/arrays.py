@@ -37,6 +37,14 @@ def contiguous(tensor: ArrayLike) -> Array:
     return np.asarray(tensor, order="C")
 
 
+def is_plain(tensor: object) -> bool:
+    """Tell whether this is an array whose own memory can be changed, from first to last."""
+    if type(tensor) is not np.ndarray:
+        return False
+    flags = tensor.flags
+    return flags.c_contiguous and flags.writeable
+
+
 def need_writable(tensor: object) -> Array:
     """Return the argument if it is an array that can be changed in place, or raise."""
     if not isinstance(tensor, np.ndarray):

@@ -19,8 +19,17 @@ from horoscale.common.arguments import (
     scattered_rows,
     set_id,
 )
+from horoscale.common.at_once import allreduce_at_once
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.numpy.arrays import Array, contiguous, data_type, need_writable, tensor_arg
+from horoscale.numpy.arrays import (
+    Array,
+    address,
+    contiguous,
+    data_type,
+    is_plain,
+    need_writable,
+    tensor_arg,
+)
 from horoscale.numpy.compression import Compression, NoneCompressor
 from horoscale.numpy.handles import Handle
 
@@ -178,6 +187,19 @@ def allreduce_(
     Raises as allreduce(), and TypeError or ValueError if `tensor` is not an array that can be
     changed. After an error its values are undefined.
     """
+    if average is None and is_plain(tensor):
+        allreduce_at_once(
+            tensor,
+            address(tensor),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+        )
+        return tensor
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )

@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.graph import increment_version
 
 from horoscale import _core
-from horoscale._core import OpKind, ReduceOp, Signature
+from horoscale._core import OpKind, ReduceOp
 from horoscale.common.arguments import (
     check_even_split,
     check_has_rows,
@@ -26,7 +25,6 @@ from horoscale.common.arguments import (
     check_root,
     check_splits,
     members_of,
-    resolve_op,
     scattered_rows,
     set_id,
 )
@@ -34,7 +32,7 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.autograd import Gradient, connect, needs_gradient
 from horoscale.torch.handles import Handle
-from horoscale.torch.tensors import adopt, argument, data_type, in_memory, is_plain, write_back
+from horoscale.torch.tensors import adopt, argument, data_type, in_memory, write_back
 
 Tensors = Sequence[torch.Tensor]
 
@@ -128,48 +126,6 @@ def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool
         prescale=reduction.prescale,
         postscale=reduction.postscale,
     )
-
-
-def allreduce_at_once(
-    tensor: torch.Tensor,
-    op: int | None,
-    name: str | None,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    priority: int,
-) -> bool:
-    """Reduce a tensor in place, if it is a plain one, without what the general way needs.
-
-    This is for small tensors, for which preparing a call takes longer than the reduction. Returns
-    whether it was done; if not, allreduce() tells what is wrong or does it.
-    """
-    if not is_plain(tensor):
-        return False
-    runtime = current_runtime()
-    identity = set_id(process_set)
-    dtype, shape = tensor.dtype, tensor.shape
-    key = (name, op, prescale, postscale, identity, priority, dtype, shape)
-    request = runtime.requests.find(key)
-    if request is None:
-        element, operator = data_type(dtype), resolve_op(op)
-        check_reduction(element, operator)
-        signature = Signature(
-            OpKind.ALLREDUCE,
-            ((element, tuple(shape)),),
-            name,
-            identity,
-            operator,
-            prescale,
-            postscale,
-            priority=priority,
-        )
-        request = runtime.requests.keep(key, signature)
-    address = tensor.data_ptr()
-    request.place(0, address, address)
-    runtime.run(request, keep_alive=tensor)
-    increment_version(tensor)
-    return True
 
 
 def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = False) -> Handle:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.autograd.graph import increment_version
 
 from horoscale import common
 from horoscale.common import Average
 from horoscale.common.arguments import REDUCESCATTER_OPS, resolve_op
+from horoscale.common.at_once import allreduce_at_once
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives
 from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compression import Compression, Compressor
 from horoscale.torch.handles import Handle
+from horoscale.torch.tensors import data_type, is_plain
 
 Splits = Sequence[int] | torch.Tensor | None
 
@@ -92,9 +95,19 @@ def allreduce_(
     priority: int = 0,
 ) -> torch.Tensor:
     """Do allreduce() in place and return the tensor. Not differentiable."""
-    if average is None and collectives.allreduce_at_once(
-        tensor, op, name, prescale_factor, postscale_factor, process_set, priority
-    ):
+    if average is None and is_plain(tensor):
+        allreduce_at_once(
+            tensor,
+            tensor.data_ptr(),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+        )
+        increment_version(tensor)
         return tensor
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
