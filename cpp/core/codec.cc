@@ -354,4 +354,26 @@ Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes) {
   return goodbye;
 }
 
+std::vector<std::byte> Encode(const StallNotice& notice) {
+  WireWriter out;
+  out.Text(Clip(notice.operation));
+  out.Varint(notice.milliseconds);
+  out.Varint(notice.missing.size());
+  for (int rank : notice.missing) out.Varint(static_cast<uint64_t>(rank));
+  return out.Take();
+}
+
+Result<StallNotice> DecodeStallNotice(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxMessageBytes) return Broken("stall notice", "it is too long");
+  WireReader in(bytes);
+  StallNotice notice;
+  notice.operation = in.Text(kMaxTextBytes);
+  notice.milliseconds = in.Varint();
+  notice.missing.resize(in.Count(kMaxRanks, 1));
+  for (int& rank : notice.missing) rank = static_cast<int>(in.Varint(kMaxRanks));
+  CheckEnd(in);
+  if (!in.ok()) return Broken("stall notice", in.reason());
+  return notice;
+}
+
 }  // namespace horoscale

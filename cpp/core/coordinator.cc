@@ -305,20 +305,31 @@ bool Coordinator::HasWork() const {
 std::vector<StallReport> Coordinator::TakeStallReports(double now) {
   std::vector<StallReport> reports;
   for (const StallWatch::Overdue& overdue : stall_watch_.TakeOverdue(now)) {
-    const Negotiator::Unit& unit = negotiator_.Get(overdue.unit);
-    StallReport& report = reports.emplace_back();
-    report.display_name = DisplayNameOf(unit);
-    report.kind = unit.variants[0]->kind;
-    report.seconds_waiting = overdue.seconds_waiting;
-    for (uint32_t member = 0; member < unit.variant_of.size(); ++member) {
-      if (unit.variant_of[member] != Negotiator::kSilent) {
-        report.ready_ranks.push_back(options_.ranks[member]);
-      } else if (!negotiator_.HasJoined(member)) {
-        report.missing_ranks.push_back(options_.ranks[member]);
-      }
-    }
+    reports.push_back(DescribeWait(overdue.unit));
+    reports.back().seconds_waiting = overdue.seconds_waiting;
   }
   return reports;
+}
+
+std::vector<StallReport> Coordinator::Waiting(size_t limit) const {
+  std::vector<StallReport> reports;
+  for (const UnitId id : negotiator_.Waiting(limit)) reports.push_back(DescribeWait(id));
+  return reports;
+}
+
+StallReport Coordinator::DescribeWait(UnitId id) const {
+  const Negotiator::Unit& unit = negotiator_.Get(id);
+  StallReport report;
+  report.display_name = DisplayNameOf(unit);
+  report.kind = unit.variants[0]->kind;
+  for (uint32_t member = 0; member < unit.variant_of.size(); ++member) {
+    if (unit.variant_of[member] != Negotiator::kSilent) {
+      report.ready_ranks.push_back(options_.ranks[member]);
+    } else if (!negotiator_.HasJoined(member)) {
+      report.missing_ranks.push_back(options_.ranks[member]);
+    }
+  }
+  return report;
 }
 
 }  // namespace horoscale

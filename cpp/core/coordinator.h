@@ -55,6 +55,10 @@ class Coordinator {
   // Units that have waited too long, each said once per warning period.
   std::vector<StallReport> TakeStallReports(double now);
 
+  // All units that wait for members, at most `limit` of them. For who asks; their times are not
+  // known.
+  std::vector<StallReport> Waiting(size_t limit) const;
+
  private:
   // What a report says of one unit.
   struct Said {
@@ -76,6 +80,7 @@ class Coordinator {
   std::string JoinedObjection(UnitId id) const;
   std::string MismatchText(const Negotiator::Unit& unit) const;
   std::string DisplayNameOf(const Negotiator::Unit& unit) const;
+  StallReport DescribeWait(UnitId id) const;
   void Forget(UnitId id);
 
   PlanEntry Publish(const Bucket& bucket);

@@ -1,8 +1,9 @@
-// The three messages of the control plane, as values. codec.h gives their bytes.
+// The messages of the control plane, as values. codec.h gives their bytes.
 //
 //   Report     member → coordinator of a set   "these are ready at my place"
 //   PlanEntry  coordinator → every member      "execute this next", in one agreed order
 //   Goodbye    rank → rank, once per link      "I leave, and this is why"
+//   StallNotice  rank → rank 0                 "I wait here since", "these are missed there"
 #pragma once
 
 #include <cstdint>
@@ -84,6 +85,16 @@ struct Goodbye {
   std::string message;
   std::vector<int> ranks;  // the ranks that caused it
   bool operator==(const Goodbye&) const = default;
+};
+
+// Told to rank 0 when a stall is due to be reported, for it to find ranks that wait for each other.
+struct StallNotice {
+  std::string operation;      // kind and display name
+  uint64_t milliseconds = 0;  // that the wait has lasted
+  // Global ranks that the operation misses, as its coordinator sees it. Empty: a thread of the
+  // sender is blocked in it.
+  std::vector<int> missing;
+  bool operator==(const StallNotice&) const = default;
 };
 
 }  // namespace horoscale

@@ -85,6 +85,14 @@ void Negotiator::Reactivate() {
   num_joined_ = 0;
 }
 
+std::vector<UnitId> Negotiator::Waiting(size_t limit) const {
+  std::vector<UnitId> waiting;
+  for (UnitId id = 0; id < units_.size() && waiting.size() < limit; ++id) {
+    if (in_use_[id] && units_[id].awaited > 0) waiting.push_back(id);
+  }
+  return waiting;
+}
+
 std::vector<uint32_t> Negotiator::Absent(UnitId unit) const {
   std::vector<uint32_t> absent;
   if (!SomeJoined()) return absent;

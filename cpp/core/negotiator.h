@@ -62,6 +62,8 @@ class Negotiator {
   Unit& Get(UnitId unit) { return units_[unit]; }
   const Unit& Get(UnitId unit) const { return units_[unit]; }
   size_t num_units() const { return units_.size() - free_.size(); }
+  // Units that some member is awaited for, at most `limit`.
+  std::vector<UnitId> Waiting(size_t limit) const;
   // Members that take no part in a ready unit, ascending.
   std::vector<uint32_t> Absent(UnitId unit) const;
   void Forget(UnitId unit);

@@ -88,19 +88,28 @@ bool LogEnabled(LogLevel level) {
   return level != LogLevel::kOff && level >= g_level.load(std::memory_order_relaxed);
 }
 
-void Log(LogLevel level, std::string_view text) {
-  if (!LogEnabled(level)) return;
+namespace {
+
+void WriteLogLine(std::string_view what, std::string_view text) {
   std::string line;
   line.reserve(text.size() + 64);
   if (g_show_time.load(std::memory_order_relaxed)) AppendTime(line);
   if (const int rank = g_rank.load(std::memory_order_relaxed); rank >= 0) {
     line += "[rank " + std::to_string(rank) + "] ";
   }
-  line += LogLevelName(level);
+  line += what;
   line += ": ";
   AppendEscaped(line, text);
   line += '\n';
   WriteLine(line);
 }
+
+}  // namespace
+
+void Log(LogLevel level, std::string_view text) {
+  if (LogEnabled(level)) WriteLogLine(LogLevelName(level), text);
+}
+
+void LogAnswer(std::string_view text) { WriteLogLine("state", text); }
 
 }  // namespace horoscale

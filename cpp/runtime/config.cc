@@ -89,6 +89,10 @@ constexpr ConfigVariable kVariables[] = {
     {"STALL_SHUTDOWN_TIME_SECONDS", "seconds", "0",
      "After this time such an operation fails, and with it its process set. 0: it waits for ever.",
      [](std::string_view t, Config* c) { return ParseSeconds(t, &c->stall_shutdown_seconds); }},
+    {"STATE_SIGNAL", "switch", "1",
+     "On SIGUSR2 a rank writes to standard error what it waits for, unless the process has its own "
+     "handler of that signal. 0 leaves the signal alone.",
+     [](std::string_view t, Config* c) { return ParseSwitch(t, &c->state_signal); }},
     {"START_TIMEOUT", "seconds", "30", "How long init() waits for the other ranks.",
      [](std::string_view t, Config* c) { return ParseSeconds(t, &c->start_timeout_seconds); }},
     {"TIMELINE", "path", "",

@@ -30,6 +30,7 @@ struct Config {
   bool stall_check = true;
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;
+  bool state_signal = true;
   double start_timeout_seconds = 30;
   std::string timeline_path;
   bool timeline_mark_cycles = false;

@@ -53,6 +53,9 @@ class Engine {
   // Any thread that is not inside a callback.
   bool WaitFor(const std::function<bool()>& done, double deadline);
 
+  // Threads inside WaitFor(). One of them drives, if there are any; else the progress thread does.
+  int waiting() const { return waiting_.load(); }
+
   // Ends the progress thread and takes the engine for good: afterwards nobody drives. Once, any
   // thread, also from a callback.
   void Stop();

@@ -6,6 +6,7 @@
 #include "platform/environment.h"
 #include "platform/log.h"
 #include "platform/process.h"
+#include "platform/state_signal.h"
 #include "runtime/meeting.h"
 #include "transport/mpi/mpi_transport.h"
 #include "transport/shm/shm_transport.h"
@@ -59,6 +60,9 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   if (!meeting.ok()) return meeting.status();
   const Identity& identity = meeting->identity;
   ConfigureLog(config->log_level, config->log_time, identity.rank);
+  if (config->state_signal && !TakeStateSignal()) {
+    Log(LogLevel::kInfo, "SIGUSR2 has a handler of its own, and does not show this rank's state");
+  }
 
   std::unique_ptr<Job> job(new Job);
   job->server_ = std::move(meeting->server);

@@ -33,6 +33,8 @@ struct Operation {
   double enqueued_at = 0;
 
   // Written by the engine's owner until `done`, constant afterwards.
+  double blocked_since = 0;    // as seen twice a second: a thread waits; 0: none
+  double blocked_told_at = 0;  // to rank 0
   int open = 1;  // sets that have not finished it: a join() is submitted to all sets of its rank
   double planned_at = 0;
   double started_at = 0;
@@ -43,6 +45,7 @@ struct Operation {
   Status status;
 
   std::atomic<bool> done{false};
+  std::atomic<int> waiters{0};  // threads
 };
 
 using OperationPtr = std::shared_ptr<Operation>;

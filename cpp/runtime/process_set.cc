@@ -43,14 +43,6 @@ uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
   return static_cast<uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
-std::string DescribeStall(const StallReport& report, int process_set_id) {
-  return std::string(Name(report.kind)) + " \"" + report.display_name + "\" on process set " +
-         std::to_string(process_set_id) + " has waited for " +
-         std::to_string(static_cast<int64_t>(report.seconds_waiting)) + " s for " +
-         RankList(report.missing_ranks) + "; ready: " + RankList(report.ready_ranks) +
-         ". All ranks of the set must call it, in any order unless the calls block.";
-}
-
 // The same failure as it concerns one tensor.
 Status Concerning(const Status& cause, int process_set_id, const std::string& tensor) {
   FailureDetail detail = cause.detail();
@@ -95,7 +87,10 @@ void ProcessSet::Submit(OperationPtr operation) {
 
 void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
   if (!failure_.ok()) return;
-  if (kind == FrameKind::kPoison) return OnPoison(from_rank, payload);
+  if (kind == FrameKind::kPoison) {
+    if (Contains(from_rank)) OnPoison(from_rank, payload);
+    return;
+  }
   if (Status status = TakeFrame(from_rank, kind, payload); !status.ok()) {
     Poison({status.code(),
             "rank " + std::to_string(from_rank) + " sent what can't be: " + status.message(),
@@ -191,14 +186,16 @@ bool ProcessSet::Advance(double now) {
       Poison(progress.status());
       return true;
     }
-    if (*progress != Progress::kDone) return *progress == Progress::kAdvanced;
+    if (*progress == Progress::kIdle) return false;
+    progressed_at_ = now;
+    if (*progress != Progress::kDone) return true;
   }
   FinishAction(now);
   return true;
 }
 
 Status ProcessSet::Start(const Action& action, double now) {
-  started_at_ = now;
+  started_at_ = progressed_at_ = now;
   for (const Piece& piece : action.pieces) {
     const OperationPtr operation = Find(piece.token);
     if (!operation) continue;
@@ -315,18 +312,6 @@ void ProcessSet::Finish(const OperationPtr& operation, const Status& status) {
                                     : Concerning(status, id(), operation->request.DisplayName()));
 }
 
-void ProcessSet::CheckStalls(double now) {
-  if (!coordinator_ || !failure_.ok()) return;
-  const double limit = config_.stall_shutdown_seconds;
-  for (const StallReport& report : coordinator_->TakeStallReports(now)) {
-    const std::string text = DescribeStall(report, id());
-    if (limit > 0 && report.seconds_waiting >= limit) {
-      return Poison({StatusCode::kRankFailed, text, {report.missing_ranks, id(), ""}});
-    }
-    Log(LogLevel::kWarning, text);
-  }
-}
-
 void ProcessSet::Fail(const Status& cause) {
   if (!failure_.ok()) return;
   failure_ = cause;
@@ -349,17 +334,22 @@ void ProcessSet::FailAfter(uint64_t sequence, const Status& cause) {
 
 void ProcessSet::Poison(const Status& cause) {
   if (!failure_.ok()) return;
+  SendPoison(transport_, channel_, ranks_, cause);
+  Log(LogLevel::kError, "process set " + std::to_string(id()) + " is lost: " + cause.message());
+  Fail(cause);
+}
+
+void ProcessSet::SendPoison(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
+                            const Status& cause) {
   Goodbye message;
   message.clean = false;
   message.code = static_cast<int>(cause.code());
   message.message = cause.message();
   message.ranks = cause.detail().ranks;
   const std::vector<std::byte> bytes = Encode(message);
-  for (const int rank : ranks_) {
-    if (rank != transport_.rank()) transport_.Send(rank, {FrameKind::kPoison, channel_}, bytes);
+  for (const int rank : ranks) {
+    if (rank != transport.rank()) transport.Send(rank, {FrameKind::kPoison, channel}, bytes);
   }
-  Log(LogLevel::kError, "process set " + std::to_string(id()) + " is lost: " + cause.message());
-  Fail(cause);
 }
 
 void ProcessSet::OnPoison(int from_rank, std::span<const std::byte> payload) {

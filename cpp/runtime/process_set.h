@@ -46,6 +46,8 @@ class ProcessSet {
     // The set has failed, before its pending operations are finished.
     virtual void OnFailed(const ProcessSet& set) = 0;
     virtual void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) = 0;
+    // A stall is being reported: rank 0 gets to know.
+    virtual void OnStall(const ProcessSet& set, const StallNotice& notice) = 0;
   };
 
   ProcessSet(Host& host, Transport& transport, const Config& config, ChannelId channel,
@@ -69,14 +71,19 @@ class ProcessSet {
   bool HasPending() const { return !pending_.empty(); }
   bool HasPending(Token token) const { return pending_.contains(token); }
 
-  // Reports who keeps the others waiting (on the coordinator), and ends it where the user set a
-  // limit.
+  // Reports who keeps the others waiting (on the coordinator) and what does not advance, and ends
+  // it where the user set a limit.
   void CheckStalls(double now);
+  // For the user who asks what this rank waits for, in lines.
+  std::vector<std::string> DescribeState(double now) const;
 
   // Fails everything pending and everything that comes later.
   void Fail(const Status& cause);
   // The same on all members: an operation has been given up half-way.
   void Poison(const Status& cause);
+  // What Poison() tells the others, also of a set that is not registered here.
+  static void SendPoison(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
+                         const Status& cause);
   // A member has left after it executed entry `sequence`: what it took part in is finished first.
   void FailAfter(uint64_t sequence, const Status& cause);
 
@@ -94,6 +101,10 @@ class ProcessSet {
   void Finish(const OperationPtr& operation, const Status& status);
   void OnPoison(int from_rank, std::span<const std::byte> payload);
   void CountPlanned(Operation& operation, double now);
+  void CheckMissing(double now);
+  void CheckProgress(double now);
+  void CheckBlocked(double now);
+  void DescribePending(double now, std::vector<std::string>& lines) const;
 
   Host& host_;
   Transport& transport_;
@@ -111,6 +122,8 @@ class ProcessSet {
   std::unique_ptr<FusedOperation> fused_;
   std::unique_ptr<Collective> collective_;
   double started_at_ = 0;
+  double progressed_at_ = 0;  // of what is running, as the next
+  double stuck_told_at_ = 0;
   uint64_t executed_sequence_ = 0;
 
   Status failure_;

@@ -7,7 +7,8 @@
 #include "core/codec.h"
 #include "platform/clock.h"
 #include "platform/log.h"
-#include "runtime/json.h"
+#include "platform/state_signal.h"
+#include "runtime/metrics.h"
 #include "runtime/rank_list.h"
 #include "runtime/validate.h"
 
@@ -20,31 +21,6 @@ constexpr double kMetricsSeconds = 1.0;
 // Frames of sets that this rank has not registered yet: its peers can be ahead by a few calls only.
 constexpr size_t kMaxEarlyFrames = 100'000;
 
-Status Left(int rank) {
-  return {
-      StatusCode::kRankFailed, "rank " + std::to_string(rank) + " left the job", {{rank}, -1, ""}};
-}
-
-// What survivors say of a lost rank: the first cause that it knew of.
-Status LossCause(int rank, const Status& reason, const Goodbye* goodbye) {
-  const std::string who = "rank " + std::to_string(rank);
-  if (goodbye == nullptr) {
-    return {StatusCode::kRankFailed, who + " failed: " + reason.message(), {{rank}, -1, ""}};
-  }
-  if (goodbye->clean) return Left(rank);
-  const bool victim = !goodbye->ranks.empty() && goodbye->ranks != std::vector<int>{rank};
-  if (victim) return {StatusCode::kRankFailed, goodbye->message, {goodbye->ranks, -1, ""}};
-  return {StatusCode::kRankFailed, who + " failed: " + goodbye->message, {{rank}, -1, ""}};
-}
-
-// How far a rank got in a set before it left.
-uint64_t ExecutedBy(const Goodbye& goodbye, const ChannelId& channel) {
-  for (const ExecutedUpTo& entry : goodbye.executed) {
-    if (ChannelId{entry.process_set, entry.incarnation} == channel) return entry.sequence;
-  }
-  return 0;
-}
-
 }  // namespace
 
 Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport)
@@ -52,6 +28,8 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
       topology_(topology),
       transport_(std::move(transport)),
       timeline_(topology_.rank),
+      wait_graph_(config_.stall_warning_seconds),
+      state_requests_(StateRequests()),
       engine_(*this, *transport_) {
   std::vector<int> all(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) all[static_cast<size_t>(rank)] = rank;
@@ -102,7 +80,9 @@ Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
 Status Runtime::Wait(const OperationPtr& operation, double seconds) {
   const double deadline =
       seconds < 0 ? std::numeric_limits<double>::infinity() : MonotonicSeconds() + seconds;
+  operation->waiters.fetch_add(1);
   const bool done = engine_.WaitFor([&operation] { return operation->done.load(); }, deadline);
+  operation->waiters.fetch_sub(1);
   if (done) return operation->status;
   return {StatusCode::kTimeout,
           operation->request.DisplayName() + " is not done yet",
@@ -219,13 +199,16 @@ bool Runtime::TakeInput() {
 // The global set has taken it. It concerns the rank's other sets too: until all of a set's members
 // have joined, what needs this rank there is an error instead of waiting for it.
 void Runtime::SubmitJoin(const OperationPtr& join) {
-  for (const auto& [id, set] : sets_) {
-    if (join->done.load()) return;  // refused
-    if (id == 0 || !set->failure().ok() || !set->Contains(topology_.rank)) continue;
-    ++join->open;
-    Activate(set);
-    set->Submit(join);
-  }
+  join_ = join;
+  for (const auto& [id, set] : sets_) JoinSet(set);
+}
+
+void Runtime::JoinSet(const std::shared_ptr<ProcessSet>& set) {
+  if (join_ == nullptr || join_->done.load()) return;  // refused, or over
+  if (set->id() == 0 || !set->failure().ok() || !set->Contains(topology_.rank)) return;
+  ++join_->open;
+  Activate(set);
+  set->Submit(join_);
 }
 
 // A set is removed only when nothing is pending on it here; so when every rank has asked for it, no
@@ -251,12 +234,55 @@ void Runtime::Activate(const std::shared_ptr<ProcessSet>& set) {
 void Runtime::Tick(double now) {
   next_tick_ = now + kTickSeconds;
   for (const auto& [id, set] : sets_) set->CheckStalls(now);
+  if (const auto circle = wait_graph_.TakeCircle(now)) Log(LogLevel::kWarning, *circle);
   if (timeline_.enabled()) timeline_.Flush();
+  if (const uint32_t requests = StateRequests(); requests != state_requests_) {
+    state_requests_ = requests;
+    DumpState(now);
+  }
+}
+
+void Runtime::OnStall(const ProcessSet& set, const StallNotice& notice) {
+  const ChannelId channel = set.channel();
+  if (topology_.rank == 0) {
+    wait_graph_.Add(0, channel.process_set, channel.incarnation, notice, MonotonicSeconds());
+  } else {
+    transport_->Send(0, {FrameKind::kStall, channel}, Encode(notice));
+  }
+}
+
+void Runtime::DumpState(double now) const {
+  std::vector<int> up;
+  for (int rank = 0; rank < topology_.size; ++rank) {
+    if (rank != topology_.rank && !departures_.lost().contains(rank)) up.push_back(rank);
+  }
+  LogAnswer("rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) +
+            ": " + std::to_string(unfinished_.load()) + " operations are not done; " +
+            std::to_string(engine_.waiting()) + " threads wait; links are up to " + RankList(up) +
+            (transport_->HasUnsent() ? ", and a peer does not take what is sent to it" : ""));
+  for (const auto& [rank, cause] : departures_.lost()) {
+    LogAnswer("no link to rank " + std::to_string(rank) + ": " + cause.message());
+  }
+  for (const auto& [id, set] : sets_) {
+    for (const std::string& line : set->DescribeState(now)) LogAnswer(line);
+  }
+  for (const OperationPtr& removal : held_removals_) {
+    LogAnswer("remove_process_set of process set " +
+              std::to_string(removal->request.signature.target_set) +
+              " waits for what is pending there on this rank");
+  }
 }
 
 void Runtime::OnFrame(int from_rank, const FrameHeader& header,
                       std::span<const std::byte> payload) {
   if (header.kind == FrameKind::kGoodbye) return OnGoodbye(from_rank, payload);
+  if (header.kind == FrameKind::kStall) {
+    if (const auto notice = DecodeStallNotice(payload); notice.ok()) {
+      wait_graph_.Add(from_rank, header.channel.process_set, header.channel.incarnation, *notice,
+                      MonotonicSeconds());
+    }
+    return;
+  }
   const auto found = sets_.find(header.channel.process_set);
   if (found != sets_.end() && found->second->channel() == header.channel) {
     Activate(found->second);
@@ -270,56 +296,35 @@ void Runtime::OnFrame(int from_rank, const FrameHeader& header,
 
 void Runtime::OnGoodbye(int from_rank, std::span<const std::byte> payload) {
   if (auto goodbye = DecodeGoodbye(payload); goodbye.ok()) {
-    goodbyes_[from_rank] = goodbye.TakeValue();
+    departures_.OnGoodbye(from_rank, goodbye.TakeValue());
   }
 }
 
 void Runtime::OnRankLost(int rank, const Status& reason) {
-  const auto found = goodbyes_.find(rank);
-  const Goodbye* goodbye = found == goodbyes_.end() ? nullptr : &found->second;
-  const Status cause = LossCause(rank, reason, goodbye);
-  lost_.emplace(rank, cause);
-  Log(LogLevel::kInfo, cause.message());
+  Log(LogLevel::kInfo, departures_.OnLost(rank, reason).message());
   for (const auto& [id, set] : sets_) TellLoss(set, rank);
 }
 
-// The rank is in lost_.
+// The rank is lost.
 void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
   if (!set->Contains(rank)) return;
   Activate(set);
-  const Status& cause = lost_.at(rank);
-  const auto goodbye = goodbyes_.find(rank);
-  if (goodbye == goodbyes_.end()) return set->Fail(cause);
-  // What it knew of a third rank concerns the sets of that one only.
-  const auto& causes = cause.detail().ranks;
-  const bool concerned = std::any_of(causes.begin(), causes.end(),
-                                     [&set](int culprit) { return set->Contains(culprit); });
-  set->FailAfter(ExecutedBy(goodbye->second, set->channel()), concerned ? cause : Left(rank));
+  const ChannelId channel = set->channel();
+  const Departures::Verdict verdict =
+      departures_.ForSet(rank, channel.process_set, channel.incarnation, set->ranks());
+  if (verdict.at_once) {
+    set->Fail(verdict.cause);
+  } else {
+    set->FailAfter(verdict.after_sequence, verdict.cause);
+  }
 }
 
 Goodbye Runtime::MakeGoodbye(const std::string& reason) const {
-  Goodbye goodbye;
+  Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, reason);
   for (const auto& [id, set] : sets_) {
     if (set->executed_sequence() == 0) continue;
     goodbye.executed.push_back({id, set->channel().incarnation, set->executed_sequence()});
   }
-  // A rank that has lost another one passes on what it knows, however it ends itself: a peer may
-  // hear of this end first.
-  for (const auto& [rank, cause] : lost_) {
-    if (const auto left = goodbyes_.find(rank); left != goodbyes_.end() && left->second.clean) {
-      continue;
-    }
-    goodbye.clean = false;
-    goodbye.code = static_cast<int>(StatusCode::kRankFailed);
-    goodbye.message = cause.message();
-    goodbye.ranks = cause.detail().ranks;
-    return goodbye;
-  }
-  if (reason.empty()) return goodbye;
-  goodbye.clean = false;
-  goodbye.code = static_cast<int>(StatusCode::kRankFailed);
-  goodbye.message = reason;
-  goodbye.ranks = {topology_.rank};
   return goodbye;
 }
 
@@ -345,6 +350,7 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
   for (const auto& [id, set] : sets_) {
     if (set->HasPending(operation->token)) set->Poison(operation->status);
   }
+  if (operation->status.code() == StatusCode::kRankFailed) AbandonRegistration(*operation);
 }
 
 void Runtime::OnFailed(const ProcessSet& set) {
@@ -414,7 +420,27 @@ void Runtime::CreateSet(uint32_t id, std::vector<int> ranks) {
     return true;
   });
   for (const EarlyFrame& frame : early) OnFrame(frame.from_rank, frame.header, frame.payload);
-  for (const auto& [rank, cause] : lost_) TellLoss(set, rank);
+  for (const auto& [rank, cause] : departures_.lost()) TellLoss(set, rank);
+  JoinSet(set);
+}
+
+// A registration has failed here because a rank was lost, and others may have executed it before
+// they lost that rank. Its set is given up, so that it can be used nowhere: they would wait for
+// this rank.
+void Runtime::AbandonRegistration(const Operation& operation) {
+  const Signature& signature = operation.request.signature;
+  if (signature.kind == OpKind::kRemoveProcessSet) {
+    const auto target = sets_.find(static_cast<uint32_t>(signature.target_set));
+    if (target != sets_.end() && target->first != 0) target->second->Poison(operation.status);
+    return;
+  }
+  if (signature.kind != OpKind::kAddProcessSet) return;
+  // Bindings have one registration pending at a time, so that this would have been the next one;
+  // and the global set has failed: there will be no other.
+  const ChannelId channel{free_ids_.empty() ? next_id_ : free_ids_.front(), next_incarnation_};
+  if (std::binary_search(signature.ranks.begin(), signature.ranks.end(), topology_.rank)) {
+    ProcessSet::SendPoison(*transport_, channel, signature.ranks, operation.status);
+  }
 }
 
 Result<int64_t> Runtime::RemoveSet(int id) {
@@ -434,30 +460,7 @@ Result<int64_t> Runtime::RemoveSet(int id) {
 }
 
 void Runtime::PublishMetrics() {
-  JsonObject sets;
-  for (const auto& [id, set] : sets_) {
-    const SetCounters& counters = set->counters();
-    sets.AddJson(std::to_string(id), JsonObject()
-                                         .Add("operations", counters.operations)
-                                         .Add("bytes", counters.bytes)
-                                         .Add("buckets", counters.buckets)
-                                         .Add("fused_tensors", counters.fused_tensors)
-                                         .Add("cache_hits", counters.cache_hits)
-                                         .Add("cache_misses", counters.cache_misses)
-                                         .Add("negotiate_seconds", counters.negotiate_seconds)
-                                         .Add("execute_seconds", counters.execute_seconds)
-                                         .Build());
-  }
-  const TransportCounters transport = transport_->counters();
-  const std::string json = JsonObject()
-                               .AddJson("process_sets", sets.Build())
-                               .Add("control_frames_sent", transport.control_frames_sent)
-                               .Add("control_frames_received", transport.control_frames_received)
-                               .Add("control_bytes_sent", transport.control_bytes_sent)
-                               .Add("socket_frames_sent", transport.socket_frames_sent)
-                               .Add("data_bytes_sent", transport.data_bytes_sent)
-                               .Add("doorbells_rung", transport.doorbells_rung)
-                               .Build();
+  const std::string json = MetricsOf(sets_, transport_->counters());
   {
     std::lock_guard lock(mutex_);
     metrics_json_ = json;

@@ -15,6 +15,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/departures.h"
+#include "core/wait_graph.h"
 #include "runtime/config.h"
 #include "runtime/engine.h"
 #include "runtime/operation.h"
@@ -75,11 +77,13 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   Result<int64_t> Register(const Signature& signature) override;
   void OnFailed(const ProcessSet& set) override;
   void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) override;
+  void OnStall(const ProcessSet& set, const StallNotice& notice) override;
 
   bool TakeInput();
   void SubmitJoin(const OperationPtr& join);
   bool ReleaseHeldRemovals();
   void Tick(double now);
+  void DumpState(double now) const;
   void Activate(const std::shared_ptr<ProcessSet>& set);
   Result<int64_t> AddSet(const std::vector<int>& ranks);
   Result<int64_t> RemoveSet(int id);
@@ -87,6 +91,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   void TellLoss(const std::shared_ptr<ProcessSet>& set, int rank);
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
   Goodbye MakeGoodbye(const std::string& reason) const;
+  void AbandonRegistration(const Operation& operation);
+  void JoinSet(const std::shared_ptr<ProcessSet>& set);
   void PublishMetrics();
 
   const Config config_;
@@ -108,8 +114,10 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   std::vector<uint32_t> free_ids_;        // oldest first
   uint32_t next_id_ = 0;
   uint32_t next_incarnation_ = 0;
-  std::map<int, Goodbye> goodbyes_;  // by rank
-  std::map<int, Status> lost_;       // by rank: why it can't be reached
+  Departures departures_;
+  WaitGraph wait_graph_;     // on rank 0
+  OperationPtr join_;        // the last one
+  uint32_t state_requests_;  // that were answered, or made before this
   double next_tick_ = 0;
 
   mutable std::mutex mutex_;

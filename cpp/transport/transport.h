@@ -31,6 +31,7 @@ enum class FrameKind : uint16_t {
   kPlan = 2,     // PlanEntry
   kGoodbye = 3,  // Goodbye; the last frame of a link
   kPoison = 4,   // Goodbye: the sender has given up an operation of this set half-way
+  kStall = 5,    // StallNotice, to rank 0
   kBank = 16,    // transports' own, never delivered: where a member's chunks live
 };
 

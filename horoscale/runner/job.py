@@ -112,7 +112,7 @@ class Job:
         sender.setblocking(False)
         self._wakeup = (receiver, sender)
         signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(signum, lambda *_: None)
         self._selector.register(receiver, selectors.EVENT_READ, self._on_signal)
 
@@ -201,7 +201,10 @@ class Job:
     def _on_signal(self) -> None:
         for signum in self._wakeup[0].recv(4096):
             name = processes.signal_name(signum)
-            if self._interrupted is None:
+            if signum == signal.SIGUSR2:
+                for link in self._links:
+                    link.send({"kind": "state"})
+            elif self._interrupted is None:
                 self._interrupted = signum
                 self._discard_at = time.monotonic() + self._spec.grace_s + DRAIN_S
                 self._say(

@@ -54,6 +54,16 @@ def send_signal(pid: int, signum: int, *, group: bool = False) -> None:
         (os.killpg if group else os.kill)(pid, signum)
 
 
+def catches(pid: int, signum: int) -> bool:
+    """Tell whether a process has a handler for the signal; false if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught, 16) >> (signum - 1) & 1)
+
+
 def kill_descendants(seconds: float) -> list[int]:
     """Kills and reaps all descendants of this process, which has to be a subreaper.
 

@@ -97,6 +97,8 @@ class Supervisor:
                 self._start(header)
             elif header["kind"] == "task":
                 self._add_to_task(payload)
+            elif header["kind"] == "state":
+                self._ask_for_state()
             elif header["kind"] == "stop":
                 self._stop(header["signal"], header["grace"])
             else:
@@ -191,6 +193,15 @@ class Supervisor:
             self._streams[reader] = rank
             if not self._paused:
                 self._watch(reader)
+
+    def _ask_for_state(self) -> None:
+        """Sends SIGUSR2 to the ranks, or what they run, where a handler of it answers.
+
+        It would end a process that has none, such as a shell or a rank before hvd.init().
+        """
+        for pid in [*self._ranks, *processes.descendants(self._ranks)]:
+            if processes.catches(pid, signal.SIGUSR2):
+                processes.send_signal(pid, signal.SIGUSR2)
 
     # ------------------------------------------------------------------ ending
 

@@ -121,6 +121,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kPlan:
     case FrameKind::kGoodbye:
     case FrameKind::kPoison:
+    case FrameKind::kStall:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);
       return {};

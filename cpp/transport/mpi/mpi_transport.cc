@@ -238,6 +238,7 @@ Status MpiTransport::DeliverFrame(int from, const MpiMessageHeader& header,
     case FrameKind::kPlan:
     case FrameKind::kGoodbye:
     case FrameKind::kPoison:
+    case FrameKind::kStall:
       break;
     default:
       return Status::Protocol("control frame of unknown kind " +

@@ -16,7 +16,7 @@
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
-#include "unit/rendezvous/captured_log.h"
+#include "support/captured_log.h"
 
 namespace horoscale {
 namespace {

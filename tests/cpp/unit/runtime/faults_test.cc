@@ -72,6 +72,82 @@ TEST(Faults, AStallLimitEndsTheOperationOnAllMembersAndNamesTheMissing) {
   EXPECT_EQ(Call(ranks.runtime(1), Allreduce(data)).code(), StatusCode::kRankFailed);
 }
 
+// Rank 0 is a bare transport: it plans a registration, tells one of the others, and dies.
+class HalfRegistration : public ::testing::Test, private TransportSink {
+ protected:
+  HalfRegistration() {
+    fabric_ = InprocFabric::Create(3).TakeValue();
+    coordinator_ = fabric_->Endpoint(0);
+    const std::vector<std::string> hosts(3, "host");
+    for (const int rank : {1, 2}) {
+      runtimes_[rank - 1] =
+          std::make_unique<Runtime>(Config(), TopologyOf(rank, hosts), fabric_->Endpoint(rank));
+    }
+  }
+
+  Runtime& rank(int number) { return *runtimes_[number - 1]; }
+
+  // Once both have asked for this, the plan of the global set goes on with it, for those who hear
+  // of it.
+  void Plan(const OperationPtr& operation, std::initializer_list<int> hearers) {
+    while (reports_ < 2) {
+      coordinator_->Arm();
+      if (!coordinator_->Poll(*this)) coordinator_->Sleep(kDeadlineSeconds);
+      coordinator_->Disarm();
+    }
+    reports_ = 0;
+    PlanEntry entry;
+    entry.sequence = ++sequence_;
+    entry.items.emplace_back().request = operation->request;
+    for (const int hearer : hearers) {
+      coordinator_->Send(hearer, {FrameKind::kPlan, {0, 0}}, Encode(entry));
+    }
+  }
+
+  void ExpectUnusable(Runtime& runtime, int set) {
+    std::vector<float> data(4);
+    const Status used = Call(runtime, Allreduce(data, "x", set));
+    EXPECT_EQ(used.code(), StatusCode::kRankFailed) << used.message();
+    EXPECT_EQ(used.detail().ranks, std::vector<int>{0}) << used.message();
+  }
+
+  void OnFrame(int, const FrameHeader& header, std::span<const std::byte>) override {
+    reports_ += header.kind == FrameKind::kReport ? 1 : 0;
+  }
+  void OnRankLost(int, const Status&) override {}
+
+  std::shared_ptr<InprocFabric> fabric_;
+  std::unique_ptr<Transport> coordinator_;
+  int reports_ = 0;
+  std::unique_ptr<Runtime> runtimes_[2];
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(HalfRegistration, ASetThatOneMemberDoesNotHaveIsLostOnTheOther) {
+  const auto on_1 = testing::Enqueued(rank(1), AddSet({1, 2}));
+  const auto on_2 = testing::Enqueued(rank(2), AddSet({1, 2}));
+  Plan(on_1, {1});
+  ASSERT_TRUE(rank(1).Wait(on_1, kDeadlineSeconds).ok());
+  fabric_->Kill(0);
+  EXPECT_EQ(rank(2).Wait(on_2, kDeadlineSeconds).code(), StatusCode::kRankFailed);
+  ExpectUnusable(rank(1), 1);
+}
+
+TEST_F(HalfRegistration, ASetThatOneMemberHasRemovedIsLostOnTheOther) {
+  const auto add_1 = testing::Enqueued(rank(1), AddSet({1, 2}));
+  const auto add_2 = testing::Enqueued(rank(2), AddSet({1, 2}));
+  Plan(add_1, {1, 2});
+  ASSERT_TRUE(rank(1).Wait(add_1, kDeadlineSeconds).ok());
+  ASSERT_TRUE(rank(2).Wait(add_2, kDeadlineSeconds).ok());
+  const auto on_1 = testing::Enqueued(rank(1), testing::RemoveSet(1));
+  const auto on_2 = testing::Enqueued(rank(2), testing::RemoveSet(1));
+  Plan(on_1, {1});
+  ASSERT_TRUE(rank(1).Wait(on_1, kDeadlineSeconds).ok());
+  fabric_->Kill(0);
+  EXPECT_EQ(rank(2).Wait(on_2, kDeadlineSeconds).code(), StatusCode::kRankFailed);
+  ExpectUnusable(rank(2), 1);
+}
+
 // A rank whose only peer is a bare transport, so that anything can be sent to it.
 class OneRank {
  public:

@@ -96,5 +96,26 @@ TEST(Join, ASecondOneWhileTheFirstIsPendingIsRefused) {
   EXPECT_TRUE(ranks.runtime(0).Wait(first, kDeadlineSeconds).ok());
 }
 
+TEST(Join, ASetThatIsRegisteredAfterTheJoinKnowsOfIt) {
+  Ranks ranks(3);
+  ranks.Run([](int rank, Runtime& runtime) {
+    const auto add = AddSet({1, 2});
+    if (rank == 2) {
+      const auto pending = testing::Enqueued(runtime, add);
+      ASSERT_TRUE(Call(runtime, Join()).ok());
+      EXPECT_TRUE(pending->done.load());
+      return;
+    }
+    ASSERT_TRUE(Call(runtime, add).ok());
+    if (rank == 1) {
+      std::vector<float> data(10, 1.0f);
+      const Status status = Call(runtime, Allreduce(data, "x", 1));
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+      EXPECT_NE(status.message().find("rank 2"), std::string::npos) << status.message();
+    }
+    ASSERT_TRUE(Call(runtime, Join()).ok());
+  });
+}
+
 }  // namespace
 }  // namespace horoscale

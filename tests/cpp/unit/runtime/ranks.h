@@ -92,6 +92,12 @@ inline OperationPtr RemoveSet(int id) {
   return operation;
 }
 
+inline OperationPtr Enqueued(Runtime& runtime, OperationPtr operation) {
+  const Status status = runtime.Enqueue(operation, false);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return operation;
+}
+
 // Enqueues and waits.
 inline Status Call(Runtime& runtime, const OperationPtr& operation) {
   if (Status status = runtime.Enqueue(operation, true); !status.ok()) return status;

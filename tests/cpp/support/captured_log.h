@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -25,8 +26,9 @@ class CapturedLog {
   }
   ~CapturedLog() { dup2(stderr_.get(), STDERR_FILENO); }
 
-  // Whether the text comes, or has come, within a time that is long for a test.
+  // Whether the text comes, or has come, within a time that is long for a test. Any thread.
   bool Saw(std::string_view text) {
+    std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::After(30);
     while (text_.find(text) == std::string::npos) {
       if (!WaitForDescriptor(pipe_.get(), POLLIN, deadline).ok()) return false;
@@ -42,6 +44,7 @@ class CapturedLog {
  private:
   UniqueFd stderr_;
   UniqueFd pipe_;
+  std::mutex mutex_;
   std::string text_;
 };
 

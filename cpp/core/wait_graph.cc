@@ -1,0 +1,127 @@
+#include "core/wait_graph.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace horoscale {
+namespace {
+
+// A statement that was not made again for so many periods holds no more.
+constexpr double kPeriodsKept = 2.5;
+// Bounds the work where thousands of ranks stall: a circle has many ranks to be found from.
+constexpr size_t kMaxStarts = 64;
+
+std::string Seconds(double seconds) { return std::to_string(static_cast<int64_t>(seconds)) + " s"; }
+
+}  // namespace
+
+void WaitGraph::Add(int from_rank, uint32_t process_set, uint32_t incarnation,
+                    const StallNotice& notice, double now) {
+  Operation operation{process_set, incarnation, notice.operation};
+  const Span span{now - static_cast<double>(notice.milliseconds) / 1000, now};
+  if (notice.missing.empty()) {
+    blocked_[from_rank][std::move(operation)] = span;
+  } else {
+    missed_[std::move(operation)] = {span, notice.missing};
+  }
+  changed_ = true;
+}
+
+void WaitGraph::Forget(double now) {
+  const double oldest = now - kPeriodsKept * period_;
+  for (auto& [rank, blocked] : blocked_) {
+    std::erase_if(blocked, [&](const auto& entry) { return entry.second.until < oldest; });
+  }
+  std::erase_if(blocked_, [](const auto& entry) { return entry.second.empty(); });
+  std::erase_if(missed_, [&](const auto& entry) { return entry.second.span.until < oldest; });
+  std::erase_if(told_, [&](const auto& entry) { return entry.second < now - period_; });
+}
+
+// The circle closed when the last of its ranks blocked: one of them is where and when to look.
+std::optional<std::string> WaitGraph::TakeCircle(double now) {
+  if (!std::exchange(changed_, false)) return std::nullopt;
+  Forget(now);
+  std::set<int> missed;
+  for (const auto& [operation, statement] : missed_) {
+    missed.insert(statement.ranks.begin(), statement.ranks.end());
+  }
+  size_t starts = 0;
+  for (const auto& [rank, blocked] : blocked_) {
+    if (!missed.contains(rank)) continue;
+    if (++starts > kMaxStarts) break;
+    for (const auto& [operation, span] : blocked) {
+      auto circle = FindCircle(rank, span.since);
+      if (!circle) continue;
+      // However it was found, it is told from its lowest rank on.
+      const auto lowest =
+          std::min_element(circle->begin(), circle->end(),
+                           [](const Link& a, const Link& b) { return a.rank < b.rank; });
+      std::rotate(circle->begin(), lowest, circle->end());
+      std::string ranks;
+      for (const Link& link : *circle) ranks += std::to_string(link.rank) + " ";
+      if (told_.emplace(ranks, now).second) return Describe(*circle, now);
+    }
+  }
+  return std::nullopt;
+}
+
+// Depth first from rank to rank along what blocked one and missed the other at that time.
+std::optional<std::vector<WaitGraph::Link>> WaitGraph::FindCircle(int start, double time) const {
+  std::vector<Link> path;
+  std::set<int> seen;
+  struct Frame {
+    int rank;
+    std::vector<std::pair<Link, int>> edges;  // from the rank, and where to
+    size_t next = 0;
+  };
+  const auto open = [&](int rank) {
+    Frame frame{rank, {}};
+    const auto blocked = blocked_.find(rank);
+    if (blocked == blocked_.end()) return frame;
+    for (const auto& [operation, span] : blocked->second) {
+      const auto missed = missed_.find(operation);
+      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time))
+        continue;
+      for (const int to : missed->second.ranks) {
+        frame.edges.push_back({{rank, &operation, span}, to});
+      }
+    }
+    return frame;
+  };
+  std::vector<Frame> stack;
+  stack.push_back(open(start));
+  while (!stack.empty()) {
+    Frame& top = stack.back();
+    if (top.next == top.edges.size()) {
+      stack.pop_back();
+      if (!path.empty()) path.pop_back();
+      continue;
+    }
+    const auto& [link, to] = top.edges[top.next++];
+    if (to == start) {
+      path.push_back(link);
+      return path;
+    }
+    if (!seen.insert(to).second) continue;
+    path.push_back(link);
+    stack.push_back(open(to));
+  }
+  return std::nullopt;
+}
+
+std::string WaitGraph::Describe(const std::vector<Link>& circle, double now) {
+  std::string text = "ranks wait for each other, and will not go on: ";
+  for (size_t i = 0; i < circle.size(); ++i) {
+    const Link& link = circle[i];
+    text += "rank " + std::to_string(link.rank) + " is blocked in " + link.operation->name +
+            " on process set " + std::to_string(link.operation->process_set) + " since " +
+            Seconds(now - link.span.since) + " and misses rank " +
+            std::to_string(circle[(i + 1) % circle.size()].rank) + "; ";
+  }
+  return text +
+         "calls that block have to come in one order on all ranks: reorder them, or make all but "
+         "one of these asynchronous";
+}
+
+}  // namespace horoscale

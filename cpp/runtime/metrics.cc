@@ -1,0 +1,34 @@
+#include "runtime/metrics.h"
+
+#include "runtime/json.h"
+
+namespace horoscale {
+
+std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
+                      const TransportCounters& transport) {
+  JsonObject by_set;
+  for (const auto& [id, set] : sets) {
+    const SetCounters& counters = set->counters();
+    by_set.AddJson(std::to_string(id), JsonObject()
+                                           .Add("operations", counters.operations)
+                                           .Add("bytes", counters.bytes)
+                                           .Add("buckets", counters.buckets)
+                                           .Add("fused_tensors", counters.fused_tensors)
+                                           .Add("cache_hits", counters.cache_hits)
+                                           .Add("cache_misses", counters.cache_misses)
+                                           .Add("negotiate_seconds", counters.negotiate_seconds)
+                                           .Add("execute_seconds", counters.execute_seconds)
+                                           .Build());
+  }
+  return JsonObject()
+      .AddJson("process_sets", by_set.Build())
+      .Add("control_frames_sent", transport.control_frames_sent)
+      .Add("control_frames_received", transport.control_frames_received)
+      .Add("control_bytes_sent", transport.control_bytes_sent)
+      .Add("socket_frames_sent", transport.socket_frames_sent)
+      .Add("data_bytes_sent", transport.data_bytes_sent)
+      .Add("doorbells_rung", transport.doorbells_rung)
+      .Build();
+}
+
+}  // namespace horoscale

@@ -1,0 +1,17 @@
+// metrics(): the counters of a rank as JSON.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/process_set.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
+                      const TransportCounters& transport);
+
+}  // namespace horoscale

@@ -1,0 +1,161 @@
+// What a process set waits for: the reports about stalls, and the answer to SIGUSR2.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "platform/log.h"
+#include "runtime/process_set.h"
+#include "runtime/rank_list.h"
+
+namespace horoscale {
+namespace {
+
+// Of one set, in the answer to SIGUSR2.
+constexpr size_t kMaxDescribed = 20;
+
+std::string Seconds(double seconds) { return std::to_string(static_cast<int64_t>(seconds)) + " s"; }
+
+std::string Quoted(OpKind kind, const std::string& display_name) {
+  return std::string(Name(kind)) + " \"" + display_name + "\"";
+}
+
+std::string Quoted(const Operation& operation) {
+  return Quoted(operation.request.signature.kind, operation.request.DisplayName());
+}
+
+std::string OnSet(int process_set_id) {
+  return " on process set " + std::to_string(process_set_id);
+}
+
+std::string DescribeStall(const StallReport& report, int process_set_id) {
+  return Quoted(report.kind, report.display_name) + OnSet(process_set_id) + " has waited for " +
+         Seconds(report.seconds_waiting) + " for " + RankList(report.missing_ranks) +
+         "; ready: " + RankList(report.ready_ranks) +
+         ". All ranks of the set must call it, in any order unless the calls block.";
+}
+
+uint64_t Milliseconds(double seconds) {
+  return static_cast<uint64_t>(std::max(seconds, 0.0) * 1000);
+}
+
+}  // namespace
+
+void ProcessSet::CheckStalls(double now) {
+  if (failure_.ok()) CheckMissing(now);
+  if (failure_.ok()) CheckProgress(now);
+  if (failure_.ok()) CheckBlocked(now);
+}
+
+// On the coordinator: operations that some members have not called.
+void ProcessSet::CheckMissing(double now) {
+  if (!coordinator_) return;
+  const double limit = config_.stall_shutdown_seconds;
+  for (StallReport& report : coordinator_->TakeStallReports(now)) {
+    const std::string text = DescribeStall(report, id());
+    if (limit > 0 && report.seconds_waiting >= limit) {
+      return Poison({StatusCode::kRankFailed, text, {report.missing_ranks, id(), ""}});
+    }
+    Log(LogLevel::kWarning, text);
+    host_.OnStall(*this, {Quoted(report.kind, report.display_name),
+                          Milliseconds(report.seconds_waiting), std::move(report.missing_ranks)});
+  }
+}
+
+// The operation that runs here: all members have called it, but one of them may have been stopped.
+void ProcessSet::CheckProgress(double now) {
+  if (!collective_) return;
+  const double stuck = now - progressed_at_;
+  const double limit = config_.stall_shutdown_seconds;
+  const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
+  const bool over = limit > 0 && stuck >= limit;
+  const bool due = period > 0 && now - std::max(progressed_at_, stuck_told_at_) >= period;
+  if (!over && !due) return;
+  const Action& action = queue_.front();
+  const std::string text = Quoted(action.common.kind, action.display_name) + OnSet(id()) + " of " +
+                           RankList(ranks_) + " is being executed and has not advanced for " +
+                           Seconds(stuck) +
+                           ": one of the ranks is stopped, or its host is overloaded";
+  if (over) return Poison({StatusCode::kRankFailed, text, {{}, id(), action.display_name}});
+  Log(LogLevel::kWarning, text);
+  stuck_told_at_ = now;
+}
+
+// Calls in which threads of this rank are blocked: rank 0 finds out who waits for whom.
+void ProcessSet::CheckBlocked(double now) {
+  const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
+  if (period <= 0) return;
+  for (const auto& [token, operation] : pending_) {
+    if (operation->waiters.load() == 0 || operation->process_set_id != id()) {
+      operation->blocked_since = 0;
+    } else if (operation->blocked_since == 0) {
+      operation->blocked_since = now;
+      operation->blocked_told_at = now;
+    } else if (now - operation->blocked_told_at >= period) {
+      operation->blocked_told_at = now;
+      host_.OnStall(*this, {Quoted(*operation), Milliseconds(now - operation->blocked_since), {}});
+    }
+  }
+}
+
+std::vector<std::string> ProcessSet::DescribeState(double now) const {
+  std::vector<std::string> lines;
+  const std::string set = "process set " + std::to_string(id()) + " of " + RankList(ranks_);
+  if (!failure_.ok()) return {set + " is lost: " + failure_.message()};
+  std::string head = set + ": " + std::to_string(pending_.size()) +
+                     " operations pending; last plan entry " +
+                     std::to_string(member_.applied_sequence()) + ", executed " +
+                     std::to_string(executed_sequence_);
+  if (collective_) {
+    const Action& action = queue_.front();
+    head += "; executing entry " + std::to_string(action.sequence) + ", " +
+            Quoted(action.common.kind, action.display_name) + " and " +
+            std::to_string(action.pieces.size() - 1) + " more, since " +
+            Seconds(now - started_at_) + ", advanced " + Seconds(now - progressed_at_) + " ago";
+  }
+  lines.push_back(std::move(head));
+  DescribePending(now, lines);
+  return lines;
+}
+
+void ProcessSet::DescribePending(double now, std::vector<std::string>& lines) const {
+  std::unordered_map<std::string, StallReport> waits;
+  if (coordinator_) {
+    for (StallReport& report : coordinator_->Waiting(config_.cache_capacity + kMaxDescribed)) {
+      waits.emplace(report.display_name, std::move(report));
+    }
+  }
+  std::vector<OperationPtr> oldest;
+  for (const auto& [token, operation] : pending_) oldest.push_back(operation);
+  std::sort(oldest.begin(), oldest.end(),
+            [](const auto& a, const auto& b) { return a->token < b->token; });
+  for (size_t i = 0; i < oldest.size() && i < kMaxDescribed; ++i) {
+    const Operation& operation = *oldest[i];
+    std::string line = Quoted(operation) + OnSet(id()) + ", called " +
+                       Seconds(now - operation.enqueued_at) + " ago";
+    if (operation.waiters.load() > 0) line += ", blocks its caller";
+    if (const auto wait = waits.find(operation.request.DisplayName()); wait != waits.end()) {
+      line += ", misses " + RankList(wait->second.missing_ranks);
+      waits.erase(wait);
+    } else if (operation.started_at != 0) {
+      line += ", is being executed";
+    } else if (operation.planned_at != 0) {
+      line += ", is planned";
+    } else if (!coordinator_) {
+      line += ", is not planned yet: rank " + std::to_string(ranks_.front()) +
+              " decides, and knows who is missing";
+    }
+    lines.push_back(std::move(line));
+  }
+  if (oldest.size() > kMaxDescribed) {
+    lines.push_back("and " + std::to_string(oldest.size() - kMaxDescribed) + " more" + OnSet(id()));
+  }
+  size_t described = 0;
+  for (const auto& [name, report] : waits) {
+    if (described++ == kMaxDescribed) break;
+    lines.push_back(Quoted(report.kind, name) + OnSet(id()) + " was called by " +
+                    RankList(report.ready_ranks) + ", misses " + RankList(report.missing_ranks));
+  }
+}
+
+}  // namespace horoscale

@@ -1,0 +1,90 @@
+// What is said of ranks that wait: reports across sets, and the answer to SIGUSR2.
+#include <signal.h>
+
+#include <latch>
+
+#include "platform/state_signal.h"
+#include "support/captured_log.h"
+#include "unit/runtime/ranks.h"
+
+namespace horoscale {
+namespace {
+
+using testing::AddSet;
+using testing::Allreduce;
+using testing::Call;
+using testing::Enqueued;
+using testing::Ranks;
+
+// The periods are looked at twice a second.
+Config ImpatientConfig() {
+  Config config;
+  config.stall_warning_seconds = 0.2;
+  return config;
+}
+
+TEST(Waits, CrossedBlockingCallsOnTwoSetsAreRecognised) {
+  CapturedLog log;
+  Ranks ranks(3, ImpatientConfig());
+  ranks.Run([&](int rank, Runtime& runtime) {
+    ASSERT_TRUE(Call(runtime, AddSet({1, 2})).ok());  // 1
+    std::vector<float> x(4);
+    std::vector<float> y(4);
+    if (rank == 0) {
+      // It takes no part in either: rank 0 hears of the others' circle all the same.
+      EXPECT_TRUE(log.Saw("ranks wait for each other"));
+      EXPECT_TRUE(log.Saw(" and misses rank 2; rank 2 is blocked in "));
+      ranks.runtime(1).Shutdown("");
+      ranks.runtime(2).Shutdown("");
+      return;
+    }
+    const auto first = rank == 1 ? Allreduce(x, "x", 1) : Allreduce(y, "y", 0);
+    EXPECT_FALSE(Call(runtime, first).ok());
+  });
+  EXPECT_NE(log.text().find("rank 1 is blocked in allreduce \"x\" on process set 1"),
+            std::string::npos);
+  EXPECT_NE(log.text().find("rank 2 is blocked in allreduce \"y\" on process set 0"),
+            std::string::npos);
+}
+
+TEST(Waits, AnAsynchronousCallIsNoCrossing) {
+  CapturedLog log;
+  std::latch waited(1);
+  Ranks ranks(2, ImpatientConfig());
+  ranks.Run([&](int rank, Runtime& runtime) {
+    std::vector<float> x(4);
+    std::vector<float> y(4);
+    if (rank == 0) {
+      EXPECT_EQ(runtime.Wait(Enqueued(runtime, Allreduce(x, "x")), 2).code(), StatusCode::kTimeout);
+      waited.count_down();
+    } else {
+      const auto pending = Enqueued(runtime, Allreduce(y, "y"));
+      EXPECT_TRUE(log.Saw("allreduce \"x\" on process set 0 has waited for"));
+      EXPECT_TRUE(log.Saw("allreduce \"y\" on process set 0 has waited for"));
+      waited.wait();
+    }
+    runtime.Shutdown("");
+  });
+  EXPECT_EQ(log.text().find("wait for each other"), std::string::npos) << log.text();
+}
+
+TEST(Waits, TheSignalMakesEveryRankTellItsState) {
+  CapturedLog log;
+  const auto before = signal(SIGUSR2, SIG_DFL);
+  ASSERT_TRUE(TakeStateSignal());
+  Ranks ranks(2);
+  std::vector<float> x(4);
+  std::vector<float> y(4);
+  ranks.Run([&](int rank, Runtime& runtime) {
+    const auto pending = Enqueued(runtime, rank == 0 ? Allreduce(x, "x") : Allreduce(y, "y"));
+    if (rank == 1) raise(SIGUSR2);
+    EXPECT_TRUE(log.Saw("rank 1 of 2: 1 operations are not done"));
+    EXPECT_TRUE(log.Saw("allreduce \"x\" on process set 0, called 0 s ago, misses rank 1"));
+    EXPECT_TRUE(log.Saw("allreduce \"y\" on process set 0 was called by rank 1, misses rank 0"));
+    EXPECT_TRUE(log.Saw("is not planned yet: rank 0 decides"));
+  });
+  signal(SIGUSR2, before);
+}
+
+}  // namespace
+}  // namespace horoscale
