@@ -97,7 +97,7 @@ def run(
         }
     )
     task = Task(func, args, kwargs or {}).pickled()
-    command = python_command("horoscale.runner.task", isolated=False)
+    command = python_command("horoscale.runner.task")
     command[0] = executable or command[0]
     with tempfile.TemporaryFile() as task_file, tempfile.TemporaryFile() as result_file:
         task_file.write(task)
@@ -135,7 +135,7 @@ def _launch(
     process.
     """
     launcher = subprocess.Popen(
-        python_command("horoscale.runner.launch", *arguments, isolated=False),
+        python_command("horoscale.runner.launch", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

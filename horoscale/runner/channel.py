@@ -22,13 +22,19 @@ class Channel:
     """
 
     def __init__(
-        self, inbound: int, outbound: int, selector: selectors.BaseSelector, key: Any
+        self,
+        inbound: int,
+        outbound: int,
+        selector: selectors.BaseSelector,
+        key: Any,
+        *,
+        preface: bool = False,
     ) -> None:
         self._inbound: int | None = inbound
         self._outbound: int | None = outbound
         self._selector = selector
         self._key = key
-        self._decoder = Decoder()
+        self._decoder = Decoder(preface=preface)
         self._queue: deque[memoryview] = deque()
         self.queued_bytes = 0
         self._reading = False
@@ -36,6 +42,11 @@ class Channel:
         os.set_blocking(inbound, False)
         os.set_blocking(outbound, False)
         self.set_reading(True)
+
+    @property
+    def readable(self) -> bool:
+        """Whether the other side has not closed it, nor this one."""
+        return self._inbound is not None
 
     @property
     def writable(self) -> bool:

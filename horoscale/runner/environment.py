@@ -1,30 +1,75 @@
-"""The environment of a rank: what the launcher sets for it."""
+"""The environment of a rank: what the launcher sets, and what it passes on to other hosts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 from horoscale.runner.hosts import Place
 
 # What describes a rank of the job that the launcher itself may be part of.
 _NOT_INHERITED = ("SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD")
 
+# Of the launcher's environment other hosts get these, and what -x names; all else is their own.
+_FORWARDED = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "LANG", "TZ"}
+_FORWARDED_PREFIXES = (
+    *("HOROSCALE_", "HOROVOD_", "PYTHON", "CONDA_", "LC_"),
+    *("NCCL_", "CUDA_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_"),
+    *("TORCH_", "PYTORCH_", "TF_", "XLA_", "KERAS_", "JAX_"),
+)
+
+
+class ExportError(ValueError):
+    """An -x that can't be; the message is for the user."""
+
+
+def exported(flags: Iterable[str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What -x VARIABLE and -x VARIABLE=VALUE say. Raises ExportError."""
+    variables = {}
+    for flag in flags:
+        name, separator, value = flag.partition("=")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ExportError(f"-x: {name!r} is not the name of a variable")
+        if not separator and name not in inherited:
+            raise ExportError(f"-x {name}: the variable is not set; -x {name}=VALUE sets it")
+        variables[name] = value if separator else inherited[name]
+    return variables
+
+
+def forwarded(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The part of the launcher's environment that ranks on other hosts get as well."""
+    return {
+        name: value
+        for name, value in inherited.items()
+        if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES)
+    }
+
 
 def job_environment(
-    inherited: Mapping[str, str], variables: Mapping[str, str], secret: str, rendezvous: str
+    inherited: Mapping[str, str],
+    variables: Mapping[str, str],
+    exports: Mapping[str, str],
 ) -> dict[str, str]:
-    """What all ranks share: the user's environment, the flags, and the way to the store."""
-    environment = dict(inherited)
-    for name in _NOT_INHERITED:
-        environment.pop(f"HOROSCALE_{name}", None)
-        environment.pop(f"HOROVOD_{name}", None)
-    environment.setdefault("PYTHONUNBUFFERED", "1")
+    """What all ranks are given by the launcher: what is forwarded, the flags, and -x."""
+    environment = _without_job(forwarded(inherited))
     environment.update({f"HOROSCALE_{name}": value for name, value in variables.items()})
-    environment["HOROSCALE_RENDEZVOUS"] = rendezvous
-    environment["HOROSCALE_RENDEZVOUS_SERVED"] = "1"  # by the launcher, not by rank 0
-    environment["HOROSCALE_SECRET"] = secret
+    environment.update(exports)
     return environment
+
+
+def rendezvous_environment(rendezvous: str, secret: str) -> dict[str, str]:
+    """The way to the job's store."""
+    return {
+        "HOROSCALE_RENDEZVOUS": rendezvous,
+        "HOROSCALE_RENDEZVOUS_SERVED": "1",  # by the launcher, not by rank 0
+        "HOROSCALE_SECRET": secret,
+    }
+
+
+def for_ranks(own: Mapping[str, str], job: Mapping[str, str]) -> dict[str, str]:
+    """A host's environment with what the launcher gives."""
+    return {"PYTHONUNBUFFERED": "1", **_without_job(own), **job}
 
 
 def rank_environment(place: Place) -> dict[str, str]:
@@ -50,3 +95,8 @@ def with_path_first(environment: Mapping[str, str], name: str, directory: str) -
     """The environment with a directory put first on a search path such as PATH."""
     rest = environment.get(name)
     return {**environment, name: f"{directory}{os.pathsep}{rest}" if rest else directory}
+
+
+def _without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    left_out = {f"{package}_{n}" for package in ("HOROSCALE", "HOROVOD") for n in _NOT_INHERITED}
+    return {name: value for name, value in environment.items() if name not in left_out}

@@ -1,4 +1,4 @@
-"""The launcher's link to the supervisor of one host."""
+"""The link to the supervisor of one host: this machine's, or one behind a remote shell."""
 
 from __future__ import annotations
 
@@ -7,32 +7,56 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
 
-from horoscale.runner.bootstrap import python_command
 from horoscale.runner.channel import Channel
-from horoscale.runner.protocol import MAX_PAYLOAD_BYTES, Header
+from horoscale.runner.protocol import Header
+
+# The ranks' grace, at most, where the launcher, a supervisor or the way between them is lost.
+LOST_GRACE_S = 2.0
+
+_NOTE_BYTES = 4096  # of what was written to standard error before the supervisor said hello
+_READ_BYTES = 1 << 16
+_LEAVE_S = 2.0  # for a remote shell to end after its supervisor
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """A host of a job: its place in the job's list, and what starts a supervisor there."""
+
+    index: int
+    name: str
+    command: Sequence[str]
+
+    def header(self) -> dict[str, Any]:
+        """This as a part of a frame's header."""
+        return {"index": self.index, "name": self.name, "command": list(self.command)}
 
 
 class HostLink:
-    """A supervisor process and the channel to it, from start to end."""
+    """A supervisor process, or the remote shell to one, and the channel to it."""
 
     def __init__(
         self,
-        hostname: str,
+        host: HostSpec,
         selector: selectors.BaseSelector,
         on_event: Callable[[HostLink], None],
         start_timeout_s: float,
     ) -> None:
-        self.hostname = hostname
+        """Start it; `on_event` is called when there is something to receive()."""
+        self.host = host
         self.ended = False
         self.status = 0  # of the supervisor, as subprocess
         self.greeted = False
+        self.errors = b""  # the end of what came on standard error and was not taken
+        self._selector = selector
         self._process = subprocess.Popen(
-            python_command("horoscale.runner.supervisor", isolated=True),
+            list(host.command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,  # a terminal's Ctrl-C is the launcher's business
         )
         self._channel = Channel(
@@ -40,8 +64,17 @@ class HostLink:
             _taken(self._process.stdin),
             selector,
             lambda: on_event(self),
+            preface=True,
         )
+        self._stderr: int | None = _taken(self._process.stderr)
+        os.set_blocking(self._stderr, False)
+        selector.register(self._stderr, selectors.EVENT_READ, lambda: on_event(self))
         self._start_deadline = time.monotonic() + start_timeout_s
+
+    @property
+    def pid(self) -> int:
+        """The process id of the supervisor or of the remote shell."""
+        return self._process.pid
 
     @property
     def start_deadline(self) -> float | None:
@@ -52,14 +85,9 @@ class HostLink:
         """Sends an order; nothing happens if the supervisor has ended."""
         self._channel.send(header, payload)
 
-    def send_task(self, task: bytes | None) -> None:
-        """Sends the function of horoscale.run(), in pieces."""
-        for start in range(0, len(task or b""), MAX_PAYLOAD_BYTES):
-            assert task is not None
-            self.send({"kind": "task"}, task[start : start + MAX_PAYLOAD_BYTES])
-
     def receive(self) -> Iterator[tuple[Header, bytes]]:
         """What the supervisor has sent; `ended` is true after its end."""
+        self._read_errors()
         self._channel.write()
         frames = self._channel.read()
         if frames is not None:
@@ -67,21 +95,58 @@ class HostLink:
             return
         self._end()
 
+    def take_errors(self) -> list[str]:
+        """The complete lines that came on standard error since the last call."""
+        end = len(self.errors) if self.ended else self.errors.rfind(b"\n") + 1
+        lines, self.errors = self.errors[:end], self.errors[end:]
+        return lines.decode(errors="replace").splitlines()
+
     def set_reading(self, wanted: bool) -> None:
         """Stops or resumes reading, so that ranks that print faster than it is read wait."""
         self._channel.set_reading(wanted)
 
+    def dismiss(self) -> None:
+        """Ends what the supervisor hears: it takes that for the end of whoever started it."""
+        self._channel.close_outbound()
+
     def abandon(self) -> None:
-        """Kills a supervisor that can't be worked with; the kernel kills its ranks."""
+        """Kills a supervisor that can't be worked with, or the way to it, which then ends it."""
         self._process.send_signal(signal.SIGKILL)
         self._end()
 
+    def reaped(self, status: int) -> None:
+        """Somebody else has waited for the process."""
+        self._process.returncode = status
+
+    def _read_errors(self) -> None:
+        while self._stderr is not None:
+            try:
+                data = os.read(self._stderr, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_errors()
+            self.errors = (self.errors + data)[-_NOTE_BYTES:]
+
+    def _close_errors(self) -> None:
+        if self._stderr is not None:
+            self._selector.unregister(self._stderr)
+            os.close(self._stderr)
+            self._stderr = None
+
     def _end(self) -> None:
-        if not self.ended:
-            self.ended = True
-            self._channel.close_inbound()
-            self._channel.close_outbound()
+        if self.ended:
+            return
+        self._channel.close_inbound()
+        self._channel.close_outbound()
+        try:
+            self.status = self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
             self.status = self._process.wait()
+        self.ended = True
+        self._read_errors()
+        self._close_errors()
 
 
 def _taken(stream: IO[bytes] | None) -> int:

@@ -18,6 +18,7 @@ class Host:
 
     name: str
     slots: int
+    ssh_port: int | None = None  # None: ssh's own choice
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,11 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def parse_hostfile(path: str) -> list[Host]:
-    """Reads a host file: a line `name slots=N` or `name:N` per host; # begins a comment."""
+    """Reads a host file: a line per host; # begins a comment.
+
+    A line is `name slots=N`, `name:PORT slots=N` with the port of its ssh server, `name:N` with N
+    slots, or `name`. An IPv6 address is put in brackets; before ` slots=` it may go without.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line.split("#", 1)[0].strip() for line in file]
@@ -51,7 +56,7 @@ def parse_hostfile(path: str) -> list[Host]:
             continue
         match = re.fullmatch(r"(\S+)\s+(?:max_)?slots\s*=\s*(\S+)", line)
         try:
-            hosts.append(_make_host(match[1], match[2]) if match else _parse_host(line))
+            hosts.append(_parse_host_with_port(*match.groups()) if match else _parse_host(line))
         except HostsError as error:
             raise HostsError(f"{path}:{number}: {error}") from None
     return _merged(hosts, path)
@@ -100,6 +105,8 @@ def is_local(name: str) -> bool:
     """Whether a host name or address means this machine."""
     if name in ("localhost", own_name()):
         return True
+    if "@" in name:  # another user
+        return False
     try:
         addresses = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -123,17 +130,36 @@ def _parse_host(text: str) -> Host:
     return _make_host(match[1], match[2] or "1")
 
 
-def _make_host(name: str, slots: str) -> Host:
+def _parse_host_with_port(text: str, slots: str) -> Host:
+    """A host that is followed by slots=N."""
+    if text.count(":") > 1 and not text.startswith("["):
+        return _make_host(text, slots)
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\S+))?", text)
+    if match is None:
+        raise HostsError(f"{text!r} is neither host nor host:port")
+    if match[2] is None:
+        return _make_host(match[1], slots)
+    if not re.fullmatch(r"[0-9]{1,5}", match[2]) or not 0 < int(match[2]) < 65536:
+        raise HostsError(f"host {match[1]!r}: {match[2]!r} is not a port")
+    return _make_host(match[1], slots, int(match[2]))
+
+
+def _make_host(name: str, slots: str, ssh_port: int | None = None) -> Host:
     name = name.strip("[]")
+    if name.startswith("-"):  # a remote shell would take it for an option
+        raise HostsError(f"{name!r} is not the name of a host")
     if not re.fullmatch(r"[0-9]{1,6}", slots) or int(slots) == 0:
         raise HostsError(f"host {name!r}: slots must be a positive number, not {slots!r}")
-    return Host(name, int(slots))
+    return Host(name, int(slots), ssh_port)
 
 
 def _merged(hosts: Sequence[Host], source: str) -> list[Host]:
     if not hosts:
         raise HostsError(f"no host in {source!r}")
-    slots: dict[str, int] = {}
+    merged: dict[str, Host] = {}
     for host in hosts:
-        slots[host.name] = slots.get(host.name, 0) + host.slots
-    return [Host(name, count) for name, count in slots.items()]
+        known = merged.get(host.name, Host(host.name, 0, host.ssh_port))
+        if known.ssh_port != host.ssh_port:
+            raise HostsError(f"host {host.name!r} has two ports in {source!r}")
+        merged[host.name] = Host(host.name, known.slots + host.slots, host.ssh_port)
+    return list(merged.values())

@@ -10,25 +10,29 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from horoscale._core import HorovodInternalError
 from horoscale.runner import processes
-from horoscale.runner.environment import rank_environment
-from horoscale.runner.host import HostLink
+from horoscale.runner.assembly import Assembly
+from horoscale.runner.environment import rank_environment, rendezvous_environment
+from horoscale.runner.fleet import Fleet
+from horoscale.runner.host import LOST_GRACE_S, HostSpec
 from horoscale.runner.hosts import Place
 from horoscale.runner.output import Console, RankOutput, open_rank_files
-from horoscale.runner.protocol import VERSION, Header, ProtocolError
-from horoscale.runner.report import LAUNCHER, Exit, failure_report
+from horoscale.runner.protocol import Header, ProtocolError
+from horoscale.runner.rendezvous import Rendezvous
+from horoscale.runner.report import CANNOT_START, LAUNCHER, LAUNCHER_FAILED, Exit, failure_report
 
 # After the first failure the others may raise and report it themselves for so long.
 SURVIVORS_S = 2.0
 # At the end of an interrupted job a slow reader may take the rest of the output for so long.
 DRAIN_S = 2.0
-CANNOT_START = 2
-LAUNCHER_FAILED = 1
+# After the grace, until a supervisor has to have ended: more than it needs to report stuck ranks.
+SUPERVISORS_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,9 @@ class JobSpec:
 
     command: Sequence[str]
     places: Sequence[Place]
-    environment: dict[str, str]
+    commands: Mapping[str, Sequence[str]]  # what starts a supervisor, by the name of the host
+    addresses: Sequence[str]  # of this machine, one of which all hosts have to reach
+    environment: Mapping[str, str]
     directory: str
     grace_s: float
     start_timeout_s: float
@@ -55,7 +61,15 @@ class Job:
         self._spec = spec
         self._selector = selectors.PollSelector()  # works with files, which epoll refuses
         self._console = Console(self._selector)
-        self._links: list[HostLink] = []
+        names = dict.fromkeys(place.hostname for place in spec.places)
+        self._hosts = [
+            HostSpec(index, name, spec.commands[name]) for index, name in enumerate(names)
+        ]
+        self._fleet = Fleet(self._selector, self._on_frame)
+        self._assembly = Assembly(
+            self._hosts, spec.addresses, self._selector, self._start_ranks, self._on_no_start
+        )
+        self._rendezvous: Rendezvous | None = None
         self._outputs: dict[tuple[int, str], RankOutput] = {}
         self._running = {place.rank for place in spec.places}
         self._failures: list[Exit] = []
@@ -64,6 +78,7 @@ class Job:
         self._interrupted: int | None = None  # the first signal that asked the job to end
         self._stop_at: float | None = None  # when the survivors of a failure are told to end
         self._stopped = False
+        self._abandon_at: float | None = None  # when supervisors that have not ended are left alone
         self._discarding = False  # the ranks' output: nobody takes it, or the user wants out
         self._discard_at: float | None = None
         self.report = b""  # the last words of a job that failed
@@ -77,13 +92,15 @@ class Job:
             return self._end(CANNOT_START)
         processes.become_subreaper()
         self._watch_signals()
-        self._start()
-        while not all(link.ended for link in self._links):
+        self._assembly.begin(self._fleet, self._spec.start_timeout_s)
+        while not self._fleet.ended:
             for selected, _ in self._selector.select(self._timeout()):
                 selected.data()
             self._check_deadlines()
-            for link in self._links:
-                link.set_reading(not self._console.full or self._discarding)
+            self._fleet.set_reading(not self._console.full or self._discarding)
+        self._assembly.close()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
         # A supervisor that was killed left its ranks' children to this process.
         processes.kill_descendants(seconds=10.0)
         for output in self._outputs.values():
@@ -116,46 +133,43 @@ class Job:
             signal.signal(signum, lambda *_: None)
         self._selector.register(receiver, selectors.EVENT_READ, self._on_signal)
 
-    def _start(self) -> None:
-        by_host: dict[str, list[Place]] = {}
-        for place in self._spec.places:
-            by_host.setdefault(place.hostname, []).append(place)
-        for hostname, places in by_host.items():
-            link = HostLink(hostname, self._selector, self._on_host, self._spec.start_timeout_s)
-            self._links.append(link)
-            link.send_task(self._spec.task)
-            link.send(
-                {
-                    "kind": "start",
-                    "command": list(self._spec.command),
-                    "directory": self._spec.directory,
-                    "environment": self._spec.environment,
-                    "grace": self._spec.grace_s,
-                    "ranks": [
-                        {"rank": place.rank, "environment": rank_environment(place)}
-                        for place in places
-                    ],
-                }
-            )
-            self._log(f"{hostname}: ranks {places[0].rank} to {places[-1].rank}")
+    def _start_ranks(self, address: str) -> None:
+        """All hosts are there, and reach this one at an address."""
+        try:
+            self._rendezvous = Rendezvous(address)
+        except HorovodInternalError as error:
+            self._on_no_start(str(error))
+            return
+        self._log(f"the rendezvous is at {self._rendezvous.address}")
+        way = rendezvous_environment(self._rendezvous.address, self._rendezvous.secret)
+        if self._spec.task is not None:
+            self._fleet.send_task(self._spec.task)
+        self._fleet.send(
+            {
+                "kind": "job",
+                "command": list(self._spec.command),
+                "directory": self._spec.directory,
+                "environment": {**self._spec.environment, **way},
+                "grace": self._spec.grace_s,
+            }
+        )
+        for host in self._hosts:
+            places = [place for place in self._spec.places if place.hostname == host.name]
+            ranks = [
+                {"rank": place.rank, "environment": rank_environment(place)} for place in places
+            ]
+            self._fleet.send({"kind": "start", "to": host.index, "ranks": ranks})
+            self._log(f"{host.name}: ranks {places[0].rank} to {places[-1].rank}")
+
+    def _on_no_start(self, why: str) -> None:
+        self._trouble = why
+        self._stop(signal.SIGTERM, 0.0)
 
     # ------------------------------------------------------------------ events
 
-    def _on_host(self, link: HostLink) -> None:
-        try:
-            for header, payload in link.receive():
-                self._on_frame(link, header, payload)
-        except ProtocolError as error:
-            self._trouble = f"the supervisor on {link.hostname} can't be understood: {error}"
-            link.abandon()
-        if link.ended and link.status != 0:
-            ended = Exit(-1, link.hostname, link.status).describe()
-            self._trouble = self._trouble or f"the supervisor on {link.hostname} {ended}"
-        if self._trouble is not None:
-            self._stop(signal.SIGTERM, self._spec.grace_s)
-
-    def _on_frame(self, link: HostLink, header: Header, payload: bytes) -> None:
+    def _on_frame(self, header: Header, payload: bytes) -> None:
         kind = header["kind"]
+        host = self._hosts[header["host"]].name
         if kind == "output":
             if header["stream"] == "result":
                 assert self._spec.on_result is not None
@@ -163,20 +177,30 @@ class Job:
             else:
                 self._feed(self._outputs[header["rank"], header["stream"]], payload)
         elif kind == "exit":
-            self._on_exit(Exit(header["rank"], link.hostname, header["status"]))
+            self._on_exit(Exit(header["rank"], host, header["status"]))
         elif kind == "refused":
-            self._refusal = f"{self._spec.command[0]!r} on {link.hostname}: {header['error']}"
+            self._refusal = f"{self._spec.command[0]!r} on {host}: {header['error']}"
             self._stop(signal.SIGTERM, self._spec.grace_s)
         elif kind == "stuck":
             pids = ", ".join(map(str, header["pids"]))
-            self._trouble = f"on {link.hostname} these processes do not end: {pids}"
-        elif kind == "hello":
-            if header["version"] != VERSION:
-                raise ProtocolError(f"version {header['version']}, expected {VERSION}")
-            link.greeted = True
-            self._log(f"{link.hostname}: supervisor is process {header['pid']} on {header['host']}")
+            self._trouble = f"on {host} these processes do not end: {pids}"
+        elif kind == "note":
+            self._say(f"{host}: {header['text']}")
+        elif kind in ("hello", "lost", "reached"):
+            self._on_host(host, header)
         else:
             raise ProtocolError(f"unknown message {kind!r}")
+
+    def _on_host(self, host: str, header: Header) -> None:
+        if header["kind"] == "hello":
+            self._log(f"{host}: supervisor is process {header['pid']} on {header['machine']}")
+        elif header["kind"] == "lost":
+            self._log(f"{host}: the supervisor {header['error']}")
+        self._assembly.on_frame(header)
+        running = self._rendezvous is not None and not self._stopped
+        if header["kind"] == "lost" and running:
+            self._trouble = f"the supervisor on {host} {header['error']}"
+            self._stop(signal.SIGTERM, min(self._spec.grace_s, LOST_GRACE_S))
 
     def _feed(self, output: RankOutput, data: bytes) -> None:
         if self._discarding:
@@ -202,8 +226,7 @@ class Job:
         for signum in self._wakeup[0].recv(4096):
             name = processes.signal_name(signum)
             if signum == signal.SIGUSR2:
-                for link in self._links:
-                    link.send({"kind": "state"})
+                self._fleet.send({"kind": "state"})
             elif self._interrupted is None:
                 self._interrupted = signum
                 self._discard_at = time.monotonic() + self._spec.grace_s + DRAIN_S
@@ -221,8 +244,13 @@ class Job:
     def _stop(self, signum: int, grace_s: float) -> None:
         self._stopped = True
         self._stop_at = None
-        for link in self._links:
-            link.send({"kind": "stop", "signal": int(signum), "grace": grace_s})
+        abandon_at = time.monotonic() + grace_s + SUPERVISORS_S
+        self._abandon_at = min(abandon_at, self._abandon_at or abandon_at)
+        if self._rendezvous is None:
+            self._assembly.close()
+            self._fleet.dismiss()
+        else:
+            self._fleet.send({"kind": "stop", "signal": int(signum), "grace": grace_s})
 
     def _discard_output(self) -> None:
         self._discarding = True
@@ -230,7 +258,10 @@ class Job:
         self._console.drop()
 
     def _timeout(self) -> float | None:
-        deadlines = [self._stop_at, self._discard_at, *(x.start_deadline for x in self._links)]
+        deadlines = [
+            *(self._stop_at, self._discard_at, self._abandon_at),
+            *(self._fleet.deadline, self._assembly.deadline),
+        ]
         known = [deadline for deadline in deadlines if deadline is not None]
         return max(0.0, min(known) - time.monotonic()) if known else None
 
@@ -240,14 +271,12 @@ class Job:
             self._stop(signal.SIGTERM, self._spec.grace_s)
         if self._discard_at is not None and now >= self._discard_at:
             self._discard_output()
-        for link in self._links:
-            if link.start_deadline is not None and now >= link.start_deadline:
-                self._trouble = (
-                    f"the supervisor on {link.hostname} did not start within "
-                    f"{self._spec.start_timeout_s:g} s (--start-timeout)"
-                )
-                link.abandon()
-                self._stop(signal.SIGTERM, self._spec.grace_s)
+        self._fleet.check_deadlines(now)
+        self._assembly.check_deadline(now)
+        if self._abandon_at is not None and now >= self._abandon_at:
+            self._abandon_at = None
+            names = ", ".join(self._fleet.abandon())
+            self._say(f"no word of the end from {names}: processes may be left there")
 
     def _drain_console(self) -> None:
         """Writes what is queued: all of it, or what goes in DRAIN_S if the job was interrupted."""

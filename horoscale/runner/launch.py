@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horoscale._version import __version__
-from horoscale.runner import environment, hosts, mpirun, processes, settings
+from horoscale.runner import environment, hosts, mpirun, processes, reach, remote, settings
 from horoscale.runner.bootstrap import PACKAGE_ROOT
-from horoscale.runner.job import CANNOT_START, Job, JobSpec
-from horoscale.runner.report import LAUNCHER
+from horoscale.runner.report import CANNOT_START, LAUNCHER
 
 if TYPE_CHECKING:
     from horoscale.runner.results import ResultWriter
@@ -27,9 +26,6 @@ COMPAT_DIRECTORY = PACKAGE_ROOT / "horoscale" / "compat"
 # Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
 _MISSING = (
     ("tcp", "--tcp", "an MPI that knows it; --mpi-args passes what yours has instead"),
-    ("ssh_port", "--ssh-port", "remote hosts: all ranks run on this host"),
-    ("ssh_identity_file", "--ssh-identity-file", "remote hosts: all ranks run on this host"),
-    ("remote_shell", "--remote-shell", "remote hosts: all ranks run on this host"),
     ("min_num_proc", "--min-num-proc", "elastic jobs"),
     ("max_num_proc", "--max-num-proc", "elastic jobs"),
     ("slots_per_host", "--slots-per-host", "elastic jobs"),
@@ -45,6 +41,9 @@ _NOT_WITH_MPI = (
     ("output_filename", "--output-filename"),
     ("prefix_output_with_timestamp", "--prefix-output-with-timestamp"),
     ("grace_seconds", "--grace-seconds"),
+    ("ssh_port", "--ssh-port"),
+    ("ssh_identity_file", "--ssh-identity-file"),
+    ("remote_shell", "--remote-shell"),
 )
 _ONLY_WITH_MPI = (("mpi_args", "--mpi-args"), ("binding_args", "--binding-args"))
 
@@ -69,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(parsed)
     except (
         UsageError,
+        environment.ExportError,
         hosts.HostsError,
         mpirun.MpirunError,
         settings.SettingsError,
@@ -109,6 +109,21 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "-hostfile", "--hostfile", metavar="FILE", help="a file with a line `host slots=N` for each"
     )
+    add(
+        "-x",
+        dest="exports",
+        action="append",
+        default=[],
+        metavar="VAR[=VALUE]",
+        help="a variable that ranks on other hosts get as well, or a value for all; repeatable",
+    )
+    add("-p", "--ssh-port", metavar="PORT", help="the port of ssh on the other hosts")
+    add("-i", "--ssh-identity-file", metavar="FILE", help="ssh's key")
+    add(
+        "--remote-shell",
+        metavar="CMD",
+        help="reaches the hosts instead of ssh: run as `CMD host program arguments`",
+    )
     add("--gloo", action="store_true", help="the native backend (default)")
     add("--mpi", action="store_true", default=None, help="let mpirun start the ranks")
     add("--mpi-args", metavar="ARGS", help="further arguments of mpirun, as one word")
@@ -134,9 +149,6 @@ def make_parser() -> argparse.ArgumentParser:
     settings.add_arguments(parser)
     later = parser.add_argument_group("not available yet")
     later.add_argument("--tcp", action=switch)
-    later.add_argument("-p", "--ssh-port", metavar="PORT")
-    later.add_argument("-i", "--ssh-identity-file", metavar="FILE")
-    later.add_argument("--remote-shell", metavar="CMD")
     later.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", metavar="N")
     later.add_argument("--max-np", "--max-num-proc", dest="max_num_proc", metavar="N")
     later.add_argument("--slots-per-host", metavar="N")
@@ -158,54 +170,56 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{flag} needs what is not available yet: {missing}")
     size = _parse_size(arguments.num_proc)
     inherited = _with_compat(os.environ) if arguments.compat else dict(os.environ)
-    command = _resolve_command(arguments.command, inherited.get("PATH"))
     config = settings.read_config(arguments.config_file) if arguments.config_file else {}
     variables = settings.variables(arguments, config)
+    exports = environment.exported(arguments.exports, inherited)
+    command = _words(arguments.command)
     if arguments.mpi:
-        return _run_mpirun(arguments, size, inherited, variables, command)
+        _check_command(command, inherited.get("PATH"))
+        return _run_mpirun(arguments, size, inherited, variables, exports, command)
     for name, flag in _ONLY_WITH_MPI:
         if getattr(arguments, name) is not None:
             raise UsageError(f"{flag} is an argument for mpirun: it needs --mpi")
-    places = hosts.place_ranks(_local_hosts(arguments, size), size)
-    grace_s = _parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S)
-    start_timeout_s = float(variables.get("START_TIMEOUT", DEFAULT_START_TIMEOUT_S))
+    machines = _machines(arguments, size)
+    places = hosts.place_ranks(machines.hosts, size)
+    if not machines.remote:
+        _check_command(command, inherited.get("PATH"))
     task, results = None, None
     if arguments.task is not None:
         from horoscale.runner.task import read_all
 
         task, results = read_all(arguments.task), _result_writer(arguments.results)
     try:
-        from horoscale.runner.rendezvous import Rendezvous
+        from horoscale.runner.job import Job, JobSpec
     except ImportError as error:
         raise UsageError(
             f"horoscale's core can't be loaded ({error}); install horoscale again"
         ) from None
 
-    with Rendezvous() as rendezvous:
-        shared = environment.job_environment(
-            inherited, variables, rendezvous.secret, rendezvous.address
+    interfaces = variables.get("NETWORK_INTERFACE", "").split(",")
+    job = Job(
+        JobSpec(
+            command=command,
+            places=places,
+            commands=machines.commands,
+            addresses=reach.own_addresses(interfaces) if machines.remote else [reach.LOOPBACK],
+            environment=environment.job_environment(inherited, variables, exports),
+            directory=os.getcwd(),
+            grace_s=_parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S),
+            start_timeout_s=float(variables.get("START_TIMEOUT", DEFAULT_START_TIMEOUT_S)),
+            output_directory=(
+                Path(arguments.output_filename) if arguments.output_filename else None
+            ),
+            timestamp=bool(arguments.prefix_output_with_timestamp),
+            verbose=bool(arguments.verbose),
+            task=task,
+            on_result=None if results is None else results.add,
         )
-        job = Job(
-            JobSpec(
-                command=command,
-                places=places,
-                environment=shared,
-                directory=os.getcwd(),
-                grace_s=grace_s,
-                start_timeout_s=start_timeout_s,
-                output_directory=(
-                    Path(arguments.output_filename) if arguments.output_filename else None
-                ),
-                timestamp=bool(arguments.prefix_output_with_timestamp),
-                verbose=bool(arguments.verbose),
-                task=task,
-                on_result=None if results is None else results.add,
-            )
-        )
-        status = job.run()
-        if results is not None:
-            results.finish(job.report)
-        return status
+    )
+    status = job.run()
+    if results is not None:
+        results.finish(job.report)
+    return status
 
 
 def _run_mpirun(
@@ -213,6 +227,7 @@ def _run_mpirun(
     size: int,
     inherited: Mapping[str, str],
     variables: Mapping[str, str],
+    exports: Mapping[str, str],
     command: Sequence[str],
 ) -> int:
     if arguments.task is not None:
@@ -221,13 +236,14 @@ def _run_mpirun(
         if getattr(arguments, name) not in (None, False):
             raise UsageError(f"{flag} and --mpi don't go together; --mpi-args passes mpirun's own")
     program = mpirun.find(inherited.get("PATH"))
-    job_environment = mpirun.job_environment(program, inherited, variables)
+    job_environment = mpirun.job_environment(program, {**inherited, **exports}, variables)
     words = mpirun.command_line(
         program,
         size,
         _given_hosts(arguments),
         job_environment,
         command,
+        exports=exports,
         mpi_args=arguments.mpi_args or "",
         binding_args=arguments.binding_args,
     )
@@ -260,23 +276,27 @@ def _parse_seconds(flag: str, text: str | None, default: float) -> float:
     return value
 
 
-def _resolve_command(command: Sequence[str], path: str | None) -> list[str]:
+def _words(command: Sequence[str]) -> list[str]:
     words = list(command)
     if words[:1] == ["--"]:
         del words[0]
     if not words:
         raise UsageError(f"no command: {LAUNCHER} -np N python train.py")
-    program = words[0]
-    if shutil.which(program, path=path) is None:
-        if os.path.isdir(program):
-            raise UsageError(f"{program!r} is a directory")
-        if os.path.isfile(program):
-            raise UsageError(
-                f"{program!r} is not an executable program: run it through its interpreter "
-                f"(python {program}) or make it executable (chmod +x {program})"
-            )
-        raise UsageError(f"command not found: {program!r}")
     return words
+
+
+def _check_command(words: Sequence[str], path: str | None) -> None:
+    program = words[0]
+    if shutil.which(program, path=path) is not None:
+        return
+    if os.path.isdir(program):
+        raise UsageError(f"{program!r} is a directory")
+    if os.path.isfile(program):
+        raise UsageError(
+            f"{program!r} is not an executable program: run it through its interpreter "
+            f"(python {program}) or make it executable (chmod +x {program})"
+        )
+    raise UsageError(f"command not found: {program!r}")
 
 
 def _given_hosts(arguments: argparse.Namespace) -> list[hosts.Host]:
@@ -287,18 +307,17 @@ def _given_hosts(arguments: argparse.Namespace) -> list[hosts.Host]:
     return list(hosts.parse_hostfile(arguments.hostfile)) if arguments.hostfile else []
 
 
-def _local_hosts(arguments: argparse.Namespace, size: int) -> list[hosts.Host]:
-    """The hosts of the job. All their names mean this machine, which is one host under one name."""
-    given = _given_hosts(arguments)
-    if not given:
-        return [hosts.Host(hosts.own_name(), size)]
-    remote = [host.name for host in given if not hosts.is_local(host.name)]
-    if remote:
-        raise UsageError(
-            f"remote hosts are not available yet, and {', '.join(remote)} is not this machine "
-            f"({hosts.own_name()}): all ranks run on one host"
-        )
-    return [hosts.Host(given[0].name, sum(host.slots for host in given))]
+def _machines(arguments: argparse.Namespace, size: int) -> remote.Machines:
+    given = _given_hosts(arguments) or [hosts.Host(hosts.own_name(), size)]
+    port = arguments.ssh_port
+    if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise UsageError(f"--ssh-port: expected a port, not {port!r}")
+    shell = remote.RemoteShell(
+        command=arguments.remote_shell,
+        ssh_port=None if port is None else int(port),
+        identity_file=arguments.ssh_identity_file,
+    )
+    return remote.resolve_hosts(given, shell)
 
 
 def _with_compat(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from horoscale.runner.hosts import Host
@@ -66,6 +66,7 @@ def command_line(
     environment: Mapping[str, str],
     command: Sequence[str],
     *,
+    exports: Collection[str] = (),
     mpi_args: str = "",
     binding_args: str | None = None,
 ) -> list[str]:
@@ -79,7 +80,8 @@ def command_line(
         words.append(",".join(f"{host.name}:{host.slots}" for host in hosts))
         if mpirun.is_open_mpi:  # MPICH's passes all variables
             for name in sorted(environment):
-                if name in _PASSED or name.startswith(("HOROSCALE_", "HOROVOD_")):
+                passed = name in _PASSED or name in exports
+                if passed or name.startswith(("HOROSCALE_", "HOROVOD_")):
                     words += ["-x", name]
     return [*words, *shlex.split(mpi_args), *command]
 

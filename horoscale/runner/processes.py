@@ -92,6 +92,15 @@ def signal_name(signum: int) -> str:
         return f"signal {signum}"
 
 
+def status_text(status: int) -> str:
+    """How a process ended, as subprocess or as a shell says it: "ended by SIGKILL"."""
+    if status < 0:
+        return f"ended by {signal_name(-status)}"
+    if 128 < status < 128 + signal.NSIG:  # 255, ssh's, is not of them
+        return f"ended by {signal_name(status - 128)}"
+    return f"exit status {status}"
+
+
 def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         error = ctypes.get_errno()

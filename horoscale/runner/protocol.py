@@ -1,21 +1,32 @@
-"""The frames between the launcher and a host's supervisor: a JSON header and raw bytes.
+"""The frames between the launcher and the hosts' supervisors: a JSON header and raw bytes.
 
     frame := "HSR1" | header length u32 | payload length u32 | header | payload     (big endian)
 
 The header is a JSON object whose `kind` says what the frame is. The same frames go through a pipe
-to this host's supervisor and through ssh to another host's, where a login script may print first:
-the mark at the start of every frame tells its text from ours.
+to this host's supervisor and through a remote shell to another host's, where a login script may
+print first: the mark at the start of every frame tells its text from ours.
+
+Beyond 32 hosts supervisors start other supervisors and relay for them (see fleet): an order with
+`to` is for the host with that index, one without for everybody; reports of a supervisor below
+another one carry `host`, the index of theirs.
 
     launcher → supervisor
-        task     payload: a piece of the function of horoscale.run(), before `start`
-        start    command, directory, environment, ranks [{rank, environment}], grace
+        adopt    hosts [{index, name, command}], timeout: start supervisors there and relay
+        probe    addresses, port, token: which of them lead to the launcher?
+        task     payload: a piece of the function of horoscale.run(), before `job`
+        job      command, directory, environment, grace: what all ranks share
+        start    to, ranks [{rank, environment}]
+        state    asks the ranks what they wait for
         stop     signal, grace: sends the signal, and SIGKILL after `grace` seconds
     supervisor → launcher
-        hello    version, host, pid
+        hello    version, machine, pid
+        reached  address: one of `probe` that leads to the launcher
         output   rank, stream (stdout, stderr, result), payload
         exit     rank, status (as subprocess: -N for signal N)
         refused  rank, error: the command could not be started
         stuck    pids that did not end after SIGKILL
+        lost     error: no supervisor there, or not any more; `greeted`: there was one
+        note     text: what the remote shell or the supervisor wrote to standard error
 """
 
 from __future__ import annotations
@@ -25,11 +36,12 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 MAX_HEADER_BYTES = 16 << 20  # an environment is the largest thing in a header
 MAX_PAYLOAD_BYTES = 1 << 20
 
 _MAGIC = b"HSR1"
+_MAX_PREFACE_BYTES = 1 << 20
 _PREAMBLE = struct.Struct("!4sII")
 
 Header = dict[str, Any]
@@ -51,14 +63,21 @@ def encode(header: Header, payload: bytes = b"") -> bytes:
 
 
 class Decoder:
-    """Turns a stream of bytes, cut anywhere, back into frames."""
+    """Turns a stream of bytes, cut anywhere, back into frames.
 
-    def __init__(self) -> None:
+    With `preface`, text may come before the first frame: a login script's. It is skipped.
+    """
+
+    def __init__(self, *, preface: bool = False) -> None:
         self._buffer = bytearray()
+        self._preface = preface
+        self._skipped = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
         """The frames that are complete with `data`."""
         self._buffer += data
+        if self._preface:
+            self._skip_preface()
         while True:
             frame = self._next()
             if frame is None:
@@ -69,7 +88,19 @@ class Decoder:
         """Whether no frame is half received."""
         return not self._buffer
 
+    def _skip_preface(self) -> None:
+        at = self._buffer.find(_MAGIC)
+        self._preface = at < 0
+        # Without a mark, the end may be the beginning of one.
+        skipped = at if at >= 0 else max(0, len(self._buffer) - len(_MAGIC) + 1)
+        self._skipped += skipped
+        if self._skipped > _MAX_PREFACE_BYTES:
+            raise ProtocolError(f"no frame within {self._skipped} bytes")
+        del self._buffer[:skipped]
+
     def _next(self) -> tuple[Header, bytes] | None:
+        if self._preface:
+            return None
         known = min(len(self._buffer), len(_MAGIC))
         if self._buffer[:known] != _MAGIC[:known]:
             raise ProtocolError(f"expected a frame, got {bytes(self._buffer[:80])!r}")

@@ -6,19 +6,17 @@ import secrets
 
 from horoscale._core import StoreServer
 
-_LOOPBACK = "127.0.0.1"
-
 
 class Rendezvous:
-    """A store with a secret of its own, served for as long as the job lasts."""
+    """A store with a secret of its own, served at an address of this machine until close()."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        """Listen on any free port; HorovodInternalError if that can't be."""
         self.secret = secrets.token_hex(32)
-        self._server = StoreServer(_LOOPBACK, 0, self.secret)
-        self.address = f"{_LOOPBACK}:{self._server.port}"
+        self._server = StoreServer(host, 0, self.secret)
+        bracketed = f"[{host}]" if ":" in host else host
+        self.address = f"{bracketed}:{self._server.port}"
 
-    def __enter__(self) -> Rendezvous:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop serving."""
         self._server.close()

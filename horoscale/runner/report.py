@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horoscale.runner.processes import signal_name
+from horoscale.runner.processes import status_text
 
 LAUNCHER = "horoscalerun"
+CANNOT_START = 2  # exit statuses of the launcher
+LAUNCHER_FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,8 @@ class Exit:
 
     def describe(self) -> str:
         """Such as "exit status 3" or "ended by SIGKILL"."""
-        if self.status >= 0:
-            return f"exit status {self.status}"
-        hint = " (out of memory?)" if -self.status == 9 else ""
-        return f"ended by {signal_name(-self.status)}{hint}"
+        hint = " (out of memory?)" if self.status == -signal.SIGKILL else ""
+        return f"{status_text(self.status)}{hint}"
 
 
 def failure_report(failures: Sequence[tuple[Exit, Sequence[bytes]]]) -> tuple[Exit, bytes]:

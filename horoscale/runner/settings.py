@@ -217,7 +217,6 @@ SETTINGS = (
         _text,
         ("params", "network_interface"),
         "NAMES",
-        missing="ranks on several hosts",
     ),
     Setting(
         ("--start-timeout",),

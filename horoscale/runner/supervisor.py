@@ -2,11 +2,12 @@
 
 It reads orders from its standard input and writes what happens to its standard output (see
 protocol). The end of its input, however it came about, means that the launcher is gone: everything
-is ended then.
+is ended then. In large jobs it relays between the launcher and supervisors of further hosts.
 
 No process gets away: the supervisor is a subreaper, so that whatever a rank starts stays below it
-in the process tree, in whatever session or group; if the supervisor itself is killed, the kernel
-kills the ranks.
+in the process tree, in whatever session or group. If the supervisor itself is killed, the kernel
+kills the ranks, and the guard, its parent, what the ranks leave. If the guard is killed, the
+supervisor ends its ranks.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ from typing import Any
 from horoscale.runner import processes, protocol
 from horoscale.runner.channel import Channel
 from horoscale.runner.cores import available_cores
+from horoscale.runner.environment import for_ranks
+from horoscale.runner.fleet import Fleet
+from horoscale.runner.host import LOST_GRACE_S, HostSpec
+from horoscale.runner.reach import Probe
 
 _READ_BYTES = 1 << 16
 _MAX_PIPE_BYTES = 1 << 20  # no pipe holds more
 _MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print have to wait
 _STUCK_S = 10.0  # after SIGKILL; only a process stuck inside the kernel takes longer
 _KILL_INTERVAL_S = 0.05
+_LINKS_S = 2.0  # after SIGKILL here, until supervisors below have to be done with theirs
 
 # Streams that a rank may have besides its standard ones: a function's result for horoscale.run().
 _RESULT = "result"
@@ -47,8 +53,12 @@ class Supervisor:
     """The host's part of a job, from `start` until no process of it is left."""
 
     def __init__(self, inbound: int, outbound: int) -> None:
+        self._guard = os.getppid()
         self._selector = selectors.DefaultSelector()
         self._launcher = Channel(inbound, outbound, self._selector, self._on_launcher)
+        self._fleet = Fleet(self._selector, self._launcher.send)  # the hosts that this relays for
+        self._probe: Probe | None = None
+        self._job: dict[str, Any] = {}  # what all ranks share
         self._ranks: dict[int, _Rank] = {}  # running ones, by process id
         self._streams: dict[int, _Rank] = {}  # by descriptor
         self._paused = False  # not reading the ranks' output, because nobody takes it
@@ -72,7 +82,7 @@ class Supervisor:
             {
                 "kind": "hello",
                 "version": protocol.VERSION,
-                "host": socket.gethostname(),
+                "machine": socket.gethostname(),
                 "pid": os.getpid(),
             }
         )
@@ -80,8 +90,7 @@ class Supervisor:
             for selected, _ in self._selector.select(self._timeout()):
                 selected.data()
             self._pause_or_resume()
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._kill()
+            self._check_deadlines()
         self._flush()
 
     # ------------------------------------------------------------------ events
@@ -90,26 +99,46 @@ class Supervisor:
         self._launcher.write()
         frames = self._launcher.read()
         if frames is None:
-            self._stop(signal.SIGTERM, self._grace_s)
+            self._fleet.dismiss()
+            self._stop(signal.SIGTERM, min(self._grace_s, LOST_GRACE_S))
             return
         for header, payload in frames:
-            if header["kind"] == "start":
-                self._start(header)
-            elif header["kind"] == "task":
-                self._add_to_task(payload)
-            elif header["kind"] == "state":
-                self._ask_for_state()
-            elif header["kind"] == "stop":
-                self._stop(header["signal"], header["grace"])
-            else:
-                raise protocol.ProtocolError(f"unknown order {header['kind']!r}")
+            self._on_order(header, payload)
+
+    def _on_order(self, header: protocol.Header, payload: bytes) -> None:
+        kind = header["kind"]
+        if kind == "adopt":
+            self._adopt(header)
+            return
+        if "to" not in header or self._fleet.leads_to(header["to"]):
+            self._fleet.send(header, payload)
+        if "to" in header and self._fleet.leads_to(header["to"]):
+            return
+        if kind == "probe":
+            self._start_probe(header)
+        elif kind == "task":
+            self._add_to_task(payload)
+        elif kind == "job":
+            self._job = header
+            self._grace_s = header["grace"]
+        elif kind == "start":
+            self._start(header)
+        elif kind == "state":
+            self._ask_for_state()
+        elif kind == "stop":
+            self._stop(header["signal"], header["grace"])
+        else:
+            raise protocol.ProtocolError(f"unknown order {kind!r}")
 
     def _on_signals(self, wakeup: socket.socket) -> None:
         for signum in set(wakeup.recv(4096)):
             if signum == signal.SIGCHLD:
                 self._reap()
-            else:
-                self._stop(signum, self._grace_s)
+                continue
+            if os.getppid() != self._guard:
+                error = "was left by its guard process, which has been killed"
+                self._launcher.send({"kind": "lost", "greeted": True, "error": error})
+            self._stop(signum, self._grace_s)
 
     def _on_output(self, descriptor: int) -> bool:
         """Forwards a piece of a rank's output; false if there is none now."""
@@ -129,6 +158,22 @@ class Supervisor:
 
     # ------------------------------------------------------------------ starting
 
+    def _adopt(self, order: dict[str, Any]) -> None:
+        if not self._stopping:
+            hosts = [
+                HostSpec(host["index"], host["name"], host["command"]) for host in order["hosts"]
+            ]
+            self._fleet.adopt(hosts, order["timeout"])
+
+    def _start_probe(self, order: dict[str, Any]) -> None:
+        self._probe = Probe(
+            self._selector,
+            order["addresses"],
+            order["port"],
+            order["token"],
+            lambda address: self._launcher.send({"kind": "reached", "address": address}),
+        )
+
     def _add_to_task(self, piece: bytes) -> None:
         if self._task is None:
             self._task = os.memfd_create("horoscale-task")
@@ -138,21 +183,20 @@ class Supervisor:
         if self._stopping:  # told so before it came to this
             return
         self._started = True
-        self._grace_s = order["grace"]
+        if self._probe is not None:
+            self._probe.close()
+        shared = for_ranks(os.environ, self._job["environment"])
+        share = max(1, available_cores() // len(order["ranks"]))
+        shared.setdefault("OMP_NUM_THREADS", str(share))
         for rank in order["ranks"]:
-            environment = {**order["environment"], **rank["environment"]}
-            share = max(1, available_cores() // len(order["ranks"]))
-            environment.setdefault("OMP_NUM_THREADS", str(share))
             try:
-                self._start_rank(rank["rank"], order["command"], order["directory"], environment)
+                self._start_rank(rank["rank"], {**shared, **rank["environment"]})
             except (OSError, ValueError) as error:
                 self._launcher.send({"kind": "refused", "rank": rank["rank"], "error": str(error)})
                 self._stop(signal.SIGTERM, self._grace_s)
                 return
 
-    def _start_rank(
-        self, number: int, command: Sequence[str], directory: str, environment: dict[str, str]
-    ) -> None:
+    def _start_rank(self, number: int, environment: dict[str, str]) -> None:
         names = ["stdout", "stderr"]
         inherited = []
         if self._task is not None:
@@ -169,8 +213,8 @@ class Supervisor:
                 }
             supervisor = os.getpid()
             process = subprocess.Popen(
-                list(command),
-                cwd=directory,
+                self._job["command"],
+                cwd=self._job["directory"],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=pipes["stdout"][1],
@@ -228,9 +272,12 @@ class Supervisor:
                 pid, wait_status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     break
+                status = os.waitstatus_to_exitcode(wait_status)
                 if rank := self._ranks.pop(pid, None):
-                    rank.process.returncode = os.waitstatus_to_exitcode(wait_status)
-                    ended.append((rank, rank.process.returncode))
+                    rank.process.returncode = status
+                    ended.append((rank, status))
+                elif link := self._fleet.pids.get(pid):
+                    link.reaped(status)
         # The kernel doesn't tell in which order those of one batch ended. A crash is a cause; an
         # exit with an error may be its consequence.
         for rank, status in sorted(ended, key=lambda item: item[1] >= 0):
@@ -240,31 +287,50 @@ class Supervisor:
         elif self._stopping:
             self._warn_orphans()
 
+    def _own_children(self) -> list[int]:
+        """This process' children, without the links to other hosts, which end by themselves."""
+        links = self._fleet.pids
+        return [pid for pid in processes.children_of(os.getpid()) if pid not in links]
+
     def _warn_orphans(self) -> None:
-        orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in self._ranks]
+        orphans = [pid for pid in self._own_children() if pid not in self._ranks]
         for pid in [*orphans, *processes.descendants(orphans)]:
             if pid not in self._warned:
                 self._warned.add(pid)
                 processes.send_signal(pid, signal.SIGTERM)
 
-    def _kill(self) -> None:
-        """SIGKILL to everything below this process, again and again until nothing is left."""
-        remaining = processes.descendants([os.getpid()])
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        self._fleet.check_deadlines(now)
+        if self._kill_at is None or now < self._kill_at:
+            return
+        if not self._launcher.readable and now >= self._kill_at + _LINKS_S:
+            self._fleet.abandon()  # nobody else would
+        self._kill(now)
+
+    def _kill(self, now: float) -> None:
+        """SIGKILL to all ranks and what they left, again and again until nothing is left."""
+        assert self._kill_at is not None
+        children = self._own_children()
+        remaining = [*children, *processes.descendants(children)]
         for pid in remaining:
             processes.send_signal(pid, signal.SIGKILL)
-        assert self._kill_at is not None
-        if remaining and time.monotonic() > self._kill_at + _STUCK_S:
+        if remaining and now > self._kill_at + _STUCK_S:
             self._launcher.send({"kind": "stuck", "pids": remaining})
             self._flush()
             os._exit(1)
+        if not remaining and self._launcher.readable:
+            self._kill_at = None  # only hosts below are left, whose supervisors do the same
 
     def _timeout(self) -> float | None:
-        if self._kill_at is None:
-            return None
-        return max(_KILL_INTERVAL_S, self._kill_at - time.monotonic())
+        now = time.monotonic()
+        deadlines = [] if self._fleet.deadline is None else [self._fleet.deadline]
+        if self._kill_at is not None:
+            deadlines.append(max(self._kill_at, now + _KILL_INTERVAL_S))
+        return max(0.0, min(deadlines) - now) if deadlines else None
 
     def _finished(self) -> bool:
-        if not self._stopping or self._ranks:
+        if not self._stopping or self._ranks or not self._fleet.ended:
             return False
         self._reap()
         try:
@@ -288,6 +354,7 @@ class Supervisor:
 
     def _pause_or_resume(self) -> None:
         pause = self._launcher.queued_bytes > _MAX_QUEUED_BYTES
+        self._fleet.set_reading(not pause)
         if pause != self._paused:
             self._paused = pause
             for descriptor in self._streams:
@@ -310,11 +377,26 @@ class Supervisor:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Runs a supervisor on the standard streams."""
+    """Runs a supervisor on the standard streams, below a guard that outlives it."""
     del arguments
+    guard = os.getpid()
+    processes.become_subreaper()
+    supervisor = os.fork()
+    if supervisor != 0:
+        return _guard(supervisor)
+    processes.die_with_parent(guard, signal.SIGTERM)
     processes.become_subreaper()
     # Nothing else may write into the frames: prints of this process go to its standard error.
     outbound = os.dup(1)
     os.dup2(2, 1)
     Supervisor(0, outbound).run()
     return 0
+
+
+def _guard(supervisor: int) -> int:
+    """Waits for the supervisor and ends what it leaves; returns its status as a shell does."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda number, _: processes.send_signal(supervisor, number))
+    status = os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
+    processes.kill_descendants(seconds=_STUCK_S)
+    return status if status >= 0 else 128 - status

@@ -104,11 +104,15 @@ class Launcher:
             assert data, f"only {self._buffer!r}: {self.process.communicate()[1]!r}"
             self._buffer += data
 
+    def guard(self) -> int:
+        """The process id of the supervisor's guard, or of the remote shell, of the only host."""
+        (pid,) = children_of(self.process.pid)
+        return pid
+
     def supervisor(self) -> int:
-        """The process id of the supervisor."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        (pid,) = children.read_text().split()
-        return int(pid)
+        """The process id of the supervisor of the only host."""
+        (pid,) = children_of(self.guard())
+        return pid
 
     def finish(self) -> tuple[int, bytes, bytes]:
         """Waits for the launcher's end: exit status, and the rest of its output."""
@@ -135,6 +139,11 @@ class Launcher:
         while remaining := self.processes():
             assert time.monotonic() < deadline, f"left behind: {describe(remaining)}"
             time.sleep(0.02)  # the ends of processes that aren't ours can only be polled for
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process of one thread has started."""
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def describe(pids: Sequence[int]) -> dict[int, bytes]:

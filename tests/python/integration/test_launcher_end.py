@@ -43,18 +43,20 @@ def rank_with_children(*, stubborn: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-@pytest.mark.parametrize("victim", ["launcher", "supervisor"])
+@pytest.mark.parametrize("victim", ["launcher", "guard", "supervisor"])
 def test_nothing_survives_a_kill_of(victim: str, stubborn: bool) -> None:
     command = rank_with_children(stubborn=stubborn)
     with Launcher("-np", 2, "--grace-seconds", 1, *command) as job:
         job.read_pids(2 * PROCESSES_PER_RANK)
-        os.kill(job.process.pid if victim == "launcher" else job.supervisor(), signal.SIGKILL)
+        pid = job.process.pid if victim == "launcher" else getattr(job, victim)()
+        os.kill(pid, signal.SIGKILL)
         status, _, err = job.finish()
         job.assert_nothing_left()
-    if victim == "supervisor":
+    if victim != "launcher":
         assert status == 1
+        said = {"supervisor": b"ended by SIGKILL", "guard": b"was left by its guard process"}
         assert b"the supervisor on" in err
-        assert b"ended by SIGKILL" in err
+        assert said[victim] in err
 
 
 def test_ranks_end_with_their_supervisor_even_if_nobody_else_ends_them() -> None:

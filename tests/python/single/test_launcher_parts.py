@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import selectors
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horoscale.runner.cores import available_cores
+from horoscale.runner.environment import ExportError, exported
+from horoscale.runner.fleet import FANOUT, divided
+from horoscale.runner.host import HostSpec
 from horoscale.runner.hosts import (
     Host,
     HostsError,
@@ -27,6 +33,8 @@ from horoscale.runner.protocol import (
     ProtocolError,
     encode,
 )
+from horoscale.runner.reach import LOOPBACK, Beacon, Probe, own_addresses
+from horoscale.runner.remote import RemoteShell, resolve_hosts
 from horoscale.runner.report import Exit, failure_report
 
 # ---------------------------------------------------------------- protocol
@@ -89,6 +97,28 @@ def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
     assert b"HSR1".startswith(data[:4])
 
 
+@given(st.binary(max_size=60), st.lists(st.integers(1, 9), min_size=1))
+def test_what_login_scripts_print_is_skipped(text: bytes, sizes: list[int]) -> None:
+    sent = {"kind": "hello"}, b"payload"
+    stream = text.replace(b"HSR1", b"") + b"HS\n" + encode(*sent) + encode(*sent)
+    decoder = Decoder(preface=True)
+    received = []
+    position = turn = 0
+    while position < len(stream):
+        size = sizes[turn % len(sizes)]
+        received += decoder.feed(stream[position : position + size])
+        position += size
+        turn += 1
+    assert received == [sent, sent]
+
+
+def test_text_without_a_frame_is_refused_in_time() -> None:
+    decoder = Decoder(preface=True)
+    assert not list(decoder.feed(bytes(1 << 20)))
+    with pytest.raises(ProtocolError, match="no frame within"):
+        list(decoder.feed(bytes(100)))
+
+
 def test_a_payload_beyond_the_bound_is_not_sent() -> None:
     with pytest.raises(ProtocolError, match="larger"):
         encode({"kind": "output"}, bytes(MAX_PAYLOAD_BYTES + 1))
@@ -141,16 +171,38 @@ def test_bad_host_lists(text: str) -> None:
 
 def test_host_files(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
-    file.write_text("# all\n\na slots=2 # first\nb max_slots = 4\nc:3\n[::1] slots=1\nd\n")
+    file.write_text(
+        "# all\n\na slots=2 # first\nb max_slots = 4\nc:3\n[::1] slots=1\nd\n"
+        "e:2222 slots=2\n[fd00::1]:22 slots=3\nfd00::2 slots=4\nme@f slots=1\n"
+    )
     assert parse_hostfile(str(file)) == [
         Host("a", 2), Host("b", 4), Host("c", 3), Host("::1", 1), Host("d", 1),
+        Host("e", 2, 2222), Host("fd00::1", 3, 22), Host("fd00::2", 4), Host("me@f", 1),
     ]  # fmt: skip
 
 
-def test_a_bad_line_of_a_host_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("b slots=many", "host 'b': slots must be a positive number"),
+        ("b:ssh slots=1", "host 'b': 'ssh' is not a port"),
+        ("b:0 slots=1", "host 'b': '0' is not a port"),
+        ("b:65536 slots=1", "host 'b': '65536' is not a port"),
+        ("[b slots=1", "'[b' is neither host nor host:port"),
+        ("-l slots=1", "'-l' is not the name of a host"),
+    ],
+)
+def test_a_bad_line_of_a_host_file_is_named(tmp_path: Path, line: str, message: str) -> None:
     file = tmp_path / "hosts"
-    file.write_text("a slots=2\nb slots=many\n")
-    with pytest.raises(HostsError, match=r"hosts:2: host 'b': slots must be a positive number"):
+    file.write_text(f"a slots=2\n{line}\n")
+    with pytest.raises(HostsError, match=re.escape(f"hosts:2: {message}")):
+        parse_hostfile(str(file))
+
+
+def test_a_host_with_two_ports_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a:22 slots=2\na:23 slots=2\n")
+    with pytest.raises(HostsError, match="host 'a' has two ports"):
         parse_hostfile(str(file))
 
 
@@ -182,8 +234,87 @@ def test_places_are_consistent(slots: list[int], data: st.DataObject) -> None:
 def test_which_hosts_are_this_machine() -> None:
     for name in ("localhost", "127.0.0.1", "127.1.2.3", os.uname().nodename):
         assert is_local(name), name
-    for name in ("192.0.2.1", "2001:db8::1", "node.invalid", "a" * 70, ".."):
+    for name in ("198.51.100.1", "2001:db8::1", "node.invalid", "a" * 70, ".."):
         assert not is_local(name), name
+
+
+# ---------------------------------------------------------------- the way to the hosts
+
+
+def test_names_of_this_machine_are_one_host_and_others_are_reached_by_ssh() -> None:
+    given = [
+        Host("198.51.100.1", 1),
+        Host("localhost", 2),
+        Host("198.51.100.2", 1, 99),
+        Host("::1", 3),
+    ]
+    machines = resolve_hosts(given, RemoteShell(ssh_port=22, identity_file="key"))
+    assert machines.remote
+    assert machines.hosts == [
+        Host("198.51.100.1", 1),
+        Host("localhost", 5),
+        Host("198.51.100.2", 1, 99),
+    ]
+    supervisor = machines.commands["localhost"]
+    ssh = machines.commands["198.51.100.1"]
+    assert ssh[0] == "ssh"
+    assert ssh[-len(supervisor) - 5 :] == ["-i", "key", "-p", "22", "198.51.100.1", *supervisor]
+    assert machines.commands["198.51.100.2"][-len(supervisor) - 2] == "99"
+    assert not resolve_hosts([Host("localhost", 2)], RemoteShell()).remote
+
+
+def test_a_remote_shell_of_the_users_reaches_all_hosts() -> None:
+    machines = resolve_hosts([Host("localhost", 2)], RemoteShell(command="ip netns 'e x'"))
+    assert machines.remote
+    assert machines.commands["localhost"][:4] == ["ip", "netns", "e x", "localhost"]
+
+
+@given(st.integers(0, 3000))
+def test_hosts_are_divided_evenly(count: int) -> None:
+    specs = [HostSpec(index, f"h{index}", ()) for index in range(count)]
+    parts = divided(specs, FANOUT)
+    assert [host for part in parts for host in part] == specs
+    assert len(parts) == min(count, FANOUT)
+    lengths = {len(part) for part in parts}
+    assert not lengths or max(lengths) - min(lengths) <= 1
+
+
+def test_own_addresses() -> None:
+    addresses = own_addresses()
+    assert LOOPBACK in addresses
+    assert all(is_local(address) for address in addresses)
+    assert own_addresses(["lo"])[0] == LOOPBACK
+    assert own_addresses(["no_such_interface"]) == addresses
+
+
+def test_a_probe_finds_the_beacon_and_nothing_else() -> None:
+    selector = selectors.DefaultSelector()
+    beacon = Beacon(selector)
+    other = Beacon(selector)  # answers too, with a token of its own
+    found: list[tuple[str, str]] = []
+    probes = [
+        Probe(selector, [LOOPBACK, "::1", "198.51.100.1"], beacon.port, beacon.token,
+              lambda address: found.append(("beacon", address))),
+        Probe(selector, [LOOPBACK], other.port, beacon.token,
+              lambda address: found.append(("other", address))),
+    ]  # fmt: skip
+    deadline = time.monotonic() + 30
+    while len(found) < 1 + Path("/proc/net/if_inet6").exists():
+        assert time.monotonic() < deadline
+        for key, _ in selector.select(1):
+            key.data()
+    for one in (*probes, beacon, other):
+        one.close()
+    assert ("beacon", LOOPBACK) in found
+    assert {origin for origin, _ in found} == {"beacon"}
+    assert not selector.get_map()
+
+
+def test_exports() -> None:
+    assert exported(["A", "B=", "C=x=y"], {"A": "1", "B": "2"}) == {"A": "1", "B": "", "C": "x=y"}
+    for flag in ("", "=", "A B=1", "1A=1", "NOT_SET"):
+        with pytest.raises(ExportError):
+            exported([flag], {})
 
 
 # ---------------------------------------------------------------- the rest

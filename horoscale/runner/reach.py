@@ -1,0 +1,131 @@
+"""At which of its addresses do all hosts reach the launcher?
+
+Names tell little: a host may know another name for this one, or none, and addresses such as those
+of container bridges exist on every host. So the hosts try. The launcher opens a Beacon, tells them
+all its addresses, and each supervisor's Probe says which of them led to the beacon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import secrets
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_address
+
+LOOPBACK = "127.0.0.1"
+
+_SIOCGIFADDR = 0x8915
+_TOKEN_BYTES = 32
+
+
+def own_addresses(interfaces: Sequence[str] = ()) -> list[str]:
+    """This machine's addresses, those of all hosts last; of some interfaces, if it has them.
+
+    Link-local addresses are left out: they mean nothing to other hosts.
+    """
+    found = list(_addresses())
+    chosen = [address for name, address in found if name in interfaces]
+    addresses = chosen or [address for _, address in found]
+    usable = [address for address in addresses if not ip_address(address).is_link_local]
+    return sorted(dict.fromkeys(usable), key=lambda address: ip_address(address).is_loopback)
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """Pairs of an interface and an address: its IPv4 address, and all of IPv6."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with contextlib.suppress(OSError):  # it has none
+                answer = fcntl.ioctl(asker.fileno(), _SIOCGIFADDR, request)
+                yield name, socket.inet_ntop(socket.AF_INET, answer[20:24])
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as file:
+        for line in file:
+            digits, *_, name = line.split()
+            yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+
+
+class Beacon:
+    """A port of the launcher that tells everybody who connects a token, and nothing else."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self.token = secrets.token_hex(_TOKEN_BYTES // 2)  # tells this beacon from other servers
+        self._selector = selector
+        if socket.has_dualstack_ipv6():
+            self._listener = socket.create_server(
+                ("", 0), family=socket.AF_INET6, dualstack_ipv6=True
+            )
+        else:
+            self._listener = socket.create_server(("", 0))
+        self._listener.setblocking(False)
+        self.port = int(self._listener.getsockname()[1])
+        selector.register(self._listener, selectors.EVENT_READ, self._answer)
+
+    def close(self) -> None:
+        """Stops answering."""
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):  # who asked has gone, or descriptors are used up
+            client, _ = self._listener.accept()
+            with client:
+                client.setblocking(False)
+                client.send(self.token.encode())
+
+
+class Probe:
+    """Tries to reach a beacon at several addresses; `on_reached` gets those that lead to it."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        addresses: Sequence[str],
+        port: int,
+        token: str,
+        on_reached: Callable[[str], None],
+    ) -> None:
+        self._selector = selector
+        self._token = token.encode()
+        self._on_reached = on_reached
+        self._attempts: dict[str, socket.socket] = {}
+        for address in addresses:
+            self._try(address, port)
+
+    def close(self) -> None:
+        """Gives up the attempts that have had no answer."""
+        for address in list(self._attempts):
+            self._drop(address)
+
+    def _try(self, address: str, port: int) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            attempt = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # a host without this kind of addresses
+            return
+        attempt.setblocking(False)
+        if attempt.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
+            attempt.close()
+            return
+        self._attempts[address] = attempt
+        self._selector.register(attempt, selectors.EVENT_READ, lambda: self._on_answer(address))
+
+    def _on_answer(self, address: str) -> None:
+        attempt = self._attempts.get(address)
+        if attempt is None:  # given up by an earlier event of the same batch
+            return
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = attempt.recv(_TOKEN_BYTES)
+        self._drop(address)
+        if answer == self._token:
+            self._on_reached(address)
+
+    def _drop(self, address: str) -> None:
+        attempt = self._attempts.pop(address)
+        self._selector.unregister(attempt)
+        attempt.close()

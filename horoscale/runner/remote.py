@@ -1,0 +1,98 @@
+"""How a supervisor is started on another host: ssh, or the remote shell that the user names."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from horoscale.runner.bootstrap import isolated_command
+from horoscale.runner.hosts import Host, HostsError, is_local
+
+SUPERVISOR = "horoscale.runner.supervisor"
+_RESOLVERS = 32  # names that are looked up at the same time
+
+# ssh never asks, neither for a password nor about an unknown host: nobody could answer. It notices
+# a host that is gone within half a minute.
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+
+
+@dataclass(frozen=True)
+class RemoteShell:
+    """What the user says about the way to other hosts."""
+
+    command: str | None = None  # instead of ssh: COMMAND host program arguments
+    ssh_port: int | None = None
+    identity_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The hosts of a job, each once."""
+
+    hosts: Sequence[Host]
+    commands: dict[str, list[str]]  # by name, what starts a supervisor there
+    remote: bool  # whether any of them is another machine than this one
+
+
+def resolve_hosts(given: Sequence[Host], shell: RemoteShell) -> Machines:
+    """The machines that the user's hosts are.
+
+    Names of this machine are one host, whose supervisor needs no remote shell; a shell that the
+    user names is used for all hosts.
+
+    Raises HostsError where options contradict each other.
+    """
+    if shell.command is not None:
+        words = _shell_words(given, shell)
+        return Machines(given, {host.name: _remote(words, host) for host in given}, True)
+    with ThreadPoolExecutor(_RESOLVERS) as pool:
+        local = dict(zip(given, pool.map(lambda host: is_local(host.name), given), strict=True))
+    commands = {
+        host.name: isolated_command(SUPERVISOR) if here else _remote(_ssh_words(host, shell), host)
+        for host, here in local.items()
+    }
+    return Machines(_merge_local(local), commands, not all(local.values()))
+
+
+def _remote(shell: Sequence[str], host: Host) -> list[str]:
+    # A shell such as ssh puts the words together and has them parsed again.
+    return [*shell, host.name, *map(shlex.quote, isolated_command(SUPERVISOR))]
+
+
+def _ssh_words(host: Host, shell: RemoteShell) -> list[str]:
+    words = list(_SSH)
+    if shell.identity_file is not None:
+        words += ["-i", shell.identity_file]
+    port = host.ssh_port or shell.ssh_port
+    if port is not None:
+        words += ["-p", str(port)]
+    return words
+
+
+def _shell_words(given: Sequence[Host], shell: RemoteShell) -> list[str]:
+    assert shell.command is not None
+    try:
+        words = shlex.split(shell.command)
+    except ValueError as error:
+        raise HostsError(f"--remote-shell {shell.command!r}: {error}") from None
+    if not words:
+        raise HostsError("--remote-shell: expected a command such as 'ssh -q'")
+    ports = [shell.ssh_port, *(host.ssh_port for host in given)]
+    if shell.identity_file is not None or any(port is not None for port in ports):
+        raise HostsError(
+            "ports and identity files are for ssh: with --remote-shell, put them into its command"
+        )
+    return words
+
+
+def _merge_local(local: dict[Host, bool]) -> list[Host]:
+    """All names of this machine as one host, where the first of them stands."""
+    own = [host for host, here in local.items() if here]
+    slots = sum(host.slots for host in own)
+    return [
+        Host(host.name, slots) if here else host
+        for host, here in local.items()
+        if not here or host is own[0]
+    ]

@@ -1,0 +1,230 @@
+"""Jobs on several hosts. A remote shell that runs its command here makes this machine play them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launcher_process import Launcher, children_of, run_launcher, sorted_lines
+
+import horoscale
+
+# CMD host program arguments: says which host it plays; hosts of some names behave badly.
+REMOTE_SHELL = """#!/bin/sh
+host=$1
+shift
+case $host in
+  gone*) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255;;
+  slow*) exec sleep 1000;;
+  chatty*) echo "Welcome to $host"; echo "quota exceeded" >&2;;
+  bare*) exec env -i HOME=/home/of/$host PATH=/bin:/usr/bin "$@";;
+esac
+exec env PLAYED_HOST=$host "$@"
+"""
+DESCRIBE = (
+    "import json, os\n"
+    "names = ('HOSTNAME', 'RANK', 'LOCAL_RANK', 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE')\n"
+    "told = [os.environ['HOROSCALE_' + name] for name in names]\n"
+    "print(json.dumps([os.environ.get('PLAYED_HOST'), *told]))"
+)
+END_S = 5.0  # whatever is killed, everything else has ended by then
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Path:
+    path = tmp_path / "shell"
+    path.write_text(REMOTE_SHELL)
+    path.chmod(0o755)
+    return path
+
+
+def outputs(stdout: bytes) -> list:
+    """What each rank printed as JSON, in order of ranks."""
+    lines = [line.split(b">:", 1) for line in stdout.splitlines()]
+    by_rank = sorted((int(origin[1 : origin.index(b"]")]), text) for origin, text in lines)
+    return [json.loads(text) for _, text in by_rank]
+
+
+def test_ranks_of_a_host_are_consecutive_and_know_their_places(shell: Path) -> None:
+    flags = ("--remote-shell", shell, "-H", "a:2,b:1,c:3", "-np", 6)
+    job = run_launcher(*flags, sys.executable, "-c", DESCRIBE)
+    assert job.returncode == 0, job.stderr
+    assert outputs(job.stdout) == [
+        ["a", "a", "0", "0", "2", "0", "3"],
+        ["a", "a", "1", "1", "2", "0", "2"],
+        ["b", "b", "2", "0", "1", "1", "3"],
+        ["c", "c", "3", "0", "3", "2", "3"],
+        ["c", "c", "4", "1", "3", "1", "2"],
+        ["c", "c", "5", "2", "3", "0", "1"],
+    ]
+
+
+def test_fewer_ranks_than_slots_leave_the_last_hosts_out(shell: Path, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("a slots=2\nfe80::1 slots=1  # without a link\ngone slots=4\n")
+    flags = ("--remote-shell", shell, "--hostfile", tmp_path / "hosts", "-np", 3)
+    job = run_launcher(*flags, sys.executable, "-c", DESCRIBE)
+    assert job.returncode == 0, job.stderr
+    assert [line[0] for line in outputs(job.stdout)] == ["a", "a", "fe80::1"]
+
+
+def test_unreachable_hosts_are_told_together_and_nothing_starts(
+    shell: Path, tmp_path: Path
+) -> None:
+    flags = ("--remote-shell", shell, "-H", "a,gone1,b,slow,gone2", "-np", 5)
+    job = run_launcher(*flags, "--start-timeout", 2, "touch", tmp_path / "started")
+    assert job.returncode == 1
+    why = "exit status 255; ssh: connect to host {} port 22: No route to host"
+    assert job.stderr.decode().splitlines() == [
+        "horoscalerun: no rank was started, because of 3 of 5 hosts:",
+        f"    gone1: {why.format('gone1')}",
+        "    slow: did not start within 2 s (--start-timeout)",
+        f"    gone2: {why.format('gone2')}",
+    ]
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_remote_shell_that_does_not_exist_is_named() -> None:
+    job = run_launcher("--remote-shell", "/no/shell", "-H", "a,b", "-np", 2, "true")
+    assert job.returncode == 1
+    assert job.stderr.count(b"'/no/shell' can't be started") == 2
+
+
+def test_what_login_scripts_print_does_no_harm(shell: Path) -> None:
+    job = run_launcher("--remote-shell", shell, "-H", "chatty:2", "-np", 2, "echo", "hello")
+    assert sorted_lines(job.stdout) == [b"[0]<stdout>:hello", b"[1]<stdout>:hello"]
+    assert job.stderr == b"horoscalerun: chatty: quota exceeded\n"
+
+
+def test_what_the_host_lacks_is_told(shell: Path) -> None:
+    job = run_launcher("--remote-shell", shell, "-H", "a,b", "-np", 2, "/no/such/program")
+    assert job.returncode == 2
+    assert b"can't start '/no/such/program' on " in job.stderr
+
+
+def test_the_environment_that_other_hosts_get(shell: Path) -> None:
+    program = "import json, os; print(json.dumps(dict(os.environ)))"
+    given = {
+        "HOROSCALE_CACHE_CAPACITY": "7",
+        "HOROVOD_CYCLE_TIME": "3",
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "3",
+        "MINE": "passed",
+        "OTHER": "not passed",
+        "HOME": "/home/of/the/launcher",
+        "HOROSCALE_SECRET_FILE": "/of/another/job",
+    }
+    flags = ("-x", "MINE", "-x", "YOURS=a=b", "--log-level", "error")
+    job = run_launcher(
+        *("--remote-shell", shell, "-H", "bare", "-np", 1, *flags),
+        *(sys.executable, "-c", program),
+        env=given,
+    )
+    assert job.returncode == 0, job.stderr
+    (found,) = outputs(job.stdout)
+    expected = given | {
+        "HOME": "/home/of/bare",
+        "YOURS": "a=b",
+        "HOROSCALE_LOG_LEVEL": "error",
+        "PATH": os.environ["PATH"],
+        "PYTHONUNBUFFERED": "1",
+    }
+    for name in ("OTHER", "HOROSCALE_SECRET_FILE"):
+        del expected[name]
+        assert name not in found
+    assert expected.items() <= found.items()
+
+
+def test_exports_reach_the_ranks_of_this_host_too() -> None:
+    job = run_launcher("-np", 1, "-x", "A=1", "-x", "B", "sh", "-c", "echo $A$B", env={"B": "2"})
+    assert job.stdout == b"[0]<stdout>:12\n"
+
+
+def test_the_secret_goes_through_pipes_only(shell: Path) -> None:
+    program = "import os, signal; print(os.environ['HOROSCALE_SECRET']); signal.pause()"
+    flags = ("--remote-shell", shell, "-H", "a,b", "-np", 2, "--verbose")
+    with Launcher(*flags, sys.executable, "-c", program) as job:
+        secret = job.read_lines(2)[0].split(b":", 1)[1].strip()
+        for pid in job.processes():
+            assert secret not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        supervisors = [pid for shell in children_of(job.process.pid) for pid in children_of(shell)]
+        assert len(supervisors) == 2
+        for pid in [job.process.pid, *supervisors]:
+            assert secret not in Path(f"/proc/{pid}/environ").read_bytes()
+        job.process.terminate()
+        assert secret not in job.finish()[2]
+
+
+def test_a_failure_on_one_host_ends_the_job_and_names_it(shell: Path) -> None:
+    program = ["sh", "-c", "[ $HOROSCALE_RANK != 1 ] || { echo why >&2; exit 7; }; sleep 1000"]
+    with Launcher("--remote-shell", shell, "-H", "a,b,c", "-np", 3, *program) as job:
+        status, _, err = job.finish()
+        assert status == 7
+        assert err.splitlines()[-2:] == [
+            b"horoscalerun: rank 1 on b failed first: exit status 7; its last lines on stderr:",
+            b"    why",
+        ]
+        job.assert_nothing_left()
+
+
+def test_a_function_on_several_hosts(shell: Path) -> None:
+    def where() -> tuple[str, str]:
+        return os.environ["PLAYED_HOST"], os.environ["HOROSCALE_RANK"]
+
+    options = ["--remote-shell", str(shell)]
+    results = horoscale.run(where, np=3, hosts="a:2,b:1", options=options)
+    assert results == [("a", "0"), ("a", "1"), ("b", "2")]
+
+
+# ---------------------------------------------------------------- more hosts than one starts
+
+MANY = 40  # the launcher starts 32, and eight of those another one each
+
+
+def hosts(prefix: str = "host") -> str:
+    return ",".join(f"{prefix}{number}" for number in range(MANY))
+
+
+def test_supervisors_start_others_where_there_are_many(shell: Path) -> None:
+    flags = ("--remote-shell", shell, "-H", hosts(), "-np", MANY)
+    job = run_launcher(*flags, sys.executable, "-S", "-c", DESCRIBE)
+    assert job.returncode == 0, job.stderr
+    ranks = outputs(job.stdout)
+    assert [line[:3] for line in ranks] == [
+        [f"host{rank}", f"host{rank}", str(rank)] for rank in range(MANY)
+    ]
+
+
+def test_hosts_behind_one_that_is_gone_are_still_tried(shell: Path, tmp_path: Path) -> None:
+    """Host 3 would have been started by host 2, and host 8 by host 7."""
+    names = [f"host{number}" for number in range(MANY)]
+    names[2], names[8] = "gone2", "gone8"
+    flags = ("--remote-shell", shell, "-H", ",".join(names), "-np", MANY)
+    job = run_launcher(*flags, "touch", tmp_path / "started")
+    assert job.returncode == 1
+    lines = job.stderr.decode().splitlines()
+    assert lines[0] == f"horoscalerun: no rank was started, because of 2 of {MANY} hosts:"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["gone2", "gone8"]
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("victim", ["launcher", "relay"])
+def test_nothing_survives_where_supervisors_relay(shell: Path, victim: str) -> None:
+    flags = ("--remote-shell", shell, "-H", hosts(), "-np", MANY)
+    program = "trap '' TERM; echo $$; while :; do sleep 1000; done"
+    with Launcher(*flags, "sh", "-c", program) as job:
+        job.read_pids(MANY)
+        pids = [pid for guard in children_of(job.process.pid) for pid in children_of(guard)]
+        assert len(pids) == 32
+        relay = next(pid for pid in pids if len(children_of(pid)) == 2)  # a rank and a link
+        began = time.monotonic()
+        os.kill(job.process.pid if victim == "launcher" else relay, signal.SIGKILL)
+        status, _, err = job.finish()
+        job.assert_nothing_left()
+        assert time.monotonic() - began < END_S
+        if victim == "relay":
+            assert (status, b"ended by SIGKILL" in err) == (1, True), err
