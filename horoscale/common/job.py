@@ -9,7 +9,7 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
 from horoscale._core import Runtime
@@ -19,6 +19,7 @@ _lock = threading.RLock()
 _runtime: Runtime | None = None
 _forked = False
 _starts: Counter[tuple[int, ...]] = Counter()  # by ranks of the job; (): all
+_before_end: list[Callable[[], None]] = []
 _at_end: list[Callable[[], None]] = []
 
 
@@ -33,6 +34,14 @@ def current_runtime() -> Runtime:
 def is_initialized() -> bool:
     """Tell whether hvd.init() was called, and hvd.shutdown() was not called since."""
     return _runtime is not None
+
+
+def before_end(finish: Callable[[], None]) -> None:
+    """Have `finish` called before this process leaves a job, unless it leaves because it failed.
+
+    What it raises is raised by shutdown().
+    """
+    _before_end.append(finish)
 
 
 def at_end(forget: Callable[[], None]) -> None:
@@ -62,6 +71,15 @@ def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
 
 def stop(failure: str | None = None) -> None:
     """Leave the job; with `failure`, tell the peers that this rank failed and why."""
+    global _runtime
+    with _lock, ExitStack() as leaving:
+        leaving.callback(_leave, failure)
+        if _runtime is not None and failure is None:
+            for finish in _before_end:
+                finish()
+
+
+def _leave(failure: str | None) -> None:
     global _runtime
     with _lock:
         runtime, _runtime = _runtime, None

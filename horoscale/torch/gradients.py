@@ -23,6 +23,7 @@ from horoscale.common.process_sets import ProcessSet, at_removal
 from horoscale.torch import collectives
 from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compression import Compressor
+from horoscale.torch.handles import Handle
 from horoscale.torch.priorities import priority_of
 from horoscale.torch.sparse import sparse_allreduce_async
 
@@ -129,9 +130,10 @@ class GradientGroup:
         self.gradients = list(gradients)
         self.passes = passes
         self.settings = settings
+        self.shared = False  # by several optimizers
         self._complete = 0  # gradients that have had their passes
         self._expected = len(self.gradients)  # of _complete; parameters may be frozen later
-        self._in_flight: list[Callable[[], None]] = []  # each waits for one operation
+        self._in_flight: list[tuple[Handle, Callable[[], None]]] = []  # how each is waited for
         weak_self = weakref.ref(self)
         hooks: list[RemovableHandle] = []
         for gradient in self.gradients:
@@ -145,6 +147,10 @@ class GradientGroup:
     def in_flight(self) -> bool:
         """Whether the reduction was started and not waited for yet."""
         return bool(self._in_flight)
+
+    def done(self) -> bool:
+        """Tell whether finish() would return, or raise, at once."""
+        return all(handle.done() for handle, _ in self._in_flight)
 
     @property
     def pending(self) -> bool:
@@ -162,7 +168,9 @@ class GradientGroup:
             raise AssertionError(
                 f"the gradient of {gradient.name} was computed more than backward_passes_per_step="
                 f"{self.passes} times before step(): give DistributedOptimizer a larger "
-                "backward_passes_per_step to accumulate gradients"
+                "backward_passes_per_step to accumulate gradients. With overlap_step=True it may "
+                "have been read before its update, in another way than through its module: call "
+                "optimizer.finish_step() before"
             )
         gradient.passes += 1
         self._complete += gradient.passes == self.passes
@@ -201,7 +209,7 @@ class GradientGroup:
         for gradient in self.gradients:
             gradient.passes = 0
         failure = None
-        for wait in waits:
+        for _, wait in waits:
             try:
                 wait()
             except Exception as error:
@@ -225,7 +233,7 @@ class GradientGroup:
                 if restored.data_ptr() != value.data_ptr():
                     value.copy_(restored)
 
-        self._in_flight.append(wait)
+        self._in_flight.append((handle, wait))
 
     def _start_sparse(self, gradient: Gradient, value: torch.Tensor, priority: int) -> None:
         name = f"{self.name}.{gradient.name}.sparse"
@@ -237,7 +245,7 @@ class GradientGroup:
         def wait() -> None:
             gradient.parameter.grad = handle.wait()
 
-        self._in_flight.append(wait)
+        self._in_flight.append((handle, wait))
 
 
 _groups: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references, by parameter

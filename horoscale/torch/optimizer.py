@@ -19,6 +19,7 @@ from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.collectives import Reduction
 from horoscale.torch.compression import Compression, Compressor
 from horoscale.torch.gradients import Settings
+from horoscale.torch.overlap import SEPARABLE, OverlappedStep
 from horoscale.torch.reducer import GradientReducer, Parameters
 
 Closure = Callable[[], Any]
@@ -31,6 +32,7 @@ class _Distributed(torch.optim.Optimizer):
     _plain_class: type[torch.optim.Optimizer]
     _reducer: GradientReducer
     _by_step: bool  # step() reduces the gradients itself: not within skip_synchronize()
+    _overlap: OverlappedStep | None
     _reduced: str  # who had the gradients reduced since the last step: "user", "reader" or ""
 
     def step(self, closure: Closure | None = None) -> Any:
@@ -44,7 +46,8 @@ class _Distributed(torch.optim.Optimizer):
             What the optimizer's step() returns.
 
         Raises:
-            HorovodInternalError: a reduction failed; no step was done.
+            HorovodInternalError: a reduction failed; no step was done. With overlap_step=True the
+                forward pass raises it, or whoever reads the parameter.
         """
         return _reduced_step(self, super().step, closure)
 
@@ -57,12 +60,15 @@ class _Distributed(torch.optim.Optimizer):
 
         Raises AssertionError between backward() and step(): their reduction is still on its way.
         """
-        if self._reducer.pending:
+        if self._unused(pending=True):
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() and before "
                 "optimizer.step() or optimizer.synchronize(): the gradients are still being reduced"
             )
         self._reduced = ""
+        if self._overlap is not None and self._overlap.outstanding:
+            self._overlap.zero_grad(set_to_none)
+            return
         super().zero_grad(set_to_none)
         self._reducer.clear()
 
@@ -82,6 +88,15 @@ class _Distributed(torch.optim.Optimizer):
             yield
         finally:
             self._by_step = True
+
+    def finish_step(self) -> None:
+        """Do at once what is left of the last step(), with overlap_step=True.
+
+        Only for who reads weights in another way than through the model's modules. Raises
+        HorovodInternalError if a reduction failed.
+        """
+        if self._overlap is not None:
+            self._overlap.finish()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes precede a step; not between backward() and step()."""
@@ -103,7 +118,7 @@ class _Distributed(torch.optim.Optimizer):
         """
         reducer = self.__dict__.get("_reducer")
         in_backward = torch._C._current_graph_task_id() != -1
-        if reducer is not None and reducer.in_flight and not in_backward:
+        if reducer is not None and not in_backward and self._unused():
             self._reduce("reader")
         return self._plain_groups
 
@@ -116,7 +131,40 @@ class _Distributed(torch.optim.Optimizer):
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         return groups
 
+    def _unused(self, pending: bool = False) -> bool:
+        """Tell whether gradients are in flight, or `pending` at least, that no step knows of."""
+        reducer, overlap = self._reducer, self._overlap
+        if overlap is not None and overlap.applying:
+            return False  # it is the step that looks
+        if overlap is None or not overlap.outstanding:
+            return reducer.pending if pending else reducer.in_flight
+        groups = [group for group in reducer.groups if not overlap.has(group)]
+        return any(group.pending if pending else group.in_flight for group in groups)
+
+    def _begin_overlapped_step(self) -> bool:
+        """Leave this step to the readers of the parameters, if that can be."""
+        overlap, reducer = self._overlap, self._reducer
+        if overlap is None or self._reduced or not reducer.settings.takes_part():
+            return False
+        reducer.adopt(self._plain_groups)
+        if not overlap.possible:
+            return False
+        overlap.begin()
+        self._opt_called = True  # what learning rate schedulers look at
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state, after what is left of an overlapped step."""
+        self.finish_step()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the optimizer's state, after what is left of an overlapped step."""
+        self.finish_step()
+        super().load_state_dict(state_dict)
+
     def _reduce(self, who: str) -> None:
+        self.finish_step()
         if self._reducer.settings.takes_part():
             self._reducer.adopt(self._plain_groups)
             self._reducer.synchronize()
@@ -125,6 +173,7 @@ class _Distributed(torch.optim.Optimizer):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Operations in flight, hooks and shared memory belong to this process and these parameters:
         # a copy (copy.deepcopy, pickle) is an optimizer of the user's class, to be wrapped again.
+        self.finish_step()
         return object.__new__, (self._plain_class,), self.__getstate__()
 
 
@@ -132,6 +181,7 @@ def _reduced_step(
     optimizer: _Distributed, step: Callable[..., Any], closure: Closure | None
 ) -> Any:
     """Do `step`, the plain step of an optimizer, with reduced gradients."""
+    optimizer.finish_step()
     if not optimizer._by_step:
         return step() if closure is None else step(closure)
     if closure is not None:
@@ -149,6 +199,8 @@ def _reduced_step(
             "within 'with optimizer.skip_synchronize():'",
             stacklevel=3,
         )
+    if optimizer._begin_overlapped_step():
+        return None
     if optimizer._reduced != "reader" or fresh:
         optimizer._reduce("")
     optimizer._reduced = ""
@@ -194,7 +246,15 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         sparse_as_dense: turn sparse gradients into dense ones. Otherwise their indices and values
             are gathered, which needs op=Average or op=Sum.
         process_set: the ranks that train together; ranks outside of it train on their own.
-        overlap_step: let steps overlap with the next forward pass: not in this version.
+        overlap_step: let step() return at once. A parameter gets its update when it is read next,
+            which is in the next forward pass, so that communication overlaps with that too. The
+            results are the same, bit by bit. Weights have to be read through the model's modules
+            (its forward pass, state_dict(), parameters(), attributes); who reads them otherwise
+            calls optimizer.finish_step() before. Zero gradients by optimizer.zero_grad(): the
+            model's reads all parameters. Steps in which gradients are looked at before
+            (synchronize(), GradScaler), with a closure, with hooks on the optimizer, of compiled
+            models, and the first one, are done as without it. For the optimizers of PyTorch that
+            treat each parameter on its own: SGD, Adam, AdamW, RMSprop and their like.
 
     Returns:
         The optimizer, with synchronize(), skip_synchronize() and set_backward_passes_per_step().
@@ -202,14 +262,15 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     Raises:
         ValueError: hvd.init() was not called; names are missing or not unique; an option is wrong;
             a parameter belongs to another DistributedOptimizer with other options.
-        NotImplementedError: op=Adasum or overlap_step=True.
+        NotImplementedError: op=Adasum.
     """
     if isinstance(optimizer, _Distributed):
         raise ValueError("the optimizer is a DistributedOptimizer already")
-    if overlap_step:
-        raise NotImplementedError(
-            "overlap_step=True (steps that overlap with the next forward pass) is not in this "
-            "version of horoscale: leave it out; gradients are reduced during the backward pass"
+    if overlap_step and type(optimizer) not in SEPARABLE:
+        known = ", ".join(one.__name__ for one in SEPARABLE)
+        raise ValueError(
+            f"overlap_step=True is not possible with {type(optimizer).__name__}, which may need "
+            f"all gradients at once; it is with {known}"
         )
     if process_set.process_set_id is None or process_set.included() is not False:
         set_id(process_set)  # raises where it can't be used; ranks outside train on their own
@@ -225,12 +286,13 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     names = _names(named_parameters, parameters)
     grouping = _grouping(num_groups if groups is None else groups, parameters)
-    return _distribute(
-        optimizer, GradientReducer(settings, backward_passes_per_step, names, grouping)
-    )
+    reducer = GradientReducer(settings, backward_passes_per_step, names, grouping)
+    return _distribute(optimizer, reducer, overlap_step)
 
 
-def _distribute(optimizer: torch.optim.Optimizer, reducer: GradientReducer) -> _Distributed:
+def _distribute(
+    optimizer: torch.optim.Optimizer, reducer: GradientReducer, overlap_step: bool
+) -> _Distributed:
     """Change the class of an optimizer, and have its step reduce gradients."""
     plain_class = optimizer.__class__
     if reducer.settings.takes_part():
@@ -243,6 +305,7 @@ def _distribute(optimizer: torch.optim.Optimizer, reducer: GradientReducer) -> _
     assert isinstance(optimizer, _Distributed)
     optimizer._reducer = reducer
     optimizer._by_step = True
+    optimizer._overlap = OverlappedStep(optimizer, reducer) if overlap_step else None
     optimizer._reduced = ""
     patched_step = optimizer.__dict__.get("step")
     if patched_step is not None:

@@ -70,13 +70,18 @@ class GradientReducer:
             self._make_groups(new)
 
     @torch.no_grad()
-    def synchronize(self) -> None:
-        """Start the reductions that no backward pass has started, and wait for all."""
+    def start(self) -> None:
+        """Start the reductions that no backward pass has started."""
         if not self._layouts_known:
             self._agree_on_layouts()
         for group in self.groups:
             if not group.in_flight:
                 group.start()
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Start the reductions that no backward pass has started, and wait for all."""
+        self.start()
         failure = None
         for group in self.groups:
             try:
@@ -123,6 +128,7 @@ class GradientReducer:
             if group is None:
                 missing.append(parameters)
             else:
+                group.shared = True
                 self.groups.append(group)
         if not self.settings.sparse_as_dense:
             self._layouts_known = False

@@ -475,5 +475,3 @@ def test_what_is_missing() -> None:
     model = make_model()
     with pytest.raises(NotImplementedError, match="Adasum"):
         wrap(model, op=hvd.Adasum)
-    with pytest.raises(NotImplementedError, match="overlap_step"):
-        wrap(model, overlap_step=True)

@@ -94,6 +94,20 @@ def test_a_job_that_ends_before_the_step() -> None:
         optimizer.step()
 
 
+def test_a_job_that_ends_during_an_overlapped_step() -> None:
+    """What step() has begun is done by the end of the job, whoever reads the weights later."""
+    model = torch.nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.5), overlap_step=True
+    )
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    hvd.shutdown()
+    assert torch.equal(model.weight, before - 0.5)
+
+
 @pytest.mark.usefixtures("job")
 def test_shared_memory_outlives_its_job() -> None:
     shared = hvd.empty_shared(1000)

@@ -1,0 +1,324 @@
+"""OverlappedStep: an optimizer's step that ends during the next forward pass.
+
+step() leaves at once, while gradients are still on their way. A parameter gets its update when it
+is read next, which is when its module needs it in the next forward pass; by then its gradient has
+had the time of all that ran before. Within one step only the backward pass hides communication;
+across steps the forward pass does too. The updates are those of the plain loop, bit by bit.
+
+Parameters are read through their modules: while updates are outstanding the module's table of
+parameters is one that applies them first. So every reader finds the new values: forward passes,
+state_dict(), parameters(), copies.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.utils.hooks import RemovableHandle
+
+from horoscale.common import job
+from horoscale.torch.gradients import GradientGroup
+from horoscale.torch.reducer import GradientReducer
+
+# Those of PyTorch that update each parameter by its own gradient and state alone.
+SEPARABLE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.ASGD,
+)
+
+Options = list[dict[str, Any]]
+Update = Callable[[Iterable[torch.Tensor | None]], None]
+
+
+class OverlappedStep:
+    """The outstanding updates of one optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, reducer: GradientReducer) -> None:
+        """Begin with nothing outstanding."""
+        self._weak_optimizer = weakref.ref(optimizer)
+        self._busy_optimizer: Any = None  # keeps it alive while updates are outstanding
+        self._reducer = reducer
+        self._owners = Owners()
+        self._outstanding: dict[int, GradientGroup] = {}  # by id of the parameter
+        self._options: Options = []  # of the parameter groups, as they were at step()
+        self._zero: bool | None = None  # zero_grad() was called: with set_to_none?
+        self._held: dict[int, torch.Tensor] = {}  # gradients that zero_grad() has hidden
+        self.applying = False
+        _all.add(self)
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether parameters still wait for their update."""
+        return bool(self._outstanding)
+
+    def has(self, group: GradientGroup) -> bool:
+        """Tell whether the group's parameters still wait for their update."""
+        return any(id(gradient.parameter) in self._outstanding for gradient in group.gradients)
+
+    @property
+    def possible(self) -> bool:
+        """Whether the next step can overlap: its parameters' readers are known, and no hook is."""
+        optimizer: Any = self._weak_optimizer()
+        hooked = (
+            optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+            or torch_optimizer._global_optimizer_pre_hooks
+            or torch_optimizer._global_optimizer_post_hooks
+        )
+        shared = any(group.shared for group in self._reducer.groups)
+        return not hooked and not shared and self._owners.complete(self._reducer.groups)
+
+    def begin(self) -> None:
+        """Start what reductions the backward pass has not started, and have readers wait."""
+        self._reducer.start()
+        self._busy_optimizer = self._weak_optimizer()
+        self._options = [_options(group) for group in self._busy_optimizer._plain_groups]
+        for group in self._reducer.groups:
+            if group.in_flight:
+                for gradient in group.gradients:
+                    self._outstanding[id(gradient.parameter)] = group
+        self._owners.guard(self._outstanding, self.apply_to)
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        """Hide the gradients that are still needed; they are cleared once they have been used."""
+        self._zero = set_to_none
+        for group in self._outstanding.values():
+            for gradient in group.gradients:
+                parameter = gradient.parameter
+                if parameter.grad is not None:
+                    self._held[id(parameter)] = parameter.grad
+                    parameter.grad = None
+
+    def apply_to(self, parameters: Iterable[torch.Tensor | None]) -> None:
+        """Bring parameters up to date that somebody is about to read.
+
+        Others whose gradients are there by now are brought up to date with them: one update of many
+        costs less than many. Raises what went wrong with a reduction.
+        """
+        if self.applying or not self._outstanding:
+            return
+        wanted = {id(one) for one in parameters if one is not None}
+        if wanted.isdisjoint(self._outstanding):
+            return
+        groups = {}
+        others_are_there = True
+        for key, group in self._outstanding.items():  # in the order in which they will be read
+            others_are_there = others_are_there and (key in wanted or group.done())
+            if key in wanted or others_are_there:
+                groups[id(group)] = group
+        self._apply(list(groups.values()))
+
+    def finish(self) -> None:
+        """Bring all parameters up to date. Raises what went wrong with a reduction."""
+        if self._outstanding and not self.applying:
+            self._apply(list({id(g): g for g in self._outstanding.values()}.values()))
+
+    def _apply(self, groups: list[GradientGroup]) -> None:
+        self.applying = True  # the optimizer reads parameters too
+        try:
+            with torch.no_grad():
+                for group in groups:
+                    self._finish(group)
+                self._step(groups)
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self.applying = False
+        for group in groups:
+            for gradient in group.gradients:
+                self._outstanding.pop(id(gradient.parameter), None)
+        if self._zero is not None:
+            self._clear(groups, set_to_none=self._zero)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._owners.release(self._outstanding)
+        if not self._outstanding:
+            self._zero = None
+            self._busy_optimizer = None
+
+    def _finish(self, group: GradientGroup) -> None:
+        for gradient in group.gradients:
+            held = self._held.pop(id(gradient.parameter), None)
+            if held is not None:
+                gradient.parameter.grad = held
+        group.finish()
+
+    def _step(self, groups: list[GradientGroup]) -> None:
+        """Do the optimizer's step as if it had the parameters of these groups only."""
+        optimizer = self._busy_optimizer
+        chosen = {id(gradient.parameter) for group in groups for gradient in group.gradients}
+        everything = optimizer._plain_groups
+        optimizer.param_groups = [
+            {**options, "params": [one for one in group["params"] if id(one) in chosen]}
+            for options, group in zip(self._options, everything, strict=False)
+        ]
+        try:
+            optimizer._plain_class.step(optimizer)
+        finally:
+            optimizer.param_groups = everything
+
+    def _clear(self, groups: list[GradientGroup], set_to_none: bool) -> None:
+        for group in groups:
+            for gradient in group.gradients:
+                parameter = gradient.parameter
+                if set_to_none:
+                    parameter.grad = None
+                elif parameter.grad is not None:
+                    parameter.grad = torch.zeros_like(parameter.grad)
+                gradient.clear()
+
+    def _abandon(self) -> None:
+        """A reduction failed: parameters that were not updated stay as they are."""
+        self._outstanding.clear()
+        self._held.clear()
+        self._settle()
+
+
+class Owners:
+    """The modules that an optimizer's parameters are read through."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._searched = 0  # for how many parameters
+        self._complete = False  # each has an owner
+        self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._guarded: list[tuple[weakref.ref[torch.nn.Module], RemovableHandle | None]] = []
+
+    def complete(self, groups: Iterable[GradientGroup]) -> bool:
+        """Tell whether every parameter has an owner, which is not part of a compiled module."""
+        parameters = {id(gradient.parameter) for group in groups for gradient in group.gradients}
+        if len(parameters) != self._searched:
+            self._search(parameters)
+            self._searched = len(parameters)
+        return self._complete
+
+    def guard(self, outstanding: dict[int, GradientGroup], update: Update) -> None:
+        """Have `update` called before such a parameter is read through its module."""
+        for module in self._modules:
+            table = module.__dict__["_parameters"]
+            if type(table) is not dict or not any(id(one) in outstanding for one in table.values()):
+                continue
+            hook = None
+            if isinstance(module, torch.nn.RNNBase):
+                # It has a list of its parameters beside the table.
+                hook = module.register_forward_pre_hook(
+                    lambda module, inputs: update(module.__dict__["_parameters"].values())
+                )
+            module.__dict__["_parameters"] = _Guard(table, update)
+            self._guarded.append((weakref.ref(module), hook))
+
+    def release(self, outstanding: dict[int, GradientGroup]) -> None:
+        """Take the guard off the modules none of whose parameters is outstanding."""
+        still = []
+        for reference, hook in self._guarded:
+            module = reference()
+            if module is None:
+                continue
+            table = module.__dict__["_parameters"].plain
+            if any(id(one) in outstanding for one in table.values()):
+                still.append((reference, hook))
+                continue
+            module.__dict__["_parameters"] = table
+            if hook is not None:
+                hook.remove()
+        self._guarded = still
+
+    def _search(self, parameters: set[int]) -> None:
+        """Look at all modules of this process: a parameter does not know its own."""
+        modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+        owned: set[int] = set()
+        for module in modules:
+            table = module.__dict__.get("_parameters") or {}  # it may be in its constructor
+            own = {id(one) for one in table.values()} & parameters
+            if own:
+                self._modules.add(module)
+                owned |= own
+        # What a compiler has made of a module reads parameters where it likes.
+        compiled = any(
+            part in self._modules
+            for module in filter(_is_compiled, modules)
+            for part in module.modules()
+        )
+        self._complete = owned == parameters and not compiled
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    state = module.__dict__
+    return state.get("_compiled_call_impl") is not None or "_orig_mod" in state.get("_modules", ())
+
+
+class _Guard(dict[str, Any]):
+    """A module's table of parameters while updates of some are outstanding."""
+
+    def __init__(self, plain: dict[str, Any], update: Update) -> None:
+        super().__init__(plain)
+        self.plain = plain
+        self._update = update
+
+    def _current(self) -> dict[str, Any]:
+        self._update(self.plain.values())
+        return self.plain
+
+    def __getitem__(self, name: str) -> Any:
+        return self._current()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._current()[name] = value
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        del self._current()[name]
+        super().__delitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._current().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        super().pop(name, None)
+        return self._current().pop(name, *default)
+
+    def items(self) -> Any:
+        return self._current().items()
+
+    def values(self) -> Any:
+        return self._current().values()
+
+    def copy(self) -> dict[str, Any]:
+        return self._current().copy()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (self._current().copy(),)
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a parameter group's options, which a scheduler may change before they are used."""
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def _finish_all() -> None:
+    for overlap in list(_all):
+        overlap.finish()
+
+
+_all: weakref.WeakSet[OverlappedStep] = weakref.WeakSet()
+job.before_end(_finish_all)
