@@ -1,18 +1,23 @@
 """Builds libhoroscale.so with CMake, then the Python binding that links it.
 
+With HOROSCALE_BUILD_SIM=1 also the module of horoscale.sim, which makes the wheel one for this
+version of Python.
 Everything else about the package is in pyproject.toml.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
+BUILD_SIM = os.environ.get("HOROSCALE_BUILD_SIM", "0") == "1"
 
 
 class BuildLibraryAndBinding(build_ext):
@@ -26,12 +31,26 @@ class BuildLibraryAndBinding(build_ext):
         in_source = self.inplace or self.editable_mode
         prefix = (ROOT if in_source else Path(self.build_lib).resolve()) / "horoscale" / "_core"
         build = Path(self.build_temp).resolve() / "library"
+        options, targets = (
+            ["-DCMAKE_BUILD_TYPE=Release", f"-DHOROSCALE_BUILD_SIM={BUILD_SIM}"],
+            ["horoscale"],
+        )
+        if BUILD_SIM:
+            import pybind11
+
+            options += [f"-DPython_EXECUTABLE={sys.executable}"]
+            options += [f"-Dpybind11_DIR={pybind11.get_cmake_dir()}"]
+            targets += ["sim_module"]
         # pip builds in a new environment each time, and CMake's cache has the last one's ninja.
         ninja = f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja') or 'ninja'}"
         for command in (
-            ["-G", "Ninja", ninja, "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release"],
-            ["--build", build, "--target", "horoscale"],
+            ["-G", "Ninja", ninja, "-S", ROOT, "-B", build, *options],
+            ["--build", build, "--target", *targets],
             ["--install", build, "--prefix", prefix],
+            *(
+                [["--install", build, "--prefix", prefix.parent / "sim", "--component", "sim"]]
+                * BUILD_SIM
+            ),
         ):
             subprocess.run(["cmake", *map(str, command)], check=True)
         self.library_dirs.append(str(prefix / "lib"))
@@ -41,5 +60,5 @@ class BuildLibraryAndBinding(build_ext):
 setup(
     cmdclass={"build_ext": BuildLibraryAndBinding},
     cffi_modules=["cmake/binding.py:make_ffi"],
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options={} if BUILD_SIM else {"bdist_wheel": {"py_limited_api": "cp310"}},
 )

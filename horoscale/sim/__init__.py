@@ -1,0 +1,74 @@
+"""The control plane of the runtime as Python objects, for simulation and property tests.
+
+These are the very classes of `cpp/core/` that every rank runs, without any I/O: a `Member` for each
+rank of a process set, a `Coordinator` for its lowest rank, the messages between them and their
+bytes. docs/scaling.md simulates large jobs with them.
+
+The module is compiled on request only: `HOROSCALE_BUILD_SIM=1 pip install .`
+"""
+
+from __future__ import annotations
+
+try:
+    from horoscale.sim._sim import (
+        Action,
+        ActionType,
+        Bucket,
+        Coordinator,
+        CoordinatorOptions,
+        DataType,
+        EntryType,
+        FusionPlanner,
+        Member,
+        Negotiator,
+        OpKind,
+        Part,
+        Piece,
+        PlanEntry,
+        PlanItem,
+        ReduceOp,
+        Report,
+        Request,
+        Scheduler,
+        Signature,
+        SlotTable,
+        StallReport,
+        StatusCode,
+        StatusError,
+        TensorSpec,
+        UnnamedHit,
+    )
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "horoscale was built without its simulator; HOROSCALE_BUILD_SIM=1 pip install . has it",
+        name="horoscale.sim._sim",
+    ) from error
+
+__all__ = [
+    "Action",
+    "ActionType",
+    "Bucket",
+    "Coordinator",
+    "CoordinatorOptions",
+    "DataType",
+    "EntryType",
+    "FusionPlanner",
+    "Member",
+    "Negotiator",
+    "OpKind",
+    "Part",
+    "Piece",
+    "PlanEntry",
+    "PlanItem",
+    "ReduceOp",
+    "Report",
+    "Request",
+    "Scheduler",
+    "Signature",
+    "SlotTable",
+    "StallReport",
+    "StatusCode",
+    "StatusError",
+    "TensorSpec",
+    "UnnamedHit",
+]
