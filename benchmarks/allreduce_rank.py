@@ -10,9 +10,9 @@ import argparse
 import os
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Client
 
 import numpy as np
+from orders import serve
 
 WARM_UP = 5
 
@@ -122,12 +122,13 @@ def main() -> None:
     arguments = parser.parse_args()
     rank, size, prepare = IMPLEMENTATIONS[arguments.implementation]()
     prepared: dict[int, tuple[np.ndarray, Call]] = {}
-    with Client(arguments.socket, "AF_UNIX") as benchmark:
-        while (order := benchmark.recv()) is not None:  # waits without a spin while others measure
-            count, iterations = order
-            if count not in prepared:
-                prepared[count] = prepare(count)
-            benchmark.send(measure(*prepared[count], rank, size, iterations))
+
+    def carry_out(count: int, iterations: int) -> list[float]:
+        if count not in prepared:
+            prepared[count] = prepare(count)
+        return measure(*prepared[count], rank, size, iterations)
+
+    serve(arguments.socket, carry_out)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,17 @@ def test_benchmark_measures_and_verifies(tmp_path: Path) -> None:
         assert of_size.keys() == {"horoscale", "horoscale-shared", "gloo"}
 
 
+def test_benchmark_of_training_steps(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    figures = tmp_path / "figures.json"
+    benchmark = ROOT / "benchmarks" / "training.py"
+    output = run(
+        *(sys.executable, benchmark, "--smoke", "--steps", "2", "--json", figures), folder=tmp_path
+    )
+    assert "ddp / horoscale-overlap" in output
+    assert json.loads(figures.read_text())["seconds"].keys() == {"transformer"}
+
+
 def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     benchmark = ROOT / "benchmarks" / "process_sets.py"

@@ -1,0 +1,143 @@
+"""The ranks of the implementations that a benchmark compares.
+
+All are started together and wait, without using the machine, while one of them measures: so every
+round compares them on the same machine in the same state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from horoscale._core import StoreServer
+
+MPIS = ("mpich", "openmpi")
+GLOO = ("gloo", "ddp")  # they meet through a file
+START_SECONDS = 120
+MEASURE_SECONDS = 120
+END_SECONDS = 10
+
+
+def peer_python(peer: str, folder: Path) -> Path:
+    """The interpreter of a virtual environment with mpi4py and this MPI; made if it isn't there."""
+    # One environment for each: the wheels of two MPIs overwrite each other's files.
+    python = folder / peer / "bin" / "python"
+    if not python.exists():
+        print(f"installing {peer} and mpi4py into {folder / peer}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", folder / peer], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "numpy", "mpi4py", peer], check=True)
+    return python
+
+
+class Job:
+    """The ranks of one implementation, started and waiting for orders."""
+
+    def __init__(
+        self, program: Path, name: str, num_ranks: int, folder: Path, peer_venv: Path
+    ) -> None:
+        """Start the ranks of a program that calls orders.serve(); wait until all are ready."""
+        self.name = name
+        self._program = program
+        self._num_ranks = num_ranks
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection] = []
+        self._store: StoreServer | None = None
+        address = str(folder / name)
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address)
+                listener.listen(num_ranks)
+                self._start(address, folder, peer_venv)
+                self._accept(listener)
+        except BaseException:
+            self.end()
+            raise
+
+    def measure(self, *order: Any) -> float:
+        """Return the median over the calls of the slowest rank's seconds."""
+        for connection in self._connections:
+            connection.send(order)
+        seconds = [self._receive(connection) for connection in self._connections]
+        return statistics.median(map(max, zip(*seconds, strict=True)))
+
+    def end(self) -> None:
+        """End all ranks."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.send(None)
+            connection.close()
+        for process in self._processes:
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self, address: str, folder: Path, peer_venv: Path) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        if self.name in MPIS:
+            python = peer_python(self.name, peer_venv)
+            mpiexec = [python.with_name("mpiexec"), "-n", str(self._num_ranks)]
+            if self.name == "openmpi":
+                # Ranks may share cores here; Open MPI would bind each to one of its own.
+                mpiexec += ["--oversubscribe", "--bind-to", "none"]
+                environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
+                environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+            self._launch([*mpiexec, python, self._program, self.name, address], environment)
+            return
+        job = self._job_variables(folder)
+        for rank in range(self._num_ranks):
+            variables = {name: value.format(rank=rank) for name, value in job.items()}
+            command = [sys.executable, self._program, self.name, address]
+            self._launch(command, environment | variables)
+
+    def _launch(self, command: Sequence[str | Path], environment: dict[str, str]) -> None:
+        self._processes.append(subprocess.Popen(command, env=environment))
+
+    def _job_variables(self, folder: Path) -> dict[str, str]:
+        """What tells a rank of Gloo or of ours who it is and where the others are."""
+        size = str(self._num_ranks)
+        if self.name in GLOO:
+            return {"RANK": "{rank}", "WORLD_SIZE": size, "GLOO_FILE": str(folder / "gloo.store")}
+        secret = secrets.token_hex(16)
+        self._store = StoreServer("127.0.0.1", 0, secret)
+        return {
+            "HOROSCALE_RANK": "{rank}",
+            "HOROSCALE_SIZE": size,
+            "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{self._store.port}",
+            "HOROSCALE_RENDEZVOUS_SERVED": "1",
+            "HOROSCALE_SECRET": secret,
+        }
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Wait until every rank has connected, which it does when its job stands."""
+        listener.settimeout(1)
+        deadline = time.monotonic() + START_SECONDS
+        while len(self._connections) < self._num_ranks:
+            failed = [p.returncode for p in self._processes if p.poll() not in (None, 0)]
+            if failed or time.monotonic() > deadline:
+                state = f"ended with status {failed[0]}" if failed else "did not start in time"
+                raise RuntimeError(f"{self.name}: a rank {state}; its output is above")
+            with contextlib.suppress(TimeoutError):
+                accepted, _ = listener.accept()
+                self._connections.append(Connection(accepted.detach()))
+
+    def _receive(self, connection: Connection) -> list[float]:
+        try:
+            if connection.poll(MEASURE_SECONDS):
+                seconds: list[float] = connection.recv()
+                return seconds
+            state = f"took longer than {MEASURE_SECONDS} s"
+        except EOFError:
+            state = "ended; its output is above"
+        raise RuntimeError(f"{self.name}: a rank {state}")
