@@ -11,7 +11,12 @@ import pytest
 
 import horoscale
 
-NEED_FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras"}
+NEEDED = {
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "keras",
+    "sim": "horoscale.sim._sim",
+}
 
 
 def module_names() -> list[str]:
@@ -23,9 +28,9 @@ def module_names() -> list[str]:
 
 
 def load(name: str) -> ModuleType:
-    framework = NEED_FRAMEWORKS.get((name + "..").split(".")[1])
-    if framework is not None:
-        pytest.importorskip(framework)
+    needed = NEEDED.get((name + "..").split(".")[1])
+    if needed is not None:
+        pytest.importorskip(needed)
     return importlib.import_module(name)
 
 
