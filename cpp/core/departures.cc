@@ -30,6 +30,13 @@ uint64_t ExecutedBy(const Goodbye& goodbye, uint32_t process_set, uint32_t incar
   return 0;
 }
 
+void SetCause(Goodbye& goodbye, const Status& cause) {
+  goodbye.clean = false;
+  goodbye.code = static_cast<int>(StatusCode::kRankFailed);
+  goodbye.message = cause.message();
+  goodbye.ranks = cause.detail().ranks;
+}
+
 }  // namespace
 
 const Status& Departures::OnLost(int rank, const Status& reason) {
@@ -58,21 +65,16 @@ Departures::Verdict Departures::ForSet(int lost_rank, uint32_t process_set, uint
           .cause = concerned ? cause : Left(lost_rank)};
 }
 
-Goodbye Departures::MakeGoodbye(int own_rank, const std::string& reason) const {
+Goodbye Departures::MakeGoodbye(int own_rank, const std::string& reason, const Status& harm) const {
   Goodbye goodbye;
   for (const auto& [rank, cause] : lost_) {
     if (LeftCleanly(rank)) continue;
-    goodbye.clean = false;
-    goodbye.code = static_cast<int>(StatusCode::kRankFailed);
-    goodbye.message = cause.message();
-    goodbye.ranks = cause.detail().ranks;
+    SetCause(goodbye, cause);
     return goodbye;
   }
   if (reason.empty()) return goodbye;
-  goodbye.clean = false;
-  goodbye.code = static_cast<int>(StatusCode::kRankFailed);
-  goodbye.message = reason;
-  goodbye.ranks = {own_rank};
+  // A rank may leave when it likes; it is a cause only for whom it was needed.
+  SetCause(goodbye, harm.ok() ? Failure(reason, {own_rank}) : harm);
   return goodbye;
 }
 

@@ -39,9 +39,9 @@ class Departures {
                  std::span<const int> ranks) const;
 
   // What this rank says when it leaves, without how far it got. `reason` is empty unless it failed
-  // itself. What it knows of the first failure is passed on in any case: a peer may hear of this
-  // end first.
-  Goodbye MakeGoodbye(int own_rank, const std::string& reason) const;
+  // itself; `harm` is the first failure that an operation here ended with because of another rank,
+  // if there was one. The first cause is passed on: a peer may hear of this end first.
+  Goodbye MakeGoodbye(int own_rank, const std::string& reason, const Status& harm) const;
 
  private:
   std::map<int, Goodbye> goodbyes_;

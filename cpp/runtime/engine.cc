@@ -127,6 +127,19 @@ bool Engine::RunCallbacks(bool is_thread, std::vector<std::function<void()>> cal
   return true;
 }
 
+bool Engine::Turn() {
+  {
+    std::lock_guard lock(mutex_);
+    if (owned_ || stop_.load()) return false;
+    owned_ = true;
+  }
+  const bool moved = work_.Step();
+  const auto callbacks = work_.TakeCallbacks();
+  Leave();
+  for (const auto& callback : callbacks) callback();
+  return moved || !callbacks.empty();
+}
+
 void Engine::Idle(bool is_thread, double deadline) {
   const double now = MonotonicSeconds();
   if (idle_polls_ == kSpins + 1) idle_since_ = now;

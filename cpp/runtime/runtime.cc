@@ -23,7 +23,8 @@ constexpr size_t kMaxEarlyFrames = 100'000;
 
 }  // namespace
 
-Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport)
+Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport,
+                 Driver driver)
     : config_(std::move(config)),
       topology_(topology),
       transport_(std::move(transport)),
@@ -34,7 +35,7 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
   std::vector<int> all(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) all[static_cast<size_t>(rank)] = rank;
   CreateSet(next_id_++, std::move(all));
-  engine_.Start();
+  if (driver == Driver::kThread) engine_.Start();
 }
 
 Runtime::~Runtime() { Shutdown(""); }
@@ -55,6 +56,7 @@ Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
     SetView& view = found->second;
     HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, topology_.rank));
     if (!view.failure.ok()) {
+      if (harm_.ok() && view.failure.code() == StatusCode::kRankFailed) harm_ = view.failure;
       FailureDetail detail = view.failure.detail();
       detail.process_set_id = operation->process_set_id;
       detail.tensor = name;
@@ -320,7 +322,12 @@ void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
 }
 
 Goodbye Runtime::MakeGoodbye(const std::string& reason) const {
-  Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, reason);
+  Status harm;
+  {
+    std::lock_guard lock(mutex_);
+    harm = harm_;
+  }
+  Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, reason, harm);
   for (const auto& [id, set] : sets_) {
     if (set->executed_sequence() == 0) continue;
     goodbye.executed.push_back({id, set->channel().incarnation, set->executed_sequence()});
@@ -336,6 +343,7 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
     if (const auto view = views_.find(operation->process_set_id); view != views_.end()) {
       view->second.pending_names.erase(operation->request.name);
     }
+    if (harm_.ok() && status.code() == StatusCode::kRankFailed) harm_ = status;
   }
   operation->status = std::move(status);
   if (timeline_.enabled()) timeline_.OnOperationDone(*operation, MonotonicSeconds());

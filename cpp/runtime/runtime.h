@@ -29,7 +29,12 @@ namespace horoscale {
 
 class Runtime final : private Engine::Work, private TransportSink, private ProcessSet::Host {
  public:
-  Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport);
+  // Whether a progress thread drives while nobody waits, or Turn() alone: a simulation of many ranks
+  // in one thread.
+  enum class Driver { kThread, kTurns };
+
+  Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport,
+          Driver driver = Driver::kThread);
   ~Runtime() override;  // shuts down
 
   // The following may be called by any thread.
@@ -40,6 +45,9 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
 
   // Waits for an operation; kTimeout if it isn't done after `seconds` (negative: no limit).
   Status Wait(const OperationPtr& operation, double seconds);
+
+  // Drives once; whether anything moved.
+  bool Turn() { return engine_.Turn(); }
 
   // Local, and for good. `reason` empty: a clean end; else what failed, for the peers to name. The
   // first call does it; others return at once.
@@ -127,6 +135,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   Token next_token_ = 1;
   bool closed_ = false;
   bool set_lost_ = false;  // some set has failed
+  Status harm_;            // the first failure of an operation because of another rank
 
   std::atomic<bool> has_input_{false};
   std::atomic<bool> has_unsent_{false};

@@ -38,7 +38,7 @@ TEST(Departures, ARankThatLeftInGoodOrderTakesPartInWhatItExecuted) {
   EXPECT_FALSE(verdict.at_once);
   EXPECT_EQ(verdict.after_sequence, 9u);
   EXPECT_EQ(departures.ForSet(1, 3, 7, kAll).after_sequence, 0u) << "another incarnation";
-  EXPECT_TRUE(departures.MakeGoodbye(0, "").clean) << "nobody has failed";
+  EXPECT_TRUE(departures.MakeGoodbye(0, "", Status::Ok()).clean) << "nobody has failed";
 }
 
 TEST(Departures, AVictimNamesTheFirstCauseAndNotItself) {
@@ -57,10 +57,19 @@ TEST(Departures, AVictimNamesTheFirstCauseAndNotItself) {
 TEST(Departures, TheFirstCauseIsPassedOn) {
   Departures departures;
   departures.OnLost(2, kEnded);
-  const Goodbye goodbye = departures.MakeGoodbye(3, "RankFailedError: rank 2 failed");
+  const Goodbye goodbye = departures.MakeGoodbye(3, "RankFailedError: rank 2 failed", Status::Ok());
   EXPECT_FALSE(goodbye.clean);
   EXPECT_EQ(goodbye.ranks, std::vector<int>{2});
-  EXPECT_EQ(Departures().MakeGoodbye(3, "an own reason").ranks, std::vector<int>{3});
+}
+
+TEST(Departures, WhoLeftInGoodOrderIsTheCauseOfWhatItWasNeededFor) {
+  Departures departures;
+  departures.OnGoodbye(1, Goodbye());
+  const Status left = departures.OnLost(1, kEnded);
+  EXPECT_EQ(departures.MakeGoodbye(3, "RankFailedError: rank 1 left", left).ranks,
+            std::vector<int>{1});
+  EXPECT_EQ(departures.MakeGoodbye(3, "ValueError", Status::Ok()).ranks, std::vector<int>{3});
+  EXPECT_TRUE(departures.MakeGoodbye(3, "", left).clean) << "it made nothing of it";
 }
 
 }  // namespace

@@ -1,0 +1,100 @@
+// One random job in which ranks end or stop, simulated: whole runtimes over the inproc transport,
+// driven turn by turn in one thread, so that a seed is a scenario.
+//
+// Checked: each operation ends exactly once; nobody waits for ever; who is in a set with the victim
+// gets an error that names the victim, the operation and the set; nobody else gets one; what
+// succeeds has the right result.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/runtime.h"
+#include "sim/random.h"
+#include "transport/inproc/inproc_fabric.h"
+
+namespace horoscale::sim {
+
+enum class Fault { kNone, kKill, kException, kCleanExit, kStop, kStopThenKill };
+enum class Phase { kRegister, kNegotiate, kExecute, kShutdown, kAnyTime };
+inline constexpr std::array kFaults = {Fault::kNone,      Fault::kKill, Fault::kException,
+                                       Fault::kCleanExit, Fault::kStop, Fault::kStopThenKill};
+inline constexpr std::array kPhases = {Phase::kRegister, Phase::kNegotiate, Phase::kExecute,
+                                       Phase::kShutdown, Phase::kAnyTime};
+std::string_view Name(Fault fault);
+std::string_view Name(Phase phase);
+
+class FaultScenario {
+ public:
+  FaultScenario(uint64_t seed, Fault fault, Phase phase);
+  ~FaultScenario();
+
+  void Run();
+  // Whether the moment for the fault came: a job can end before.
+  bool struck() const { return struck_; }
+
+ private:
+  struct Call {
+    OperationPtr operation;
+    std::vector<int> ranks;  // of its set
+    std::vector<float> data;
+    int ends = 0;
+    bool checked = false;
+  };
+  struct Plan {  // one operation of a set, as all of its members submit it
+    std::vector<int> ranks;
+    std::string name;
+    OpKind kind;
+    int root;
+    int count;
+  };
+  struct Rank {
+    std::unique_ptr<Runtime> runtime;
+    std::vector<size_t> program;  // indices into plans_, in this rank's order
+    size_t next = 0;
+    size_t sets_added = 0;
+    std::vector<std::unique_ptr<Call>> calls;
+    bool stopped = false;
+    bool ended = false;
+    bool gives_up = false;  // after an error, instead of going on with the sets that it has left
+  };
+
+  void MakePlans();
+  bool Act(int rank);
+  bool Submit(int rank);
+  bool RegisterNext(int rank);
+  void Enqueue(int rank, Call& call);
+  bool Leave(int rank);
+  int SetId(int rank, const std::vector<int>& ranks) const;
+
+  bool MomentHasCome() const;
+  void Strike();
+  void RunUntilQuiet();
+  void End(int rank);
+  bool AnyPending() const;
+
+  void Check(int rank, Call& call);
+  void CheckError(int rank, const Call& call) const;
+  void CheckNobodyWaits() const;
+  bool HasEnded(const std::vector<int>& ranks) const;
+  std::string Describe(int rank, const Call& call) const;
+
+  Random random_;
+  const Fault fault_;
+  const Phase phase_;
+  const int size_;
+  const int victim_;
+  const uint32_t moment_;  // of kAnyTime, in steps
+  uint32_t steps_ = 0;
+  bool struck_ = false;
+  std::shared_ptr<InprocFabric> fabric_;
+  std::vector<std::vector<int>> sets_;  // beside the global one, in the order of registration
+  std::vector<Plan> plans_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace horoscale::sim
