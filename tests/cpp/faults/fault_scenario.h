@@ -75,7 +75,6 @@ class FaultScenario {
   void Strike();
   void RunUntilQuiet();
   void End(int rank);
-  bool AnyPending() const;
 
   void Check(int rank, Call& call);
   void CheckError(int rank, const Call& call) const;
@@ -91,6 +90,7 @@ class FaultScenario {
   const uint32_t moment_;  // of kAnyTime, in steps
   uint32_t steps_ = 0;
   bool struck_ = false;
+  bool leaving_;  // ranks leave as soon as they can; false: not before nothing moves any more
   std::shared_ptr<InprocFabric> fabric_;
   std::vector<std::vector<int>> sets_;  // beside the global one, in the order of registration
   std::vector<Plan> plans_;
