@@ -76,7 +76,7 @@ cpp-test: $(BUILD)/release/.built  ## C++ tests, compiled by the system's compil
 sanitize: asan tsan  ## C++ tests under the sanitizers
 
 asan: $(BUILD)/asan/.built  ## … Address and UndefinedBehavior
-	HOROSCALE_SIM_SEEDS=200 $(CTEST) --test-dir $(BUILD)/asan
+	HOROSCALE_SIM_SEEDS=200 HOROSCALE_FAULT_SEEDS=2000 $(CTEST) --test-dir $(BUILD)/asan
 
 tsan: $(BUILD)/tsan/.built  ## … Thread, with ranks as threads
 	$(CTEST) --test-dir $(BUILD)/tsan

@@ -82,7 +82,9 @@ std::vector<FieldText> Fields(const Statements& statements) {
        }},
       {Differs(statements, [](const Signature& s) { return s.target_set; }),
        [](const Signature& s) {
-         return s.target_set < 0 ? "" : "process set " + std::to_string(s.target_set);
+         if (s.kind != OpKind::kRemoveProcessSet) return std::string();
+         return s.target_set < 0 ? "no registered process set"
+                                 : "process set " + std::to_string(s.target_set);
        }},
   };
 }

@@ -452,6 +452,7 @@ void Runtime::AbandonRegistration(const Operation& operation) {
 }
 
 Result<int64_t> Runtime::RemoveSet(int id) {
+  if (id < 0) return int64_t{0};  // all agree that there is nothing to remove
   const auto found = sets_.find(static_cast<uint32_t>(id));
   if (id == 0 || found == sets_.end()) {
     return Status::InvalidArgument("process set " + std::to_string(id) + " can't be removed");

@@ -14,6 +14,7 @@ from horoscale.common.payloads import allgather_bytes
 
 # Adding and removing share a name, so that ranks that contradict each other find out.
 _REGISTRATION = "horoscale.process_sets"
+_NO_SET = -1  # the target of a removal that removes nothing
 
 
 class ProcessSet:
@@ -141,19 +142,21 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Take a registered set out of the job. Every rank has to call it.
 
     Returns False, and does nothing, for the global set and for one that is not registered. Raises
-    MismatchError where the ranks of the job contradict each other.
+    MismatchError where the ranks of the job contradict each other, in this too.
     """
     runtime = job.current_runtime()
     _need_dynamic("remove_process_set")
     set_id = process_set.process_set_id
     if set_id is None or set_id == 0:
-        return False
+        set_id = _NO_SET
     runtime.enqueue(
         OpKind.REMOVE_PROCESS_SET,
         name=_REGISTRATION,
         target=set_id,
         will_wait=True,
     ).wait()
+    if set_id == _NO_SET:
+        return False
     _registered.pop(set_id, None)
     process_set.process_set_id = None
     for forget in _at_removal:

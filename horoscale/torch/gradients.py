@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from horoscale.common import job
+from horoscale.common.exceptions import MismatchError
 from horoscale.common.process_sets import ProcessSet, at_removal
 from horoscale.torch import collectives
 from horoscale.torch.collectives import Call, Reduction, Tensors
@@ -183,20 +184,23 @@ class GradientGroup:
 
         To be called without autograd. A parameter that played no part on this rank may have on
         another: its gradient is zeros.
+
+        The first operation always has the group's name: ranks where a gradient is sparse meet
+        those where it is dense, and all of them raise MismatchError.
         """
         active = [g for g in self.gradients if g.passes or g.parameter.requires_grad]
         if not active:  # frozen
             return
         priority = max(gradient.priority for gradient in active)
         settled = [gradient.settle(self.settings.sparse_as_dense) for gradient in active]
-        dense = []
-        for gradient, value in zip(active, settled, strict=True):
-            if value.is_sparse:
-                self._start_sparse(gradient, value, priority)
-            else:
-                dense.append(value)
+        dense = [value for value in settled if not value.is_sparse]
         if dense:
             self._start_dense(dense, priority)
+        for gradient, value in zip(active, settled, strict=True):
+            if value.is_sparse:
+                first = not self._in_flight
+                name = self.name if first else f"{self.name}.{gradient.name}.sparse"
+                self._start_sparse(name, gradient, value, priority)
 
     def finish(self) -> None:
         """Wait for the reduction. The group is ready for the next step, also after an error.
@@ -212,6 +216,8 @@ class GradientGroup:
         for _, wait in waits:
             try:
                 wait()
+            except MismatchError:  # the other operations may exist on this rank only
+                raise
             except Exception as error:
                 failure = failure or error
         if failure is not None:
@@ -235,8 +241,9 @@ class GradientGroup:
 
         self._in_flight.append((handle, wait))
 
-    def _start_sparse(self, gradient: Gradient, value: torch.Tensor, priority: int) -> None:
-        name = f"{self.name}.{gradient.name}.sparse"
+    def _start_sparse(
+        self, name: str, gradient: Gradient, value: torch.Tensor, priority: int
+    ) -> None:
         settings = self.settings
         handle = sparse_allreduce_async(
             value, name, settings.reduction.op, settings.process_set, priority

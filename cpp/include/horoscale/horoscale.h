@@ -213,7 +213,7 @@ typedef struct hs_request {
   int32_t num_splits;
   const int32_t* ranks; /* add_process_set: global ranks, any order */
   int32_t num_ranks;
-  int32_t target;       /* remove_process_set: the set's id */
+  int32_t target;       /* remove_process_set: the set's id; -1: no set, as all ranks have to say */
   int32_t priority;     /* higher is more urgent */
   int32_t will_wait;    /* 1: hs_wait() follows at once in this thread: spares waking the engine */
   hs_callback callback; /* may be null */

@@ -69,6 +69,7 @@ def test_killed_rank_is_named_by_all_others(seed: int, tmp_path: Path) -> None:
 
 def test_death_is_seen_though_a_child_holds_the_descriptors(tmp_path: Path) -> None:
     victim = 1
+    shared_before = shared_files()
     with RankProcesses(RANKS, "kill_rank.py", "0", str(victim), "forked", folder=tmp_path) as job:
         child = int(job.read_line(victim, START_SECONDS))
         try:
@@ -78,3 +79,8 @@ def test_death_is_seen_though_a_child_holds_the_descriptors(tmp_path: Path) -> N
                 job.wait(rank, END_SECONDS)
         finally:
             os.kill(child, signal.SIGKILL)
+        job.processes[victim].wait(END_SECONDS)
+        while child in job.survivors():  # an orphan's end can only be polled for
+            assert time.monotonic() < killed_at + END_SECONDS
+            time.sleep(0.01)
+        check_nothing_remains(job, tmp_path, shared_before)

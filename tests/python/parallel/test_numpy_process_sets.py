@@ -181,6 +181,14 @@ def test_ranks_that_contradict_each_other() -> None:
         assert hvd.get_process_set_ids_and_ranks()[process_set.process_set_id] == [1]
 
 
+def test_who_removes_nothing_contradicts_the_others() -> None:
+    with registered([1]) as process_set:
+        mine = hvd.ProcessSet([1]) if hvd.rank() == 0 else process_set
+        with pytest.raises(hvd.MismatchError, match=r"rank 0: no registered process set"):
+            hvd.remove_process_set(mine)
+        assert hvd.get_process_set_ids_and_ranks()[process_set.process_set_id] == [1]
+
+
 def test_many_additions_and_removals() -> None:
     for _ in range(100):
         with registered([0]), registered([1]):

@@ -341,6 +341,22 @@ def test_sparse_gradient_that_a_rank_has_not_had_yet() -> None:
     assert_same_parameters(model, alone)
 
 
+@pytest.mark.parametrize("num_groups", [0, 1])
+def test_a_gradient_that_is_sparse_on_one_rank_only(need_ranks: None, num_groups: int) -> None:
+    """It is a contradiction, told to all ranks; the job goes on."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Embedding(10, 4, sparse=hvd.rank() == 0), nn.Linear(4, 2))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(prefix=f"sparse_on_one.{num_groups}"),
+        num_groups=num_groups,
+    )
+    model(torch.tensor([1, 2])).square().sum().backward()
+    with pytest.raises(hvd.MismatchError, match=r"disagree about .* rank 0: "):
+        optimizer.step()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="after").item() == hvd.size()
+
+
 def test_memory_ends_with_model_and_optimizer() -> None:
     model = make_model()
     optimizer = wrap(model)
