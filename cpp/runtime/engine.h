@@ -56,8 +56,8 @@ class Engine {
   // Threads inside WaitFor(). One of them drives, if there are any; else the progress thread does.
   int waiting() const { return waiting_.load(); }
 
-  // Drives once, if the engine is free: for who drives by himself, without Start(). Whether anything
-  // moved.
+  // Drives once, if the engine is free: for who drives by himself, without Start(). Whether
+  // anything moved.
   bool Turn();
 
   // Ends the progress thread and takes the engine for good: afterwards nobody drives. Once, any

@@ -29,8 +29,8 @@ namespace horoscale {
 
 class Runtime final : private Engine::Work, private TransportSink, private ProcessSet::Host {
  public:
-  // Whether a progress thread drives while nobody waits, or Turn() alone: a simulation of many ranks
-  // in one thread.
+  // Whether a progress thread drives while nobody waits, or Turn() alone: a simulation of many
+  // ranks in one thread.
   enum class Driver { kThread, kTurns };
 
   Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport,
