@@ -11,4 +11,5 @@ PYBIND11_MODULE(_sim, module) {
   horoscale::sim::BindMessages(module);
   horoscale::sim::BindScheduling(module);
   horoscale::sim::BindControlPlane(module);
+  horoscale::sim::BindSimulation(module);
 }

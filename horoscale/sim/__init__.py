@@ -19,6 +19,8 @@ try:
         DataType,
         EntryType,
         FusionPlanner,
+        JobModel,
+        JobSimulation,
         Member,
         Negotiator,
         OpKind,
@@ -35,6 +37,7 @@ try:
         StallReport,
         StatusCode,
         StatusError,
+        StepCost,
         TensorSpec,
         UnnamedHit,
     )
@@ -53,6 +56,8 @@ __all__ = [
     "DataType",
     "EntryType",
     "FusionPlanner",
+    "JobModel",
+    "JobSimulation",
     "Member",
     "Negotiator",
     "OpKind",
@@ -69,6 +74,7 @@ __all__ = [
     "StallReport",
     "StatusCode",
     "StatusError",
+    "StepCost",
     "TensorSpec",
     "UnnamedHit",
 ]

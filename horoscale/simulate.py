@@ -1,0 +1,162 @@
+"""What does a step cost the control plane of a large job? `python -m horoscale.simulate --help`.
+
+The decisions are those of the runtime's own classes; the links between the ranks are a model.
+docs/scaling.md has the method and results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from horoscale.sim import JobModel, JobSimulation, StepCost
+
+HEADINGS = (
+    "ranks",
+    "step",
+    "time ms",
+    "messages",
+    "MB",
+    "bytes/rank",
+    "coordinator: messages",
+    "core ms",
+    "member: core us",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The steps of one job: the first, and the median (by time) of those that hit the cache."""
+
+    ranks: int
+    cold: StepCost
+    cached: StepCost
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horoscale.simulate",
+        description=__doc__.split("\n\n")[1],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--ranks", type=int, nargs="+", default=[16384], metavar="N", help="one job for each number"
+    )
+    add("--tensors", type=int, default=160, help="allreduced in every step")
+    add("--tensor-kib", type=int, default=256, help="size of each tensor")
+    add("--steps", type=int, default=5, help="steps after the cold one; the median is shown")
+    add("--link-us", type=float, default=5.0, help="latency of a link")
+    add("--message-us", type=float, default=0.5, help="processor time of a message at each end")
+    add("--gbit", type=float, default=100.0, help="bandwidth of a rank's network interface")
+    add("--jitter-us", type=float, default=0.0, help="ranks begin a step at random within this")
+    add("--seed", type=int, default=1, help="of the jitter")
+    add("--no-core-time", action="store_true", help="the core takes no time: messages alone count")
+    add("--plot", type=Path, action="append", default=[], metavar="FILE", help="PNG, SVG or PDF")
+    options = parser.parse_args(arguments)
+    if min(options.ranks) < 1 or options.tensors < 1 or options.steps < 1:
+        parser.error("--ranks, --tensors and --steps are at least 1")
+    if options.gbit <= 0:
+        parser.error("--gbit is greater than 0")
+    return options
+
+
+def simulate(options: argparse.Namespace, ranks: int) -> Result:
+    """Run one job: a cold step and `options.steps` cached ones."""
+    model = JobModel()
+    model.ranks = ranks
+    model.tensors = options.tensors
+    model.tensor_bytes = options.tensor_kib * 1024
+    model.link_seconds = options.link_us * 1e-6
+    model.message_seconds = options.message_us * 1e-6
+    model.bytes_per_second = options.gbit * 1e9 / 8
+    model.jitter_seconds = options.jitter_us * 1e-6
+    model.seed = options.seed
+    model.measure = not options.no_core_time
+    job = JobSimulation(model)
+    cold = job.step()
+    cached = [job.step() for _ in range(options.steps)]
+    middle = statistics.median_low(step.seconds for step in cached)
+    return Result(ranks, cold, next(step for step in cached if step.seconds == middle))
+
+
+def rows(result: Result) -> list[tuple[str, ...]]:
+    """The two lines of the table, as HEADINGS says."""
+    return [
+        (
+            f"{result.ranks}",
+            name,
+            f"{cost.seconds * 1e3:.3f}",
+            f"{cost.messages}",
+            f"{cost.bytes / 1e6:.3f}",
+            f"{cost.bytes / result.ranks:.0f}",
+            f"{cost.coordinator_messages}",
+            f"{cost.coordinator_core_seconds * 1e3:.3f}",
+            f"{cost.member_core_seconds * 1e6:.1f}",
+        )
+        for name, cost in (("cold", result.cold), ("cached", result.cached))
+    ]
+
+
+def print_table(lines: list[tuple[str, ...]]) -> None:
+    """With rich on a terminal that has it, in columns otherwise."""
+    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table()
+        for heading in HEADINGS:
+            table.add_column(heading, justify="right")
+        for line in lines:
+            table.add_row(*line)
+        Console().print(table)
+        return
+    widths = [max(len(line[i]) for line in [HEADINGS, *lines]) for i in range(len(HEADINGS))]
+    for line in [HEADINGS, *lines]:
+        print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)))
+
+
+def plot(results: list[Result], files: Sequence[Path], title: str) -> None:
+    """Time of a step and what the core takes of it, by ranks, both axes logarithmic."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "horoscale"  # the same file for the same numbers
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
+    ranks = [result.ranks for result in results]
+    for name, style in (("cold", "--"), ("cached", "-")):
+        costs: list[StepCost] = [getattr(result, name) for result in results]
+        axes.plot(ranks, [c.seconds * 1e3 for c in costs], f"o{style}", label=f"{name}: step")
+        core = [c.coordinator_core_seconds * 1e3 for c in costs]
+        axes.plot(ranks, core, f".{style}", color="gray", label=f"{name}: core, coordinator")
+    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="ms", title=title)
+    axes.grid(which="major", alpha=0.3)
+    axes.legend()
+    for file in files:
+        figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Simulate the jobs of the command line and print a table; 0."""
+    options = parse_arguments(arguments)
+    if options.plot and not importlib.util.find_spec("matplotlib"):
+        print("--plot needs matplotlib: pip install matplotlib", file=sys.stderr)
+        return 2
+    results = [simulate(options, ranks) for ranks in options.ranks]
+    print_table([line for result in results for line in rows(result)])
+    if options.plot:
+        title = f"Control plane, {options.tensors} tensors, links of {options.link_us:g} us"
+        plot(results, options.plot, title)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
