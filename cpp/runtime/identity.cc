@@ -106,6 +106,11 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
                                    " is out of range: the job has " +
                                    std::to_string(identity.size) + " ranks");
   }
+  // RENDEZVOUS is at the host of rank 0, which serves it wherever it takes part.
+  const auto& ranks = options.ranks;
+  const bool has_first = std::find(ranks.begin(), ranks.end(), 0) != ranks.end();
+  const int server = ranks.empty() || has_first ? 0 : ranks.front();
+  const bool may_serve = identity.rank == server;
   if (!options.ranks.empty()) {
     const auto position = PositionIn(options.ranks, identity.rank, identity.size);
     if (!position.ok()) return position.status();
@@ -136,7 +141,7 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
     return Status::InvalidArgument(variable->name + "=\"" + variable->value +
                                    "\" does not parse: expected switch");
   }
-  identity.serve = !served && identity.rank == 0;
+  identity.serve = !served && may_serve;
   return identity;
 }
 

@@ -42,13 +42,22 @@ struct Served {
   char error[512] = {};
 };
 
+// What srun's users can do without any MPI.
+std::string WithoutMpi(const MpiLauncher& launcher) {
+  if (launcher.name != "srun") return "";
+  return ". Or go without MPI: in the batch script, before srun, export "
+         "HOROSCALE_RENDEZVOUS=$(scontrol show hostnames | head -n 1):PORT, with a port that is "
+         "free on that host, and HOROSCALE_SECRET=$(openssl rand -hex 32)";
+}
+
 Status NoLibrary(const MpiLauncher& launcher, const Status& why) {
   return {StatusCode::kUnimplemented,
           launcher.name + " started this process as one of " + std::to_string(launcher.size) +
               " ranks (" + launcher.variable + "), but " + why.message() +
               "\nInstall the MPI of that launcher, start the job with horoscalerun -np N, or set "
               "HOROSCALE_RANK, HOROSCALE_SIZE, HOROSCALE_RENDEZVOUS and HOROSCALE_SECRET for each "
-              "rank"};
+              "rank" +
+              WithoutMpi(launcher)};
 }
 
 // A launcher and a library of different MPIs don't see each other: each rank would train alone.
@@ -63,7 +72,8 @@ Status CheckSingleton(const MpiLibrary& mpi) {
       mpi.version() +
       ") it is alone in MPI_COMM_WORLD: launcher and library belong to different MPIs. Start the "
       "job with the mpirun of that library, name the launcher's library in HOROSCALE_LIBMPI "
-      "(MPI4PY_LIBMPI for mpi4py), or choose srun's plug-in (srun --mpi=list)");
+      "(MPI4PY_LIBMPI for mpi4py), or choose srun's plug-in (srun --mpi=list)" +
+      WithoutMpi(*launcher));
 }
 
 Result<std::unique_ptr<MpiCommunicator>> CommunicatorOf(const MpiLibrary& mpi,

@@ -73,9 +73,9 @@ def init(
     Raises:
         ValueError: an argument or a variable is wrong (the message names it), this rank
             is not in `comm`, or a second call names process sets that are not registered.
-        NotImplementedError: a launcher that is not supported started this process.
         HorovodInternalError: ranks did not come within HOROSCALE_START_TIMEOUT seconds, or the
-            job's secret is wrong, or an MPI launcher started this process and MPI can't be used.
+            job's secret is wrong, or an MPI launcher started this process and MPI can't be used, or
+            torchrun did and its store can't be.
     """
     ranks, job_comm, comm_sets = _members_of(comm)
     dynamic, own_sets = _sets_of(process_sets)

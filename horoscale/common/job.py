@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
 from horoscale._core import Runtime
-from horoscale.common import environment
+from horoscale.common import foreign
 
 _lock = threading.RLock()
 _runtime: Runtime | None = None
@@ -62,9 +62,20 @@ def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
     global _runtime
     if _forked:
         raise ValueError(_no_runtime())
-    environment.refuse_foreign_launcher()
+    known = None if mpi_comm else foreign.identity(ranks)
     generation = _next_generation(ranks)
-    _runtime = Runtime.init(generation=generation, ranks=ranks, mpi_comm=mpi_comm)
+    if known is None:
+        _runtime = Runtime.init(generation=generation, ranks=ranks, mpi_comm=mpi_comm)
+    else:
+        _runtime = Runtime.init(
+            rank=known.rank,
+            size=known.size,
+            rendezvous=known.rendezvous,
+            serve_rendezvous=None if known.rendezvous is None else False,
+            secret=known.secret,
+            generation=generation,
+            ranks=ranks,
+        )
     _watch_exit()
     return _runtime
 

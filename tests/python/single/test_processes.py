@@ -18,18 +18,45 @@ def test_without_a_launcher_it_is_one_rank() -> None:
     assert (ended.returncode, ended.stdout) == (0, "0 1\n"), ended.stderr
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"WORLD_SIZE": "4", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
-    ],
-    ids=["torchrun"],
-)
-def test_foreign_launchers_are_named_not_ignored(variables: dict[str, str]) -> None:
-    ended = run_alone(INIT, **variables)
+TORCHRUN = {"WORLD_SIZE": "4", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def test_ranks_that_can_not_meet_through_torch_are_told_where_they_tried() -> None:
+    pytest.importorskip("torch")
+    ended = run_alone(INIT, **TORCHRUN, HOROSCALE_START_TIMEOUT="1")
     assert ended.returncode == 1
-    assert "NotImplementedError" in ended.stderr
+    assert "HorovodInternalError: rank 1 of 4 can't meet rank 0 through torch's" in ended.stderr
+    assert "MASTER_ADDR=127.0.0.1, MASTER_PORT=1" in ended.stderr
+
+
+def test_torchruns_ranks_without_torch_are_told_what_to_do() -> None:
+    ended = run_alone("import sys; sys.modules['torch.distributed'] = None\n" + INIT, **TORCHRUN)
+    assert ended.returncode == 1
+    assert "torch.distributed is missing" in ended.stderr
     assert "horoscalerun" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
+def test_a_variable_of_torchruns_that_does_not_parse_is_named(name: str) -> None:
+    pytest.importorskip("torch")
+    ended = run_alone(INIT, **{**TORCHRUN, name: "x"})
+    assert ended.returncode == 1
+    assert f"ValueError: {name}='x' does not parse" in ended.stderr
+
+
+def test_srun_without_mpi_says_how_to_go_on() -> None:
+    slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}
+    ended = run_alone(INIT, **slurm, HOROSCALE_LIBMPI="/no/such/library")
+    assert ended.returncode == 1
+    assert "HOROSCALE_RENDEZVOUS=$(scontrol show hostnames | head -n 1):PORT" in ended.stderr
+    assert "HOROSCALE_SECRET=" in ended.stderr
+
+
+def test_srun_off_loopback_needs_a_secret() -> None:
+    slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}
+    ended = run_alone(INIT, **slurm, HOROSCALE_RENDEZVOUS="192.0.2.1:1")
+    assert ended.returncode == 1
+    assert "set HOROSCALE_SECRET or HOROSCALE_SECRET_FILE" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -54,10 +81,11 @@ def test_mpi_launchers_without_mpi_are_named_not_ignored(variables: dict[str, st
     [
         {"OMPI_COMM_WORLD_SIZE": "1"},
         {"WORLD_SIZE": "4"},  # of somebody else
+        {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"},
         {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch shell
         {"PMI_SIZE": "2", "HOROSCALE_RANK": "0", "HOROSCALE_SIZE": "1"},
     ],
-    ids=["size_1", "world_size", "sbatch", "ours"],
+    ids=["size_1", "world_size", "torchrun_1", "sbatch", "ours"],
 )
 def test_what_is_not_a_launcher(variables: dict[str, str]) -> None:
     ended = run_alone(INIT, **variables)

@@ -53,6 +53,20 @@ TEST(Identity, OptionsComeBeforeVariables) {
   EXPECT_FALSE(identity->serve);
 }
 
+TEST(Identity, RankZeroServesWhereverItTakesPart) {
+  const auto serves = [](const char* rank, std::vector<int> ranks) {
+    JobOptions options;
+    options.ranks = std::move(ranks);
+    const auto identity = ReadIdentity(
+        options, Fake({{"RANK", rank}, {"SIZE", "4"}, {"RENDEZVOUS", "h:9"}, {"SECRET", "s"}}));
+    return identity.ok() && identity->serve;
+  };
+  EXPECT_TRUE(serves("0", {2, 0}));
+  EXPECT_FALSE(serves("2", {2, 0}));
+  EXPECT_TRUE(serves("2", {2, 1}));
+  EXPECT_FALSE(serves("1", {2, 1}));
+}
+
 TEST(Identity, ALaunchersStoreIsNotServedAgain) {
   const auto identity = ReadIdentity({}, Fake({{"RANK", "0"},
                                                {"SIZE", "2"},

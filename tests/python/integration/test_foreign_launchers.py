@@ -1,0 +1,173 @@
+"""The same program as ranks of every launcher that works here: what each prints is the same.
+
+srun is played: its variables are set by hand. MPI's launchers have tests of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from launcher_process import PACKAGE_ROOT, PATIENCE_S
+from support.ranks import clean_environment
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "numpy_allreduce.py"
+SIZE = 3
+
+
+def run(*command: object, **variables: str) -> str:
+    """Standard output of a command that succeeds."""
+    ended = start(*command, **variables)
+    out, err = ended.communicate(timeout=PATIENCE_S)
+    assert ended.returncode == 0, f"{out}\n{err}"
+    return out
+
+
+def start(*command: object, **variables: str) -> subprocess.Popen[str]:
+    environment = clean_environment()
+    path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), environment.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        list(map(str, command)),
+        env=environment | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def free_port() -> int:
+    """A port that nobody uses: rank 0 will, unless somebody else is faster."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def each_rank(variables_of: Callable[[int], Mapping[str, str]], program: object) -> str:
+    """The ranks' output, where they are started one by one."""
+    ranks = [start(sys.executable, program, **variables_of(rank)) for rank in range(SIZE)]
+    texts = []
+    try:
+        for rank in ranks:
+            out, err = rank.communicate(timeout=PATIENCE_S)
+            assert rank.returncode == 0, f"{out}\n{err}"
+            texts.append(out)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    return "".join(texts)
+
+
+def by_horoscalerun(program: Path) -> str:
+    out = run(sys.executable, "-m", "horoscale.runner", "-np", SIZE, sys.executable, program)
+    return re.sub(r"^\[\d+\]<stdout>:", "", out, flags=re.MULTILINE)
+
+
+def by_torchrun(program: Path) -> str:
+    pytest.importorskip("torch")
+    flags = ("--standalone", "--nproc-per-node", SIZE)
+    return run(sys.executable, "-m", "torch.distributed.run", *flags, program)
+
+
+def by_torchruns_variables(program: Path) -> str:
+    """Without an agent whose store could be used."""
+    pytest.importorskip("torch")
+    port = str(free_port())
+    return each_rank(
+        lambda rank: {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(SIZE),
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": port,
+        },
+        program,
+    )
+
+
+def by_our_variables(program: Path) -> str:
+    port, secret = free_port(), secrets.token_hex(16)
+    return each_rank(
+        lambda rank: {
+            "HOROSCALE_RANK": str(rank),
+            "HOROSCALE_SIZE": str(SIZE),
+            "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{port}",
+            "HOROSCALE_SECRET": secret,
+        },
+        program,
+    )
+
+
+def by_sruns_variables(program: Path) -> str:
+    port, secret = free_port(), secrets.token_hex(16)
+    return each_rank(
+        lambda rank: {
+            "SLURM_JOB_ID": "1",
+            "SLURM_NTASKS": str(SIZE),
+            "SLURM_STEP_NUM_TASKS": str(SIZE),
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank),
+            "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{port}",
+            "HOROSCALE_SECRET": secret,
+        },
+        program,
+    )
+
+
+LAUNCHERS = [
+    by_horoscalerun,
+    by_torchrun,
+    by_torchruns_variables,
+    by_our_variables,
+    by_sruns_variables,
+]
+
+
+@pytest.mark.parametrize("launch", LAUNCHERS)
+def test_every_launcher_starts_the_same_program(launch: Callable[[Path], str]) -> None:
+    assert f"{SIZE} ranks, {1000 * SIZE} points: y = 3.00 x + 0.50" in launch(EXAMPLE)
+
+
+PLACES = """
+import horoscale.numpy as hvd, sys
+rank = None
+for comm in (None, None, [2, 0]):
+    if comm is None or rank in comm:
+        hvd.init(comm)
+        rank = hvd.rank()
+        hvd.barrier()
+        place = f"{rank}/{hvd.size()} {hvd.local_rank()}/{hvd.local_size()}"
+        sys.stdout.write(f"{comm} {place}\\n")
+        hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("launch", LAUNCHERS)
+def test_places_and_a_second_job_and_one_of_some_ranks(
+    launch: Callable[[Path], str], tmp_path: Path
+) -> None:
+    program = tmp_path / "places.py"
+    program.write_text(PLACES)
+    everybody = [f"None {rank}/{SIZE} {rank}/{SIZE}" for rank in range(SIZE)]
+    some = [f"[2, 0] {rank}/2 {rank}/2" for rank in range(2)]
+    assert sorted(launch(program).splitlines()) == sorted([*everybody, *everybody, *some])
+
+
+def test_torchruns_own_distributed_package_works_beside() -> None:
+    pytest.importorskip("torch")
+    code = (
+        "import torch, torch.distributed as dist, horoscale.torch as hvd\n"
+        "hvd.init(); dist.init_process_group('gloo')\n"
+        "ours, theirs = hvd.allreduce(torch.ones(1), op=hvd.Sum), torch.ones(1)\n"
+        "dist.all_reduce(theirs); assert ours == theirs == 2, (ours, theirs)\n"
+        "hvd.shutdown(); dist.destroy_process_group()\n"
+    )
+    flags = ("--standalone", "--nproc-per-node", 2, "--no-python")
+    run(sys.executable, "-m", "torch.distributed.run", *flags, sys.executable, "-c", code)
