@@ -14,7 +14,7 @@ from horoscale.runner.host import HostSpec
 from horoscale.runner.protocol import VERSION, Header, ProtocolError
 from horoscale.runner.reach import Beacon
 
-PROBE_S = 10.0  # for hosts to try the launcher's addresses
+PROBE_S = 5.0  # for hosts to try the launcher's addresses
 
 
 class Assembly:

@@ -56,10 +56,15 @@ def run_launcher(
 class Launcher:
     """A running job. As a context it leaves no process behind, whatever the test does."""
 
-    def __init__(self, *arguments: object, env: Mapping[str, str | None] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        env: Mapping[str, str | None] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self._marker = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            launcher_command(*arguments),
+            [*prefix, *launcher_command(*arguments)],
             env=environment({**(env or {}), _MARKER: self._marker}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,0 +1,117 @@
+"""Hosts with network stacks of their own: network namespaces on a bridge, which is in one as well.
+
+Nothing changes in the network of this machine, and addresses and ports are free for every test. The
+names of the namespaces are the names of the hosts, for horoscalerun --remote-shell "ip netns exec".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from types import TracebackType
+
+REMOTE_SHELL = "ip netns exec"
+
+
+def why_not() -> str | None:
+    """Why such hosts can't be made here; None if they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None or shutil.which("tc") is None:
+        return "network namespaces need ip and tc, of iproute2"
+    try:
+        with NetworkHosts(1):
+            return None
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces can't be made: {error.stderr.decode().strip()}"
+
+
+class NetworkHosts:
+    """Some hosts, each with one link, eth0. As a context it leaves neither them nor processes."""
+
+    def __init__(self, count: int, *, version: int = 4) -> None:
+        """Make them, with addresses of one version of IP."""
+        marker = uuid.uuid4().hex[:8]
+        self._switch = f"hs-{marker}-switch"
+        self.names = [f"hs-{marker}-{index}" for index in range(count)]
+        subnet, length = ("10.77.0.", 24) if version == 4 else ("fd77::", 64)
+        self.addresses = [f"{subnet}{index + 1}" for index in range(count)]
+        try:
+            ip("netns", "add", self._switch)
+            ip("-n", self._switch, "link", "add", "bridge0", "type", "bridge")
+            ip("-n", self._switch, "link", "set", "bridge0", "up")
+            for index, name in enumerate(self.names):
+                self._add_host(index, name, f"{self.addresses[index]}/{length}")
+        except BaseException:
+            self.remove()
+            raise
+
+    def _add_host(self, index: int, name: str, address: str) -> None:
+        ip("netns", "add", name)
+        ip("-n", name, "link", "set", "lo", "up")
+        peer = ("peer", "name", f"port{index}", "netns", self._switch)
+        ip("-n", name, "link", "add", "eth0", "type", "veth", *peer)
+        ip("-n", self._switch, "link", "set", f"port{index}", "master", "bridge0", "up")
+        # An IPv6 address can be used at once only if nobody is asked whether it is taken.
+        nodad = ("nodad",) if ":" in address else ()
+        ip("-n", name, "address", "add", address, "dev", "eth0", *nodad)
+        ip("-n", name, "link", "set", "eth0", "up")
+
+    def command(self, host: int, *command: object) -> list[str]:
+        """A command that runs on a host."""
+        return ["ip", "netns", "exec", self.names[host], *map(str, command)]
+
+    def limit_rate(self, rate: str) -> None:
+        """Slow every link down, such as to 100mbit."""
+        for name in self.names:
+            bucket = ("rate", rate, "burst", "64kb", "latency", "50ms")
+            _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *bucket)
+
+    def pull_cable(self, host: int) -> None:
+        """Cut a host off: nothing that is sent arrives, and nobody is told."""
+        ip("-n", self._switch, "link", "set", f"port{host}", "down")
+
+    def processes(self, host: int) -> list[int]:
+        """The processes on a host."""
+        return list(map(int, ip("netns", "pids", self.names[host]).split()))
+
+    def wait_until_idle(self, seconds: float) -> None:
+        """Wait until no host has a process."""
+        deadline = time.monotonic() + seconds
+        while any(self.processes(host) for host in range(len(self.names))):
+            assert time.monotonic() < deadline, "there are still processes on the hosts"
+            time.sleep(0.05)  # the ends of processes that aren't ours can only be polled for
+
+    def remove(self) -> None:
+        """Kill the processes on the hosts, and remove them."""
+        for name in [*self.names, self._switch]:
+            listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
+            for pid in map(int, listed.stdout.split()):
+                os.kill(pid, signal.SIGKILL)
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+    def __enter__(self) -> NetworkHosts:
+        """Return the hosts."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove them."""
+        self.remove()
+
+
+def ip(*arguments: str) -> str:
+    """Run iproute2's ip and return what it prints."""
+    return _run("ip", *arguments)
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, check=True).stdout.decode()
