@@ -160,8 +160,9 @@ hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, h
   if (!operation.ok()) return ToCode(operation.status());
   horoscale::Runtime& job = runtime->job->runtime();
   if (Status status = job.Enqueue(*operation, true); !status.ok()) return ToCode(status);
-  const Status status = job.Wait(*operation, seconds);
+  Status status = job.Wait(*operation, seconds);
   const bool is_done = (*operation)->done.load();
+  if (is_done) status = (*operation)->status;  // also where it was done after the time was over
   if (!is_done || !(*operation)->results.empty()) {
     *out = new hs_handle{operation.TakeValue(), runtime};
   }
