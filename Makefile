@@ -100,7 +100,7 @@ python-parallel: $(VENV)/.test  ## Python tests over several ranks
 python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmarks
 	$(PYTEST) python/integration
 
-python-mpi: $(VENV)/.test  ## Python tests under the mpirun of Open MPI's and MPICH's wheels
+python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, wheels and Debian's
 	$(PYTEST) python/mpi
 
 clean:  ## remove what was built, and .venv

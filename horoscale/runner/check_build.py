@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,8 +86,22 @@ def _from_core(
     for key, name, remedy in table:
         backend = backends.get(key, {})
         if backend.get("available"):
-            note = "the native backend, in Gloo's place" if key == "native" else ""
-            yield Item(name, True, note or backend.get("version", ""))
+            note = "the native backend, in Gloo's place" if key == "native" else _library(backend)
+            yield Item(name, True, note)
         else:
-            reason = " ".join((backend.get("reason") or problem).split())
-            yield Item(name, False, f"{reason}; {remedy}")
+            yield Item(name, False, f"{_reason(backend.get('reason') or problem)}; {remedy}")
+
+
+def _library(backend: dict[str, Any]) -> str:
+    """Which library, and where: MPICH 4.0.2, /usr/lib/libmpich.so.12."""
+    # MPICH says "MPICH Version:\t4.0.2", Open MPI "Open MPI v5.0.11, package: …, …".
+    version = " ".join(backend.get("version", "").partition(",")[0].replace("Version:", "").split())
+    return ", ".join(filter(None, (version, backend.get("library", ""))))
+
+
+def _reason(text: str) -> str:
+    """One line; of the places where a library was looked for, only what the user has named."""
+    reason, _, tried = text.partition(" Tried:\n")
+    if any(name in os.environ for name in ("HOROSCALE_LIBMPI", "MPI4PY_LIBMPI")):
+        reason += " " + tried.partition("\n")[0]
+    return " ".join(reason.split()).rstrip(".")

@@ -230,24 +230,39 @@ def _run_mpirun(
     exports: Mapping[str, str],
     command: Sequence[str],
 ) -> int:
-    if arguments.task is not None:
-        raise UsageError("--mpi needs what is not available yet: horoscale.run() over mpirun")
     for name, flag in _NOT_WITH_MPI:
         if getattr(arguments, name) not in (None, False):
             raise UsageError(f"{flag} and --mpi don't go together; --mpi-args passes mpirun's own")
     program = mpirun.find(inherited.get("PATH"))
     job_environment = mpirun.job_environment(program, {**inherited, **exports}, variables)
-    words = mpirun.command_line(
-        program,
-        size,
-        _given_hosts(arguments),
+    given = _given_hosts(arguments)
+
+    def words(environment: Mapping[str, str]) -> list[str]:
+        return mpirun.command_line(
+            program,
+            size,
+            given,
+            environment,
+            command,
+            exports=exports,
+            mpi_args=arguments.mpi_args or "",
+            binding_args=arguments.binding_args,
+        )
+
+    if arguments.task is None:
+        verbose = bool(arguments.verbose)
+        return mpirun.replace_process(words(job_environment), job_environment, verbose)
+    from horoscale.runner import mpirun_task
+    from horoscale.runner.task import read_all
+
+    return mpirun_task.run(
+        words,
         job_environment,
-        command,
-        exports=exports,
-        mpi_args=arguments.mpi_args or "",
-        binding_args=arguments.binding_args,
+        size,
+        read_all(arguments.task),
+        _result_writer(arguments.results),
+        interfaces=variables.get("NETWORK_INTERFACE", "").split(",") if given else None,
     )
-    return mpirun.replace_process(words, job_environment, bool(arguments.verbose))
 
 
 def _result_writer(descriptor: int) -> ResultWriter:

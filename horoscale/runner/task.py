@@ -47,17 +47,16 @@ class Outcome:
 def main(arguments: Sequence[str] = ()) -> int:
     """Calls the task of this rank."""
     del arguments
-    task = _inherited("HOROSCALE_TASK_FD")
-    result = _inherited("HOROSCALE_RESULT_FD")
+    task, hand_in = _over_mpirun() if "HOROSCALE_TASK_STORE" in os.environ else _from_supervisor()
     try:
-        path, pickled = pickle.loads(read_all(task))
+        path, pickled = pickle.loads(task)
         sys.path[:] = path
         function, args, kwargs = pickle.loads(pickled)
         outcome = Outcome(cloudpickle.dumps(function(*args, **kwargs)))
     except Exception as error:
-        _hand_in(result, _failure(error))
+        hand_in(pickle.dumps(_failure(error)))
         raise  # the peers are told why this rank ends
-    _hand_in(result, outcome)
+    hand_in(pickle.dumps(outcome))
     return 0
 
 
@@ -71,6 +70,27 @@ def read_all(descriptor: int) -> bytes:
             raise EOFError(f"a file of {size} bytes ended after {len(content)}")
         content += piece
     return bytes(content)
+
+
+Handover = tuple[bytes, Callable[[bytes], None]]  # the task, and what takes its outcome
+
+
+def _from_supervisor() -> Handover:
+    task = _inherited("HOROSCALE_TASK_FD")
+    result = _inherited("HOROSCALE_RESULT_FD")
+
+    def hand_in(outcome: bytes) -> None:
+        with open(result, "wb") as pipe:
+            pipe.write(outcome)
+
+    return read_all(task), hand_in
+
+
+def _over_mpirun() -> Handover:
+    from horoscale.runner import mpirun_task
+
+    launcher = mpirun_task.Launcher()
+    return launcher.fetch(), launcher.hand_in
 
 
 def _inherited(variable: str) -> int:
@@ -87,8 +107,3 @@ def _failure(error: Exception) -> Outcome:
     except Exception:  # a class with its own idea of pickling: its text has to do
         return Outcome(None, text)
     return Outcome(pickled, text)
-
-
-def _hand_in(descriptor: int, outcome: Outcome) -> None:
-    with open(descriptor, "wb") as pipe:
-        pipe.write(pickle.dumps(outcome))

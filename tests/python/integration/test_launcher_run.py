@@ -109,8 +109,8 @@ def test_parameters_that_can_not_be() -> None:
         horoscale.run(rank, np=0)
     with pytest.raises(RuntimeError, match=r"no rank was started, because of a host:\n.*invalid:"):
         horoscale.run(rank, np=2, hosts="node.invalid:2")
-    with pytest.raises(ValueError, match=r"--mpi needs what is not available yet"):
-        horoscale.run(rank, np=2, use_mpi=True)
+    with pytest.raises(ValueError, match=r"--output-filename and --mpi don't go together"):
+        horoscale.run(rank, np=2, use_mpi=True, output_filename="logs")
     with pytest.raises(ValueError, match=r"horoscalerun refuses these parameters"):
         horoscale.run(rank, np=2, options=["--no-such-flag"])
 

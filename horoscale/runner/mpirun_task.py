@@ -1,0 +1,128 @@
+"""horoscale.run() over mpirun: a store hands the function to the ranks and collects what it gave.
+
+mpirun passes on no descriptors, so what the supervisor does through pipes goes over TCP here. The
+store wants proof of a secret, which the ranks have from their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from horoscale._core import HorovodInternalError, StoreClient
+from horoscale.runner import processes, reach
+from horoscale.runner.rendezvous import Rendezvous
+from horoscale.runner.results import ResultWriter
+
+PLACES = "HOROSCALE_TASK_STORE"  # host:port of the launcher, several with commas between
+SECRET = "HOROSCALE_TASK_SECRET"
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_PIECE_BYTES = 1 << 20  # the most that the store takes as one value
+_CONNECT_S = 10.0
+_GET_S = 30.0
+
+
+def run(
+    words: Callable[[Mapping[str, str]], Sequence[str]],
+    environment: Mapping[str, str],
+    size: int,
+    task: bytes,
+    results: ResultWriter,
+    *,
+    interfaces: Sequence[str] | None,
+) -> int:
+    """Run mpirun, serve the task to its ranks and write their outcomes; return its exit status.
+
+    `words` makes mpirun's command line from its environment. `interfaces` are those of this machine
+    that other hosts may use, of which () means all; None: the ranks are on this machine.
+    """
+    own = [reach.LOOPBACK] if interfaces is None else reach.own_addresses(interfaces)
+    addresses = [address for address in own if ":" not in address]
+    store = Rendezvous(reach.LOOPBACK if interfaces is None else "0.0.0.0")
+    try:
+        port = store.address.rpartition(":")[2]
+        client = StoreClient(reach.LOOPBACK, int(port), store.secret)
+        _put(client, "task", task)
+        places = ",".join(f"{address}:{port}" for address in addresses)
+        told = {**environment, PLACES: places, SECRET: store.secret}
+        status = _run_to_the_end(words(told), told)
+        for rank in range(size):
+            with contextlib.suppress(HorovodInternalError):  # it ended without an outcome
+                for piece in _get(client, f"outcome of {rank}", 0.0):
+                    results.add(rank, piece)
+        client.close()
+    finally:
+        store.close()
+    results.finish(f"mpirun ended with status {status}".encode() if status else b"")
+    return status
+
+
+def _run_to_the_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command; what asks this process to end is passed on. Return the exit status."""
+    process: subprocess.Popen[bytes] | None = None
+    asked: list[int] = []
+
+    def pass_on(signum: int, _: object) -> None:
+        asked.append(signum)
+        if process is not None:
+            process.send_signal(signum)
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, pass_on)
+    parent = os.getpid()
+    process = subprocess.Popen(
+        words,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: processes.die_with_parent(parent, signal.SIGTERM),
+    )
+    for early in asked:  # before there was a process
+        process.send_signal(early)
+    status = process.wait()
+    return 128 - status if status < 0 else status
+
+
+class Launcher:
+    """The launcher, for a rank. What tells of it is taken out of the environment."""
+
+    def __init__(self) -> None:
+        self._places = os.environ.pop(PLACES)
+        self._secret = os.environ.pop(SECRET)
+        self._rank = next(os.environ[name] for name in _RANKS if name in os.environ)
+
+    def fetch(self) -> bytes:
+        """The task of all ranks."""
+        return b"".join(_get(self._connect(), "task", _GET_S))
+
+    def hand_in(self, outcome: bytes) -> None:
+        """What became of the task on this rank."""
+        _put(self._connect(), f"outcome of {self._rank}", outcome)
+
+    def _connect(self) -> StoreClient:
+        """A connection by the first of the launcher's addresses that leads there.
+
+        A new one each time: none is kept while the function runs, which may fork.
+        """
+        said = ""
+        for place in self._places.split(","):
+            host, _, port = place.rpartition(":")
+            try:
+                return StoreClient(host, int(port), self._secret, _CONNECT_S)
+            except HorovodInternalError as error:
+                said += f"\n{error}"
+        raise RuntimeError(f"horoscale.run: the launcher can't be reached:{said}")
+
+
+def _put(client: StoreClient, key: str, value: bytes) -> None:
+    for begin in range(0, len(value), _PIECE_BYTES):
+        client.set(f"{key} from {begin}", value[begin : begin + _PIECE_BYTES])
+    client.set(key, str(len(value)).encode())
+
+
+def _get(client: StoreClient, key: str, timeout: float) -> Iterator[bytes]:
+    size = int(client.get(key, timeout))
+    for begin in range(0, size, _PIECE_BYTES):
+        yield client.get(f"{key} from {begin}", timeout)

@@ -1,0 +1,39 @@
+"""Suites that run on the ranks of an mpirun: that of this folder, and part of parallel/."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import ROOT, Mpi
+
+TESTS = ROOT / "tests" / "python"
+PYTEST = ("-m", "pytest", "-q", "--timeout=60", "--tb=short")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(mpi: Mpi, ranks: int, *arguments: str, **variables: str) -> None:
+    ended = mpi.run(ranks, *PYTEST, *arguments, seconds=200, **variables)
+    assert ended.returncode == 0, ended.stdout[-10_000:] + ended.stderr[-2000:]
+    assert ended.stdout.count(" passed") == ranks, ended.stdout
+    assert "skipped" not in ended.stdout, ended.stdout
+
+
+def test_communicators_of_mpi4py(mpi: Mpi) -> None:
+    run(mpi, 4, "--with-mpi", str(TESTS / "mpi" / "on_ranks"))
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_parallel_tests_pass_under_mpirun(mpi: Mpi, ranks: int, backend: str) -> None:
+    subset = ("-m", "conformance", "-k", "numpy", str(TESTS / "parallel"))
+    run(mpi, ranks, *subset, HOROSCALE_BACKEND=backend)
+
+
+def test_the_parallel_tests_pass_on_the_abi_of_the_standard(both: dict[str, Mpi]) -> None:
+    """mpi4py's wheel has no module for it: MPICH's second library is used without mpi4py."""
+    mpi = both["mpich"]
+    (library,) = (mpi.prefix / "lib").glob("libmpi_abi.so.*")
+    variables = {"HOROSCALE_LIBMPI": str(library), "HOROSCALE_BACKEND": "mpi"}
+    ended = mpi.run(1, "-m", "horoscale.runner", "--check-build", **variables)
+    assert str(library) in ended.stdout, ended.stdout
+    run(mpi, 2, "-m", "conformance", "-k", "numpy", str(TESTS / "parallel"), **variables)
