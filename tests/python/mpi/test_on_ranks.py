@@ -22,8 +22,7 @@ def test_communicators_of_mpi4py(mpi: Mpi) -> None:
     run(mpi, 4, "--with-mpi", str(TESTS / "mpi" / "on_ranks"))
 
 
-@pytest.mark.parametrize("backend", ["native", "mpi"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("ranks", "backend"), [(2, "native"), (4, "mpi")])
 def test_the_parallel_tests_pass_under_mpirun(mpi: Mpi, ranks: int, backend: str) -> None:
     subset = ("-m", "conformance", "-k", "numpy", str(TESTS / "parallel"))
     run(mpi, ranks, *subset, HOROSCALE_BACKEND=backend)

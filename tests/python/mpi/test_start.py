@@ -116,7 +116,8 @@ def test_launcher_and_library_of_different_mpis(
 ) -> None:
     """mpi4py has loaded a library that knows nothing of the launcher."""
     other = columns[library]
-    variables = {name: other.environment().get(name, "") for name in LIBRARY_VARIABLES}
+    environment = other.environment()
+    variables = {name: environment[name] for name in LIBRARY_VARIABLES if name in environment}
     ended = columns[launcher].run(2, "-c", DIFFERENT, python=other.python, **variables)
     assert ended.returncode != 0
     assert "different MPIs" in ended.stderr, ended.stderr
