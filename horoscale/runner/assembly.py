@@ -14,8 +14,6 @@ from horoscale.runner.host import HostSpec
 from horoscale.runner.protocol import VERSION, Header, ProtocolError
 from horoscale.runner.reach import Beacon
 
-PROBE_S = 5.0  # for hosts to try the launcher's addresses
-
 
 class Assembly:
     """Ends with a call of `on_ready(address)` or `on_failure(what is wrong)`."""
@@ -40,11 +38,13 @@ class Assembly:
         self._beacon: Beacon | None = None
         self._fleet: Fleet | None = None
         self._done = False
+        self._timeout_s = 0.0
         self.deadline: float | None = None  # for the probe; the fleet has those for the hosts
 
     def begin(self, fleet: Fleet, timeout_s: float) -> None:
-        """Starts the supervisors."""
+        """Starts the supervisors, which have `timeout_s`, and then for the probe as much again."""
         self._fleet = fleet
+        self._timeout_s = timeout_s
         fleet.adopt(self._hosts, timeout_s)
 
     def on_frame(self, header: Header) -> None:
@@ -93,7 +93,7 @@ class Assembly:
             return
         assert self._fleet is not None
         self._beacon = Beacon(self._selector)
-        self.deadline = time.monotonic() + PROBE_S
+        self.deadline = time.monotonic() + self._timeout_s
         self._fleet.send(
             {
                 "kind": "probe",

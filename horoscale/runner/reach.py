@@ -21,6 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 _SIOCGIFADDR = 0x8915
 _TOKEN_BYTES = 32
+_BACKLOG = 4096  # all hosts come at once, at several addresses
 
 
 def own_addresses(interfaces: Sequence[str] = ()) -> list[str]:
@@ -57,10 +58,10 @@ class Beacon:
         self._selector = selector
         if socket.has_dualstack_ipv6():
             self._listener = socket.create_server(
-                ("", 0), family=socket.AF_INET6, dualstack_ipv6=True
+                ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
             )
         else:
-            self._listener = socket.create_server(("", 0))
+            self._listener = socket.create_server(("", 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
         selector.register(self._listener, selectors.EVENT_READ, self._answer)

@@ -52,7 +52,7 @@ def test_hosts_that_do_not_reach_the_launcher_are_named() -> None:
     with NetworkHosts(2) as hosts:
         hosts.pull_cable(1)
         flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", 2, "-H", ",".join(hosts.names))
-        job = run_on(hosts, *flags, "true")
+        job = run_on(hosts, *flags, "--start-timeout", 4, "true")
         assert job.returncode == 1
         assert "no address of this machine can be reached from all hosts" in job.stderr
         assert f"missing {hosts.names[1]}: is there a firewall?" in job.stderr
