@@ -18,14 +18,15 @@ from horoscale.sim import JobModel, JobSimulation, StepCost
 
 HEADINGS = (
     "ranks",
+    "shape",
     "step",
     "time ms",
     "messages",
+    "in hosts",
     "MB",
-    "bytes/rank",
     "coordinator: messages",
     "core ms",
-    "member: core us",
+    "last rank: core us",
 )
 
 
@@ -34,6 +35,7 @@ class Result:
     """The steps of one job: the first, and the median (by time) of those that hit the cache."""
 
     ranks: int
+    shape: str
     cold: StepCost
     cached: StepCost
 
@@ -49,6 +51,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--ranks", type=int, nargs="+", default=[16384], metavar="N", help="one job for each number"
     )
+    add("--shape", nargs="+", choices=("flat", "tree"), default=["flat", "tree"], help="of reports")
+    add("--ranks-per-host", type=int, default=8, help="in the tree; flat counts none as local")
+    add("--fan-out", type=int, default=16, help="hosts that report to one host, in the tree")
     add("--tensors", type=int, default=160, help="allreduced in every step")
     add("--tensor-kib", type=int, default=256, help="size of each tensor")
     add("--steps", type=int, default=5, help="steps after the cold one; the median is shown")
@@ -62,15 +67,19 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if min(options.ranks) < 1 or options.tensors < 1 or options.steps < 1:
         parser.error("--ranks, --tensors and --steps are at least 1")
+    if options.ranks_per_host < 1 or options.fan_out < 1:
+        parser.error("--ranks-per-host and --fan-out are at least 1")
     if options.gbit <= 0:
         parser.error("--gbit is greater than 0")
     return options
 
 
-def simulate(options: argparse.Namespace, ranks: int) -> Result:
+def simulate(options: argparse.Namespace, ranks: int, shape: str) -> Result:
     """Run one job: a cold step and `options.steps` cached ones."""
     model = JobModel()
     model.ranks = ranks
+    model.ranks_per_host = options.ranks_per_host if shape == "tree" else 0
+    model.fan_out = options.fan_out
     model.tensors = options.tensors
     model.tensor_bytes = options.tensor_kib * 1024
     model.link_seconds = options.link_us * 1e-6
@@ -83,7 +92,7 @@ def simulate(options: argparse.Namespace, ranks: int) -> Result:
     cold = job.step()
     cached = [job.step() for _ in range(options.steps)]
     middle = statistics.median_low(step.seconds for step in cached)
-    return Result(ranks, cold, next(step for step in cached if step.seconds == middle))
+    return Result(ranks, shape, cold, next(step for step in cached if step.seconds == middle))
 
 
 def rows(result: Result) -> list[tuple[str, ...]]:
@@ -91,11 +100,12 @@ def rows(result: Result) -> list[tuple[str, ...]]:
     return [
         (
             f"{result.ranks}",
+            result.shape,
             name,
             f"{cost.seconds * 1e3:.3f}",
             f"{cost.messages}",
+            f"{cost.local_messages}",
             f"{cost.bytes / 1e6:.3f}",
-            f"{cost.bytes / result.ranks:.0f}",
             f"{cost.coordinator_messages}",
             f"{cost.coordinator_core_seconds * 1e3:.3f}",
             f"{cost.member_core_seconds * 1e6:.1f}",
@@ -123,7 +133,7 @@ def print_table(lines: list[tuple[str, ...]]) -> None:
 
 
 def plot(results: list[Result], files: Sequence[Path], title: str) -> None:
-    """Time of a step and what the core takes of it, by ranks, both axes logarithmic."""
+    """Time of a step by ranks, both axes logarithmic."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -131,13 +141,14 @@ def plot(results: list[Result], files: Sequence[Path], title: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
-    ranks = [result.ranks for result in results]
-    for name, style in (("cold", "--"), ("cached", "-")):
-        costs: list[StepCost] = [getattr(result, name) for result in results]
-        axes.plot(ranks, [c.seconds * 1e3 for c in costs], f"o{style}", label=f"{name}: step")
-        core = [c.coordinator_core_seconds * 1e3 for c in costs]
-        axes.plot(ranks, core, f".{style}", color="gray", label=f"{name}: core, coordinator")
-    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="ms", title=title)
+    for shape, color in (("flat", "tab:red"), ("tree", "tab:blue")):
+        jobs = [result for result in results if result.shape == shape]
+        ranks = [result.ranks for result in jobs]
+        for name, style in (("cold", "o--"), ("cached", "o-")):
+            times = [getattr(result, name).seconds * 1e3 for result in jobs]
+            if jobs:
+                axes.plot(ranks, times, style, color=color, label=f"{shape}, {name}")
+    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="step, ms", title=title)
     axes.grid(which="major", alpha=0.3)
     axes.legend()
     for file in files:
@@ -150,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.plot and not importlib.util.find_spec("matplotlib"):
         print("--plot needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2
-    results = [simulate(options, ranks) for ranks in options.ranks]
+    results = [simulate(options, n, shape) for n in options.ranks for shape in options.shape]
     print_table([line for result in results for line in rows(result)])
     if options.plot:
         title = f"Control plane, {options.tensors} tensors, links of {options.link_us:g} us"

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/request_codec.h"
 #include "core/wire.h"
@@ -15,6 +16,10 @@ namespace {
 constexpr uint8_t kJoinFlag = 1;
 constexpr uint8_t kBitmapFlag = 2;
 constexpr uint8_t kPrioritiesFlag = 4;
+
+constexpr size_t kMinJointReportBytes = 8;  // what the smallest takes
+// A member may be in several parts of a group report; all parts together name this many at most.
+constexpr size_t kMaxGroupMembers = 4 * kMaxRanks;
 
 // Tags of a plan item: a run of whole cached units, or one item with these parts.
 constexpr uint8_t kRunTag = 0;
@@ -209,10 +214,7 @@ void CheckEnd(WireReader& in) {
   if (in.left() > 0) in.Fail("bytes are left over");
 }
 
-}  // namespace
-
-std::vector<std::byte> Encode(const Report& report) {
-  WireWriter out;
+void WriteReport(const Report& report, WireWriter& out) {
   const bool bitmap = BitmapIsShorter(report.hits);
   out.Byte(static_cast<uint8_t>((report.join ? kJoinFlag : 0) | (bitmap ? kBitmapFlag : 0) |
                                 (report.hit_priorities.empty() ? 0 : kPrioritiesFlag)));
@@ -232,12 +234,9 @@ std::vector<std::byte> Encode(const Report& report) {
   out.Varint(report.requests.size());
   for (const Request& request : report.requests) WriteRequest(request, out);
   for (int priority : report.hit_priorities) out.Zigzag(priority);
-  return out.Take();
 }
 
-Result<Report> DecodeReport(std::span<const std::byte> bytes) {
-  if (bytes.size() > kMaxMessageBytes) return Broken("report", "it is too long");
-  WireReader in(bytes);
+Report ReadReport(WireReader& in) {
   Report report;
   const uint8_t flags = in.Byte();
   if (flags & ~(kJoinFlag | kBitmapFlag | kPrioritiesFlag)) in.Fail("a flag is unknown");
@@ -256,8 +255,86 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes) {
       for (int& priority : report.hit_priorities) priority = in.Int();
     }
   }
+  return report;
+}
+
+// Runs of members: the gap before, and how many follow the first.
+void WriteMembers(const std::vector<uint32_t>& members, WireWriter& out) {
+  std::vector<std::pair<uint32_t, uint32_t>> runs;  // first, last
+  for (uint32_t member : members) {
+    if (!runs.empty() && runs.back().second + 1 == member) {
+      runs.back().second = member;
+    } else {
+      runs.emplace_back(member, member);
+    }
+  }
+  out.Varint(runs.size());
+  uint32_t next = 0;
+  for (const auto& [first, last] : runs) {
+    out.Varint(first - next);
+    out.Varint(last - first);
+    next = last + 1;
+  }
+}
+
+std::vector<uint32_t> ReadMembers(WireReader& in) {
+  std::vector<uint32_t> members;
+  const size_t runs = in.Count(kMaxRanks, 2);
+  if (runs == 0) in.Fail("nobody reports");
+  uint64_t next = 0;
+  for (size_t i = 0; in.ok() && i < runs; ++i) {
+    const uint64_t first = next + in.Varint(kMaxRanks);
+    next = first + in.Varint(kMaxRanks) + 1;
+    if (next > kMaxRanks) in.Fail("a number is out of bounds");
+    for (uint64_t member = first; in.ok() && member < next; ++member) {
+      members.push_back(static_cast<uint32_t>(member));
+    }
+  }
+  return members;
+}
+
+}  // namespace
+
+std::vector<std::byte> Encode(const Report& report) {
+  WireWriter out;
+  WriteReport(report, out);
+  return out.Take();
+}
+
+Result<Report> DecodeReport(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxMessageBytes) return Broken("report", "it is too long");
+  WireReader in(bytes);
+  Report report = ReadReport(in);
   CheckEnd(in);
   if (!in.ok()) return Broken("report", in.reason());
+  return report;
+}
+
+std::vector<std::byte> Encode(const GroupReport& report) {
+  WireWriter out;
+  out.Varint(report.parts.size());
+  for (const JointReport& part : report.parts) {
+    WriteMembers(part.members, out);
+    WriteReport(part.report, out);
+  }
+  return out.Take();
+}
+
+Result<GroupReport> DecodeGroupReport(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxMessageBytes) return Broken("group report", "it is too long");
+  WireReader in(bytes);
+  GroupReport report;
+  const size_t parts = in.Count(kMaxRanks, kMinJointReportBytes);
+  size_t members = 0;
+  for (size_t i = 0; in.ok() && i < parts; ++i) {
+    JointReport& part = report.parts.emplace_back();
+    part.members = ReadMembers(in);
+    part.report = ReadReport(in);
+    members += part.members.size();
+    if (members > kMaxGroupMembers) in.Fail("it speaks for too many");
+  }
+  CheckEnd(in);
+  if (!in.ok()) return Broken("group report", in.reason());
   return report;
 }
 

@@ -35,11 +35,13 @@ Status CheckLimits(const Request& request);
 size_t EncodedSizeBound(std::string_view name, const Signature& signature);
 
 std::vector<std::byte> Encode(const Report& report);
+std::vector<std::byte> Encode(const GroupReport& report);
 std::vector<std::byte> Encode(const PlanEntry& entry);
 std::vector<std::byte> Encode(const Goodbye& goodbye);
 std::vector<std::byte> Encode(const StallNotice& notice);
 
 Result<Report> DecodeReport(std::span<const std::byte> bytes);
+Result<GroupReport> DecodeGroupReport(std::span<const std::byte> bytes);
 Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes);
 Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes);
 Result<StallNotice> DecodeStallNotice(std::span<const std::byte> bytes);

@@ -55,16 +55,34 @@ Status Coordinator::Broken(uint32_t member, std::string_view what) const {
 }
 
 Status Coordinator::OnReport(uint32_t member, const Report& report, double now) {
-  if (report.applied_sequence < applied_[member] || report.applied_sequence >= next_sequence_) {
-    return Broken(member, "it has applied entries that it can't have");
+  return OnJointReport({&member, 1}, report, now);
+}
+
+Status Coordinator::OnReport(const GroupReport& report, double now) {
+  for (const JointReport& part : report.parts) {
+    if (part.members.back() >= applied_.size()) {
+      return Status::Protocol("a report can't be: it speaks for members that don't exist");
+    }
+    HS_RETURN_IF_ERROR(OnJointReport(part.members, part.report, now));
   }
-  applied_[member] = report.applied_sequence;
-  HS_RETURN_IF_ERROR(CheckIndices(member, report));
-  HS_RETURN_IF_ERROR(OnHits(member, report, now));
+  return Status::Ok();
+}
+
+Status Coordinator::OnJointReport(Members members, const Report& report, double now) {
+  for (const uint32_t member : members) {
+    if (report.applied_sequence < applied_[member] || report.applied_sequence >= next_sequence_) {
+      return Broken(member, "it has applied entries that it can't have");
+    }
+    applied_[member] = report.applied_sequence;
+    HS_RETURN_IF_ERROR(CheckIndices(member, report));
+  }
+  HS_RETURN_IF_ERROR(OnHits(members, report, now));
   for (const Request& request : report.requests) {
-    HS_RETURN_IF_ERROR(OnRequest(member, request, now));
+    HS_RETURN_IF_ERROR(OnRequest(members, request, now));
   }
-  if (report.join) HS_RETURN_IF_ERROR(OnJoin(member));
+  for (const uint32_t member : report.join ? members : Members()) {
+    HS_RETURN_IF_ERROR(OnJoin(member));
+  }
   if (slots_.HasRetired()) {
     slots_.Release(*std::min_element(applied_.begin(), applied_.end()), names_);
   }
@@ -89,11 +107,11 @@ Status Coordinator::CheckIndices(uint32_t member, const Report& report) {
   return Status::Ok();
 }
 
-Status Coordinator::OnHits(uint32_t member, const Report& report, double now) {
+Status Coordinator::OnHits(Members members, const Report& report, double now) {
   const std::vector<int>& priorities = report.hit_priorities;
   const size_t hits = report.hits.size() + report.unnamed_hits.size();
-  if (!priorities.empty() && (member != 0 || priorities.size() != hits)) {
-    return Broken(member, "it gives priorities that are not its own to give");
+  if (!priorities.empty() && (members.back() != 0 || priorities.size() != hits)) {
+    return Broken(members[0], "it gives priorities that are not its own to give");
   }
   for (size_t i = 0; i < hits; ++i) {
     const bool named = i < report.hits.size();
@@ -101,12 +119,12 @@ Status Coordinator::OnHits(uint32_t member, const Report& report, double now) {
         named ? UnnamedHit{report.hits[i], 0} : report.unnamed_hits[i - report.hits.size()];
     const SlotTable::Content* content = slots_.Meaning(hit.slot, report.applied_sequence);
     if (content == nullptr || (content->name != kNoName) != named) {
-      return Broken(member, "it hits slot " + std::to_string(hit.slot) + " of the cache, which " +
-                                "does not stand for that");
+      return Broken(members[0], "it hits slot " + std::to_string(hit.slot) +
+                                    " of the cache, which does not stand for that");
     }
     slots_.Touch(hit.slot, next_sequence_ - 1);
     names_.AddReference(content->name);
-    HS_RETURN_IF_ERROR(OnSaid(member,
+    HS_RETURN_IF_ERROR(OnSaid(members,
                               {{content->name, hit.index},
                                content->signature.get(),
                                content->signature,
@@ -116,26 +134,26 @@ Status Coordinator::OnHits(uint32_t member, const Report& report, double now) {
   return Status::Ok();
 }
 
-Status Coordinator::OnRequest(uint32_t member, const Request& request, double now) {
+Status Coordinator::OnRequest(Members members, const Request& request, double now) {
   const NameId name = request.name.empty() ? kNoName : names_.Acquire(request.name);
-  return OnSaid(member, {{name, request.index}, &request.signature, nullptr, request.priority},
+  return OnSaid(members, {{name, request.index}, &request.signature, nullptr, request.priority},
                 now);
 }
 
 // Takes over one reference of the name.
-Status Coordinator::OnSaid(uint32_t member, const Said& said, double now) {
+Status Coordinator::OnSaid(Members members, const Said& said, double now) {
   const Result<Negotiator::Outcome> outcome =
-      negotiator_.Report(member, said.key, *said.signature, said.shared);
-  if (!outcome.ok()) return Broken(member, outcome.status().message());
+      negotiator_.Report(members, said.key, *said.signature, said.shared);
+  if (!outcome.ok()) return Broken(members[0], outcome.status().message());
   if (outcome->is_new) {
     if (negotiator_.num_units() > kMaxPendingUnits * options_.ranks.size()) {
-      return Broken(member, "more operations are pending than a rank may have");
+      return Broken(members[0], "more operations are pending than a rank may have");
     }
     stall_watch_.Add(outcome->unit, now);
   } else {
     names_.Release(said.key.name);
   }
-  if (member == 0 && options_.priority_scheduling) {
+  if (members[0] == 0 && options_.priority_scheduling) {
     negotiator_.Get(outcome->unit).priority = said.priority;
   }
   if (outcome->is_ready) OnReady(outcome->unit);

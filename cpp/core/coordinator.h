@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,8 @@ class Coordinator {
 
   // Takes a report of a member; kProtocol if it can't be (unknown slot, key reported twice).
   Status OnReport(uint32_t member, const Report& report, double now);
+  // The reports of these members and no others, combined by an Aggregator.
+  Status OnReport(const GroupReport& report, double now);
 
   // The entries that can be published now, in order, within the credit.
   std::vector<PlanEntry> TakePlan(double now);
@@ -68,9 +71,12 @@ class Coordinator {
     int priority;
   };
 
-  Status OnHits(uint32_t member, const Report& report, double now);
-  Status OnRequest(uint32_t member, const Request& request, double now);
-  Status OnSaid(uint32_t member, const Said& said, double now);
+  using Members = std::span<const uint32_t>;  // who say the same
+
+  Status OnJointReport(Members members, const Report& report, double now);
+  Status OnHits(Members members, const Report& report, double now);
+  Status OnRequest(Members members, const Request& request, double now);
+  Status OnSaid(Members members, const Said& said, double now);
   Status OnJoin(uint32_t member);
   Status CheckIndices(uint32_t member, const Report& report);
   Status Broken(uint32_t member, std::string_view what) const;

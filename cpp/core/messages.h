@@ -1,6 +1,7 @@
 // The messages of the control plane, as values. codec.h gives their bytes.
 //
 //   Report     member → coordinator of a set   "these are ready at my place"
+//   GroupReport  the reports of several members, combined by an Aggregator on their way
 //   PlanEntry  coordinator → every member      "execute this next", in one agreed order
 //   Goodbye    rank → rank, once per link      "I leave, and this is why"
 //   StallNotice  rank → rank 0                 "I wait here since", "these are missed there"
@@ -35,6 +36,19 @@ struct Report {
   std::vector<Request> requests;  // first time, or changed
   bool join = false;              // after everything else in this report
   bool operator==(const Report&) const = default;
+};
+
+// What several members report in the same words.
+struct JointReport {
+  std::vector<uint32_t> members;  // ascending, at least one
+  Report report;
+  bool operator==(const JointReport&) const = default;
+};
+
+// The reports of members of a group, those of each member in order.
+struct GroupReport {
+  std::vector<JointReport> parts;
+  bool operator==(const GroupReport&) const = default;
 };
 
 // One unit, or a part of one, inside a plan entry. An item with neither slot nor request is a

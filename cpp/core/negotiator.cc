@@ -45,18 +45,24 @@ UnitId Negotiator::FindOrAdd(const UnitKey& key, bool* is_new) {
   return *place;
 }
 
-Result<Negotiator::Outcome> Negotiator::Report(uint32_t member, const UnitKey& key,
-                                               const Signature& signature,
+Result<Negotiator::Outcome> Negotiator::Report(std::span<const uint32_t> members,
+                                               const UnitKey& key, const Signature& signature,
                                                const SharedSignature& shared) {
-  if (joined_[member]) return Status::Protocol("it has joined, but reports an operation");
+  for (const uint32_t member : SomeJoined() ? members : std::span<const uint32_t>()) {
+    if (joined_[member]) return Status::Protocol("it has joined, but reports an operation");
+  }
   Outcome outcome;
   outcome.unit = FindOrAdd(key, &outcome.is_new);
   Unit& unit = units_[outcome.unit];
-  if (unit.variant_of[member] != kSilent) {
-    return Status::Protocol("it reports an operation twice before its end");
+  const uint32_t variant = VariantOf(unit.variants, signature, shared);
+  for (const uint32_t member : members) {
+    if (unit.variant_of[member] != kSilent) {
+      return Status::Protocol("it reports an operation twice before its end");
+    }
+    unit.variant_of[member] = variant;
   }
-  unit.variant_of[member] = VariantOf(unit.variants, signature, shared);
-  outcome.is_ready = --unit.awaited == 0;
+  unit.awaited -= static_cast<uint32_t>(members.size());
+  outcome.is_ready = unit.awaited == 0;
   return outcome;
 }
 

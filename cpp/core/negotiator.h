@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -42,10 +43,10 @@ class Negotiator {
 
   explicit Negotiator(uint32_t size) : joined_(size), last_index_(size) {}
 
-  // `shared` is given where the member referred to a cached signature, and is compared by address
-  // first. kProtocol if the member has joined or has reported the key before.
-  Result<Outcome> Report(uint32_t member, const UnitKey& key, const Signature& signature,
-                         const SharedSignature& shared);
+  // These members say the same. `shared` is given where they referred to a cached signature, and is
+  // compared by address first. kProtocol if one has joined or has reported the key before.
+  Result<Outcome> Report(std::span<const uint32_t> members, const UnitKey& key,
+                         const Signature& signature, const SharedSignature& shared);
 
   // The member has made `count` more unnamed calls. Returns the index of the last one before them.
   uint64_t AdvanceIndex(uint32_t member, size_t count);

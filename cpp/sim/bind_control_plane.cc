@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/aggregator.h"
 #include "core/coordinator.h"
 #include "core/member.h"
 #include "sim/bindings.h"
@@ -58,6 +59,20 @@ void BindMember(py::module_& module) {
       .def_property_readonly("applied_sequence", &Member::applied_sequence);
 }
 
+void BindAggregator(py::module_& module) {
+  py::class_<Aggregator>(module, "Aggregator", "Combines the reports of a group of members.")
+      .def(py::init<std::vector<uint32_t>, double>(), py::arg("members"),
+           py::arg("patience_seconds"))
+      .def(
+          "on_report",
+          [](Aggregator& aggregator, const GroupReport& report, double now) {
+            RaiseIfError(aggregator.OnReport(report, now));
+          },
+          py::arg("report"), py::arg("now"))
+      .def("take_report", &Aggregator::TakeReport, py::arg("now"))
+      .def("deadline", &Aggregator::Deadline);
+}
+
 void BindCoordinator(py::module_& module) {
   py::class_<StallReport>(module, "StallReport", "Who keeps the others waiting, for what.")
       .def_readonly("display_name", &StallReport::display_name)
@@ -84,6 +99,12 @@ void BindCoordinator(py::module_& module) {
             RaiseIfError(coordinator.OnReport(member, report, now));
           },
           py::arg("member"), py::arg("report"), py::arg("now") = 0.0)
+      .def(
+          "on_group_report",
+          [](Coordinator& coordinator, const GroupReport& report, double now) {
+            RaiseIfError(coordinator.OnReport(report, now));
+          },
+          py::arg("report"), py::arg("now") = 0.0)
       .def("take_plan", &Coordinator::TakePlan, py::arg("now") = 0.0)
       .def("on_executed", &Coordinator::OnExecuted, py::arg("sequence"))
       .def("has_work", &Coordinator::HasWork)
@@ -95,6 +116,7 @@ void BindCoordinator(py::module_& module) {
 void BindControlPlane(py::module_& module) {
   BindAction(module);
   BindMember(module);
+  BindAggregator(module);
   BindCoordinator(module);
 }
 

@@ -112,6 +112,22 @@ void BindReport(py::module_& module) {
           py::arg("bytes"));
 }
 
+void BindGroupReport(py::module_& module) {
+  py::class_<JointReport>(module, "JointReport", "What several members report in the same words.")
+      .def(py::init<std::vector<uint32_t>, Report>(), py::arg("members"), py::arg("report"))
+      .def_readonly("members", &JointReport::members)
+      .def_readonly("report", &JointReport::report);
+  py::class_<GroupReport>(module, "GroupReport", "The reports of members of a group.")
+      .def(py::init<std::vector<JointReport>>(), py::arg("parts"))
+      .def_readonly("parts", &GroupReport::parts)
+      .def(py::self == py::self)
+      .def("encode", &ToBytes<GroupReport>)
+      .def_static(
+          "decode",
+          [](const py::bytes& bytes) { return ValueOrRaise(DecodeGroupReport(View(bytes))); },
+          py::arg("bytes"));
+}
+
 void BindPlanEntry(py::module_& module) {
   py::class_<PlanItem>(module, "PlanItem", "One unit, or a part of one, of a plan entry.")
       .def_readonly("slot", &PlanItem::slot)
@@ -142,6 +158,7 @@ void BindPlanEntry(py::module_& module) {
 void BindMessages(py::module_& module) {
   BindRequest(module);
   BindReport(module);
+  BindGroupReport(module);
   BindPlanEntry(module);
 }
 

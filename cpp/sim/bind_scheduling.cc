@@ -65,7 +65,7 @@ class NamedNegotiator {
   std::pair<UnitId, bool> Report(uint32_t member, const std::string& name,
                                  const Signature& signature) {
     const UnitKey key{names_.Acquire(name), 0};
-    const auto outcome = ValueOrRaise(negotiator_.Report(member, key, signature, nullptr));
+    const auto outcome = ValueOrRaise(negotiator_.Report({&member, 1}, key, signature, nullptr));
     return {outcome.unit, outcome.is_ready};
   }
   std::vector<UnitId> Join(uint32_t member) { return ValueOrRaise(negotiator_.Join(member)); }

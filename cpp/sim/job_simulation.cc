@@ -18,14 +18,6 @@ double ProcessorSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The processor time that something takes; 0 where it is not to be measured.
-template <typename Function>
-double Timed(bool measure, Function function) {
-  const double begin = measure ? ProcessorSeconds() : 0;
-  function();
-  return measure ? ProcessorSeconds() - begin : 0;
-}
-
 CoordinatorOptions OptionsOf(const JobModel& model) {
   CoordinatorOptions options;
   options.ranks.resize(model.ranks);
@@ -41,23 +33,69 @@ JobSimulation::JobSimulation(const JobModel& model)
       options_(OptionsOf(model)),
       coordinator_(options_),
       nodes_(model.ranks),
+      inbox_(model.ranks),
       random_(model.seed) {
   const uint32_t members = model.own_members ? model.ranks : std::min(model.ranks, 2u);
   for (uint32_t i = 0; i < members; ++i) {
     members_.emplace_back(0, i, model.ranks, options_.cache_capacity);
   }
   reports_.resize(members);
+  ConnectJob();
+}
+
+void JobSimulation::Connect(uint32_t parent, uint32_t child) {
+  nodes_[child].parent = parent;
+  nodes_[parent].children.push_back(child);
+}
+
+// The tree of the hosts from `first` to before `last`: the first one is the root, the others are
+// divided among its subtrees in equal parts.
+void JobSimulation::ConnectHosts(uint32_t first, uint32_t last) {
+  const uint32_t below = last - first - 1;
+  const uint32_t subtrees = std::min(below, model_.fan_out);
+  const uint32_t root = first * model_.ranks_per_host;
+  nodes_[root].end = std::min(last * model_.ranks_per_host, model_.ranks);
+  for (uint32_t i = 0; i < subtrees; ++i) {
+    const auto begin = static_cast<uint32_t>(uint64_t{below} * i / subtrees);
+    const auto end = static_cast<uint32_t>(uint64_t{below} * (i + 1) / subtrees);
+    Connect(root, (first + 1 + begin) * model_.ranks_per_host);
+    ConnectHosts(first + 1 + begin, first + 1 + end);
+  }
+}
+
+void JobSimulation::ConnectJob() {
+  for (uint32_t rank = 0; rank < model_.ranks; ++rank) nodes_[rank].end = rank + 1;
+  if (model_.ranks_per_host == 0) {
+    for (uint32_t rank = 1; rank < model_.ranks; ++rank) Connect(0, rank);
+    return;
+  }
+  ConnectHosts(0, (model_.ranks + model_.ranks_per_host - 1) / model_.ranks_per_host);
+  for (uint32_t rank = 1; rank < model_.ranks; ++rank) {
+    const uint32_t leader = rank - rank % model_.ranks_per_host;
+    if (leader != rank) Connect(leader, rank);
+  }
+  for (uint32_t rank = 1; rank < model_.ranks; ++rank) {
+    if (nodes_[rank].children.empty()) continue;
+    std::vector<uint32_t> group(nodes_[rank].end - rank);
+    std::iota(group.begin(), group.end(), rank);
+    nodes_[rank].aggregator =
+        std::make_unique<Aggregator>(std::move(group), model_.patience_seconds);
+  }
+}
+
+bool JobSimulation::IsLocal(uint32_t a, uint32_t b) const {
+  return model_.ranks_per_host > 0 && a / model_.ranks_per_host == b / model_.ranks_per_host;
 }
 
 Result<StepCost> JobSimulation::Step() {
   cost_ = {};
   for (Node& node : nodes_) {
-    node = {};
     node.processor = model_.jitter_seconds * Random();
+    node.sending = node.receiving = 0;
   }
   Submit();
   MakeReports();
-  HS_RETURN_IF_ERROR(Collect(SendReports()));
+  HS_RETURN_IF_ERROR(Collect());
   HS_RETURN_IF_ERROR(Publish());
   for (const Member& member : members_) {
     if (member.HasPending()) return Status::Internal("a step has ended, and not all of it was run");
@@ -74,26 +112,50 @@ double JobSimulation::Random() {
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-double JobSimulation::BytesSeconds(size_t bytes) const {
-  return static_cast<double>(bytes) / model_.bytes_per_second;
+// Runs what the rank's core does, and lets its processor be busy for as long.
+template <typename Function>
+void JobSimulation::Charge(uint32_t rank, Function function) {
+  const double begin = model_.measure ? ProcessorSeconds() : 0;
+  function();
+  const double seconds = model_.measure ? ProcessorSeconds() - begin : 0;
+  nodes_[rank].processor += seconds;
+  if (rank == 0) cost_.coordinator_core_seconds += seconds;
+  if (rank == model_.ranks - 1) cost_.member_core_seconds += seconds;
+}
+
+// A rank that is not real takes as long as the one that stands for it.
+void JobSimulation::ChargeLike(uint32_t rank, double seconds) {
+  nodes_[rank].processor += seconds;
+  if (rank == model_.ranks - 1) cost_.member_core_seconds += seconds;
 }
 
 // When the last byte is at the other end.
-double JobSimulation::Send(uint32_t from, size_t bytes) {
+double JobSimulation::Send(uint32_t from, uint32_t to, size_t bytes) {
   Node& node = nodes_[from];
-  node.processor += model_.message_seconds;
-  node.sending = std::max(node.sending, node.processor) + BytesSeconds(bytes);
+  if (from == 0) ++cost_.coordinator_messages;
+  if (IsLocal(from, to)) {
+    ++cost_.local_messages;
+    node.processor += model_.local_message_seconds;
+    return node.processor + model_.local_link_seconds;
+  }
   ++cost_.messages;
   cost_.bytes += bytes;
-  if (from == 0) ++cost_.coordinator_messages;
+  node.processor += model_.message_seconds;
+  node.sending =
+      std::max(node.sending, node.processor) + static_cast<double>(bytes) / model_.bytes_per_second;
   return node.sending + model_.link_seconds;
 }
 
-void JobSimulation::Receive(uint32_t to, double arrival, size_t bytes) {
+void JobSimulation::Receive(uint32_t from, uint32_t to, double arrival, size_t bytes) {
   Node& node = nodes_[to];
-  node.receiving = std::max(node.receiving + BytesSeconds(bytes), arrival);
-  node.processor = std::max(node.processor, node.receiving) + model_.message_seconds;
   if (to == 0) ++cost_.coordinator_messages;
+  if (IsLocal(from, to)) {
+    node.processor = std::max(node.processor, arrival) + model_.local_message_seconds;
+    return;
+  }
+  const double seconds = static_cast<double>(bytes) / model_.bytes_per_second;
+  node.receiving = std::max(node.receiving + seconds, arrival);
+  node.processor = std::max(node.processor, node.receiving) + model_.message_seconds;
 }
 
 // Before the step's time begins: what a framework spends on its calls is not the control plane's.
@@ -108,50 +170,101 @@ void JobSimulation::Submit() {
   }
 }
 
-// Of every real member; the time goes to the ranks that they stand for.
+// Of every real member; the ranks that the last one stands for take as long.
 void JobSimulation::MakeReports() {
   double seconds = 0;
-  for (uint32_t i = 0; i < members_.size(); ++i) {
-    reports_[i].clear();
-    seconds = Timed(model_.measure, [&] {
-      while (const auto report = members_[i].TakeReport()) reports_[i].push_back(Encode(*report));
-    });
-    nodes_[i].processor += seconds;
-  }
-  for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
-    if (!IsReal(rank)) nodes_[rank].processor += seconds;
-  }
-  cost_.member_core_seconds += seconds;
-}
-
-// By time of arrival; the coordinator's own come first, and without a message.
-std::vector<JobSimulation::Arrival> JobSimulation::SendReports() {
-  std::vector<Arrival> arrivals;
-  for (const Bytes& report : reports_[0]) arrivals.push_back({0, 0, &report});
-  const auto own = static_cast<std::ptrdiff_t>(arrivals.size());
-  for (uint32_t rank = 1; rank < model_.ranks; ++rank) {
-    for (const Bytes& report : reports_[IsReal(rank) ? rank : 1]) {
-      arrivals.push_back({Send(rank, report.size()), rank, &report});
+  for (uint32_t i = 0; i < model_.ranks; ++i) {
+    if (IsReal(i)) {
+      seconds = -nodes_[i].processor;
+      reports_[i].clear();
+      Charge(i, [&] {
+        while (auto report = members_[i].TakeReport()) reports_[i].push_back(std::move(*report));
+      });
+      seconds += nodes_[i].processor;
+    } else {
+      ChargeLike(i, seconds);
     }
   }
-  std::stable_sort(arrivals.begin() + own, arrivals.end(),
-                   [](const Arrival& a, const Arrival& b) { return a.at < b.at; });
-  return arrivals;
 }
 
-Status JobSimulation::Collect(const std::vector<Arrival>& arrivals) {
-  for (const Arrival& arrival : arrivals) {
-    if (arrival.rank != 0) Receive(0, arrival.at, arrival.report->size());
-    Status status;
-    const double seconds = Timed(model_.measure, [&] {
-      const auto report = DecodeReport(*arrival.report);
-      status = report.ok() ? coordinator_.OnReport(arrival.rank, *report, 0) : report.status();
-    });
-    HS_RETURN_IF_ERROR(status);
-    nodes_[0].processor += seconds;
-    cost_.coordinator_core_seconds += seconds;
+// From the leaves up: what a rank sends can only come after all that it receives. Its own reports
+// come first.
+Status JobSimulation::Collect() {
+  for (uint32_t rank = model_.ranks; rank-- > 0;) {
+    Node& node = nodes_[rank];
+    for (const Report& report : reports_[IsReal(rank) ? rank : 1]) {
+      if (rank == 0 || node.aggregator) {
+        HS_RETURN_IF_ERROR(Hand(rank, {{{{rank}, report}}}));
+        continue;
+      }
+      Message message{0, rank, false, nullptr};
+      Charge(rank, [&] { message.bytes = std::make_shared<const Bytes>(Encode(report)); });
+      message.at = Send(rank, node.parent, message.bytes->size());
+      inbox_[node.parent].push_back(std::move(message));
+    }
+    std::vector<Message> inbox = std::exchange(inbox_[rank], {});
+    std::stable_sort(inbox.begin(), inbox.end(),
+                     [](const Message& a, const Message& b) { return a.at < b.at; });
+    for (const Message& message : inbox) HS_RETURN_IF_ERROR(Take(rank, message));
+    if (!node.aggregator) continue;
+    if (const auto deadline = node.aggregator->Deadline()) {
+      node.processor = std::max(node.processor, *deadline);
+      PassOn(rank);
+    }
   }
   return Status::Ok();
+}
+
+Status JobSimulation::Take(uint32_t rank, const Message& message) {
+  Node& node = nodes_[rank];
+  if (node.aggregator) {
+    if (const auto deadline = node.aggregator->Deadline(); deadline && *deadline < message.at) {
+      node.processor = std::max(node.processor, *deadline);
+      PassOn(rank);
+    }
+  }
+  Receive(message.from, rank, message.at, message.bytes->size());
+  GroupReport report;
+  Status status;
+  Charge(rank, [&] {
+    if (message.is_group) {
+      auto decoded = DecodeGroupReport(*message.bytes);
+      status = decoded.status();
+      if (decoded.ok()) report = decoded.TakeValue();
+    } else {
+      auto decoded = DecodeReport(*message.bytes);
+      status = decoded.status();
+      if (decoded.ok()) report.parts.push_back({{message.from}, decoded.TakeValue()});
+    }
+  });
+  return status.ok() ? Hand(rank, report) : status;
+}
+
+// To the rank's coordinator or aggregator.
+Status JobSimulation::Hand(uint32_t rank, const GroupReport& report) {
+  Node& node = nodes_[rank];
+  Status status;
+  const double now = node.processor;
+  Charge(rank, [&] {
+    status =
+        rank == 0 ? coordinator_.OnReport(report, now) : node.aggregator->OnReport(report, now);
+  });
+  if (status.ok() && rank != 0) PassOn(rank);
+  return status;
+}
+
+void JobSimulation::PassOn(uint32_t rank) {
+  Node& node = nodes_[rank];
+  for (;;) {
+    Message message{0, rank, true, nullptr};
+    Charge(rank, [&] {
+      const auto report = node.aggregator->TakeReport(node.processor);
+      if (report) message.bytes = std::make_shared<const Bytes>(Encode(*report));
+    });
+    if (!message.bytes) return;
+    message.at = Send(rank, node.parent, message.bytes->size());
+    inbox_[node.parent].push_back(std::move(message));
+  }
 }
 
 // What is published is executed at once: the step's time is that of the control plane alone.
@@ -159,35 +272,42 @@ Status JobSimulation::Publish() {
   while (coordinator_.HasWork()) {
     std::vector<PlanEntry> plan;
     std::vector<Bytes> entries;
-    double seconds = Timed(model_.measure, [&] {
-      plan = coordinator_.TakePlan(0);
+    Charge(0, [&] {
+      plan = coordinator_.TakePlan(nodes_[0].processor);
       for (const PlanEntry& entry : plan) entries.push_back(Encode(entry));
     });
-    nodes_[0].processor += seconds;
-    cost_.coordinator_core_seconds += seconds;
-    for (size_t i = 0; i < entries.size(); ++i) {
+    for (size_t i = 0; i < plan.size(); ++i) {
       ++cost_.entries;
-      for (uint32_t rank = 1; rank < model_.ranks; ++rank) {
-        Receive(rank, Send(0, entries[i].size()), entries[i].size());
-        if (IsReal(rank)) HS_RETURN_IF_ERROR(Apply(rank, entries[i], &seconds));
-        nodes_[rank].processor += seconds;
-      }
-      cost_.member_core_seconds += seconds;
-      HS_RETURN_IF_ERROR(Apply(0, entries[i], &seconds));
-      nodes_[0].processor += seconds;
-      cost_.coordinator_core_seconds += seconds;
+      HS_RETURN_IF_ERROR(PassDown(entries[i]));
       coordinator_.OnExecuted(plan[i].sequence);
     }
   }
   return Status::Ok();
 }
 
-Status JobSimulation::Apply(uint32_t rank, const Bytes& entry, double* seconds) {
+// From the root down, each rank to its children before it applies the entry itself.
+Status JobSimulation::PassDown(const Bytes& entry) {
+  for (uint32_t rank = 0; rank < model_.ranks; ++rank) {
+    for (const uint32_t child : nodes_[rank].children) {
+      Receive(rank, child, Send(rank, child, entry.size()), entry.size());
+    }
+    HS_RETURN_IF_ERROR(Apply(rank, entry));
+  }
+  return Status::Ok();
+}
+
+Status JobSimulation::Apply(uint32_t rank, const Bytes& entry) {
+  if (!IsReal(rank)) {
+    ChargeLike(rank, applying_);
+    return Status::Ok();
+  }
   Status status;
-  *seconds = Timed(model_.measure, [&] {
+  const double before = nodes_[rank].processor;
+  Charge(rank, [&] {
     const auto decoded = DecodePlanEntry(entry);
     status = decoded.ok() ? members_[rank].Apply(*decoded).status() : decoded.status();
   });
+  applying_ = nodes_[rank].processor - before;
   return status;
 }
 

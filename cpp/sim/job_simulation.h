@@ -1,5 +1,8 @@
-// A large job's control plane in one thread: the real Member and Coordinator, and a model of the
-// links between them. Tells what a step costs in messages, bytes and time.
+// A large job's control plane in one thread: the real Member, Aggregator and Coordinator, and a
+// model of the links between them. Tells what a step costs in messages, bytes and time.
+//
+// Flat, every member reports to the coordinator. In a tree the lowest rank of each host combines
+// what its host and the hosts below it say, and passes down the plan.
 //
 // The model: a message costs each end a fixed time of its processor, occupies both network
 // interfaces for its bytes, and is under way for the link's latency. What the core itself takes is
@@ -8,9 +11,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/status.h"
+#include "core/aggregator.h"
 #include "core/coordinator.h"
 #include "core/member.h"
 
@@ -23,7 +28,12 @@ struct JobModel {
   double link_seconds = 5e-6;
   double message_seconds = 5e-7;  // of the processor, at each end
   double bytes_per_second = 12.5e9;
-  double jitter_seconds = 0;  // each rank begins its step at random within this
+  uint32_t ranks_per_host = 0;       // 0: flat, each rank a host of its own
+  uint32_t fan_out = 16;             // of the tree of hosts
+  double local_link_seconds = 3e-7;  // inside a host, where messages take no bandwidth
+  double local_message_seconds = 1e-7;
+  double patience_seconds = 1e-3;  // of the aggregators
+  double jitter_seconds = 0;       // each rank begins its step at random within this
   uint64_t seed = 1;
   bool measure = true;  // false: the core takes no time, and the results are always the same
   // Members with the same history behave alike. False: one stands for all but the coordinator's
@@ -32,9 +42,10 @@ struct JobModel {
 };
 
 struct StepCost {
-  double seconds = 0;  // until the last rank knows what to execute
-  uint64_t messages = 0;
-  uint64_t bytes = 0;
+  double seconds = 0;     // until the last rank knows what to execute
+  uint64_t messages = 0;  // between hosts
+  uint64_t local_messages = 0;
+  uint64_t bytes = 0;  // between hosts
   uint64_t entries = 0;
   uint64_t coordinator_messages = 0;    // sent and received by the coordinator's rank
   double coordinator_core_seconds = 0;  // of the core, at the coordinator's rank
@@ -51,35 +62,51 @@ class JobSimulation {
  private:
   using Bytes = std::vector<std::byte>;
   struct Node {
-    double processor = 0;  // when it is free
-    double sending = 0;    // when its network interface is free
+    uint32_t parent = 0;                     // the coordinator's is itself
+    uint32_t end = 0;                        // it speaks for the ranks from its own up to here
+    std::vector<uint32_t> children;          // those on other hosts first
+    std::unique_ptr<Aggregator> aggregator;  // of a rank with children, the coordinator's excepted
+    double processor = 0;                    // when it is free
+    double sending = 0;                      // when its network interface is free
     double receiving = 0;
   };
-  struct Arrival {
-    double at;
-    uint32_t rank;
-    const Bytes* report;
+  struct Message {
+    double at;  // when its last byte arrives
+    uint32_t from;
+    bool is_group;
+    std::shared_ptr<const Bytes> bytes;
   };
 
+  void Connect(uint32_t parent, uint32_t child);
+  void ConnectHosts(uint32_t first, uint32_t last);
+  void ConnectJob();
+  bool IsLocal(uint32_t a, uint32_t b) const;
   double Random();
-  double BytesSeconds(size_t bytes) const;
   bool IsReal(uint32_t rank) const { return rank < members_.size(); }
-  double Send(uint32_t from, size_t bytes);
-  void Receive(uint32_t to, double arrival, size_t bytes);
+  template <typename Function>
+  void Charge(uint32_t rank, Function function);
+  void ChargeLike(uint32_t rank, double seconds);
+  double Send(uint32_t from, uint32_t to, size_t bytes);
+  void Receive(uint32_t from, uint32_t to, double arrival, size_t bytes);
 
   void Submit();
   void MakeReports();
-  std::vector<Arrival> SendReports();
-  Status Collect(const std::vector<Arrival>& arrivals);
+  Status Collect();
+  Status Take(uint32_t rank, const Message& message);
+  Status Hand(uint32_t rank, const GroupReport& report);
+  void PassOn(uint32_t rank);
   Status Publish();
-  Status Apply(uint32_t rank, const Bytes& entry, double* seconds);
+  Status PassDown(const Bytes& entry);
+  Status Apply(uint32_t rank, const Bytes& entry);
 
   JobModel model_;
   CoordinatorOptions options_;
   Coordinator coordinator_;
   std::vector<Member> members_;
-  std::vector<std::vector<Bytes>> reports_;  // of this step, by member
-  std::vector<Node> nodes_;
+  std::vector<std::vector<Report>> reports_;  // of this step, by member
+  std::vector<Node> nodes_;                   // a parent stands before its children
+  std::vector<std::vector<Message>> inbox_;   // of this step, by rank
+  double applying_ = 0;                       // what the last Apply() of a real member took
   uint64_t random_;
   Token next_token_ = 1;
   StepCost cost_;

@@ -170,6 +170,7 @@ class Programmer:
 
 
 SEEDS = st.integers(0, 2**32 - 1)
+HOST_SIZES = st.sampled_from([0, 1, 2, 3])  # 0: every member reports to the coordinator itself
 
 
 def run(job: SimulatedJob) -> SimulatedJob:
@@ -179,9 +180,9 @@ def run(job: SimulatedJob) -> SimulatedJob:
 
 
 @settle(150)
-@given(data=st.data(), size=st.integers(1, 6), seed=SEEDS)
+@given(data=st.data(), size=st.integers(1, 6), seed=SEEDS, host_size=HOST_SIZES)
 def test_all_members_execute_the_same_and_everything_ends_once(
-    data: st.DataObject, size: int, seed: int
+    data: st.DataObject, size: int, seed: int, host_size: int
 ) -> None:
     sets = [list(range(size)), *data.draw(rank_sets(size, 4), "sets")]
     pools = [(key, ranks, data.draw(operations(ranks, True))) for key, ranks in enumerate(sets)]
@@ -190,13 +191,19 @@ def test_all_members_execute_the_same_and_everything_ends_once(
         writer.step(pools, frozenset())
     slow = frozenset(data.draw(st.sets(st.integers(0, size - 1)), "slow"))
     options = data.draw(option_makers())
-    job = run(SimulatedJob(writer.programs, list(enumerate(sets)), options, seed, slow=slow))
+    job = run(
+        SimulatedJob(
+            writer.programs, list(enumerate(sets)), options, seed, slow=slow, host_size=host_size
+        )
+    )
     assert job.all_ended()
 
 
 @settle(100)
-@given(data=st.data(), size=st.integers(2, 6), seed=SEEDS)
-def test_no_set_waits_for_another(data: st.DataObject, size: int, seed: int) -> None:
+@given(data=st.data(), size=st.integers(2, 6), seed=SEEDS, host_size=HOST_SIZES)
+def test_no_set_waits_for_another(
+    data: st.DataObject, size: int, seed: int, host_size: int
+) -> None:
     """Ranks that stop calling hold up what they are asked for, and nothing else."""
     sets = [list(range(size)), *data.draw(rank_sets(size, 4), "sets")]
     pools = [(key, ranks, data.draw(operations(ranks, False))) for key, ranks in enumerate(sets)]
@@ -205,12 +212,16 @@ def test_no_set_waits_for_another(data: st.DataObject, size: int, seed: int) -> 
         writer.step(pools, frozenset())
     stops = data.draw(st.dictionaries(st.integers(0, size - 1), st.integers(0, 12)), "stops")
     options = data.draw(option_makers())
-    run(SimulatedJob(writer.programs, list(enumerate(sets)), options, seed, stops=stops))
+    run(
+        SimulatedJob(
+            writer.programs, list(enumerate(sets)), options, seed, stops=stops, host_size=host_size
+        )
+    )
 
 
 @settle(80)
-@given(data=st.data(), size=st.integers(1, 5), seed=SEEDS)
-def test_sets_come_and_go(data: st.DataObject, size: int, seed: int) -> None:
+@given(data=st.data(), size=st.integers(1, 5), seed=SEEDS, host_size=HOST_SIZES)
+def test_sets_come_and_go(data: st.DataObject, size: int, seed: int, host_size: int) -> None:
     """Added and removed while other sets, and they themselves, are in the middle of operations."""
     everybody = list(range(size))
     live = {0: everybody}
@@ -235,14 +246,24 @@ def test_sets_come_and_go(data: st.DataObject, size: int, seed: int) -> None:
     stops = data.draw(st.dictionaries(st.integers(0, size - 1), st.integers(0, 30)), "stops")
     options = data.draw(option_makers())
     job = run(
-        SimulatedJob(writer.programs, [(0, everybody)], options, seed, slow=slow, stops=stops)
+        SimulatedJob(
+            writer.programs,
+            [(0, everybody)],
+            options,
+            seed,
+            slow=slow,
+            stops=stops,
+            host_size=host_size,
+        )
     )
     assert stops or job.all_ended()
 
 
 @settle(80)
-@given(data=st.data(), size=st.integers(1, 5), seed=SEEDS)
-def test_joined_ranks_hold_nobody_up(data: st.DataObject, size: int, seed: int) -> None:
+@given(data=st.data(), size=st.integers(1, 5), seed=SEEDS, host_size=HOST_SIZES)
+def test_joined_ranks_hold_nobody_up(
+    data: st.DataObject, size: int, seed: int, host_size: int
+) -> None:
     sets = [list(range(size)), *data.draw(rank_sets(size, 2), "sets")]
     pools = [(key, ranks, data.draw(operations(ranks, True))) for key, ranks in enumerate(sets)]
     writer = Programmer(size, seed)
@@ -253,7 +274,9 @@ def test_joined_ranks_hold_nobody_up(data: st.DataObject, size: int, seed: int) 
             leaving |= data.draw(st.frozensets(st.integers(0, size - 1)), "leaving")
         writer.join()
     options = data.draw(option_makers())
-    job = run(SimulatedJob(writer.programs, list(enumerate(sets)), options, seed))
+    job = run(
+        SimulatedJob(writer.programs, list(enumerate(sets)), options, seed, host_size=host_size)
+    )
     assert job.all_ended()
 
 

@@ -23,7 +23,7 @@ def steps(ranks: int, count: int = 2, **settings: float | bool) -> list[StepCost
 
 
 def figures(cost: StepCost) -> tuple[float | int, ...]:
-    return (cost.seconds, cost.messages, cost.bytes, cost.entries, cost.coordinator_messages)
+    return (cost.seconds, cost.messages, cost.local_messages, cost.bytes, cost.entries)
 
 
 def test_one_message_from_every_rank_and_one_back_for_each_entry() -> None:
@@ -43,15 +43,41 @@ def test_time_is_that_of_the_messages() -> None:
     assert cached.seconds == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("ranks", [1, 5, 9, 50, 100])
+def test_tree_carries_one_message_for_each_host(ranks: int) -> None:
+    hosts = -(-ranks // 4)
+    for cost in steps(ranks, 3, ranks_per_host=4, fan_out=3):
+        assert cost.messages == (hosts - 1) * (1 + cost.entries)
+        assert cost.local_messages == (ranks - hosts) * (1 + cost.entries)
+        assert cost.coordinator_messages <= (3 + 3) * (1 + cost.entries)
+
+
+def test_tree_time_grows_with_its_depth() -> None:
+    settings = {"ranks_per_host": 4, "fan_out": 2, "local_link_seconds": 0.0}
+    settings |= {"message_seconds": 0.0, "local_message_seconds": 0.0, "bytes_per_second": 1e30}
+    _, cached = steps(28, link_seconds=1e-5, **settings)  # 7 hosts: two levels below the root
+    assert cached.seconds == pytest.approx(4e-5)
+
+
+def test_patience_bounds_what_a_late_rank_holds_up() -> None:
+    """It does not change when the step can end, only how many messages it takes."""
+    late = {"ranks_per_host": 4, "jitter_seconds": 1e-2}
+    (hasty,) = steps(16, 1, patience_seconds=0.0, **late)
+    (patient,) = steps(16, 1, patience_seconds=1.0, **late)
+    assert patient.messages < hasty.messages
+    assert patient.seconds == pytest.approx(hasty.seconds, rel=0.01)
+
+
 def test_bytes_take_their_time() -> None:
     (cold,) = steps(5, count=1, link_seconds=0.0, message_seconds=0.0, bytes_per_second=1e6)
     assert cold.seconds == pytest.approx(cold.bytes / 1e6, rel=0.6)  # in and out overlap in part
 
 
 def test_one_member_stands_for_all_that_behave_alike() -> None:
-    for jitter in (0.0, 1e-3):
-        shared = steps(12, 3, tensors=20, jitter_seconds=jitter)
-        own = steps(12, 3, tensors=20, jitter_seconds=jitter, own_members=True)
+    for jitter, host in ((0.0, 0), (1e-3, 0), (1e-3, 4)):
+        settings = {"tensors": 20, "jitter_seconds": jitter, "ranks_per_host": host}
+        shared = steps(12, 3, **settings)
+        own = steps(12, 3, **settings, own_members=True)
         assert list(map(figures, shared)) == list(map(figures, own))
 
 
@@ -63,18 +89,18 @@ def test_without_core_time_results_are_always_the_same() -> None:
 def test_program_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--ranks", "1", "16", "--tensors", "8", "--steps", "1", "--no-core-time"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [
-        ["1", "cold"],
-        ["1", "cached"],
-        ["16", "cold"],
-        ["16", "cached"],
+    assert [line.split()[:3] for line in lines[1:]] == [
+        [ranks, shape, step]
+        for ranks in ("1", "16")
+        for shape in ("flat", "tree")
+        for step in ("cold", "cached")
     ]
 
 
 def test_program_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = [tmp_path / "plot.png", tmp_path / "plot.svg"]
-    arguments = ["--ranks", "2", "4", "--steps", "1"]
+    arguments = ["--ranks", "2", "12", "--steps", "1"]
     assert main([*arguments, *(f"--plot={file}" for file in files)]) == 0
     assert all(file.stat().st_size > 1000 for file in files)
 

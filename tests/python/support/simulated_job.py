@@ -1,10 +1,11 @@
 """A whole job on the pure control plane, in one thread: ranks with programs, links, process sets.
 
 Every rank has its own `Member` of each set it is in, and the `Coordinator` where it is the set's
-lowest. What happens next (a rank goes on with its program, a message arrives, a bucket is executed)
-is drawn from a seeded generator, so that any order occurs that FIFO links allow. A job checks at
-every action that all members do the same; `check_end` tells what must be true when nothing can
-happen any more.
+lowest. With `host_size` the members on a host report through an `Aggregator` at the lowest of
+them, and hosts through each other in a chain. What happens next (a rank goes on with its program,
+a message arrives, a bucket is executed) is drawn from a seeded generator, so that any order
+occurs that FIFO links allow. A job checks at every action that all members do the same;
+`check_end` tells what must be true when nothing can happen any more.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from random import Random
 from horoscale.sim import (
     Action,
     ActionType,
+    Aggregator,
     Coordinator,
     CoordinatorOptions,
     DataType,
+    GroupReport,
+    JointReport,
     Member,
     OpKind,
     PlanEntry,
@@ -95,7 +99,7 @@ class History:
 class LocalSet:
     """One rank's half of one process set."""
 
-    def __init__(self, history: History, rank: int) -> None:
+    def __init__(self, history: History, rank: int, host_size: int) -> None:
         options = history.options
         self.history = history
         self.rank = rank
@@ -104,6 +108,18 @@ class LocalSet:
             options.process_set_id, self.index, len(options.ranks), options.cache_capacity
         )
         self.coordinator = Coordinator(options) if self.index == 0 else None
+        # Whom its reports go to, and what combines those that come to it.
+        self.superior = options.ranks[0]
+        self.aggregator: Aggregator | None = None
+        if host_size:
+            here = [r for r in options.ranks if r // host_size == rank // host_size]
+            before = [r for r in options.ranks if r // host_size < rank // host_size]
+            if rank != here[0]:
+                self.superior = here[0]
+            elif before:
+                hosts = sorted({r // host_size for r in before})
+                self.superior = next(r for r in before if r // host_size == hosts[-1])
+                self.aggregator = Aggregator(range(self.index, len(options.ranks)), 1.0)
         self.queue: deque[Action] = deque()
         self.executed = 0
 
@@ -138,7 +154,10 @@ class SimulatedJob:
         *,
         stops: dict[int, int] | None = None,
         slow: frozenset[int] = frozenset(),
+        host_size: int = 0,
     ) -> None:
+        self.now = 0.0
+        self.host_size = host_size
         self.random = Random(seed)
         self.make_options = make_options
         self.slow = slow
@@ -166,8 +185,11 @@ class SimulatedJob:
                 chance = eagerness * (0.02 if rank in self.slow else 1.0)
                 if self.random.random() < chance:
                     happened = event() or happened
+            self.now += 0.01
             if not happened and not self._sweep():
-                return
+                self.now += 1.0
+                if not self._sweep():
+                    return
 
     def _sweep(self) -> bool:
         happened = False
@@ -179,7 +201,7 @@ class SimulatedJob:
         for rank in self.ranks:
             yield rank.number, lambda rank=rank: self._go_on(rank)
             for incarnation in rank.sets:
-                for act in (self._report, self._publish, self._execute):
+                for act in (self._report, self._aggregate, self._publish, self._execute):
                     yield rank.number, lambda r=rank, i=incarnation, a=act: i in r.sets and a(r, i)
         for link in self.links:
             yield link[1], lambda link=link: self._deliver(link)
@@ -224,7 +246,31 @@ class SimulatedJob:
         if local.coordinator:
             local.coordinator.on_report(0, report)
         else:
-            self.links[rank.number, local.history.options.ranks[0]].append((incarnation, encoded))
+            self._take_report(rank, local, GroupReport([JointReport([local.index], report)]))
+        return True
+
+    def _take_report(self, rank: Rank, local: LocalSet, report: GroupReport) -> None:
+        """A report of this rank, or one that it is to pass on."""
+        if local.coordinator:
+            local.coordinator.on_group_report(report)
+        elif local.aggregator:
+            local.aggregator.on_report(report, self.now)
+        else:
+            self._send_report(rank, local, report)
+
+    def _send_report(self, rank: Rank, local: LocalSet, report: GroupReport) -> None:
+        encoded = report.encode()
+        assert GroupReport.decode(encoded) == report
+        incarnation = self.histories.index(local.history)
+        self.links[rank.number, local.superior].append((incarnation, encoded))
+
+    def _aggregate(self, rank: Rank, incarnation: int) -> bool:
+        """Pass on what is complete, or has been held for long."""
+        local = rank.sets[incarnation]
+        report = local.aggregator.take_report(self.now) if local.aggregator else None
+        if report is None:
+            return False
+        self._send_report(rank, local, report)
         return True
 
     def _publish(self, rank: Rank, incarnation: int) -> bool:
@@ -255,9 +301,8 @@ class SimulatedJob:
         if local is None:
             if incarnation >= rank.next_incarnation:
                 rank.early.append((sender, incarnation, encoded))
-        elif local.coordinator:
-            index = local.history.options.ranks.index(sender)
-            local.coordinator.on_report(index, Report.decode(encoded))
+        elif sender > rank.number:
+            self._take_report(rank, local, GroupReport.decode(encoded))
         else:
             self._apply(local, incarnation, PlanEntry.decode(encoded))
 
@@ -332,7 +377,7 @@ class SimulatedJob:
         rank.incarnation_of_key[key] = incarnation
         if rank.number not in members:
             return
-        rank.sets[incarnation] = LocalSet(history, rank.number)
+        rank.sets[incarnation] = LocalSet(history, rank.number, self.host_size)
         early, rank.early = rank.early, []
         for sender, of, encoded in early:
             self._on_frame(rank, sender, of, encoded)
