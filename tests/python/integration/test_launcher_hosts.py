@@ -180,6 +180,30 @@ def test_a_function_on_several_hosts(shell: Path) -> None:
     assert results == [("a", "0"), ("a", "1"), ("b", "2")]
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signals_reach_the_ranks_of_all_hosts(shell: Path, signum: signal.Signals) -> None:
+    program = f"trap 'echo saved; exit' {signum.value}; echo ready; while :; do sleep 0.1; done"
+    with Launcher("--remote-shell", shell, "-H", "a,b", "-np", 2, "sh", "-c", program) as job:
+        job.read_lines(2)
+        job.process.send_signal(signum)
+        status, out, _ = job.finish()
+        assert status == 128 + signum
+        assert sorted_lines(out) == [b"[0]<stdout>:saved", b"[1]<stdout>:saved"]
+        job.assert_nothing_left()
+
+
+def test_an_interrupt_while_hosts_are_awaited_ends_it_at_once(shell: Path) -> None:
+    flags = ("--remote-shell", shell, "-H", "a,slow", "-np", 2, "--verbose")
+    with Launcher(*flags, "true") as job:
+        assert job.process.stderr is not None
+        assert b"a: supervisor is process" in job.process.stderr.readline()
+        began = time.monotonic()
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish()[0] == 128 + signal.SIGINT
+        assert time.monotonic() - began < END_S
+        job.assert_nothing_left()
+
+
 # ---------------------------------------------------------------- more hosts than one starts
 
 MANY = 40  # the launcher starts 32, and eight of those another one each
@@ -210,6 +234,25 @@ def test_hosts_behind_one_that_is_gone_are_still_tried(shell: Path, tmp_path: Pa
     assert lines[0] == f"horoscalerun: no rank was started, because of 2 of {MANY} hosts:"
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["gone2", "gone8"]
     assert not (tmp_path / "started").exists()
+
+
+def test_a_relay_goes_on_when_its_own_ranks_have_ended(shell: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = f'[ $HOROSCALE_RANK != {MANY - 1} ] || {{ echo "waits"; cat {pipe}; }}'
+    flags = ("--remote-shell", shell, "-H", hosts(), "-np", MANY, "--grace-seconds", 0.1)
+    with Launcher(*flags, "--verbose", "sh", "-c", program) as job:
+        job.read_lines(1)
+        assert job.process.stderr is not None
+        ended = 0
+        while ended < MANY - 1:
+            ended += b"exit status 0" in job.process.stderr.readline()
+        time.sleep(0.5)  # longer than the grace, after which supervisors kill what is left
+        with pipe.open("wb") as writer:
+            writer.write(b"x" * (8 << 20) + b"\n")  # more than a relay holds back
+        status, out, err = job.finish()
+        assert (status, len(out)) == (0, len(f"[{MANY - 1}]<stdout>:") + (8 << 20) + 1), err
+        job.assert_nothing_left()
 
 
 @pytest.mark.parametrize("victim", ["launcher", "relay"])
