@@ -29,9 +29,11 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find cmake cpp horosca
 CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 
 FUZZ_SECONDS ?= 10
+REAL ?= 200
+SIMULATED ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz models lint \
+.PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi clean
 
 help:  ## this list
@@ -86,6 +88,9 @@ fuzz: $(BUILD)/asan/.built  ## every decoder's fuzzer for FUZZ_SECONDS (10)
 	  echo "== $$fuzzer"; \
 	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1; \
 	done
+
+faults: $(BUILD)/release/.built $(VENV)/.test  ## REAL (200) jobs with faults, SIMULATED (10000) ones: a table
+	cd tests/python && $(abspath $(BIN))/python -m faults --real $(REAL) --simulated $(SIMULATED)
 
 models:  ## the protocols that sleep, model-checked by spin
 	tests/model/check.sh

@@ -1,5 +1,6 @@
 #include "runtime/job.h"
 
+#include <span>
 #include <utility>
 
 #include "platform/deadline.h"
@@ -50,6 +51,18 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   return ShmTransport::Create(shm, *store);
 }
 
+// A rank that can't start makes others fail. The first to do so leaves its reason in the store,
+// where the others find what to blame.
+Status WithFirstFailure(Store& store, const std::string& prefix, int rank, const Status& failure) {
+  const std::string key = prefix + "failed";
+  const std::string own = "rank " + std::to_string(rank) + ": " + failure.message();
+  if (store.Set(key, std::as_bytes(std::span(own))).ok()) return failure;
+  const auto first = store.Get(key, 0);
+  if (!first.ok()) return failure;
+  const std::string text(reinterpret_cast<const char*>(first->data()), first->size());
+  return {failure.code(), failure.message() + "; the first to fail was " + text, failure.detail()};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
@@ -70,6 +83,9 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   job->mpi_ = meeting->mpi;
 
   auto transport = MakeTransport(*meeting, options, *config, job->store_.get(), deadline);
+  if (!transport.ok() && job->store_ != nullptr) {
+    return WithFirstFailure(*job->store_, KeyPrefix(options), identity.rank, transport.status());
+  }
   if (!transport.ok()) return transport.status();
 
   const std::string timeline_path = config->timeline_path;

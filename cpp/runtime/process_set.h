@@ -48,6 +48,9 @@ class ProcessSet {
     virtual void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) = 0;
     // A stall is being reported: rank 0 gets to know.
     virtual void OnStall(const ProcessSet& set, const StallNotice& notice) = 0;
+    // Asks the other members whether their engines run; which of them have not answered.
+    virtual void Probe(const ProcessSet& set) = 0;
+    virtual std::vector<int> Silent(const ProcessSet& set) const = 0;
   };
 
   ProcessSet(Host& host, Transport& transport, const Config& config, ChannelId channel,
@@ -124,6 +127,7 @@ class ProcessSet {
   double started_at_ = 0;
   double progressed_at_ = 0;  // of what is running, as the next
   double stuck_told_at_ = 0;
+  double probed_at_ = 0;
   uint64_t executed_sequence_ = 0;
 
   Status failure_;

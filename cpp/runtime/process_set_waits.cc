@@ -13,6 +13,8 @@ namespace {
 
 // Of one set, in the answer to SIGUSR2.
 constexpr size_t kMaxDescribed = 20;
+// An engine with nothing to do looks at its links twice a second.
+constexpr double kAnswerSeconds = 0.9;
 
 std::string Seconds(double seconds) { return std::to_string(static_cast<int64_t>(seconds)) + " s"; }
 
@@ -70,13 +72,20 @@ void ProcessSet::CheckProgress(double now) {
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
   const bool over = limit > 0 && stuck >= limit;
   const bool due = period > 0 && now - std::max(progressed_at_, stuck_told_at_) >= period;
-  if (!over && !due) return;
+  if (probed_at_ < std::max(progressed_at_, stuck_told_at_)) {
+    const bool soon = (limit > 0 && stuck >= limit / 2) || (period > 0 && stuck >= period / 2);
+    if (!soon) return;
+    probed_at_ = now;
+    host_.Probe(*this);
+  }
+  if ((!over && !due) || now - probed_at_ < kAnswerSeconds) return;
+  const std::vector<int> silent = host_.Silent(*this);
   const Action& action = queue_.front();
-  const std::string text = Quoted(action.common.kind, action.display_name) + OnSet(id()) + " of " +
-                           RankList(ranks_) + " is being executed and has not advanced for " +
-                           Seconds(stuck) +
-                           ": one of the ranks is stopped, or its host is overloaded";
-  if (over) return Poison({StatusCode::kRankFailed, text, {{}, id(), action.display_name}});
+  const std::string text =
+      Quoted(action.common.kind, action.display_name) + OnSet(id()) + " of " + RankList(ranks_) +
+      " is being executed and has not advanced for " + Seconds(stuck) +
+      (silent.empty() ? "; all ranks of the set answer" : ": no answer from " + RankList(silent));
+  if (over) return Poison({StatusCode::kRankFailed, text, {silent, id(), action.display_name}});
   Log(LogLevel::kWarning, text);
   stuck_told_at_ = now;
 }

@@ -253,6 +253,33 @@ void Runtime::OnStall(const ProcessSet& set, const StallNotice& notice) {
   }
 }
 
+void Runtime::Probe(const ProcessSet& set) {
+  const std::byte ask{0};
+  for (const int rank : set.ranks()) {
+    if (rank == topology_.rank || departures_.lost().contains(rank)) continue;
+    silent_.insert(rank);
+    transport_->Send(rank, {FrameKind::kProbe, set.channel()}, {&ask, 1});
+  }
+}
+
+void Runtime::OnProbe(int from_rank, ChannelId channel, std::span<const std::byte> payload) {
+  const std::byte answer{1};
+  if (payload.size() != 1) return;
+  if (payload[0] == answer) {
+    silent_.erase(from_rank);
+  } else {
+    transport_->Send(from_rank, {FrameKind::kProbe, channel}, {&answer, 1});
+  }
+}
+
+std::vector<int> Runtime::Silent(const ProcessSet& set) const {
+  std::vector<int> silent;
+  for (const int rank : set.ranks()) {
+    if (silent_.contains(rank)) silent.push_back(rank);
+  }
+  return silent;
+}
+
 void Runtime::DumpState(double now) const {
   std::vector<int> up;
   for (int rank = 0; rank < topology_.size; ++rank) {
@@ -278,6 +305,7 @@ void Runtime::DumpState(double now) const {
 void Runtime::OnFrame(int from_rank, const FrameHeader& header,
                       std::span<const std::byte> payload) {
   if (header.kind == FrameKind::kGoodbye) return OnGoodbye(from_rank, payload);
+  if (header.kind == FrameKind::kProbe) return OnProbe(from_rank, header.channel, payload);
   if (header.kind == FrameKind::kStall) {
     if (const auto notice = DecodeStallNotice(payload); notice.ok()) {
       wait_graph_.Add(from_rank, header.channel.process_set, header.channel.incarnation, *notice,

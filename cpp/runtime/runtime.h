@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -86,6 +87,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   void OnFailed(const ProcessSet& set) override;
   void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) override;
   void OnStall(const ProcessSet& set, const StallNotice& notice) override;
+  void Probe(const ProcessSet& set) override;
+  std::vector<int> Silent(const ProcessSet& set) const override;
 
   bool TakeInput();
   void SubmitJoin(const OperationPtr& join);
@@ -97,6 +100,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   Result<int64_t> RemoveSet(int id);
   void CreateSet(uint32_t id, std::vector<int> ranks);
   void TellLoss(const std::shared_ptr<ProcessSet>& set, int rank);
+  void OnProbe(int from_rank, ChannelId channel, std::span<const std::byte> payload);
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
   Goodbye MakeGoodbye(const std::string& reason) const;
   void AbandonRegistration(const Operation& operation);
@@ -123,6 +127,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   uint32_t next_id_ = 0;
   uint32_t next_incarnation_ = 0;
   Departures departures_;
+  std::set<int> silent_;     // ranks that have not answered a probe yet
   WaitGraph wait_graph_;     // on rank 0
   OperationPtr join_;        // the last one
   uint32_t state_requests_;  // that were answered, or made before this

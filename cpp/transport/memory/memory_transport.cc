@@ -122,6 +122,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kGoodbye:
     case FrameKind::kPoison:
     case FrameKind::kStall:
+    case FrameKind::kProbe:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);
       return {};

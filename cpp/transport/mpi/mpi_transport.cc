@@ -239,6 +239,7 @@ Status MpiTransport::DeliverFrame(int from, const MpiMessageHeader& header,
     case FrameKind::kGoodbye:
     case FrameKind::kPoison:
     case FrameKind::kStall:
+    case FrameKind::kProbe:
       break;
     default:
       return Status::Protocol("control frame of unknown kind " +

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from rank_processes import RankProcesses
+from support.rank_processes import RankProcesses
 
+PROGRAM = Path(__file__).parent / "kill_rank.py"
 RANKS = 4
 KILLS = int(os.environ.get("HOROSCALE_TEST_KILLS", "8"))
 START_SECONDS = 60
@@ -58,7 +59,7 @@ def test_killed_rank_is_named_by_all_others(seed: int, tmp_path: Path) -> None:
     moment = random.Random(seed)
     victim, delay = moment.randrange(RANKS), moment.uniform(0, 0.5)
     shared_before = shared_files()
-    with RankProcesses(RANKS, "kill_rank.py", str(seed), str(victim), mode, folder=tmp_path) as job:
+    with RankProcesses(RANKS, PROGRAM, str(seed), str(victim), mode, folder=tmp_path) as job:
         killed_at = kill(job, victim, delay)
         for rank in set(range(RANKS)) - {victim}:
             check_survivor(job, rank, victim, killed_at)
@@ -70,7 +71,7 @@ def test_killed_rank_is_named_by_all_others(seed: int, tmp_path: Path) -> None:
 def test_death_is_seen_though_a_child_holds_the_descriptors(tmp_path: Path) -> None:
     victim = 1
     shared_before = shared_files()
-    with RankProcesses(RANKS, "kill_rank.py", "0", str(victim), "forked", folder=tmp_path) as job:
+    with RankProcesses(RANKS, PROGRAM, "0", str(victim), "forked", folder=tmp_path) as job:
         child = int(job.read_line(victim, START_SECONDS))
         try:
             killed_at = kill(job, victim, 0.1)

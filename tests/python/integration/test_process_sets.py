@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from rank_processes import RankProcesses
+from support.rank_processes import RankProcesses
 from support.ranks import run_ranks
 
+PROGRAM = Path(__file__).parent / "set_cycles.py"
 RANKS = 4
 CYCLES = int(os.environ.get("HOROSCALE_TEST_SET_CYCLES", "1000"))
 SECONDS = 60 + CYCLES // 20
@@ -19,7 +20,7 @@ ALLOWED = {"threads": 0, "descriptors": 0, "mappings": 4, "resident_kib": 1024}
 
 @pytest.mark.timeout(SECONDS + 30)
 def test_adding_using_and_removing_leaves_nothing(tmp_path: Path) -> None:
-    with RankProcesses(RANKS, "set_cycles.py", "--cycles", str(CYCLES), folder=tmp_path) as job:
+    with RankProcesses(RANKS, PROGRAM, "--cycles", str(CYCLES), folder=tmp_path) as job:
         reports = [json.loads(job.read_line(rank, SECONDS)) for rank in range(RANKS)]
         for rank in range(RANKS):
             job.wait(rank, SECONDS)

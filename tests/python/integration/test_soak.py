@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from rank_processes import RankProcesses
+from support.rank_processes import RankProcesses
 
+PROGRAM = Path(__file__).parent / "soak.py"
 RANKS = 4
 SEEDS = int(os.environ.get("HOROSCALE_TEST_SOAK_SEEDS", "2"))
 ITERATIONS = 1000
@@ -18,7 +19,7 @@ SECONDS = 300
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_collectives(seed: int, tmp_path: Path) -> None:
     arguments = ("--seed", str(seed), "--iterations", str(ITERATIONS))
-    with RankProcesses(RANKS, "soak.py", *arguments, folder=tmp_path) as job:
+    with RankProcesses(RANKS, PROGRAM, *arguments, folder=tmp_path) as job:
         lines = {job.read_line(rank, SECONDS) for rank in range(RANKS)}
         for rank in range(RANKS):
             job.wait(rank, SECONDS)

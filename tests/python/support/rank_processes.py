@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -18,26 +19,45 @@ from support.ranks import clean_environment
 
 from horoscale._core import StoreServer
 
-HERE = Path(__file__).parent
-
 
 class RankProcesses:
     """One Python program on `size` ranks of this host. As a context it leaves no process behind."""
 
-    def __init__(self, size: int, program: str, *arguments: str, folder: Path) -> None:
-        """Start `program`, of this folder, with its temporary files and its own in `folder`."""
+    def __init__(
+        self,
+        size: int,
+        program: Path,
+        *arguments: str,
+        folder: Path,
+        variables: Mapping[str, str] | None = None,
+        variables_of: Mapping[int, Mapping[str, str]] | None = None,
+        stderr_of: Mapping[int, str] | None = None,
+    ) -> None:
+        """Start `program` with its temporary files and its own in `folder`.
+
+        `variables` is the environment that all ranks get beside a job's own; some have more of it
+        by number (`variables_of`), or their standard error in a file (`stderr_of`).
+        """
         self.secret = secrets.token_hex(16)
         self._store = StoreServer("127.0.0.1", 0, self.secret)
+        self.port = self._store.port
+        variables, variables_of, stderr_of = variables or {}, variables_of or {}, stderr_of or {}
         self._files = contextlib.ExitStack()
         self._errors: list[IO[bytes]] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
-            self._errors.append(self._files.enter_context(tempfile.TemporaryFile()))  # noqa: SIM115
+            errors = open(stderr_of[rank], "wb") if rank in stderr_of else tempfile.TemporaryFile()  # noqa: SIM115
+            self._errors.append(self._files.enter_context(errors))
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, str(HERE / program), *arguments],
+                    [sys.executable, str(program), *arguments],
                     cwd=folder,
-                    env=clean_environment() | self._variables(rank, size, folder),
+                    env={
+                        **clean_environment(),
+                        **self._variables(rank, size, folder),
+                        **variables,
+                        **variables_of.get(rank, {}),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=self._errors[-1],
@@ -78,6 +98,8 @@ class RankProcesses:
 
     def errors(self, rank: int) -> str:
         """What the rank wrote to standard error."""
+        if not self._errors[rank].readable():
+            return "its messages are lost"
         self._errors[rank].seek(0)
         return f"its messages: {self._errors[rank].read().decode(errors='replace')}"
 

@@ -1,0 +1,119 @@
+"""Runs faults in real and in simulated jobs and prints what came of them, as a table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from faults.harness import RANKS, Outcome, build_shim, run
+from faults.scenarios import SCENARIOS
+
+ROOT = Path(__file__).parents[3]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("--real", type=int, default=len(SCENARIOS), help="runs with processes")
+    parser.add_argument("--simulated", type=int, default=10_000, help="runs in the simulator")
+    parser.add_argument("--seed", type=int, default=1, help="of the victims; where seeds begin")
+    parser.add_argument("--only", default="", help="real runs whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2, help="real runs at the same time")
+    parser.add_argument(
+        "--simulator",
+        type=Path,
+        default=ROOT / "build/release/tests/cpp/faults",
+        help="its program",
+    )
+    return parser.parse_args(arguments)
+
+
+def run_real(count: int, only: str, seed: int, jobs: int) -> list[Outcome]:
+    """Each scenario in turn, with victims in turn, until `count` have been run."""
+    chosen = [one for one in SCENARIOS if only in one.name]
+    victims = random.Random(seed)
+    plan = [(chosen[i % len(chosen)], victims.randrange(RANKS)) for i in range(count)]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        shim = build_shim(Path(folder))
+        return list(pool.map(lambda item: run(*item, shim), plan))
+
+
+def real_table(outcomes: Iterable[Outcome]) -> Table:
+    cells: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        cells[outcome.scenario.fault, outcome.scenario.phase].append(outcome)
+    table = Table(title=f"real jobs of {RANKS} processes")
+    for column in ("fault", "phase", "runs", "hangs", "leaks", "wrong", "slowest", "allowed"):
+        table.add_column(column, justify="left" if column in ("fault", "phase") else "right")
+    for (fault, phase), runs in cells.items():
+        table.add_row(
+            fault,
+            phase,
+            str(len(runs)),
+            str(sum(bool(one.hangs) for one in runs)),
+            str(sum(bool(one.leaks) for one in runs)),
+            str(sum(bool(one.wrong) for one in runs)),
+            f"{max(one.slowest_s for one in runs):.2f} s",
+            f"{runs[0].scenario.limit_s:.1f} s",
+            style="" if all(one.good for one in runs) else "bold red",
+        )
+    return table
+
+
+def run_simulated(program: Path, count: int, seed: int) -> tuple[Table, bool]:
+    """The table of the simulator's own counts, and whether it found nothing."""
+    variables = {"HOROSCALE_FAULT_SEEDS": str(count), "HOROSCALE_FAULT_FIRST_SEED": str(seed)}
+    ended = subprocess.run(
+        [program], env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True, check=False
+    )
+    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for line in ended.stdout.splitlines():
+        if line.startswith("simulated\t"):
+            _, fault, phase, runs, struck = line.split("\t")
+            counts[fault, phase][0] += int(runs)
+            counts[fault, phase][1] += int(struck)
+    table = Table(title="simulated jobs of 2 to 6 ranks and up to 4 process sets")
+    for column in ("fault", "phase", "runs", "struck"):
+        table.add_column(column, justify="left" if column in ("fault", "phase") else "right")
+    for (fault, phase), (runs, struck) in counts.items():
+        table.add_row(fault, phase, str(runs), str(struck))
+    if ended.returncode != 0:
+        print(ended.stdout[-4000:])
+    return table, ended.returncode == 0
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    console = Console()
+    good = True
+    if options.simulated > 0:
+        table, good = run_simulated(options.simulator, options.simulated, options.seed)
+        console.print(table)
+    if options.real > 0:
+        outcomes = run_real(options.real, options.only, options.seed, options.jobs)
+        console.print(real_table(outcomes))
+        bad = [one for one in outcomes if not one.good]
+        for one in bad:
+            for problem in (*one.hangs, *one.leaks, *one.wrong):
+                console.print(f"{one.scenario.name}, victim {one.victim}: {problem}", markup=False)
+        console.print(
+            f"{len(outcomes)} real, {options.simulated} simulated: "
+            f"{sum(bool(one.hangs) for one in outcomes)} hang, "
+            f"{sum(bool(one.leaks) for one in outcomes)} leak, {len(bad)} not as they should be"
+        )
+        good = good and not bad
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Runs a scenario with real processes, and judges what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.rank_processes import RankProcesses
+
+from faults.scenarios import PHASES, STALL_LIMIT_S, START_TIMEOUT_S, Scenario
+
+HERE = Path(__file__).parent
+RANKS = 3
+PATIENCE_S = 30.0  # more than anything here may take: who needs it hangs
+
+
+@dataclass
+class Outcome:
+    """What came of one run of a scenario."""
+
+    scenario: Scenario
+    victim: int
+    slowest_s: float = 0.0
+    hangs: list[str] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)  # late, or the error is not what it should be
+
+    @property
+    def good(self) -> bool:
+        """Whether it was as it has to be."""
+        return not (self.hangs or self.leaks or self.wrong)
+
+
+def build_shim(folder: Path) -> Path:
+    """Compile the shim that is preloaded into victims."""
+    library = folder / "shim.so"
+    command = ["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, HERE / "shim.c"]
+    subprocess.run([*command, "-ldl"], check=True)
+    return library
+
+
+def run(scenario: Scenario, victim: int, shim: Path) -> Outcome:
+    """Run a scenario once and judge it."""
+    outcome = Outcome(scenario, victim)
+    shared_before = set(os.listdir("/dev/shm"))
+    with ExitStack() as stack:
+        files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = files / "ranks"
+        folder.mkdir()
+        fault_file = files / "fault"
+        job = stack.enter_context(_start(scenario, victim, shim, folder, fault_file))
+        port = job.port
+        stack.enter_context(_strangers(port, int(scenario.variables.get("FAULT_STRANGERS", "0"))))
+        reports = _await(scenario, job, outcome)
+        _judge(scenario, outcome, reports, job, _fault_time(fault_file))
+        if left := job.survivors():
+            outcome.leaks.append(f"processes {left}")
+        if left := os.listdir(folder):
+            outcome.leaks.append(f"files {left}")
+    if left := set(os.listdir("/dev/shm")) - shared_before:
+        outcome.leaks.append(f"in /dev/shm: {sorted(left)}")
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            outcome.leaks.append(f"port {port} is open still")
+    return outcome
+
+
+def _start(
+    scenario: Scenario, victim: int, shim: Path, folder: Path, fault_file: Path
+) -> RankProcesses:
+    everybody = {
+        "HOROSCALE_START_TIMEOUT": str(START_TIMEOUT_S),
+        "HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS": str(STALL_LIMIT_S),
+        "FAULT_FILE": str(fault_file),
+    }
+    own = {
+        **scenario.variables,
+        "LD_PRELOAD": str(shim),
+        "FAULT_CALL": scenario.call,
+        "FAULT_ACTION": scenario.action,
+    }
+    return RankProcesses(
+        RANKS,
+        HERE / "rank.py",
+        scenario.phase if not scenario.harmless else "none",
+        scenario.action,
+        str(victim if not scenario.harmless else -1),
+        folder=folder,
+        variables=everybody,
+        variables_of={victim: own},
+        stderr_of={victim: scenario.variables["FAULT_STDERR"]}
+        if "FAULT_STDERR" in scenario.variables
+        else {},
+    )
+
+
+@contextmanager
+def _strangers(port: int, count: int) -> Iterator[None]:
+    """Connections to the job's store that say nothing, or half of something."""
+    with ExitStack() as stack:
+        for number in range(count):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stranger.sendall(b"HOROAUTH"[: number % 9])
+        yield
+
+
+def _await(scenario: Scenario, job: RankProcesses, outcome: Outcome) -> dict[int, dict[str, Any]]:
+    """What the ranks say in the end. A victim that is stopped goes on when the others are done."""
+    reports: dict[int, dict[str, Any]] = {}
+    order = [rank for rank in range(RANKS) if rank != outcome.victim] + [outcome.victim]
+    for rank in order:
+        process = job.processes[rank]
+        if rank == outcome.victim and scenario.action == "stop":
+            process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            outcome.hangs.append(f"rank {rank}")
+            continue
+        assert process.stdout is not None
+        if text := process.stdout.read():
+            reports[rank] = json.loads(text)
+    return reports
+
+
+def _judge(
+    scenario: Scenario,
+    outcome: Outcome,
+    reports: dict[int, dict[str, Any]],
+    job: RankProcesses,
+    struck_at: float | None,
+) -> None:
+    for rank, report in reports.items():
+        outcome.leaks += [
+            f"rank {rank} has {count} {kind} more than before"
+            for kind, count in report["left"].items()
+            if count > 0
+        ]
+    if scenario.harmless:
+        outcome.wrong += [f"rank {rank}: no report" for rank in set(range(RANKS)) - set(reports)]
+        outcome.wrong += [f"{rank}: {r['message']}" for rank, r in reports.items() if "error" in r]
+        return
+    for rank in set(range(RANKS)) - {outcome.victim}:
+        if rank not in reports:
+            outcome.wrong.append(f"rank {rank} said nothing; {job.errors(rank)[-500:]}")
+        else:
+            outcome.wrong += [
+                f"rank {rank}: {problem}"
+                for problem in _problems(scenario, outcome, reports[rank], struck_at)
+            ]
+    words = scenario.victim_raises
+    said = f"{reports.get(outcome.victim)} {job.errors(outcome.victim)[-500:]}"
+    if words not in said:
+        outcome.wrong.append(f"the victim does not say {words!r}, but {said}")
+
+
+def _problems(
+    scenario: Scenario, outcome: Outcome, report: dict[str, Any], struck_at: float | None
+) -> Iterable[str]:
+    if "error" not in report:
+        yield "no error"
+        return
+    if struck_at is not None:
+        took = report["raised_at"] - struck_at
+        outcome.slowest_s = max(outcome.slowest_s, took)
+        if took > scenario.limit_s:
+            yield f"its error came after {took:.2f} s"
+    named = f"{outcome.victim}" in re.findall(r"\d+", report["message"])
+    if scenario.names_victim and not named:
+        yield f"its error does not name the victim: {report['message']}"
+    if report["error"] == "RankFailedError":
+        if report["ranks"] != [outcome.victim]:
+            yield f"its error names ranks {report['ranks']}: {report['message']}"
+        if report["process_set"] != 0 or not report["tensor"]:
+            yield f"its error names set {report['process_set']}, tensor {report['tensor']!r}"
+        if scenario.phase in PHASES[2:] and not report.get("others_go_on"):
+            yield "the set without the victim does not go on"
+    elif scenario.phase in PHASES[2:]:
+        yield f"{report['error']}: {report['message']}"
+
+
+def _fault_time(path: Path) -> float | None:
+    """When it struck, on the monotonic clock; None where nobody said."""
+    return int(path.read_text()) / 1e9 if path.exists() else None

@@ -1,0 +1,90 @@
+"""Which fault in which phase, what is expected of it, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+START_TIMEOUT_S = 3.0  # HOROSCALE_START_TIMEOUT
+STALL_LIMIT_S = 2.0  # HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS
+SURVIVORS_S = 1.0  # the slowest survivor, where the fault can be seen
+LOOK_S = 2.0  # what is only noticed by looking at the clock is noticed so late
+
+PHASES = ("connect", "handshake", "negotiate", "execute", "shutdown")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A fault, where it strikes, and what has to come of it.
+
+    What needs more than one machine's processes, such as a link that is cut, gives scenarios of
+    its own with other `variables`.
+    """
+
+    fault: str  # as the table has it
+    phase: str
+    action: str  # of rank.py and the shim
+    limit_s: float  # between the fault and the last survivor's error
+    call: str = ""  # FAULT_CALL of the shim; empty: rank.py strikes
+    names_victim: bool = True  # the survivors' errors
+    harmless: bool = False  # nobody gets an error
+    victim_raises: str = ""  # words of what the victim itself says, where it lives to say something
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the victim
+
+    @property
+    def name(self) -> str:
+        """The cell of the table."""
+        return f"{self.fault} / {self.phase}"
+
+
+_CALLS = {"connect": "connect", "handshake": "sendmsg", "shutdown": "shutdown"}
+_FAULTS = {
+    "kill -9": "kill",
+    "SIGSTOP": "stop",
+    "early exit": "exit",
+    "exception": "raise",
+}
+
+
+def _in_phase(fault: str, action: str, phase: str) -> Scenario:
+    starting = phase in ("connect", "handshake")
+    if starting and action == "raise":
+        action = "fail"  # an exception of the library's own: its system call fails
+    limit_s = SURVIVORS_S
+    if starting:
+        limit_s = START_TIMEOUT_S + LOOK_S
+    elif action == "stop":
+        limit_s = STALL_LIMIT_S + LOOK_S
+    # Python code strikes before it calls shutdown(); everything else from inside of it, when the
+    # victim has said goodbye.
+    by_python = phase in ("negotiate", "execute") or action == "raise"
+    return Scenario(
+        fault,
+        phase,
+        action,
+        limit_s,
+        call="" if by_python else _CALLS[phase],
+        # Without its links a rank knows only who does not answer it: that may be a victim's victim.
+        names_victim=(action, phase) != ("stop", "handshake"),
+        harmless=phase == "connect" and action == "fail",  # it tries again
+        victim_raises="Input/output error" if action == "fail" else "",
+    )
+
+
+def _resource(fault: str, action: str, victim_raises: str) -> Scenario:
+    return Scenario(fault, "connect", action, START_TIMEOUT_S + LOOK_S, victim_raises=victim_raises)
+
+
+def _harmless(fault: str, **variables: str) -> Scenario:
+    return Scenario(fault, "execute", "none", SURVIVORS_S, harmless=True, variables=variables)
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    *(_in_phase(fault, action, phase) for phase in PHASES for fault, action in _FAULTS.items()),
+    _resource("EMFILE", "descriptors", "Too many open files"),
+    _resource("ENOMEM", "address space", "Cannot allocate memory"),
+    _resource("file size limit", "file size", "ulimit -f"),
+    _harmless("full disk: timeline", HOROSCALE_TIMELINE="/dev/full"),
+    _harmless("full disk: log", FAULT_STDERR="/dev/full", HOROSCALE_LOG_LEVEL="trace"),
+    _harmless("half-open connections", FAULT_STRANGERS="20"),
+)
