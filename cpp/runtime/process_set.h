@@ -105,7 +105,10 @@ class ProcessSet {
   void OnPoison(int from_rank, std::span<const std::byte> payload);
   void CountPlanned(Operation& operation, double now);
   void CheckMissing(double now);
+  enum class Due { kNo, kWarning, kEnd };
+  Due CheckStuck(double since, double now);
   void CheckProgress(double now);
+  void CheckCoordinator(double now);
   void CheckBlocked(double now);
   void DescribePending(double now, std::vector<std::string>& lines) const;
 

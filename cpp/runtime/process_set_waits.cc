@@ -46,6 +46,7 @@ uint64_t Milliseconds(double seconds) {
 void ProcessSet::CheckStalls(double now) {
   if (failure_.ok()) CheckMissing(now);
   if (failure_.ok()) CheckProgress(now);
+  if (failure_.ok()) CheckCoordinator(now);
   if (failure_.ok()) CheckBlocked(now);
 }
 
@@ -64,30 +65,61 @@ void ProcessSet::CheckMissing(double now) {
   }
 }
 
-// The operation that runs here: all members have called it, but one of them may have been stopped.
-void ProcessSet::CheckProgress(double now) {
-  if (!collective_) return;
-  const double stuck = now - progressed_at_;
+// Whether what has not moved `since` is due to be reported. Asks the other members a while before
+// whether they run.
+ProcessSet::Due ProcessSet::CheckStuck(double since, double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
-  const bool over = limit > 0 && stuck >= limit;
-  const bool due = period > 0 && now - std::max(progressed_at_, stuck_told_at_) >= period;
-  if (probed_at_ < std::max(progressed_at_, stuck_told_at_)) {
+  const double stuck = now - since;
+  const double told_or_moved = std::max(since, stuck_told_at_);
+  if (probed_at_ < told_or_moved) {
     const bool soon = (limit > 0 && stuck >= limit / 2) || (period > 0 && stuck >= period / 2);
-    if (!soon) return;
+    if (!soon) return Due::kNo;
     probed_at_ = now;
     host_.Probe(*this);
   }
-  if ((!over && !due) || now - probed_at_ < kAnswerSeconds) return;
+  if (now - probed_at_ < kAnswerSeconds) return Due::kNo;
+  if (limit > 0 && stuck >= limit) return Due::kEnd;
+  if (period <= 0 || now - told_or_moved < period) return Due::kNo;
+  stuck_told_at_ = now;
+  return Due::kWarning;
+}
+
+// The operation that runs here: all members have called it, but one of them may have been stopped.
+void ProcessSet::CheckProgress(double now) {
+  if (!collective_) return;
+  const Due due = CheckStuck(progressed_at_, now);
+  if (due == Due::kNo) return;
   const std::vector<int> silent = host_.Silent(*this);
   const Action& action = queue_.front();
   const std::string text =
       Quoted(action.common.kind, action.display_name) + OnSet(id()) + " of " + RankList(ranks_) +
-      " is being executed and has not advanced for " + Seconds(stuck) +
+      " is being executed and has not advanced for " + Seconds(now - progressed_at_) +
       (silent.empty() ? "; all ranks of the set answer" : ": no answer from " + RankList(silent));
-  if (over) return Poison({StatusCode::kRankFailed, text, {silent, id(), action.display_name}});
-  Log(LogLevel::kWarning, text);
-  stuck_told_at_ = now;
+  if (due == Due::kWarning) return Log(LogLevel::kWarning, text);
+  Poison({StatusCode::kRankFailed, text, {silent, id(), action.display_name}});
+}
+
+// On the other members: the coordinator, which would report who is missing, may be stopped itself.
+void ProcessSet::CheckCoordinator(double now) {
+  if (coordinator_ || collective_) return;
+  const Operation* oldest = nullptr;
+  for (const auto& [token, operation] : pending_) {
+    if (operation->planned_at != 0) continue;
+    if (oldest == nullptr || operation->token < oldest->token) oldest = operation.get();
+  }
+  if (oldest == nullptr) return;
+  const Due due = CheckStuck(oldest->enqueued_at, now);
+  const std::vector<int> silent = host_.Silent(*this);
+  const int coordinator = ranks_.front();
+  if (due == Due::kNo || std::find(silent.begin(), silent.end(), coordinator) == silent.end()) {
+    return;
+  }
+  const std::string text = Quoted(*oldest) + OnSet(id()) + " has waited for " +
+                           Seconds(now - oldest->enqueued_at) + " to be planned by rank " +
+                           std::to_string(coordinator) + ", which does not answer";
+  if (due == Due::kWarning) return Log(LogLevel::kWarning, text);
+  Poison({StatusCode::kRankFailed, text, {{coordinator}, id(), oldest->request.DisplayName()}});
 }
 
 // Calls in which threads of this rank are blocked: rank 0 finds out who waits for whom.
