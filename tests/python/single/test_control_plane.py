@@ -283,20 +283,26 @@ def test_joined_ranks_hold_nobody_up(
 # ---------------------------------------------------------------------- the parts, each on its own
 
 
-def floats(elements: int) -> Signature:
-    return Signature(OpKind.ALLREDUCE, [TensorSpec([elements])])
+def floats(elements: int, op: ReduceOp = ReduceOp.SUM) -> Signature:
+    return Signature(OpKind.ALLREDUCE, [TensorSpec([elements])], reduce_op=op)
 
 
 @settle(200)
 @given(
-    units=st.lists(st.tuples(st.integers(0, 3000), st.integers(-2, 2)), min_size=1, max_size=20),
+    units=st.lists(
+        st.tuples(
+            st.integers(0, 3000), st.integers(-2, 2), st.sampled_from([ReduceOp.SUM, ReduceOp.MAX])
+        ),
+        min_size=1,
+        max_size=20,
+    ),
     bucket=st.sampled_from([400, 4000, 1 << 20]),
     partition=st.sampled_from([0, 256, 1024]),
     credit=st.sampled_from([400, 8000, 1 << 24]),
     seed=SEEDS,
 )
 def test_scheduler_keeps_to_credit_and_priority(
-    units: list[tuple[int, int]], bucket: int, partition: int, credit: int, seed: int
+    units: list[tuple[int, int, ReduceOp]], bucket: int, partition: int, credit: int, seed: int
 ) -> None:
     """Whatever is pushed and executed when: the most urgent first, all of it, within the credit."""
     random = Random(seed)
@@ -308,8 +314,8 @@ def test_scheduler_keeps_to_credit_and_priority(
     while waiting or left or outstanding:
         what = random.randrange(3)
         if what == 0 and waiting:
-            unit, (elements, priority) = waiting.pop()
-            scheduler.push(unit, floats(elements), priority)
+            unit, (elements, priority, op) = waiting.pop()
+            scheduler.push(unit, floats(elements, op), priority)
             left[unit] = elements
         elif what == 1 and outstanding:
             done = random.choice(sorted(outstanding))
@@ -320,6 +326,7 @@ def test_scheduler_keeps_to_credit_and_priority(
             taken = scheduler.take()
             assert able == bool(taken)
             for piece in taken[0].parts if taken else []:
+                assert units[piece.unit][2] is units[taken[0].parts[0].unit][2]
                 most_urgent = max(units[unit][1] for unit in left)
                 assert units[piece.unit][1] == most_urgent
                 whole = units[piece.unit][0]
