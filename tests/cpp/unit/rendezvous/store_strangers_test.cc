@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -12,6 +13,7 @@
 
 #include "platform/log.h"
 #include "platform/tcp_socket.h"
+#include "platform/wait.h"
 #include "rendezvous/auth.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_protocol.h"
@@ -191,6 +193,50 @@ TEST_F(StoreStrangersTest, AReplayedHandshakeIsRefused) {
   EXPECT_EQ(answer.back(), std::byte{0}) << "the verdict";
   EXPECT_TRUE(log.Saw(NameOf(replay)));
   ExpectServiceAsUsual();
+}
+
+// Each byte comes in time for the next; the time for all of them counts.
+TEST_F(StoreStrangersTest, AHandshakeInDripsIsCutOff) {
+  Restart({.handshake_seconds = 0.2});
+  CapturedLog log;
+  ByteStream stream = Connect();
+  Handshake handshake =
+      Handshake::Create(Handshake::Role::kClient, "secret", kStoreAuthContext).TakeValue();
+  size_t sent = 0;
+  for (const std::byte& byte : handshake.TakeOutput()) {
+    if (!stream.SendAll(std::span(&byte, 1), Soon()).ok()) break;
+    ++sent;
+    if (WaitForDescriptor(stream.fd(), POLLIN, Deadline::After(0.05)).ok()) break;  // the end
+  }
+  EXPECT_LT(sent, 20u);
+  EXPECT_TRUE(log.Saw(NameOf(stream) + ": it did not authenticate"));
+  ExpectServiceAsUsual();
+}
+
+TEST_F(StoreStrangersTest, ARankOfAnotherJobIsRefused) {
+  StoreServerOptions options;
+  options.secret = "the other job's secret";
+  const auto other = StoreServer::Start(std::move(options)).TakeValue();
+  CapturedLog log;
+  auto lost = StoreClient::Connect("127.0.0.1", server_->port(), "the other job's secret", 0.2);
+  EXPECT_EQ(lost.status().code(), StatusCode::kUnauthenticated) << lost.status().message();
+  EXPECT_TRUE(log.Saw("different secrets"));
+  EXPECT_THAT(log.text(), testing::Not(HasSubstr("the other job")));
+  ExpectServiceAsUsual();
+}
+
+TEST_F(StoreStrangersTest, TenThousandConnectionsOneAfterTheOtherLeaveNothing) {
+  CapturedLog log;
+  const UniqueFd before(dup(STDIN_FILENO));
+  for (int i = 0; i < 10'000; ++i) {
+    ByteStream stranger = Connect();
+    if (i % 100 == 0) Send(stranger, Bytes("\x80\x04\x95 a pickle"));
+  }
+  ExpectServiceAsUsual();
+  client_.reset();
+  server_.reset();
+  const UniqueFd after(dup(STDIN_FILENO));
+  EXPECT_LE(after.get(), before.get()) << "descriptors are left";
 }
 
 TEST_F(StoreStrangersTest, FiveHundredConnectionsTakeNoMoreThanTheBound) {
