@@ -132,6 +132,8 @@ class Fleet:
 
     def _on_link_frame(self, link: HostLink, header: Header, payload: bytes) -> None:
         index = header.setdefault("host", link.host.index)
+        if not isinstance(index, int) or self._routes.get(index) is not link:
+            raise ProtocolError(f"a {header['kind']!r} about host {index!r}")
         if header["kind"] == "hello" and index == link.host.index:
             link.greeted = True
             if below := self._below[link]:

@@ -13,12 +13,14 @@ import pytest
 from launcher_process import Launcher, children_of, run_launcher, sorted_lines
 
 import horoscale
+from horoscale.runner.protocol import encode
 
 # CMD host program arguments: says which host it plays; hosts of some names behave badly.
 REMOTE_SHELL = """#!/bin/sh
 host=$1
 shift
 case $host in
+  old*) cat "$(dirname "$0")/hello"; exit;;
   gone*) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255;;
   slow*) exec sleep 1000;;
   chatty*) echo "Welcome to $host"; echo "quota exceeded" >&2;;
@@ -92,6 +94,23 @@ def test_a_remote_shell_that_does_not_exist_is_named() -> None:
     job = run_launcher("--remote-shell", "/no/shell", "-H", "a,b", "-np", 2, "true")
     assert job.returncode == 1
     assert job.stderr.count(b"'/no/shell' can't be started") == 2
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"kind": "hello", "version": 1, "host": "its name", "pid": 1},
+        {"kind": "hello", "version": 99, "machine": "its name", "pid": 1},
+        {"kind": "hello", "version": 2, "machine": "its name", "pid": 1, "host": 0},
+    ],
+    ids=["before", "after", "impostor"],
+)
+def test_what_does_not_speak_as_a_supervisor_is_refused(shell: Path, hello: dict) -> None:
+    (shell.parent / "hello").write_bytes(encode(hello))
+    job = run_launcher("--remote-shell", shell, "-H", "a,old", "-np", 2, "true")
+    assert job.returncode == 1
+    assert b"    old: can't be understood: " in job.stderr
+    assert b"Traceback" not in job.stderr
 
 
 def test_what_login_scripts_print_does_no_harm(shell: Path) -> None:
