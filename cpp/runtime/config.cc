@@ -64,6 +64,11 @@ constexpr ConfigVariable kVariables[] = {
                                     : BackendChoice::kAuto;
        return t == "auto" || t == "native" || t == "mpi";
      }},
+    {"DETERMINISTIC", "switch", "",
+     "1: only algorithms whose sums have the same bits on every run and however the ranks are "
+     "placed. Where it is left out, that holds too, except for sums that MPI's own collectives "
+     "make.",
+     [](std::string_view t, Config* c) { return ParseSwitch(t, &c->deterministic_asked); }},
     {"CYCLE_TIME", "milliseconds", "0",
      "Accepted for compatibility and without effect: the engine is driven by events.",
      [](std::string_view t, Config*) {

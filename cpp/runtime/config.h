@@ -26,6 +26,7 @@ struct Config {
   int64_t credit_bytes = int64_t{64} << 20;
   int64_t cache_capacity = 1024;
   BackendChoice backend = BackendChoice::kAuto;
+  bool deterministic_asked = false;  // explicitly: nothing but canonical sums
   bool priority_scheduling = true;
   bool stall_check = true;
   double stall_warning_seconds = 60;

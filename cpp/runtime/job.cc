@@ -25,13 +25,13 @@ Status MeetAll(Runtime& runtime, double seconds) {
   return runtime.Wait(barrier, seconds);
 }
 
-Result<Meeting> Meet(const JobOptions& options, BackendChoice backend, const Deadline& deadline) {
+Result<Meeting> Meet(const JobOptions& options, const Config& config, const Deadline& deadline) {
   const auto host_variable = FindVariable("HOSTNAME");
   std::string host =
       HostIdentity(host_variable ? std::optional<std::string>(host_variable->value) : std::nullopt);
-  const auto mpi = ChooseMpi(options, FindVariable, backend);
+  const auto mpi = ChooseMpi(options, FindVariable, config.backend);
   if (!mpi.ok()) return mpi.status();
-  if (*mpi != nullptr) return MeetOverMpi(**mpi, options, backend, std::move(host), deadline);
+  if (*mpi != nullptr) return MeetOverMpi(**mpi, options, config, std::move(host), deadline);
   return MeetOverStore(options, FindVariable, std::move(host), deadline);
 }
 
@@ -69,7 +69,7 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   auto config = ReadConfig(FindVariable);
   if (!config.ok()) return config.status();
   const Deadline deadline = Deadline::After(config->start_timeout_seconds);
-  auto meeting = Meet(options, config->backend, deadline);
+  auto meeting = Meet(options, *config, deadline);
   if (!meeting.ok()) return meeting.status();
   const Identity& identity = meeting->identity;
   ConfigureLog(config->log_level, config->log_time, identity.rank);
@@ -88,10 +88,17 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   }
   if (!transport.ok()) return transport.status();
 
+  std::unique_ptr<MpiCommunicators> collectives;
+  if (meeting->parent != nullptr) {
+    auto made = MpiCommunicators::Create(std::move(meeting->parent));
+    if (!made.ok()) return made.status();
+    collectives = made.TakeValue();
+  }
   const std::string timeline_path = config->timeline_path;
   const bool mark_cycles = config->timeline_mark_cycles;
   job->runtime_ = std::make_unique<Runtime>(
-      config.TakeValue(), TopologyOf(identity.rank, meeting->hosts), transport.TakeValue());
+      config.TakeValue(), TopologyOf(identity.rank, meeting->hosts), transport.TakeValue(),
+      Runtime::Driver::kThread, std::move(collectives));
   HS_RETURN_IF_ERROR(MeetAll(*job->runtime_, deadline.SecondsLeft()));
   if (!timeline_path.empty()) {
     HS_RETURN_IF_ERROR(job->runtime_->StartTimeline(timeline_path, mark_cycles));

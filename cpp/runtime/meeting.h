@@ -29,6 +29,8 @@ struct Meeting {
   const MpiLibrary* mpi = nullptr;  // where the ranks met over MPI
   // Where MPI is to carry everything; there is no store then.
   std::unique_ptr<MpiCommunicator> communicator;
+  // A second one, where MPI's own collectives are to be used: their communicators are made of it.
+  std::unique_ptr<MpiCommunicator> parent;
 };
 
 // Keys of the job's store begin with this.
@@ -47,7 +49,7 @@ Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLoo
 // Initializes MPI where that is not done yet. Rank 0 then serves the store and tells the others
 // over MPI where, and the secret; on several hosts, and where BACKEND says so, MPI carries
 // everything.
-Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, BackendChoice backend,
+Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, const Config& config,
                             std::string host, const Deadline& deadline);
 
 }  // namespace horoscale

@@ -188,8 +188,9 @@ Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLoo
   return launcher ? NoLibrary(*launcher, mpi.status()) : mpi.status();
 }
 
-Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, BackendChoice backend,
+Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, const Config& config,
                             std::string host, const Deadline& deadline) {
+  const BackendChoice backend = config.backend;
   HS_RETURN_IF_ERROR(mpi.Initialize());
   HS_RETURN_IF_ERROR(CheckSingleton(mpi));
   auto made = CommunicatorOf(mpi, options, deadline);
@@ -206,6 +207,11 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, Ba
   const bool one_host =
       std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.host) == comm.size();
   if (backend == BackendChoice::kMpi || (backend == BackendChoice::kAuto && !one_host)) {
+    if (!config.deterministic_asked) {
+      auto parent = MpiCommunicator::Duplicate(mpi, comm.handle(), deadline);
+      if (!parent.ok()) return parent.status();
+      meeting.parent = parent.TakeValue();
+    }
     meeting.communicator = made.TakeValue();
     return meeting;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "backends/mpi/mpi_collectives.h"
 #include "backends/native/native.h"
 #include "core/codec.h"
 #include "platform/clock.h"
@@ -54,12 +55,13 @@ Status Concerning(const Status& cause, int process_set_id, const std::string& te
 }  // namespace
 
 ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, ChannelId channel,
-                       std::vector<int> ranks)
+                       std::vector<int> ranks, std::shared_ptr<MpiSetCommunicator> mpi)
     : host_(host),
       transport_(transport),
       config_(config),
       channel_(channel),
       ranks_(std::move(ranks)),
+      mpi_(std::move(mpi)),
       self_(IndexOf(ranks_, transport.rank())),
       member_(static_cast<int>(channel.process_set), self_, static_cast<uint32_t>(ranks_.size()),
               kMemberCacheCapacity) {
@@ -221,11 +223,6 @@ Status ProcessSet::Start(const Action& action, double now) {
 }
 
 Status ProcessSet::StartBucket(const Action& action) {
-  if (!exchange_) {
-    auto exchange = transport_.Open(channel_, ranks_);
-    if (!exchange.ok()) return exchange.status();
-    exchange_ = exchange.TakeValue();
-  }
   fused_ = std::make_unique<FusedOperation>();
   const Signature& common = action.common;
   fused_->kind = common.kind;
@@ -251,6 +248,20 @@ Status ProcessSet::StartBucket(const Action& action) {
   }
   ++counters_.buckets;
   if (action.pieces.size() > 1) counters_.fused_tensors += action.pieces.size();
+  return StartCollective();
+}
+
+Status ProcessSet::StartCollective() {
+  if (mpi_ != nullptr && IsServedByMpi(*fused_)) {
+    ++counters_.mpi_buckets;
+    collective_ = StartMpi(mpi_, *fused_);
+    return Status::Ok();
+  }
+  if (!exchange_) {
+    auto exchange = transport_.Open(channel_, ranks_);
+    if (!exchange.ok()) return exchange.status();
+    exchange_ = exchange.TakeValue();
+  }
   collective_ = StartNative(*exchange_, *fused_);
   return Status::Ok();
 }

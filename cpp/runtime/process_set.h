@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backends/fused_operation.h"
+#include "backends/mpi/mpi_communicators.h"
 #include "core/coordinator.h"
 #include "core/member.h"
 #include "runtime/config.h"
@@ -27,6 +28,7 @@ struct SetCounters {
   uint64_t operations = 0;
   uint64_t bytes = 0;  // of the inputs
   uint64_t buckets = 0;
+  uint64_t mpi_buckets = 0;    // of them, run by MPI's own collectives
   uint64_t fused_tensors = 0;  // that shared their bucket with others
   uint64_t cache_hits = 0;
   uint64_t cache_misses = 0;
@@ -54,12 +56,14 @@ class ProcessSet {
   };
 
   ProcessSet(Host& host, Transport& transport, const Config& config, ChannelId channel,
-             std::vector<int> ranks);
+             std::vector<int> ranks, std::shared_ptr<MpiSetCommunicator> mpi);
 
   ChannelId channel() const { return channel_; }
   int id() const { return static_cast<int>(channel_.process_set); }
   const std::vector<int>& ranks() const { return ranks_; }
   bool Contains(int rank) const;
+  // Null where MPI's collectives are not used.
+  const std::shared_ptr<MpiSetCommunicator>& mpi() const { return mpi_; }
   const SetCounters& counters() const { return counters_; }
   const Status& failure() const { return failure_; }
   uint64_t executed_sequence() const { return executed_sequence_; }
@@ -98,6 +102,7 @@ class ProcessSet {
   bool Advance(double now);
   Status Start(const Action& action, double now);
   Status StartBucket(const Action& action);
+  Status StartCollective();
   void FinishAction(double now);
   OperationPtr Find(Token token) const;
   void FinishToken(Token token, const Status& status);
@@ -117,6 +122,7 @@ class ProcessSet {
   const Config& config_;
   const ChannelId channel_;
   const std::vector<int> ranks_;
+  const std::shared_ptr<MpiSetCommunicator> mpi_;
   const uint32_t self_;  // index in ranks_
 
   Member member_;

@@ -24,10 +24,11 @@ constexpr size_t kMaxEarlyFrames = 100'000;
 }  // namespace
 
 Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport,
-                 Driver driver)
+                 Driver driver, std::unique_ptr<MpiCommunicators> mpi)
     : config_(std::move(config)),
       topology_(topology),
       transport_(std::move(transport)),
+      mpi_(std::move(mpi)),
       timeline_(topology_.rank),
       wait_graph_(config_.stall_warning_seconds),
       state_requests_(StateRequests()),
@@ -107,6 +108,7 @@ void Runtime::Shutdown(const std::string& reason) {
   held_removals_.clear();
   // The global set last, with which joins fail: the other sets have let go of them by then.
   for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) it->second->Fail(status);
+  mpi_.reset();
   PublishMetrics();
   ended_.store(true);
   for (const auto& callback : TakeCallbacks()) callback();
@@ -443,7 +445,8 @@ Result<int64_t> Runtime::AddSet(const std::vector<int>& ranks) {
 void Runtime::CreateSet(uint32_t id, std::vector<int> ranks) {
   const ChannelId channel{id, next_incarnation_++};
   ProcessSet::Host& host = *this;
-  const auto set = std::make_shared<ProcessSet>(host, *transport_, config_, channel, ranks);
+  const auto set = std::make_shared<ProcessSet>(host, *transport_, config_, channel, ranks,
+                                                mpi_ == nullptr ? nullptr : mpi_->Make(ranks));
   {
     std::lock_guard lock(mutex_);
     views_[static_cast<int>(id)].ranks = std::move(ranks);
@@ -491,6 +494,7 @@ Result<int64_t> Runtime::RemoveSet(int id) {
   }
   const std::shared_ptr<ProcessSet> set = found->second;
   set->Fail(Status::InvalidArgument("process set " + std::to_string(id) + " was removed"));
+  if (mpi_ != nullptr) mpi_->Free(set->mpi());
   sets_.erase(found);
   free_ids_.push_back(static_cast<uint32_t>(id));
   return int64_t{0};

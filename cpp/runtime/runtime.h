@@ -35,7 +35,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   enum class Driver { kThread, kTurns };
 
   Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport,
-          Driver driver = Driver::kThread);
+          Driver driver = Driver::kThread, std::unique_ptr<MpiCommunicators> mpi = nullptr);
   ~Runtime() override;  // shuts down
 
   // The following may be called by any thread.
@@ -110,6 +110,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   const Config config_;
   const Topology topology_;
   const std::unique_ptr<Transport> transport_;
+  std::unique_ptr<MpiCommunicators> mpi_;  // null: its collectives are not used
   Timeline timeline_;
 
   // By the engine's owner.

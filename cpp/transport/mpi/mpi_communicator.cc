@@ -65,16 +65,26 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::Duplicate(const MpiLib
 
 Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::OfWorldRanks(const MpiLibrary& mpi,
                                                                        std::span<const int> ranks) {
+  return OfRanksOf(mpi, mpi.handles().comm_world, ranks);
+}
+
+Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::OfRanks(const MpiCommunicator& parent,
+                                                                  std::span<const int> ranks) {
+  return OfRanksOf(parent.mpi_, parent.handle_, ranks);
+}
+
+Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::OfRanksOf(const MpiLibrary& mpi,
+                                                                    MpiHandle parent,
+                                                                    std::span<const int> ranks) {
   const MpiFunctions& call = mpi.call();
-  const MpiHandle world = mpi.handles().comm_world;
   MpiHandle all = 0;
   MpiHandle group = 0;
   MpiHandle communicator = 0;
-  HS_RETURN_IF_ERROR(mpi.Check(call.Comm_group(world, &all), "Comm_group"));
+  HS_RETURN_IF_ERROR(mpi.Check(call.Comm_group(parent, &all), "Comm_group"));
   const int count = static_cast<int>(ranks.size());
   HS_RETURN_IF_ERROR(mpi.Check(call.Group_incl(all, count, ranks.data(), &group), "Group_incl"));
-  HS_RETURN_IF_ERROR(mpi.Check(call.Comm_create_group(world, group, kCreateGroupTag, &communicator),
-                               "Comm_create_group"));
+  HS_RETURN_IF_ERROR(mpi.Check(
+      call.Comm_create_group(parent, group, kCreateGroupTag, &communicator), "Comm_create_group"));
   call.Group_free(&group);
   call.Group_free(&all);
   return Adopt(mpi, communicator);

@@ -25,6 +25,10 @@ class MpiCommunicator {
   static Result<std::unique_ptr<MpiCommunicator>> OfWorldRanks(const MpiLibrary& mpi,
                                                                std::span<const int> ranks);
 
+  // Of some of its ranks, in this order; as above.
+  static Result<std::unique_ptr<MpiCommunicator>> OfRanks(const MpiCommunicator& parent,
+                                                          std::span<const int> ranks);
+
   // Frees it, unless MPI is finalized.
   ~MpiCommunicator();
   MpiCommunicator(const MpiCommunicator&) = delete;
@@ -43,6 +47,8 @@ class MpiCommunicator {
                                            const Deadline& deadline);
 
  private:
+  static Result<std::unique_ptr<MpiCommunicator>> OfRanksOf(const MpiLibrary& mpi, MpiHandle parent,
+                                                            std::span<const int> ranks);
   MpiCommunicator(const MpiLibrary& mpi, MpiHandle handle) : mpi_(mpi), handle_(handle) {}
   static Result<std::unique_ptr<MpiCommunicator>> Adopt(const MpiLibrary& mpi, MpiHandle handle);
 

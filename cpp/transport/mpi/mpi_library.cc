@@ -69,6 +69,7 @@ const char* LoadFunctions(const DynamicLibrary& library, MpiFunctions& f) {
       .Load("MPI_Comm_set_errhandler", f.Comm_set_errhandler)
       .Load("MPI_Comm_free", f.Comm_free)
       .Load("MPI_Ibcast", f.Ibcast)
+      .Load("MPI_Iallreduce", f.Iallreduce)
       .Load("MPI_Iallgather", f.Iallgather)
       .Load("MPI_Isend", f.Isend)
       .Load("MPI_Irecv", f.Irecv)
@@ -94,6 +95,27 @@ MpiHandle Resolve(const DynamicLibrary& library, const MpiConstant& constant) {
   return reinterpret_cast<MpiHandle>(library.Find(constant.symbol));
 }
 
+MpiHandles ResolveAll(const DynamicLibrary& library, const MpiConstants& constants) {
+  const auto of = [&](const MpiConstant& constant) { return Resolve(library, constant); };
+  return {.comm_world = of(constants.comm_world),
+          .comm_null = of(constants.comm_null),
+          .request_null = of(constants.request_null),
+          .byte = of(constants.byte),
+          .errors_return = of(constants.errors_return),
+          .uint8 = of(constants.uint8),
+          .int8 = of(constants.int8),
+          .uint16 = of(constants.uint16),
+          .int16 = of(constants.int16),
+          .int32 = of(constants.int32),
+          .int64 = of(constants.int64),
+          .float32 = of(constants.float32),
+          .float64 = of(constants.float64),
+          .sum = of(constants.sum),
+          .min = of(constants.min),
+          .max = of(constants.max),
+          .product = of(constants.product)};
+}
+
 }  // namespace
 
 Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
@@ -103,11 +125,7 @@ Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
                   std::string("it has no ") + missing + ": an MPI of version 3 or newer is needed");
   }
   mpi.constants_ = &ConstantsOf(library);
-  mpi.handles_ = {.comm_world = Resolve(library, mpi.constants_->comm_world),
-                  .comm_null = Resolve(library, mpi.constants_->comm_null),
-                  .request_null = Resolve(library, mpi.constants_->request_null),
-                  .byte = Resolve(library, mpi.constants_->byte),
-                  .errors_return = Resolve(library, mpi.constants_->errors_return)};
+  mpi.handles_ = ResolveAll(library, *mpi.constants_);
   mpi.path_ = DynamicLibrary::FileOf(reinterpret_cast<const void*>(mpi.functions_.Init_thread));
   std::string text(8192, '\0');  // the largest MPI_MAX_LIBRARY_VERSION_STRING
   int length = 0;

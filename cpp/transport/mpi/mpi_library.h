@@ -41,6 +41,8 @@ struct MpiFunctions {
   int (*Comm_free)(MpiHandle* comm);
   int (*Ibcast)(void* data, int count, MpiHandle type, int root, MpiHandle comm,
                 MpiHandle* request);
+  int (*Iallreduce)(const void* in, void* out, int count, MpiHandle type, MpiHandle op,
+                    MpiHandle comm, MpiHandle* request);
   int (*Iallgather)(const void* in, int in_count, MpiHandle in_type, void* out, int out_count,
                     MpiHandle out_type, MpiHandle comm, MpiHandle* request);
   int (*Isend)(const void* data, int count, MpiHandle type, int to, int tag, MpiHandle comm,
@@ -59,6 +61,18 @@ struct MpiHandles {
   MpiHandle request_null = 0;
   MpiHandle byte = 0;
   MpiHandle errors_return = 0;
+  MpiHandle uint8 = 0;
+  MpiHandle int8 = 0;
+  MpiHandle uint16 = 0;
+  MpiHandle int16 = 0;
+  MpiHandle int32 = 0;
+  MpiHandle int64 = 0;
+  MpiHandle float32 = 0;
+  MpiHandle float64 = 0;
+  MpiHandle sum = 0;
+  MpiHandle min = 0;
+  MpiHandle max = 0;
+  MpiHandle product = 0;
 };
 
 class MpiLibrary {

@@ -47,6 +47,19 @@ int main() {
   CHECK_HANDLE(request_null, MPI_REQUEST_NULL);
   CHECK_HANDLE(byte, MPI_BYTE);
   CHECK_HANDLE(errors_return, MPI_ERRORS_RETURN);
+  CHECK_HANDLE(uint8, MPI_UINT8_T);
+  CHECK_HANDLE(int8, MPI_INT8_T);
+  CHECK_HANDLE(uint16, MPI_UINT16_T);
+  CHECK_HANDLE(int16, MPI_INT16_T);
+  CHECK_HANDLE(int32, MPI_INT32_T);
+  CHECK_HANDLE(int64, MPI_INT64_T);
+  CHECK_HANDLE(float32, MPI_FLOAT);
+  CHECK_HANDLE(float64, MPI_DOUBLE);
+  CHECK_HANDLE(sum, MPI_SUM);
+  CHECK_HANDLE(min, MPI_MIN);
+  CHECK_HANDLE(max, MPI_MAX);
+  CHECK_HANDLE(product, MPI_PROD);
+  Check("MPI_IN_PLACE", TABLE.in_place == (MpiHandle)MPI_IN_PLACE);
   Check("MPI_STATUS_IGNORE", TABLE.status_ignore == (MpiHandle)MPI_STATUS_IGNORE);
   return wrong == 0 ? 0 : 1;
 }

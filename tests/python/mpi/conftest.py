@@ -108,10 +108,10 @@ class Mpi:
                 check=False,
             )
 
-    def run_script(self, ranks: int, script: str, **options: str) -> None:
+    def run_script(self, ranks: int, script: str, seconds: float = 60, **options: str) -> None:
         """Run a script whose assertions have to hold on every rank."""
         said = "import sys; sys.stdout.write('this rank is done\\n')"
-        ended = self.run(ranks, "-c", f"{dedent(script)}\n{said}", **options)
+        ended = self.run(ranks, "-c", f"{dedent(script)}\n{said}", seconds=seconds, **options)
         assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
         assert ended.stdout.count("this rank is done") == ranks, f"{ended.stdout}\n{ended.stderr}"
 

@@ -167,7 +167,9 @@ sys.stdout.write(f"bits {{hash(total.tobytes())}}\\n")
     host = "os.environ['HOROSCALE_HOSTNAME'] = str(os.getpid())"
     said = set()
     for options in ({"host": "", "local": 3}, {"host": host, "local": 1}):
-        ended = mpi.run(3, "-c", script.format(**options), PYTHONHASHSEED="0")
+        ended = mpi.run(
+            3, "-c", script.format(**options), PYTHONHASHSEED="0", HOROSCALE_DETERMINISTIC="1"
+        )
         assert ended.returncode == 0, ended.stderr
         said.update(re.findall("bits (.*)", ended.stdout))
     assert len(said) == 1
