@@ -1,4 +1,4 @@
-"""Builds libhoroscale.so with CMake, then the Python binding that links it.
+"""Builds libhoroscale.so and TensorFlow's kernel with CMake, then the Python binding.
 
 With HOROSCALE_BUILD_SIM=1 also the module of horoscale.sim, which makes the wheel one for this
 version of Python.
@@ -33,7 +33,7 @@ class BuildLibraryAndBinding(build_ext):
         build = Path(self.build_temp).resolve() / "library"
         options, targets = (
             ["-DCMAKE_BUILD_TYPE=Release", f"-DHOROSCALE_BUILD_SIM={BUILD_SIM}"],
-            ["horoscale"],
+            ["horoscale", "horoscale_tensorflow"],
         )
         if BUILD_SIM:
             import pybind11
@@ -47,6 +47,10 @@ class BuildLibraryAndBinding(build_ext):
             ["-G", "Ninja", ninja, "-S", ROOT, "-B", build, *options],
             ["--build", build, "--target", *targets],
             ["--install", build, "--prefix", prefix],
+            [
+                *("--install", build, "--component", "tensorflow"),
+                *("--prefix", prefix.parent / "tensorflow"),
+            ],
             *(
                 [["--install", build, "--prefix", prefix.parent / "sim", "--component", "sim"]]
                 * BUILD_SIM

@@ -77,6 +77,11 @@ class Runtime:
         return cls(thread.pointer)
 
     @property
+    def address(self) -> int:
+        """Where the hs_runtime lies, for a kernel that calls the library by itself."""
+        return int(ffi.cast("uintptr_t", self._pointer))
+
+    @property
     def over_mpi(self) -> bool:
         """Whether the ranks met over MPI."""
         return bool(lib.hs_over_mpi(self._pointer))

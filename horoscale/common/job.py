@@ -21,6 +21,7 @@ _forked = False
 _starts: Counter[tuple[int, ...]] = Counter()  # by ranks of the job; (): all
 _before_end: list[Callable[[], None]] = []
 _at_end: list[Callable[[], None]] = []
+_at_start: list[Callable[[Runtime], None]] = []
 
 
 def current_runtime() -> Runtime:
@@ -42,6 +43,14 @@ def before_end(finish: Callable[[], None]) -> None:
     What it raises is raised by shutdown().
     """
     _before_end.append(finish)
+
+
+def at_start(use: Callable[[Runtime], None]) -> None:
+    """Have `use` called with the runtime of each job that begins, and of one that has begun."""
+    with _lock:
+        _at_start.append(use)
+        if _runtime is not None:
+            use(_runtime)
 
 
 def at_end(forget: Callable[[], None]) -> None:
@@ -76,6 +85,8 @@ def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
             generation=generation,
             ranks=ranks,
         )
+    for use in _at_start:
+        use(_runtime)
     _watch_exit()
     return _runtime
 

@@ -236,7 +236,8 @@ int32_t hs_poll(const hs_handle* handle);
  *                        process set), or has been removed meanwhile
  *   HS_MISMATCH, HS_DUPLICATE_NAME (a second join), HS_RANK_FAILED, HS_SHUTDOWN
  *   HS_SYSTEM, HS_PROTOCOL (the set is lost on all members)
- * The waiting thread drives the engine itself where it can. Blocks. Any thread except a callback.
+ * The waiting thread drives the engine itself where it can. Blocks. Any thread; a callback only for
+ * operations that are done, its own for one, where it returns at once.
  */
 hs_code hs_wait(hs_handle* handle, double seconds);
 

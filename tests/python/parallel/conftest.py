@@ -1,7 +1,7 @@
 """These tests run on every rank of a job: horoscalerun -np 3 pytest tests/python/parallel.
 
 Every rank runs the same tests in the same order. Where pytest is started without a launcher, only
-test_on_ranks.py is collected, which starts the others on several numbers of ranks. A rank that
+test_on_ranks*.py are collected, which start the others on several numbers of ranks. A rank that
 fails a test leaves the others waiting in it: their waits end with the test's timeout, and as every
 test has names of its own, the next one begins cleanly.
 """
@@ -19,13 +19,13 @@ import horoscale.common as hvd
 
 # Whoever started the ranks: our launcher, or an mpirun.
 IN_JOB = any(f"{name}_SIZE" in os.environ for name in ("HOROSCALE", "OMPI_COMM_WORLD", "PMI"))
-STARTER = "test_on_ranks.py"
+STARTER = "test_on_ranks"
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if collection_path.suffix != ".py":
         return None
-    return (collection_path.name == STARTER) == IN_JOB
+    return collection_path.name.startswith(STARTER) == IN_JOB
 
 
 @pytest.fixture(scope="session", autouse=IN_JOB)

@@ -1,4 +1,4 @@
-"""Starts the tests of this folder on several numbers of ranks: all on 2 and 4, else a subset."""
+"""Starts the tests of this folder but TensorFlow's on several numbers of ranks: all on 2 and 4, else a subset."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ FAILURES_UNTIL_END = 3
 def test_on_ranks(ranks: int, subset: str | None) -> None:
     pytest_command = [
         *(sys.executable, "-m", "pytest", "-q", "--timeout=60", str(FOLDER)),
+        "--ignore-glob=*/test_tensorflow_*.py",
         *(f"--maxfail={FAILURES_UNTIL_END}", "--tb=short"),
         *(("-m", subset) if subset else ()),
     ]

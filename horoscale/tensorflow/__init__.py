@@ -1,0 +1,197 @@
+"""horoscale for TensorFlow.
+
+    import horoscale.tensorflow as hvd
+
+    hvd.init()
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    with tf.GradientTape() as tape:
+        loss = ...
+    tape = hvd.DistributedGradientTape(tape)
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+What all collectives have in common:
+
+    Tensors         on the CPU, of any shape: uint8 to int64, float16, bfloat16, float32, float64,
+                    bool, complex64, complex128; broadcast, allgather and alltoall also of uint32
+                    and uint64.
+    Eager, graphs   both. Of a tf.function's collectives all are outstanding at once, in any order,
+                    with any number of threads: nothing waits in a thread of TensorFlow. One whose
+                    result nobody uses is left out, as TensorFlow leaves out other ops. In a
+                    tf.function(jit_compile=True) they are an error: XLA can't compile them.
+    Names           two pending operations of a process set can't have the same one. Without a name,
+                    eager operations are matched by the order of the calls on each rank, those of
+                    a graph by the names of the function and the tensor.
+    grouped_f()     works on a list of tensors, all or none of them.
+    Gradients       are registered, on the same process set: every rank has to run the backward
+                    pass. They are scaled as Horovod's: a tensor that all ranks hold alike counts as
+                    one tensor, and its gradient is the average of theirs.
+    Errors          what one rank can see to be wrong raises ValueError there at once, or
+                    tf.errors.InvalidArgumentError where only the kernel sees it. What the ranks
+                    contradict each other about is tf.errors.FailedPreconditionError on all of them,
+                    a rank that died tf.errors.UnavailableError, hvd.shutdown() meanwhile
+                    tf.errors.AbortedError. Objects, barrier and process sets raise horoscale's own.
+
+How it is built: native/ is the kernel, one library for all versions of TensorFlow; loader.py loads
+it; collectives.py has the ops and their gradients on lists of tensors, ops.py what users call;
+gradients.py combines the gradients of a step for tape.py and optimizer.py, after aggregation.py.
+"""
+
+try:
+    import tensorflow
+except ImportError as error:
+    raise ImportError(
+        f"horoscale.tensorflow needs TensorFlow 2.18 or newer ({error}): pip install tensorflow"
+    ) from error
+from horoscale.common import (
+    Adasum,
+    Average,
+    DuplicateNameError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    Max,
+    Min,
+    MismatchError,
+    ProcessSet,
+    Product,
+    RankFailedError,
+    Sum,
+    add_process_set,
+    barrier,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    metrics,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from horoscale.tensorflow.compression import (
+    Compression,
+)
+from horoscale.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from horoscale.tensorflow.ops import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+)
+from horoscale.tensorflow.optimizer import (
+    DistributedOptimizer,
+)
+from horoscale.tensorflow.sync_batch_norm import (
+    SyncBatchNormalization,
+)
+from horoscale.tensorflow.tape import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+)
+from horoscale.tensorflow.values import (
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+
+del tensorflow
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "DuplicateNameError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "Max",
+    "Min",
+    "MismatchError",
+    "PartialDistributedGradientTape",
+    "ProcessSet",
+    "Product",
+    "RankFailedError",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+]

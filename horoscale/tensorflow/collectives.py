@@ -1,0 +1,318 @@
+"""The collectives on lists of tensors as ops, and their gradients.
+
+Everything here works in eager mode and in graphs. Every function starts one operation, whose
+tensors are executed all or nothing; ops of one graph are all outstanding at once.
+
+Gradients are scaled as Horovod's are: a tensor that all ranks hold alike counts as one tensor, not
+as one on each rank. So allgather and broadcast average what the ranks' copies of the result got,
+and reducescatter is as many times its average as there are ranks (Sum), or is its average.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from horoscale._core import DataType, ReduceOp
+from horoscale.common.arguments import (
+    check_has_rows,
+    check_reduction,
+    check_root,
+    check_splits,
+    members_of,
+    scattered_rows,
+    set_id,
+)
+from horoscale.common.job import current_runtime
+from horoscale.common.process_sets import ProcessSet
+from horoscale.tensorflow import loader
+from horoscale.tensorflow.naming import gradient_name
+
+_DATA_TYPES = {
+    tf.uint8: DataType.UINT8,
+    tf.int8: DataType.INT8,
+    tf.uint16: DataType.UINT16,
+    tf.int16: DataType.INT16,
+    tf.int32: DataType.INT32,
+    tf.int64: DataType.INT64,
+    tf.float16: DataType.FLOAT16,
+    tf.bfloat16: DataType.BFLOAT16,
+    tf.float32: DataType.FLOAT32,
+    tf.float64: DataType.FLOAT64,
+    tf.bool: DataType.BOOL,
+    tf.complex64: DataType.COMPLEX64,
+    tf.complex128: DataType.COMPLEX128,
+}
+# What is only moved may travel under the name of another type.
+_SAME_BITS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
+
+
+class Call(NamedTuple):
+    """What a call of any collective says besides tensors and arithmetic."""
+
+    name: str
+    process_set: ProcessSet
+    priority: int = 0
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes that every op has; ValueError if the set is not to be used."""
+        return {
+            "process_set": set_id(self.process_set),
+            "tensor_name": self.name,
+            "priority": self.priority,
+        }
+
+
+class Reduction(NamedTuple):
+    """The arithmetic of allreduce and reducescatter."""
+
+    op: ReduceOp
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of the op."""
+        return {
+            "reduce_op": int(self.op),
+            "prescale_bits": _bits_of(self.prescale),
+            "postscale_bits": _bits_of(self.postscale),
+        }
+
+    def check(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Raise ValueError if it is not defined for the dtype of one of the tensors."""
+        for tensor in tensors:
+            check_reduction(data_type(tensor.dtype), self.op)
+
+
+def data_type(dtype: tf.DType) -> DataType:
+    """Return the runtime's name of a dtype; ValueError if it has none."""
+    if dtype not in _DATA_TYPES:
+        raise ValueError(f"tensors of {dtype} are not supported")
+    return _DATA_TYPES[dtype]
+
+
+def as_tensor(value: Any) -> tf.Tensor:
+    """Return a tensor, variable or array as a tensor."""
+    return tf.convert_to_tensor(value)
+
+
+def allreduce(tensors: Sequence[tf.Tensor], reduction: Reduction, call: Call) -> list[tf.Tensor]:
+    """Reduce each tensor over the ranks."""
+    reduction.check(tensors)
+    results: list[tf.Tensor] = loader.op("Allreduce")(
+        tensors=tensors, **reduction.attributes(), **call.attributes()
+    )
+    return results
+
+
+def broadcast(tensors: Sequence[tf.Tensor], root_rank: int, call: Call) -> list[tf.Tensor]:
+    """Send the root's tensors to all."""
+    attributes = call.attributes()
+    root = check_root(root_rank, call.process_set)
+    sent = [_movable(tensor) for tensor in tensors]
+    results = loader.op("Broadcast")(tensors=sent, root_rank=root, **attributes)
+    return [_as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
+
+
+def allgather(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
+    """Concatenate each tensor's rows over the ranks."""
+    attributes = call.attributes()
+    for tensor in tensors:
+        _check_rows(tensor, "allgather")
+    results, _ = loader.op("Allgather")(
+        tensors=[_movable(tensor) for tensor in tensors], **attributes
+    )
+    return [_as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
+
+
+def alltoall(tensor: tf.Tensor, splits: Any, call: Call) -> tuple[tf.Tensor, tf.Tensor]:
+    """Send rows to each rank; returns the result and the rows that came from each rank."""
+    attributes = call.attributes()
+    _check_rows(tensor, "alltoall")
+    if splits is None:
+        splits = tf.zeros([0], tf.int32)
+    else:
+        splits = _splits(splits, tensor, call.process_set)
+    result, received = loader.op("Alltoall")(tensor=_movable(tensor), splits=splits, **attributes)
+    received = tf.ensure_shape(received, [len(members_of(call.process_set))])
+    return _as_it_was(result, tensor), received
+
+
+def reducescatter(
+    tensors: Sequence[tf.Tensor], reduction: Reduction, call: Call
+) -> list[tf.Tensor]:
+    """Reduce each tensor and deal out the rows."""
+    attributes = call.attributes()
+    for tensor in tensors:
+        _check_rows(tensor, "reducescatter")
+    reduction.check(tensors)
+    results: list[tf.Tensor] = loader.op("Reducescatter")(
+        tensors=tensors, **reduction.attributes(), **attributes
+    )
+    for result, tensor in zip(results, tensors, strict=True):
+        if not tf.executing_eagerly() and tensor.shape.rank and tensor.shape[0] is not None:
+            rows = scattered_rows(tensor.shape[0], call.process_set)
+            result.set_shape([rows, *tensor.shape[1:]])
+    return results
+
+
+def _check_rows(tensor: tf.Tensor, operation: str) -> None:
+    if tensor.shape.rank is not None:
+        check_has_rows(tensor.shape, operation)
+
+
+def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
+    """Return alltoall's splits as a tensor; ValueError if they can be seen to be wrong."""
+    splits = tf.convert_to_tensor(splits)
+    if splits.dtype != tf.int32 and not splits.dtype.is_integer:
+        raise ValueError(f"splits= takes int32, not {splits.dtype}")
+    splits = tf.cast(splits, tf.int32)
+    if splits.shape.rank not in (None, 1):
+        raise ValueError(f"splits= takes a vector, not a tensor of shape {splits.shape}")
+    if tf.executing_eagerly():
+        check_splits(splits.numpy().tolist(), tensor.shape[0], process_set)
+    return splits
+
+
+def _movable(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.dtype in _SAME_BITS:
+        return tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
+    data_type(tensor.dtype)
+    return tensor
+
+
+def _as_it_was(result: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(result, tensor.dtype) if tensor.dtype in _SAME_BITS else result
+
+
+def _bits_of(value: float) -> int:
+    bits: int = struct.unpack("q", struct.pack("d", value))[0]
+    return bits
+
+
+def _double_of(bits: int) -> float:
+    value: float = struct.unpack("d", struct.pack("q", bits))[0]
+    return value
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def _gradient_of(name: str) -> Any:
+    """Register a function as the gradient of an op, in each library that may come to be used."""
+
+    def register(gradient: Any) -> Any:
+        for prefix in loader.PREFIXES:
+            tf.RegisterGradient(prefix + name)(gradient)
+        return gradient
+
+    return register
+
+
+def _backward(op: Any, suffix: str = "grad") -> Call:
+    """Return the call of the operation that computes the gradient of `op`."""
+    name = gradient_name(op.get_attr("tensor_name"), suffix)
+    return Call(name, _SetById(op.get_attr("process_set")), op.get_attr("priority"))
+
+
+class _SetById(ProcessSet):
+    """The registered process set of an id that a graph's node has."""
+
+    def __init__(self, process_set_id: int) -> None:
+        super().__init__(current_runtime().process_sets()[process_set_id])
+        self.process_set_id = process_set_id
+
+
+def _reduction_of(op: Any) -> Reduction:
+    return Reduction(
+        ReduceOp(op.get_attr("reduce_op")),
+        _double_of(op.get_attr("prescale_bits")),
+        _double_of(op.get_attr("postscale_bits")),
+    )
+
+
+def _differentiable_reduction_of(op: Any) -> Reduction:
+    reduction = _reduction_of(op)
+    if reduction.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        raise NotImplementedError(f"op={reduction.op.name.title()} has no gradient")
+    return reduction
+
+
+def _on_given(gradients: Sequence[Any], compute: Any) -> list[Any]:
+    """Apply a function of a list of tensors to the gradients that there are."""
+    given = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    results: list[Any] = [None] * len(gradients)
+    if given:
+        computed = compute([as_tensor(gradients[i]) for i in given])
+        for i, result in zip(given, computed, strict=True):
+            results[i] = result
+    return results
+
+
+@_gradient_of("Allreduce")
+def _allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
+    reduction, call = _differentiable_reduction_of(op), _backward(op)
+    return _on_given(gradients, lambda given: allreduce(given, reduction, call))
+
+
+@_gradient_of("Broadcast")
+def _broadcast_gradient(op: Any, *gradients: Any) -> list[Any]:
+    call = _backward(op)
+    is_root = current_runtime().topology.rank == op.get_attr("root_rank")
+
+    def compute(given: list[tf.Tensor]) -> list[tf.Tensor]:
+        averages = allreduce(given, Reduction(ReduceOp.AVERAGE), call)
+        if is_root:
+            return averages
+        with tf.control_dependencies(averages):  # or it would be pruned, and the root wait for it
+            return [tf.zeros_like(average) for average in averages]
+
+    return _on_given(gradients, compute)
+
+
+@_gradient_of("Allgather")
+def _allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
+    rows_of_members = tf.cast(op.outputs[-1], tf.int32)
+    results: list[Any] = []
+    for i, gradient in enumerate(gradients[:-1]):
+        if gradient is None:
+            results.append(None)
+        else:
+            call = _backward(op, f"grad.{i}")
+            results.append(_own_rows_of_average(as_tensor(gradient), rows_of_members[i], call))
+    return results
+
+
+def _own_rows_of_average(gathered: tf.Tensor, rows: tf.Tensor, call: Call) -> tf.Tensor:
+    """Average a tensor over the ranks; return the rows that this rank gave to the allgather."""
+    members = len(members_of(call.process_set))
+    parts, received = alltoall(gathered, rows, call)
+    shape = tf.concat([[members], received[:1], tf.shape(parts)[1:]], 0)
+    by_rank = tf.reshape(parts, shape)
+    if by_rank.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tf.reduce_mean(tf.cast(by_rank, tf.float32), 0), by_rank.dtype)
+    return tf.reduce_mean(by_rank, 0)
+
+
+@_gradient_of("Alltoall")
+def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> list[Any]:
+    sent, _ = alltoall(as_tensor(gradient), op.outputs[1], _backward(op))
+    shape = tf.shape(op.inputs[0])
+    unsent = tf.concat([shape[:1] - tf.shape(sent)[:1], shape[1:]], 0)
+    return [tf.concat([sent, tf.zeros(unsent, sent.dtype)], 0), None]
+
+
+@_gradient_of("Reducescatter")
+def _reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
+    reduction, call = _differentiable_reduction_of(op), _backward(op)
+    factor = reduction.prescale * reduction.postscale
+    if reduction.op is ReduceOp.SUM:
+        factor *= len(members_of(call.process_set))
+
+    def compute(given: list[tf.Tensor]) -> list[tf.Tensor]:
+        return allgather([one * tf.cast(factor, one.dtype) for one in given], call)
+
+    return _on_given(gradients, compute)

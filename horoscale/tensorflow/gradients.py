@@ -1,0 +1,143 @@
+"""GradientReduction: what the tape and the optimizers do with the gradients of a step.
+
+In a graph every gradient is an operation of its own, so that the first ones travel while others are
+still computed. In eager mode, where each call would be waited for, all travel as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from horoscale.common.arguments import members_of, resolve_op, set_id
+from horoscale.common.basics import Average
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.ops import grouped_allreduce
+
+
+@dataclass
+class GradientReduction:
+    """How the gradients of a model are combined over the ranks.
+
+    Attributes:
+        device_dense, device_sparse, compression, op, process_set: as for hvd.allreduce().
+        sparse_as_dense: reduce tf.IndexedSlices as tensors.
+        gradient_predivide_factor: with op=Average, divide by it before the sum and by the rest of
+            the number of ranks after it.
+        groups: number of groups of about the same number of gradients, each reduced all or nothing;
+            or a list of lists of variables that make a group, where others are reduced alone.
+            None, or 0: each is alone.
+        scale_local_gradients: divide the gradients of local variables, which are not reduced, by
+            the number of ranks, so that they have the scale of the averages.
+    """
+
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: type[Compressor] = Compression.none
+    sparse_as_dense: bool = False
+    op: int = Average
+    gradient_predivide_factor: float = 1.0
+    groups: int | Sequence[Sequence[Any]] | None = None
+    process_set: ProcessSet = field(default_factory=lambda: global_process_set)
+    scale_local_gradients: bool = True
+    _local: dict[int, Any] = field(default_factory=dict)  # by key_of()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if something is wrong."""
+        resolve_op(self.op)
+        set_id(self.process_set)
+        if self.gradient_predivide_factor != 1.0 and self.op != Average:
+            raise ValueError("gradient_predivide_factor= needs op=Average")
+        if isinstance(self.groups, int):
+            if self.groups < 0:
+                raise ValueError(f"the number of groups can't be negative: {self.groups}")
+        elif self.groups is not None:
+            members = [key_of(variable) for group in self.groups for variable in group]
+            if len(set(members)) != len(members):
+                raise ValueError("groups= names a variable twice")
+
+    def register_local(self, variables: Iterable[Any]) -> None:
+        """Leave the gradients of these variables to each rank."""
+        self._local.update((key_of(variable), variable) for variable in variables)
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the reduced gradients of variables; None stays None."""
+        results = list(gradients)
+        reduced: list[int] = []
+        for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if gradient is None:
+                continue
+            if key_of(variable) in self._local:
+                results[i] = self._scaled_local(gradient)
+            else:
+                if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
+                    results[i] = tf.convert_to_tensor(gradient)
+                reduced.append(i)
+        for group in self._grouped(reduced, variables):
+            outcome = self._reduce([results[i] for i in group], priority=-group[0])
+            for i, gradient in zip(group, outcome, strict=True):
+                results[i] = gradient
+        return results
+
+    def _reduce(self, gradients: list[Any], priority: int) -> list[Any]:
+        factor = self.gradient_predivide_factor
+        return grouped_allreduce(
+            gradients,
+            device_dense=self.device_dense,
+            device_sparse=self.device_sparse,
+            compression=self.compression,
+            op=self.op,
+            prescale_factor=1.0 / factor,
+            postscale_factor=factor,
+            process_set=self.process_set,
+            priority=priority,
+        )
+
+    def _scaled_local(self, gradient: Any) -> Any:
+        if not self.scale_local_gradients:
+            return gradient
+        size = len(members_of(self.process_set))
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / size
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient / size
+
+    def _grouped(self, indices: list[int], variables: Sequence[Any]) -> list[list[int]]:
+        """Return the gradients that are reduced in one operation, by their places."""
+        if not indices:
+            return []
+        if self.groups and isinstance(self.groups, int):
+            count = min(self.groups, len(indices))
+            return [
+                indices[len(indices) * i // count : len(indices) * (i + 1) // count]
+                for i in range(count)
+            ]
+        if self.groups:
+            return self._in_given_groups(indices, variables)
+        return [indices] if tf.executing_eagerly() else [[i] for i in indices]
+
+    def _in_given_groups(self, indices: list[int], variables: Sequence[Any]) -> list[list[int]]:
+        assert isinstance(self.groups, Sequence)
+        place = {key_of(variables[i]): i for i in indices}
+        groups = []
+        for group in self.groups:
+            known = [place.pop(key_of(one)) for one in group if key_of(one) in place]
+            if known:
+                groups.append(known)
+        return groups + [[i] for i in place.values()]
+
+
+def key_of(variable: Any) -> int:
+    """Return what tells a variable from others, the same for a keras.Variable and what it wraps."""
+    return id(getattr(variable, "handle", variable))
+
+
+def chosen_groups(num_groups: int, groups: Any) -> Any:
+    """Return `groups`, or what the older `num_groups` asks for; ValueError where both are given."""
+    if num_groups and groups is not None:
+        raise ValueError("give groups= or num_groups=, not both: num_groups is the older one")
+    return num_groups or groups

@@ -1,0 +1,181 @@
+"""Loads the kernel of TensorFlow's ops when it is first needed, tests it, tells it of the job.
+
+Not at import: the test makes TensorFlow initialize its devices, and scripts choose theirs after
+hvd.init().
+
+The library that comes with horoscale goes through TensorFlow's C API and serves every version. As
+one detail of it is not promised by that API, the library is tested when it is loaded. Where it
+fails, or where HOROSCALE_TENSORFLOW_KERNEL=compiled asks for it, the sources are compiled for the
+installed version by the system's compiler (CXX, default c++), once, into
+$XDG_CACHE_HOME/horoscale (default ~/.cache/horoscale).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import auto_control_deps
+
+from horoscale._core import Runtime
+from horoscale.common import environment, job
+
+_HERE = Path(__file__).parent
+_CORE = _HERE.parent / "_core"
+_TEST_SECONDS = 30.0
+# The names of the ops begin so, in the library of the package and in a compiled one.
+PREFIXES = ("Horoscale", "HoroscaleCompiled")
+# Run in the order of the program and even where nobody uses the result, unlike the collectives.
+_IN_ORDER = ("Join", "Topology", "SelfTest")
+_COLLECTIVES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter")
+
+
+class Kernel:
+    """A library with the ops, loaded into TensorFlow."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        """Load the library; its ops' names begin with `prefix`.
+
+        Raises:
+            tf.errors.OpError: the library can't be loaded.
+            RuntimeError: the library does not work with this TensorFlow.
+        """
+        self.prefix = prefix
+        self._module = tf.load_op_library(str(path))
+        self._set_runtime = ctypes.CDLL(str(path)).horoscale_tensorflow_set_runtime
+        self._set_runtime.argtypes = [ctypes.c_void_p]
+        self._set_runtime.restype = None
+        missing = [one for one in _COLLECTIVES + _IN_ORDER if not self._has(one)]
+        if missing:
+            raise RuntimeError(f"TensorFlow did not take the ops {missing}")
+        _test(self.op("SelfTest"))
+
+    def op(self, name: str) -> Callable[..., Any]:
+        """Return the function of an op, such as "Allreduce"."""
+        function: Callable[..., Any] = getattr(self._module, _snake(self.prefix + name))
+        return function
+
+    def _has(self, name: str) -> bool:
+        return hasattr(self._module, _snake(self.prefix + name))
+
+    def use(self) -> None:
+        """Follow the jobs of this process, and let collectives of a tf.function run side by side.
+
+        TensorFlow runs stateful ops of a function one after the other, in the program's order: two
+        ranks with different orders would wait for each other, and nothing could be fused.
+        """
+        auto_control_deps.ASYNC_STATEFUL_OPS = auto_control_deps.ASYNC_STATEFUL_OPS | {
+            self.prefix + name for name in _COLLECTIVES
+        }
+        job.at_start(self._begin)
+        job.at_end(self._end)
+
+    def _begin(self, runtime: Runtime) -> None:
+        self._set_runtime(runtime.address)
+
+    def _end(self) -> None:
+        self._set_runtime(None)
+
+
+_kernel: Kernel | None = None
+_lock = threading.Lock()
+
+
+def op(name: str) -> Callable[..., Any]:
+    """Return the function of an op, such as "Allreduce".
+
+    Raises:
+        ImportError: no kernel works with the installed TensorFlow; the message says why.
+    """
+    global _kernel
+    with _lock:
+        if _kernel is None:
+            _kernel = _load()
+            _kernel.use()
+        return _kernel.op(name)
+
+
+def _load() -> Kernel:
+    wanted = (environment.variable("TENSORFLOW_KERNEL")[1] or "auto").lower()
+    if wanted not in ("auto", "compiled"):
+        raise ValueError(f"HOROSCALE_TENSORFLOW_KERNEL={wanted!r} is neither auto nor compiled")
+    if wanted == "auto":
+        try:
+            return Kernel(_HERE / "libhoroscale_tensorflow.so", PREFIXES[0])
+        except (tf.errors.OpError, RuntimeError, OSError) as error:
+            warnings.warn(
+                f"horoscale's kernel does not work with TensorFlow {tf.__version__} ({error}); "
+                "compiling one for this version",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    try:
+        return Kernel(_compile(), PREFIXES[1])
+    except (tf.errors.OpError, RuntimeError, OSError) as error:
+        raise ImportError(
+            f"horoscale has no kernel for TensorFlow {tf.__version__}: {error}"
+        ) from error
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+def _test(self_test: Callable[..., Any]) -> None:
+    """Have another thread complete an op; raise RuntimeError if it does not come back right."""
+    answers: list[object] = []
+
+    def ask() -> None:
+        with context.eager_mode(), tf.device("CPU:0"):
+            answers.extend(int(self_test(number)) for number in (7, -(2**31)))
+
+    thread = threading.Thread(target=ask, name="horoscale-self-test", daemon=True)
+    thread.start()
+    thread.join(_TEST_SECONDS)
+    if answers != [7, -(2**31)]:
+        raise RuntimeError(f"its test gave {answers}")
+
+
+def _compile() -> Path:
+    """Return the library compiled for the installed TensorFlow, from the cache if it is there."""
+    sources = sorted(_HERE.glob("native/*.cc"))
+    sources = [source for source in sources if source.name != "entry_c_api.cc"]
+    flags = [
+        *tf.sysconfig.get_compile_flags(),
+        *("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"),
+        f'-DHOROSCALE_OP_PREFIX="{PREFIXES[1]}"',
+        f"-I{_CORE / 'include'}",
+    ]
+    libraries = [
+        *tf.sysconfig.get_link_flags(),
+        f"-L{_CORE / 'lib'}",
+        "-lhoroscale",
+        f"-Wl,-rpath,{_CORE / 'lib'}",
+    ]
+    compiler = os.environ.get("CXX", "c++")
+    text = b"".join(one.read_bytes() for one in sorted(_HERE.glob("native/*.[ch]*")))
+    key = hashlib.sha256(repr((tf.__version__, compiler, flags, libraries)).encode() + text)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horoscale"
+    result = cache / f"tensorflow-{tf.__version__}-{key.hexdigest()[:16]}.so"
+    if result.exists():
+        return result
+    cache.mkdir(parents=True, exist_ok=True)
+    # Ranks may compile at once: each its own file, and whoever renames it last wins.
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        built = Path(folder) / result.name
+        command = [compiler, *flags, *map(str, sources), "-o", str(built), *libraries]
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+        if outcome.returncode != 0:
+            raise RuntimeError(f"{compiler} failed:\n{outcome.stderr[-2000:]}")
+        built.rename(result)
+    return result

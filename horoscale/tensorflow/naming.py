@@ -1,0 +1,47 @@
+"""Names of operations: how the ranks know which of their calls belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+
+
+def operation_name(
+    kind: str, name: str | None, tensor: Any, ignore_name_scope: bool = False
+) -> str:
+    """Return the name of an operation on a tensor; "" has it matched by the order of the calls.
+
+    That serves eager calls alone, since the ops of a graph run in any order. There the name comes
+    from the graph's and the tensor's, which are the same on every rank that traces the same code.
+    """
+    if name is not None:
+        return name
+    if tf.executing_eagerly():
+        return ""
+    source = tensor.name.replace(":", "_").replace("/", ".")
+    if ignore_name_scope:
+        source = source.rsplit(".", 1)[-1]
+    return _unique(f"{kind}.{source}")
+
+
+def gradient_name(name: bytes, suffix: str = "grad") -> str:
+    """Return the name of the operation that computes the gradient of another one."""
+    if not name:
+        return ""
+    base = f"{name.decode()}.{suffix}"
+    return base if tf.executing_eagerly() else _unique(base)
+
+
+def _unique(base: str) -> str:
+    """Make a name unique in the function that is traced, branches and loops in it included.
+
+    Functions that run side by side have ops of the same name, so that the function's is part of it.
+    The names of branches are not: they count what this process has traced before.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(getattr(graph, "outer_graph", None), FuncGraph):
+        graph = graph.outer_graph
+    scope = getattr(graph, "name", "graph")
+    return f"{scope}.{graph.unique_name(base)}"

@@ -1,0 +1,349 @@
+"""The collectives as users call them. See horoscale.tensorflow for what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op, set_id
+from horoscale.common.basics import Average, Sum
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.tensorflow import collectives, loader
+from horoscale.tensorflow.collectives import Call, Reduction, as_tensor
+from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.naming import operation_name
+
+Tensors = Sequence[Any]
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    priority: int = 0,
+) -> Any:
+    """Reduce a tensor over the ranks; every rank gets the result. Average and Sum have gradients.
+
+    Args:
+        tensor: a tensor or variable of one shape and dtype on all ranks, or tf.IndexedSlices,
+            whose values and indices are gathered.
+        average: deprecated: True for op=Average, False for op=Sum.
+        device_dense: where the operation is placed for tensors,
+        device_sparse: and for tf.IndexedSlices.
+        compression: how the tensor travels; Compression.fp16 and .bf16 also reduce in that type.
+        op: Average (the default), Sum, Min, Max or Product. bool: Sum is or, Product is and.
+            Averages of integers are divided towards zero.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction,
+        postscale_factor: and the result by this one.
+        name: tells this operation from others that are pending. None: in eager mode matched by
+            order, in a graph the tensor's.
+        process_set: the ranks that take part.
+        ignore_name_scope: name the operation after the tensor without its name scopes.
+        priority: higher is more urgent.
+
+    Returns:
+        A tensor of the same shape and dtype, or tf.IndexedSlices.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+        tf.errors.FailedPreconditionError: the ranks contradict each other; all of them get this.
+        tf.errors.UnavailableError: a rank failed.
+    """
+    if isinstance(tensor, tf.IndexedSlices):
+        resolved = resolve_op(op, average)
+        with tf.device(device_sparse or None):
+            scale = prescale_factor * postscale_factor
+            return _allreduce_slices(tensor, resolved, scale, name, process_set, priority)
+    [result] = grouped_allreduce(
+        [tensor],
+        average,
+        device_dense,
+        device_sparse,
+        compression,
+        op,
+        prescale_factor,
+        postscale_factor,
+        name,
+        process_set,
+        ignore_name_scope,
+        priority,
+    )
+    return result
+
+
+def _allreduce_slices(
+    slices: tf.IndexedSlices,
+    op: int,
+    scale: float,
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+) -> tf.IndexedSlices:
+    if op not in (Average, Sum):
+        raise ValueError("tf.IndexedSlices can be reduced by op=Average or op=Sum alone")
+    base = operation_name("allreduce_slices", name, slices.values)
+    set_id(process_set)
+    if op == Average:
+        scale /= len(members_of(process_set))
+    gathered = collectives.allgather(
+        [slices.values, slices.indices], Call(base, process_set, priority)
+    )
+    values = gathered[0]
+    if scale != 1.0:
+        values = values * tf.cast(scale, values.dtype)
+    return tf.IndexedSlices(values, gathered[1], dense_shape=slices.dense_shape)
+
+
+def grouped_allreduce(
+    tensors: Tensors,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    priority: int = 0,
+) -> list[Any]:
+    """Do allreduce() for several tensors at once: all or none. They may differ in shape and dtype.
+
+    Returns:
+        The list of results. tf.IndexedSlices among the tensors are reduced one by one.
+    """
+    given = _group(tensors)
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    results: list[Any] = [None] * len(given)
+    dense = [i for i, one in enumerate(given) if not isinstance(one, tf.IndexedSlices)]
+    for i, one in enumerate(given):
+        if isinstance(one, tf.IndexedSlices):
+            own_name = None if name is None else f"{name}.{i}"
+            with tf.device(device_sparse or None):
+                scale = prescale_factor * postscale_factor
+                results[i] = _allreduce_slices(
+                    one, reduction.op, scale, own_name, process_set, priority
+                )
+    if dense:
+        with tf.device(device_dense or None):
+            compressed = [compression.compress(as_tensor(given[i])) for i in dense]
+            sent = [tensor for tensor, _ in compressed]
+            own_name = operation_name("allreduce", name, sent[0], ignore_name_scope)
+            reduced = collectives.allreduce(sent, reduction, Call(own_name, process_set, priority))
+            for i, result, (_, context) in zip(dense, reduced, compressed, strict=True):
+                results[i] = compression.decompress(result, context)
+    return results
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Concatenate the ranks' rows; every rank gets all. Differentiable.
+
+    The gradient of this rank's rows is the average of what the ranks' results got for them.
+
+    Args:
+        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
+            differ and may be 0. Not 0-d.
+        name: as for allreduce().
+        ignore_name_scope: as for allreduce().
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor with the rows of rank 0, rank 1, and so on.
+
+    Raises:
+        ValueError, tf.errors.OpError: as allreduce().
+    """
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+
+
+def grouped_allgather(
+    tensors: Tensors,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Do allgather() for several tensors at once: all or none. Returns the list of results."""
+    given = [as_tensor(one) for one in _group(tensors)]
+    own_name = operation_name("allgather", name, given[0], ignore_name_scope)
+    return collectives.allgather(given, Call(own_name, process_set))
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Send the root's tensor to all ranks. Differentiable.
+
+    The gradient of the root is the average of what the ranks' results got; the others' is zeros.
+
+    Args:
+        tensor: of one shape and dtype on all ranks; its values are read on the root alone.
+        root_rank: the global rank that sends.
+        name: as for allreduce().
+        ignore_name_scope: as for allreduce().
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor with the root's values.
+
+    Raises:
+        ValueError, tf.errors.OpError: as allreduce().
+    """
+    given = as_tensor(tensor)
+    own_name = operation_name("broadcast", name, given, ignore_name_scope)
+    return collectives.broadcast([given], root_rank, Call(own_name, process_set))[0]
+
+
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Give variables the root's values, all in one operation, and return them.
+
+    In a graph of TensorFlow 1 it returns what the session has to run: the assignments.
+    """
+    targets = list(variables)
+    if not targets:
+        return []
+    values = [as_tensor(variable) for variable in targets]
+    own_name = operation_name("broadcast", name, values[0])
+    results = collectives.broadcast(values, root_rank, Call(own_name, process_set))
+    assigned = [variable.assign(value) for variable, value in zip(targets, results, strict=True)]
+    in_session = not tf.executing_eagerly() and not tf.inside_function()
+    return assigned if in_session else targets
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send each rank its rows, and receive its own from each. Differentiable.
+
+    Args:
+        tensor: the rows for rank 0, rank 1, and so on.
+        splits: vector of int32 with how many rows each rank gets; None: evenly. Rows that it
+            leaves over are not sent.
+        name: as for allreduce().
+        ignore_name_scope: as for allreduce().
+        process_set: the ranks that take part.
+
+    Returns:
+        The rows from rank 0, rank 1, and so on. With `splits` also how many came from each rank.
+
+    Raises:
+        ValueError, tf.errors.OpError: as allreduce().
+    """
+    given = as_tensor(tensor)
+    own_name = operation_name("alltoall", name, given, ignore_name_scope)
+    result, received = collectives.alltoall(given, splits, Call(own_name, process_set))
+    return result if splits is None else (result, received)
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over the ranks and give each rank its share of the rows. Differentiable.
+
+    Args:
+        tensor: of one shape and dtype on all ranks. Not 0-d.
+        device_dense: where the operation is placed.
+        compression: as for allreduce().
+        op: Average or Sum.
+        name: as for allreduce().
+        process_set: the ranks that take part.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction,
+        postscale_factor: and the result by this one.
+
+    Returns:
+        This rank's rows: the lower ranks get one more where the number doesn't divide.
+
+    Raises:
+        ValueError, tf.errors.OpError: as allreduce().
+    """
+    return grouped_reducescatter(
+        [tensor],
+        device_dense,
+        compression,
+        op,
+        name,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+    )[0]
+
+
+def grouped_reducescatter(
+    tensors: Tensors,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[tf.Tensor]:
+    """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
+    resolved = resolve_op(op, allowed=REDUCESCATTER_OPS)
+    reduction = Reduction(resolved, prescale_factor, postscale_factor)
+    with tf.device(device_dense or None):
+        compressed = [compression.compress(as_tensor(one)) for one in _group(tensors)]
+        sent = [tensor for tensor, _ in compressed]
+        own_name = operation_name("reducescatter", name, sent[0])
+        results = collectives.reducescatter(sent, reduction, Call(own_name, process_set))
+        return [
+            compression.decompress(result, context)
+            for result, (_, context) in zip(results, compressed, strict=True)
+        ]
+
+
+def join() -> tf.Tensor:
+    """Take no further part in the job's operations until every rank has joined.
+
+    Until then the others reduce without this rank: Average divides by those that take part. In a
+    tf.function it runs in the order of the program among ops with side effects; let it depend
+    on the collectives that have to come before it.
+
+    Returns:
+        The last rank to join, an int32 scalar.
+    """
+    return loader.op("Join")(**Call("", global_process_set).attributes())
+
+
+def _group(tensors: Any) -> list[Any]:
+    if isinstance(tensors, tf.Tensor | tf.Variable | tf.IndexedSlices):
+        raise ValueError("a grouped operation takes a list of tensors, not one")
+    group = list(tensors)
+    if not group:
+        raise ValueError("a grouped operation needs at least one tensor")
+    return group

@@ -1,0 +1,157 @@
+"""DistributedOptimizer: an optimizer that applies the gradients of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from horoscale.common.basics import Average
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.tensorflow.aggregation import GradientAggregation
+from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
+
+
+class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    """Wraps an optimizer of tf.compat.v1.train."""
+
+    def __init__(
+        self, optimizer: Any, name: str, use_locking: bool, aggregation: GradientAggregation
+    ) -> None:
+        super().__init__(name=name, use_locking=use_locking)
+        self._optimizer = optimizer
+        self._aggregation = aggregation
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Compute the gradients and reduce them over the ranks."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        gradients, variables = [one for one, _ in pairs], [one for _, one in pairs]
+        return list(zip(self._aggregation.reduce(gradients, variables), variables, strict=True))
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """Apply reduced gradients, on the last pass of a step."""
+        pairs = list(grads_and_vars)
+        gradients = [gradient for gradient, _ in pairs]
+
+        def step() -> Any:
+            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+
+        return self._aggregation.apply(step, gradients)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a slot of the wrapped optimizer."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the names of the wrapped optimizer's slots."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the variables of the wrapped optimizer."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+def DistributedOptimizer(  # noqa: N802 (Horovod's name)
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return an optimizer that applies the gradients of all ranks.
+
+    Args:
+        optimizer: of tf.compat.v1.train, or of Keras with its TensorFlow backend.
+        name: of an optimizer of tf.compat.v1.train; None: Distributed and its class.
+        use_locking: as for optimizers of tf.compat.v1.train.
+        device_dense: where the operation is placed for tensors,
+        device_sparse: and for tf.IndexedSlices.
+        compression: how gradients travel.
+        sparse_as_dense: reduce tf.IndexedSlices as tensors.
+        backward_passes_per_step: so many gradients are summed before the ranks reduce the sums and
+            the optimizer makes a step.
+        op: Average (the default), Sum, Min, Max or Product.
+        gradient_predivide_factor: divide by it before the sum and by the rest after it.
+        average_aggregated_gradients: divide the sums by the number of passes.
+        num_groups: older name of `groups`, a number.
+        groups: how many groups of gradients are reduced all or nothing, or lists of the variables
+            that make one.
+        process_set: the ranks that take part.
+        scale_local_gradients: divide the gradients of local variables by the number of ranks.
+
+    Returns:
+        For an optimizer of Keras one of the same class and configuration, with
+        register_local_var(variable) beside; otherwise one that wraps it.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+    """
+    reduction = GradientReduction(
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        chosen_groups(num_groups, groups),
+        process_set,
+        scale_local_gradients,
+    )
+    aggregation = GradientAggregation(
+        reduction, backward_passes_per_step, average_aggregated_gradients
+    )
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        own_name = name or f"Distributed{type(optimizer).__name__}"
+        return _DistributedOptimizer(optimizer, own_name, use_locking, aggregation)
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        return _wrap_keras(optimizer, reduction, aggregation)
+    raise ValueError(
+        f"hvd.DistributedOptimizer() takes an optimizer of Keras or tf.compat.v1.train, not "
+        f"{optimizer!r}"
+    )
+
+
+class _KerasMixin:
+    """What the class of a Keras optimizer is extended by."""
+
+    _hvd_reduction: GradientReduction
+    _hvd_aggregation: GradientAggregation
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leave the gradient of this variable to each rank."""
+        self._hvd_reduction.register_local([variable])
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Reduce the gradients over the ranks, and apply them on the last pass of a step."""
+        variables = list(trainable_variables or self._trainable_variables)  # type: ignore[attr-defined]
+        if not self.built:  # type: ignore[attr-defined]
+            with tf.init_scope():
+                self.build(variables)  # type: ignore[attr-defined]
+        gradients = self._hvd_aggregation.reduce(list(grads), variables)
+        apply = super().apply  # type: ignore[misc]
+        return self._hvd_aggregation.apply(lambda: apply(gradients, variables), gradients)
+
+
+def _wrap_keras(
+    optimizer: Any, reduction: GradientReduction, aggregation: GradientAggregation
+) -> Any:
+    cls = type(optimizer)
+    # Under the plain class' name, which is what saved models then ask for.
+    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    distributed = type(cls.__name__, (_KerasMixin, cls), members)
+    result = distributed.from_config(optimizer.get_config())
+    result._hvd_reduction = reduction
+    result._hvd_aggregation = aggregation
+    return result

@@ -1,0 +1,49 @@
+"""SyncBatchNormalization: batch normalization with the statistics of all ranks' batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from horoscale.common.basics import Sum
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.tensorflow.ops import allreduce
+
+
+class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+    """keras.layers.BatchNormalization over the batches of all ranks, which may differ in size.
+
+    Every rank has to run it in training, forward and backward.
+    """
+
+    def __init__(
+        self, *args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any
+    ) -> None:
+        """Take the arguments of keras.layers.BatchNormalization, and the ranks that take part."""
+        super().__init__(*args, **kwargs)
+        self._process_set = process_set
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        """Return mean and variance of the examples of all ranks, without this axis' dimensions."""
+        wide = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+        weights = tf.ones_like(wide)
+        if mask is not None:
+            shape = tf.concat(
+                [tf.shape(mask), tf.ones([tf.rank(wide) - tf.rank(mask)], tf.int32)], 0
+            )
+            weights *= tf.reshape(tf.cast(mask, wide.dtype), shape)
+        axes = self._reduction_axes
+        count = tf.reduce_sum(weights, axes)
+        total = tf.reduce_sum(wide * weights, axes)
+        # In two steps: the sum of squares alone would lose what the mean's square is large beside.
+        sums = self._over_ranks(tf.stack([count, total]))
+        count, mean = sums[0], sums[1] / sums[0]
+        shape = [-1 if i not in axes else 1 for i in range(len(inputs.shape))]
+        centred = (wide - tf.reshape(mean, shape)) * weights
+        variance = self._over_ranks(tf.reduce_sum(centred * centred, axes)) / count
+        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+
+    def _over_ranks(self, values: tf.Tensor) -> tf.Tensor:
+        return allreduce(values, op=Sum, process_set=self._process_set)

@@ -1,0 +1,34 @@
+"""Starts the tests of TensorFlow's binding on several numbers of ranks, where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILES = sorted(Path(__file__).parent.glob("test_tensorflow_*.py"))
+SECONDS = 240
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs tensorflow")
+@pytest.mark.timeout(SECONDS + 30)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_on_ranks(ranks: int) -> None:
+    pytest_command = [
+        *(sys.executable, "-m", "pytest", "-q", "--timeout=60", "-W", "default"),
+        *("--maxfail=3", "--tb=short", *map(str, FILES)),
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "horoscale.runner", "-np", str(ranks), *pytest_command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-20_000:]

@@ -1,0 +1,211 @@
+"""TensorFlow's collectives: every operation, type and mode against a reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from support.reference import OPS, defined  # noqa: E402
+from support.tensorflow_reference import all_values, call, check, reduced  # noqa: E402
+
+import horoscale.tensorflow as hvd  # noqa: E402
+
+DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16")
+DTYPES += ("float32", "float64", "bool", "complex64", "complex128")
+MODES = pytest.mark.parametrize("mode", ["eager", "graph"])
+MOVED = pytest.mark.parametrize("dtype", DTYPES)
+REDUCED = pytest.mark.parametrize(
+    ("dtype", "op"), [(d, op) for op in OPS for d in DTYPES if defined(d, op)]
+)
+SETS = pytest.mark.parametrize("members", ["all", "some"])
+
+
+@pytest.fixture
+def process_set(members: str):
+    if members == "all":
+        yield hvd.global_process_set
+        return
+    if hvd.size() < 3:
+        pytest.skip("needs 3 ranks")
+    chosen = hvd.add_process_set(range(1, hvd.size()))
+    yield chosen
+    hvd.remove_process_set(chosen)
+
+
+def is_exact(dtype: str, op: str) -> bool:
+    rounds = op == "Average" or (op == "Product" and "complex" in dtype)
+    return not rounds or "int" in dtype
+
+
+@REDUCED
+@MODES
+def test_allreduce(dtype: str, op: str, mode: str) -> None:
+    inputs = all_values(dtype, 1000)
+    result = call(mode, lambda x: hvd.allreduce(x, op=getattr(hvd, op)), inputs[hvd.rank()])
+    check(result, reduced(inputs, op), is_exact(dtype, op))
+
+
+@MOVED
+@MODES
+@SETS
+def test_all_operations(dtype: str, mode: str, process_set: hvd.ProcessSet) -> None:
+    """On one set: the collectives that move data, and Sum."""
+    if not process_set.included():
+        return
+    ranks = process_set.ranks
+    every = all_values(dtype, (12, 2))
+    inputs = [every[rank] for rank in ranks]
+    place, root = process_set.rank(), ranks[-1]
+    splits = [i % 2 + 1 for i in range(len(ranks))]
+
+    def run(x: tf.Tensor) -> tuple:
+        return (
+            hvd.allreduce(x, op=hvd.Sum, process_set=process_set),
+            hvd.allgather(x[: hvd.rank()], process_set=process_set),
+            hvd.broadcast(x, root, process_set=process_set),
+            hvd.alltoall(x, splits, process_set=process_set),
+            hvd.reducescatter(x, op=hvd.Sum, process_set=process_set),
+            *hvd.grouped_allreduce([x, x[:1]], op=hvd.Sum, process_set=process_set),
+            *hvd.grouped_allgather([x, x[:0]], process_set=process_set),
+            *hvd.grouped_reducescatter([x, x[:1]], op=hvd.Sum, process_set=process_set),
+        )
+
+    total = reduced(inputs, "Sum")
+    sums, gathered, sent, (dealt, received), rows, *grouped = call(mode, run, every[hvd.rank()])
+    check(sums, total)
+    check(gathered, np.concatenate([every[rank][:rank] for rank in ranks]))
+    check(sent, every[root])
+    start, end = sum(splits[:place]), sum(splits[: place + 1])
+    check(dealt, np.concatenate([one[start:end] for one in inputs]))
+    assert received.numpy().tolist() == [splits[place]] * len(ranks)
+    own = np.array_split(total, len(ranks))[place]
+    check(rows, own)
+    check(grouped[0], total)
+    check(grouped[1], total[:1])
+    check(grouped[2], np.concatenate([one.numpy() for one in inputs]))
+    assert grouped[3].shape == (0, 2)
+    check(grouped[4], own)
+    check(grouped[5], total[: int(place == 0)])
+
+
+@MODES
+@pytest.mark.parametrize("op", ["Sum", "Average"])
+def test_indexed_slices(mode: str, op: str) -> None:
+    inputs = all_values("float32", (2, 3))
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        slices = tf.IndexedSlices(x, tf.constant([0, hvd.rank()]), dense_shape=[9, 3])
+        return tf.convert_to_tensor(hvd.allreduce(slices, op=getattr(hvd, op)))
+
+    expected = np.zeros((9, 3), "float32")
+    for rank, one in enumerate(inputs):
+        expected[0] += one[0]
+        expected[rank] += one[1]
+    expected /= hvd.size() if op == "Average" else 1
+    check(call(mode, run, inputs[hvd.rank()]), expected, exact=False)
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_compression(compression: str) -> None:
+    result = hvd.allreduce(
+        tf.fill([3], 2.0), op=hvd.Sum, compression=getattr(hvd.Compression, compression)
+    )
+    check(result, np.full(3, 2.0 * hvd.size(), "float32"))
+
+
+def test_scale_factors_are_doubles() -> None:
+    x = tf.ones([2], tf.float64)
+    result = hvd.allreduce(x, op=hvd.Sum, prescale_factor=1 / 3, postscale_factor=3.0)
+    check(result, np.full(2, sum([1 / 3] * hvd.size()) * 3.0))
+
+
+def test_static_shapes() -> None:
+    shapes = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 5, 2])])
+    def run(x: tf.Tensor) -> None:
+        shapes.extend(
+            one.shape.as_list()
+            for one in (
+                hvd.allreduce(x),
+                hvd.allgather(x),
+                hvd.broadcast(x, 0),
+                hvd.alltoall(x),
+                hvd.reducescatter(x),
+                hvd.reducescatter(tf.ones([hvd.size() * 2, 3])),
+            )
+        )
+
+    run.get_concrete_function()
+    assert shapes == [[None, 5, 2]] * 5 + [[2, 3]]
+
+
+def test_many_outstanding_in_different_order(name: str) -> None:
+    """160 operations of one function, traced in another order on every rank."""
+    order = np.random.default_rng(hvd.rank()).permutation(160)
+
+    @tf.function
+    def run(x: tf.Tensor) -> list[tf.Tensor]:
+        results = {}
+        for i in order:
+            results[i] = hvd.allreduce(x + float(i), op=hvd.Sum, name=f"{name}.{i}")
+        return [results[i] for i in range(160)]
+
+    for _ in range(3):
+        for i, result in enumerate(run(tf.ones([7]))):
+            check(result, np.full(7, hvd.size() * (1.0 + i), "float32"))
+
+
+def test_same_operation_in_a_loop() -> None:
+    @tf.function
+    def run() -> tf.Tensor:
+        results = tf.TensorArray(tf.float32, 20)
+        for i in tf.range(20):
+            results = results.write(i, hvd.allreduce(tf.cast(i, tf.float32), op=hvd.Sum))
+        return results.stack()
+
+    check(run(), np.arange(20, dtype="float32") * hvd.size())
+
+
+@MODES
+def test_graph_values(mode: str) -> None:
+    def run() -> list[tf.Tensor]:
+        return [
+            hvd.size_op(),
+            hvd.rank_op(),
+            hvd.local_size_op(),
+            hvd.local_rank_op(),
+            hvd.process_set_included_op(),
+        ]
+
+    expected = [hvd.size(), hvd.rank(), hvd.local_size(), hvd.local_rank(), 1]
+    assert [int(one) for one in call(mode, run)] == expected
+
+
+@MODES
+def test_join(mode: str, need_ranks: None) -> None:
+    """The ranks that go on average among themselves."""
+    if hvd.rank() == 0:
+        last = call(mode, hvd.join)
+    else:
+        for _ in range(3):
+            check(hvd.allreduce(tf.fill([2], 5.0)), np.full(2, 5.0, "float32"))
+        last = call(mode, hvd.join)
+    assert 0 <= int(last) < hvd.size()
+    hvd.barrier()
+
+
+def test_variables_and_objects() -> None:
+    variables = [
+        tf.Variable(tf.fill([3], float(hvd.rank()))),
+        tf.Variable(tf.fill([2], tf.cast(hvd.rank() + 5, tf.uint32))),
+    ]
+    hvd.broadcast_variables(variables, root_rank=hvd.size() - 1)
+    last = hvd.size() - 1
+    check(variables[0].read_value(), np.full(3, last, "float32"))
+    check(variables[1].read_value(), np.full(2, last + 5, "uint32"))
+    assert hvd.broadcast_object({"rank": hvd.rank()}, last) == {"rank": last}
+    assert hvd.broadcast_object_fn(root_rank=0)(hvd.rank()) == 0
+    assert hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))

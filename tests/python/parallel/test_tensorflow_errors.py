@@ -1,0 +1,69 @@
+"""What goes wrong in TensorFlow: on one rank alone, or because the ranks contradict each other."""
+
+from __future__ import annotations
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import horoscale.tensorflow as hvd  # noqa: E402
+
+MISMATCHES = {
+    "shape": lambda name: hvd.allreduce(tf.ones([3 + hvd.rank()]), name=name),
+    "dtype": lambda name: hvd.allreduce(
+        tf.ones([3], tf.float32 if hvd.rank() else tf.float64), name=name
+    ),
+    "op": lambda name: hvd.allreduce(
+        tf.ones([3]), op=hvd.Sum if hvd.rank() else hvd.Max, name=name
+    ),
+    "root": lambda name: hvd.broadcast(tf.ones([3]), int(hvd.rank() != 0), name=name),
+    "allgather": lambda name: hvd.allgather(tf.ones([1, 3 + hvd.rank()]), name=name),
+}
+
+
+@pytest.mark.parametrize("kind", MISMATCHES)
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_mismatch(kind: str, mode: str, name: str, need_ranks: None) -> None:
+    """Every rank gets the error, with the name and what the ranks said; the runtime goes on."""
+    run = MISMATCHES[kind]
+    if mode == "graph":
+        run = tf.function(run, autograph=False)
+    with pytest.raises(tf.errors.FailedPreconditionError) as failure:
+        run(name)
+    assert name in str(failure.value)
+    assert "rank 0" in str(failure.value)
+    assert int(hvd.allreduce(tf.constant(1), op=hvd.Sum)) == hvd.size()
+
+
+LOCAL = {
+    "string": (lambda: hvd.allreduce(tf.constant("a")), "string"),
+    "bool": (lambda: hvd.allreduce(tf.constant([True])), "bool"),
+    "both": (lambda: hvd.allreduce(tf.ones([3]), average=True, op=hvd.Sum), "average="),
+    "0-d": (lambda: hvd.allgather(tf.constant(1.0)), "0-d"),
+    "0-d-scatter": (lambda: hvd.reducescatter(tf.constant(1.0)), "0-d"),
+    "scatter-op": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.Max), "Max"),
+    "root": (lambda: hvd.broadcast(tf.ones([3]), root_rank=99), "root_rank=99"),
+    "splits": (lambda: hvd.alltoall(tf.ones([99]), [1] * 17), "17"),
+    "splits-sum": (lambda: hvd.alltoall(tf.ones([1]), [9] * hvd.size()), "rows"),
+    "empty": (lambda: hvd.grouped_allreduce([]), "at least one"),
+    "set": (lambda: hvd.allreduce(tf.ones([3]), process_set=hvd.ProcessSet([0])), "registered"),
+}
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_wrong_arguments(kind: str) -> None:
+    """They raise on this rank without waiting for others."""
+    call, message = LOCAL[kind]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_splits_of_a_graph() -> None:
+    """What only the kernel sees to be wrong."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="negative"):
+        tf.function(hvd.alltoall)(tf.ones([9]), tf.fill([hvd.size()], -1))
+
+
+def test_xla_says_which_op_it_lacks() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="HoroscaleAllreduce"):
+        tf.function(hvd.allreduce, jit_compile=True)(tf.ones([3]))

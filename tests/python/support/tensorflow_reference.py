@@ -1,0 +1,46 @@
+"""Tensors for the tests of TensorFlow's binding, and how calls are made in eager mode and graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from support import reference
+
+import horoscale.tensorflow as hvd
+
+
+def values(dtype: str, shape: int | tuple[int, ...], rank: int, seed: int = 0) -> tf.Tensor:
+    """The input of a rank, which every rank can compute."""
+    return tf.constant(reference.values(dtype, shape, rank, seed))
+
+
+def all_values(dtype: str, shape: int | tuple[int, ...], seed: int = 0) -> list[tf.Tensor]:
+    """The inputs of all ranks."""
+    return [values(dtype, shape, rank, seed) for rank in range(hvd.size())]
+
+
+def reduced(inputs: Sequence[tf.Tensor], op: str) -> np.ndarray:
+    """What allreduce() gives."""
+    return reference.reduced([one.numpy() for one in inputs], op)
+
+
+def check(result: tf.Tensor, expected: Any, exact: bool = True) -> None:
+    """Compare dtype, shape and values: bit by bit, or with a tolerance."""
+    found, wanted = result.numpy(), np.asarray(expected)
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    if exact:
+        assert found.tobytes() == wanted.tobytes()
+    else:
+        precision = 1e-2 if found.dtype.itemsize <= 2 else 1e-5
+        np.testing.assert_allclose(
+            found.astype(complex), wanted.astype(complex), precision, precision
+        )
+
+
+def call(mode: str, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+    """Call a function in eager mode, or as a tf.function."""
+    return (tf.function(function) if mode == "graph" else function)(*tensors)
