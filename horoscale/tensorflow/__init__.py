@@ -15,9 +15,9 @@ What all collectives have in common:
                     bool, complex64, complex128; broadcast, allgather and alltoall also of uint32
                     and uint64.
     Eager, graphs   both. Of a tf.function's collectives all are outstanding at once, in any order,
-                    with any number of threads: nothing waits in a thread of TensorFlow. One whose
-                    result nobody uses is left out, as TensorFlow leaves out other ops. In a
-                    tf.function(jit_compile=True) they are an error: XLA can't compile them.
+                    with any number of threads: nothing waits in a thread of TensorFlow. Only the
+                    times of a loop run one after the other. In a tf.function(jit_compile=True) they
+                    are an error: XLA can't compile them.
     Names           two pending operations of a process set can't have the same one. Without a name,
                     eager operations are matched by the order of the calls on each rank, those of
                     a graph by the names of the function and the tensor.

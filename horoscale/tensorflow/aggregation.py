@@ -25,7 +25,7 @@ class GradientAggregation:
         self._passes = passes
         self._average = average
         self._count: tf.Variable | None = None
-        self._sums: list[tf.Variable | None] = []
+        self._sums: list[Any] = []  # None where there is no gradient
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Add the gradients of one pass; return the reduced sums, which count on the last pass.

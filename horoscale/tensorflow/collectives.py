@@ -11,10 +11,11 @@ and reducescatter is as many times its average as there are ranks (Sum), or is i
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from horoscale._core import DataType, ReduceOp
 from horoscale.common.arguments import (
@@ -30,6 +31,8 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet
 from horoscale.tensorflow import loader
 from horoscale.tensorflow.naming import gradient_name
+
+Gradient = TypeVar("Gradient", bound=Callable[..., Any])
 
 _DATA_TYPES = {
     tf.uint8: DataType.UINT8,
@@ -102,8 +105,8 @@ def as_tensor(value: Any) -> tf.Tensor:
 def allreduce(tensors: Sequence[tf.Tensor], reduction: Reduction, call: Call) -> list[tf.Tensor]:
     """Reduce each tensor over the ranks."""
     reduction.check(tensors)
-    results: list[tf.Tensor] = loader.op("Allreduce")(
-        tensors=tensors, **reduction.attributes(), **call.attributes()
+    results: list[tf.Tensor] = _run(
+        "Allreduce", tensors=tensors, **reduction.attributes(), **call.attributes()
     )
     return results
 
@@ -113,7 +116,7 @@ def broadcast(tensors: Sequence[tf.Tensor], root_rank: int, call: Call) -> list[
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     sent = [_movable(tensor) for tensor in tensors]
-    results = loader.op("Broadcast")(tensors=sent, root_rank=root, **attributes)
+    results = _run("Broadcast", tensors=sent, root_rank=root, **attributes)
     return [_as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
 
 
@@ -122,9 +125,7 @@ def allgather(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
     attributes = call.attributes()
     for tensor in tensors:
         _check_rows(tensor, "allgather")
-    results, _ = loader.op("Allgather")(
-        tensors=[_movable(tensor) for tensor in tensors], **attributes
-    )
+    results, _ = _run("Allgather", tensors=[_movable(tensor) for tensor in tensors], **attributes)
     return [_as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
 
 
@@ -136,7 +137,7 @@ def alltoall(tensor: tf.Tensor, splits: Any, call: Call) -> tuple[tf.Tensor, tf.
         splits = tf.zeros([0], tf.int32)
     else:
         splits = _splits(splits, tensor, call.process_set)
-    result, received = loader.op("Alltoall")(tensor=_movable(tensor), splits=splits, **attributes)
+    result, received = _run("Alltoall", tensor=_movable(tensor), splits=splits, **attributes)
     received = tf.ensure_shape(received, [len(members_of(call.process_set))])
     return _as_it_was(result, tensor), received
 
@@ -149,8 +150,8 @@ def reducescatter(
     for tensor in tensors:
         _check_rows(tensor, "reducescatter")
     reduction.check(tensors)
-    results: list[tf.Tensor] = loader.op("Reducescatter")(
-        tensors=tensors, **reduction.attributes(), **attributes
+    results: list[tf.Tensor] = _run(
+        "Reducescatter", tensors=tensors, **reduction.attributes(), **attributes
     )
     for result, tensor in zip(results, tensors, strict=True):
         if not tf.executing_eagerly() and tensor.shape.rank and tensor.shape[0] is not None:
@@ -159,9 +160,22 @@ def reducescatter(
     return results
 
 
+def _run(name: str, **arguments: Any) -> Any:
+    """Call an op. In a function it runs even if nobody uses the result, as ranks may differ there.
+
+    In the body of a loop that also has one time of it end before the next begins: they have one
+    name, and would be matched in whatever order the threads of each rank ran them.
+    """
+    results = loader.op(name)(**arguments)
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if isinstance(graph, FuncGraph):
+        graph.control_outputs.append(tf.nest.flatten(results)[0].op)
+    return results
+
+
 def _check_rows(tensor: tf.Tensor, operation: str) -> None:
     if tensor.shape.rank is not None:
-        check_has_rows(tensor.shape, operation)
+        check_has_rows(tensor.shape.as_list(), operation)
 
 
 def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
@@ -201,10 +215,10 @@ def _double_of(bits: int) -> float:
 # ---------------------------------------------------------------- gradients
 
 
-def _gradient_of(name: str) -> Any:
+def _gradient_of(name: str) -> Callable[[Gradient], Gradient]:
     """Register a function as the gradient of an op, in each library that may come to be used."""
 
-    def register(gradient: Any) -> Any:
+    def register(gradient: Gradient) -> Gradient:
         for prefix in loader.PREFIXES:
             tf.RegisterGradient(prefix + name)(gradient)
         return gradient

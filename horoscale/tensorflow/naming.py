@@ -41,7 +41,8 @@ def _unique(base: str) -> str:
     The names of branches are not: they count what this process has traced before.
     """
     graph = tf.compat.v1.get_default_graph()
-    while isinstance(getattr(graph, "outer_graph", None), FuncGraph):
+    in_session = not tf.compat.v1.executing_eagerly_outside_functions()
+    while isinstance(graph, FuncGraph) and (in_session or isinstance(graph.outer_graph, FuncGraph)):
         graph = graph.outer_graph
     scope = getattr(graph, "name", "graph")
     return f"{scope}.{graph.unique_name(base)}"

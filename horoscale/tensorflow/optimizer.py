@@ -150,7 +150,7 @@ def _wrap_keras(
     cls = type(optimizer)
     # Under the plain class' name, which is what saved models then ask for.
     members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    distributed = type(cls.__name__, (_KerasMixin, cls), members)
+    distributed: Any = type(cls.__name__, (_KerasMixin, cls), members)
     result = distributed.from_config(optimizer.get_config())
     result._hvd_reduction = reduction
     result._hvd_aggregation = aggregation

@@ -75,7 +75,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
         ValueError: an argument is wrong, or hvd.init() was not called.
     """
     cls = type(gradtape)
-    distributed = type(cls.__name__, (_DistributedTape, cls), {"__module__": cls.__module__})
+    distributed: Any = type(cls.__name__, (_DistributedTape, cls), {"__module__": cls.__module__})
     tape = distributed.__new__(distributed)
     tape.__dict__ = gradtape.__dict__  # the same recording, under both
     tape._reduction = GradientReduction(

@@ -1,4 +1,4 @@
-"""Starts the tests of this folder but TensorFlow's on several numbers of ranks: all on 2 and 4, else a subset."""
+"""Starts the tests of this folder but TensorFlow's on ranks: all on 2 and 4, else a subset."""
 
 from __future__ import annotations
 

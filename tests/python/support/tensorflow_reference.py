@@ -1,4 +1,4 @@
-"""Tensors for the tests of TensorFlow's binding, and how calls are made in eager mode and graphs."""
+"""Tensors for the tests of TensorFlow's binding, and calls in eager mode and in graphs."""
 
 from __future__ import annotations
 
