@@ -34,7 +34,7 @@ SIMULATED ?= 10000
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz faults models lint \
-        python-single python-parallel python-integration python-mpi clean
+        python-single python-parallel python-integration python-mpi python-tensorflow clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,8 +108,11 @@ python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmar
 python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, wheels and Debian's
 	$(PYTEST) python/mpi
 
+python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
+	cd tests && $(abspath $(VENV)-tf/bin)/pytest python/parallel/test_on_ranks_tensorflow.py
+
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-mpi-*
+	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-mpi-* $(VENV)-tf
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -136,6 +139,12 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 	@echo "== horoscale and what its tests need (a few minutes the first time)"
 	@HOROSCALE_BUILD_SIM=1 $(BIN)/python -m pip install -q '.[demo,test,dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)-tf/.test: $(SOURCES)
+	@echo "== horoscale and TensorFlow in $(VENV)-tf (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)-tf
+	@$(VENV)-tf/bin/python -m pip install -q '.[test]' 'tensorflow-cpu==2.21.*' 'keras==3.15.*'
+	@touch $@
 
 $(BUILD)/release/.built: $(CPP_SOURCES) | $(VENV)/.tools
 	$(CONFIGURE) $(RELEASE) -B $(@D)
