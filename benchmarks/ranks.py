@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from horoscale._core import StoreServer
 
 MPIS = ("mpich", "openmpi")
-GLOO = ("gloo", "ddp")  # they meet through a file
+BARE = ("gloo", "ddp", "alone", "limit", "limit-shared", "memcpy")  # they meet in a file
 START_SECONDS = 120
 MEASURE_SECONDS = 120
 END_SECONDS = 10
@@ -43,11 +43,18 @@ class Job:
     """The ranks of one implementation, started and waiting for orders."""
 
     def __init__(
-        self, program: Path, name: str, num_ranks: int, folder: Path, peer_venv: Path
+        self,
+        program: Path,
+        name: str,
+        num_ranks: int,
+        folder: Path,
+        peer_venv: Path,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """Start the ranks of a program that calls orders.serve(); wait until all are ready."""
         self.name = name
         self._program = program
+        self._extra = dict(variables or {})
         self._num_ranks = num_ranks
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
@@ -107,8 +114,9 @@ class Job:
     def _job_variables(self, folder: Path) -> dict[str, str]:
         """What tells a rank of Gloo or of ours who it is and where the others are."""
         size = str(self._num_ranks)
-        if self.name in GLOO:
-            return {"RANK": "{rank}", "WORLD_SIZE": size, "GLOO_FILE": str(folder / "gloo.store")}
+        if self.name in BARE:
+            own = folder / self.name
+            return {"RANK": "{rank}", "WORLD_SIZE": size, "JOB_FILE": f"{own}.job"} | self._extra
         secret = secrets.token_hex(16)
         self._store = StoreServer("127.0.0.1", 0, secret)
         return {

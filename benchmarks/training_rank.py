@@ -104,7 +104,7 @@ def alone() -> Train:
 def ddp() -> Train:
     """PyTorch's DistributedDataParallel over Gloo."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    where = f"file://{os.environ['GLOO_FILE']}"
+    where = f"file://{os.environ['JOB_FILE']}"
     torch.distributed.init_process_group("gloo", where, rank=rank, world_size=size)
 
     def train(task: Task) -> Step:
