@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
 
 #include "platform/wait.h"
 
@@ -11,6 +14,23 @@ namespace horoscale {
 Result<size_t> ByteStream::SendSome(std::span<const std::byte> bytes) {
   while (true) {
     const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return size_t{0};
+    if (errno != EINTR) return Status::System("sending to " + peer_, errno);
+  }
+}
+
+Result<size_t> ByteStream::SendSome(std::span<const std::span<const std::byte>> pieces) {
+  iovec vectors[kMaxPieces];
+  const size_t count = std::min(pieces.size(), kMaxPieces);
+  for (size_t i = 0; i < count; ++i) {
+    vectors[i] = {const_cast<std::byte*>(pieces[i].data()), pieces[i].size()};
+  }
+  msghdr message{};
+  message.msg_iov = vectors;
+  message.msg_iovlen = count;
+  while (true) {
+    const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return size_t{0};
     if (errno != EINTR) return Status::System("sending to " + peer_, errno);

@@ -29,6 +29,9 @@ class Poller {
   // The descriptor must still be open.
   void Remove(int fd);
 
+  // Readable when Wait() would return at once; for another poller.
+  int fd() const { return epoll_.get(); }
+
   // Waits at most `seconds` (infinity: without end; sub-millisecond where the kernel can, else
   // rounded up to a millisecond) and fills in what is ready; returns how many. A signal ends the
   // wait early, so that callers can look at what the signal meant: 0 doesn't mean that the time is

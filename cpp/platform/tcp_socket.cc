@@ -1,6 +1,8 @@
 #include "platform/tcp_socket.h"
 
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,6 +12,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "platform/wait.h"
 
@@ -50,6 +53,12 @@ std::string Describe(const sockaddr* address, socklen_t length) {
     return "an unknown address";
   }
   return JoinHostPort(host, port);
+}
+
+std::string AddressText(const sockaddr* address, socklen_t length) {
+  char host[NI_MAXHOST];
+  const int error = getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? host : "";
 }
 
 void SetOption(int fd, int level, int option, int value) {
@@ -177,6 +186,55 @@ Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Dead
     const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline.SecondsLeft()));
     nanosleep(&pause, nullptr);
   }
+}
+
+Status SetSilenceLimit(const ByteStream& stream, double seconds) {
+  // Probes are sent after a third of the time, then twice more.
+  const int probe = std::max(1, static_cast<int>(seconds / 3));
+  SetOption(stream.fd(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPIDLE, probe);
+  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPINTVL, probe);
+  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPCNT, 2);
+  const unsigned limit_ms = static_cast<unsigned>(seconds * 1000);
+  if (setsockopt(stream.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms)) < 0) {
+    return Status::System("TCP_USER_TIMEOUT", errno);
+  }
+  return {};
+}
+
+Result<std::string> LocalAddress(const ByteStream& stream) {
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  if (getsockname(stream.fd(), reinterpret_cast<sockaddr*>(&local), &length) < 0) {
+    return Status::System("getsockname", errno);
+  }
+  return AddressText(reinterpret_cast<const sockaddr*>(&local), length);
+}
+
+Result<std::vector<std::string>> MachineAddresses(std::span<const std::string> interfaces) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) < 0) return Status::System("getifaddrs", errno);
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  std::vector<std::string> addresses;
+  std::set<std::string> missing(interfaces.begin(), interfaces.end());
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    const std::string name = at->ifa_name;
+    const bool wanted = std::find(interfaces.begin(), interfaces.end(), name) != interfaces.end();
+    if (wanted) missing.erase(name);
+    if (!interfaces.empty() && !wanted) continue;
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0 && !wanted) continue;
+    const int family = at->ifa_addr->sa_family;
+    if (family == AF_INET6) {
+      const auto& address = reinterpret_cast<const sockaddr_in6&>(*at->ifa_addr).sin6_addr;
+      if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+      addresses.push_back(AddressText(at->ifa_addr, sizeof(sockaddr_in6)));
+    } else if (family == AF_INET) {
+      addresses.push_back(AddressText(at->ifa_addr, sizeof(sockaddr_in)));
+    }
+  }
+  if (missing.empty()) return addresses;
+  return Status::InvalidArgument("there is no network interface \"" + *missing.begin() + "\"");
 }
 
 }  // namespace horoscale

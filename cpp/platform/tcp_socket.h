@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "platform/byte_stream.h"
@@ -36,5 +38,16 @@ enum class WhenRefused {
 // Tries every address of the host. The deadline doesn't bound the resolution of the name.
 Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,
                               WhenRefused when_refused = WhenRefused::kFail);
+
+// Ends the connection with an error when the peer's kernel has not answered for `seconds`, whether
+// something was to be sent or not. A process that is stopped still answers.
+Status SetSilenceLimit(const ByteStream& stream, double seconds);
+
+// The address of our side, without the port.
+Result<std::string> LocalAddress(const ByteStream& stream);
+
+// Addresses of this machine that others may reach it by, without loopback and link-local ones; of
+// the given interfaces only if any are given. kInvalidArgument names an interface that isn't there.
+Result<std::vector<std::string>> MachineAddresses(std::span<const std::string> interfaces);
 
 }  // namespace horoscale

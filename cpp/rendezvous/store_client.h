@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "platform/byte_stream.h"
+#include "platform/tcp_socket.h"
 #include "rendezvous/store.h"
 
 namespace horoscale {
@@ -21,6 +22,9 @@ class StoreClient final : public Store {
   // fails at once with kUnauthenticated.
   static Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t port,
                                                       std::string_view secret, double seconds);
+
+  // Of this machine, by which it reaches the server.
+  Result<std::string> LocalAddress() const { return horoscale::LocalAddress(stream_); }
 
   Status Set(std::string_view key, std::span<const std::byte> value) override;
   Result<std::vector<std::byte>> Get(std::string_view key, double seconds) override;

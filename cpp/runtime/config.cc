@@ -1,5 +1,6 @@
 #include "runtime/config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -16,6 +17,16 @@ bool ParseCount(std::string_view text, int64_t* out) { return ParseNumber(text, 
 
 bool ParseSeconds(std::string_view text, double* out) {
   return ParseNumber(text, out) && std::isfinite(*out) && *out >= 0;
+}
+
+std::vector<std::string> SplitNames(std::string_view text) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    if (comma > 0) names.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return names;
 }
 
 bool ParseLogLevel(std::string_view text, LogLevel* out) {
@@ -56,8 +67,9 @@ constexpr ConfigVariable kVariables[] = {
        return ParseCount(t, &c->cache_capacity) && c->cache_capacity <= 1'000'000;
      }},
     {"BACKEND", "auto | native | mpi", "auto",
-     "What carries the ranks' data: shared memory, or MPI's messages. auto: shared memory, and MPI "
-     "where it started ranks on several hosts.",
+     "What carries the ranks' data: our own transports, which are shared memory in a host and TCP "
+     "between hosts, or MPI's messages. auto: our own, and MPI where it started ranks on several "
+     "hosts.",
      [](std::string_view t, Config* c) {
        c->backend = t == "mpi"      ? BackendChoice::kMpi
                     : t == "native" ? BackendChoice::kNative
@@ -135,6 +147,20 @@ constexpr ConfigVariable kVariables[] = {
     {"HOSTNAME", "text", "",
      "Names the host: ranks with the same name share memory. Default: host name and boot id.",
      nullptr},
+    {"NETWORK_INTERFACE", "names", "",
+     "Network interfaces between the hosts of a job, separated by commas. Empty: all, beginning "
+     "with the one by which the rendezvous is reached.",
+     [](std::string_view t, Config* c) {
+       c->network_interfaces = SplitNames(t);
+       return true;
+     }},
+    {"NETWORK_TIMEOUT_SECONDS", "seconds", "30",
+     "How long another host's machine may give no sign of life before its ranks count as lost. A "
+     "process that is stopped, or busy, still gives one.",
+     [](std::string_view t, Config* c) {
+       return ParseSeconds(t, &c->silence_seconds) && c->silence_seconds >= 1 &&
+              c->silence_seconds <= 86'400;
+     }},
     {"RENDEZVOUS", "host:port", "",
      "Where the job's key-value store is. Without a launcher rank 0 serves it there.", nullptr},
     {"RENDEZVOUS_SERVED", "switch", "0",

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "platform/environment.h"
@@ -37,6 +38,8 @@ struct Config {
   bool timeline_mark_cycles = false;
   LogLevel log_level = LogLevel::kWarning;
   bool log_time = true;
+  std::vector<std::string> network_interfaces;
+  double silence_seconds = 30;
   int64_t arena_bytes = int64_t{64} << 30;
 };
 

@@ -9,8 +9,10 @@
 #include "platform/process.h"
 #include "platform/state_signal.h"
 #include "runtime/meeting.h"
+#include "transport/hosts/hosts_transport.h"
 #include "transport/mpi/mpi_transport.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_mesh.h"
 
 namespace horoscale {
 namespace {
@@ -43,12 +45,33 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
     if (!mpi.ok()) return mpi.status();
     return std::unique_ptr<Transport>(mpi.TakeValue());
   }
+  const Identity& identity = meeting.identity;
+  const std::vector<uint32_t> hosts = NumberHosts(meeting.hosts);
   ShmConfig shm;
-  shm.rank = meeting.identity.rank;
-  shm.size = meeting.identity.size;
+  shm.rank = identity.rank;
+  shm.size = identity.size;
   shm.arena_bytes = static_cast<size_t>(config.arena_bytes);
-  shm.mesh = {meeting.host, KeyPrefix(options), meeting.identity.secret, deadline.SecondsLeft()};
-  return ShmTransport::Create(shm, *store);
+  shm.mesh = {{}, KeyPrefix(options), identity.secret, deadline.SecondsLeft()};
+  TcpMeshConfig tcp;
+  tcp.rank = identity.rank;
+  tcp.interfaces = config.network_interfaces;
+  tcp.first_address = meeting.address;
+  tcp.key_prefix = KeyPrefix(options);
+  tcp.secret = identity.secret;
+  tcp.silence_seconds = config.silence_seconds;
+  for (int rank = 0; rank < identity.size; ++rank) {
+    const bool near = hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(identity.rank)];
+    (near ? shm.mesh.ranks : tcp.peers).push_back(rank);
+  }
+  auto local = ShmTransport::Create(shm, *store);
+  if (!local.ok()) return local.status();
+  if (tcp.peers.empty()) return std::unique_ptr<Transport>(local.TakeValue());
+  tcp.seconds = deadline.SecondsLeft();
+  auto streams = ConnectTcpMesh(tcp, *store);
+  if (!streams.ok()) return streams.status();
+  auto remote = TcpTransport::Create(identity.rank, streams.TakeValue());
+  if (!remote.ok()) return remote.status();
+  return HostsTransport::Create(local.TakeValue(), remote.TakeValue(), hosts);
 }
 
 // A rank that can't start makes others fail. The first to do so leaves its reason in the store,

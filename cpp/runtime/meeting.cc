@@ -69,13 +69,19 @@ Status Serve(const Identity& identity) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<Store>> MeetStore(const Identity& identity, double seconds) {
-  if (identity.size == 1) return std::unique_ptr<Store>(std::make_unique<MemoryStore>());
+Status MeetStore(double seconds, Meeting* meeting) {
+  const Identity& identity = meeting->identity;
+  if (identity.size == 1) {
+    meeting->store = std::make_unique<MemoryStore>();
+    return {};
+  }
   if (identity.serve) HS_RETURN_IF_ERROR(Serve(identity));
   auto client = StoreClient::Connect(identity.rendezvous.host, identity.rendezvous.port,
                                      identity.secret, seconds);
   if (!client.ok()) return client.status();
-  return std::unique_ptr<Store>(client.TakeValue());
+  if (const auto address = (*client)->LocalAddress(); address.ok()) meeting->address = *address;
+  meeting->store = client.TakeValue();
+  return {};
 }
 
 }  // namespace
@@ -90,9 +96,7 @@ Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& l
   auto identity = ReadIdentity(options, lookup);
   if (!identity.ok()) return identity.status();
   meeting.identity = identity.TakeValue();
-  auto store = MeetStore(meeting.identity, deadline.SecondsLeft());
-  if (!store.ok()) return store.status();
-  meeting.store = store.TakeValue();
+  HS_RETURN_IF_ERROR(MeetStore(deadline.SecondsLeft(), &meeting));
   auto hosts = ExchangeHosts(*meeting.store, meeting.identity, KeyPrefix(options), host, deadline);
   if (!hosts.ok()) return hosts.status();
   meeting.hosts = hosts.TakeValue();

@@ -24,6 +24,7 @@ struct Meeting {
   Identity identity;
   std::string host;                     // this rank's
   std::vector<std::string> hosts;       // by rank
+  std::string address;                  // of this machine, by which it reaches the store
   std::unique_ptr<StoreServer> server;  // of the store, on rank 0 of ranks that met over MPI
   std::unique_ptr<Store> store;
   const MpiLibrary* mpi = nullptr;  // where the ranks met over MPI

@@ -28,6 +28,7 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
       .Add("control_bytes_sent", transport.control_bytes_sent)
       .Add("socket_frames_sent", transport.socket_frames_sent)
       .Add("data_bytes_sent", transport.data_bytes_sent)
+      .Add("network_bytes_sent", transport.network_bytes_sent)
       .Add("doorbells_rung", transport.doorbells_rung)
       .Build();
 }

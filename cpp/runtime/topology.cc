@@ -7,6 +7,16 @@
 
 namespace horoscale {
 
+std::vector<uint32_t> NumberHosts(std::span<const std::string> hosts) {
+  std::map<std::string_view, uint32_t> numbers;
+  std::vector<uint32_t> result;
+  for (const std::string& host : hosts) {
+    const auto next = static_cast<uint32_t>(numbers.size());
+    result.push_back(numbers.try_emplace(host, next).first->second);
+  }
+  return result;
+}
+
 Topology TopologyOf(int rank, std::span<const std::string> hosts) {
   std::map<std::string_view, std::vector<int>> ranks_of_host;
   std::vector<std::string_view> order;

@@ -1,8 +1,10 @@
 // Topology: where this rank stands among all ranks and among those of its host.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace horoscale {
 
@@ -15,6 +17,9 @@ struct Topology {
   int cross_size = 1;
   bool homogeneous = true;  // every host has the same number of ranks
 };
+
+// The hosts' numbers, by rank, in the order of their lowest ranks.
+std::vector<uint32_t> NumberHosts(std::span<const std::string> hosts);
 
 // hosts[r] identifies the host of rank r. Hosts are ordered by their lowest rank.
 Topology TopologyOf(int rank, std::span<const std::string> hosts);

@@ -58,6 +58,7 @@ struct TransportCounters {
   uint64_t control_bytes_sent = 0;
   uint64_t socket_frames_sent = 0;  // of the above, those that took a system call
   uint64_t data_bytes_sent = 0;     // published chunks
+  uint64_t network_bytes_sent = 0;  // of the chunks, those that left the host
   uint64_t doorbells_rung = 0;
 };
 

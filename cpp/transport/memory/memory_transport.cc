@@ -187,7 +187,9 @@ bool MemoryTransport::HasUnsent() const {
 
 void MemoryTransport::SendLast(std::span<const std::byte> last_frame, const Deadline& deadline) {
   for (int rank = 0; rank < size(); ++rank) {
-    if (rank != rank_) Send(rank, {FrameKind::kGoodbye, {}}, last_frame);
+    if (links_[static_cast<size_t>(rank)] != nullptr) {
+      Send(rank, {FrameKind::kGoodbye, {}}, last_frame);
+    }
   }
   while (HasUnsent() && !deadline.Passed()) {
     Arm();

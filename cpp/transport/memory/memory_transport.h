@@ -53,7 +53,7 @@ class MemoryTransport : public Transport, private ChannelHost {
   // `sleeping` and `doorbell` are this rank's own and outlive the transport.
   MemoryTransport(int rank, int size, const MemoryOptions& options, SleepFlag* sleeping,
                   const EventFd* doorbell);
-  // Every other rank is connected before the first use.
+  // Every other rank that is talked to is connected before the first use.
   void Connect(int rank, const LinkEnds& ends);
 
   // Looks for peers that have ended and calls MarkEnded() for them. Called by each Poll().
@@ -109,7 +109,7 @@ class MemoryTransport : public Transport, private ChannelHost {
   const MemoryOptions options_;
   SleepFlag* sleeping_;
   const EventFd* doorbell_;
-  std::vector<std::unique_ptr<Link>> links_;  // by rank; null for the own
+  std::vector<std::unique_ptr<Link>> links_;  // by rank; null for the own and unconnected ones
   TransportCounters counters_;
   ChannelTable channels_;
 };

@@ -16,6 +16,10 @@
 namespace horoscale {
 namespace {
 
+constexpr int kMessageTag = 1;
+constexpr int kDataTag = 2;
+// What is smaller travels in its message, which costs a copy and spares a message.
+constexpr size_t kInlineBytes = 8 << 10;
 // Sends in flight to one rank; more wait their turn here instead of in MPI.
 constexpr size_t kMaxInFlight = 64;
 // Messages that one Poll() begins to receive, so that a busy peer can't keep the caller in it.
@@ -30,10 +34,10 @@ Status LinkOver(int rank, const Status& why) {
 }
 
 bool IsGoodbye(std::span<const std::byte> message) {
-  MpiMessageHeader header;
+  MessageHeader header;
   if (message.size() < sizeof(header)) return false;
   std::memcpy(&header, message.data(), sizeof(header));
-  return header.type == MpiMessageType::kFrame && header.kind == FrameKind::kGoodbye;
+  return header.type == MessageType::kFrame && header.kind == FrameKind::kGoodbye;
 }
 
 }  // namespace
@@ -49,13 +53,11 @@ MpiTransport::MpiTransport(std::unique_ptr<MpiCommunicator> communicator, EventF
     : rank_(communicator->rank()),
       comm_(std::move(communicator)),
       wake_(std::move(wake)),
-      links_(static_cast<size_t>(comm_->size())) {}
+      links_(static_cast<size_t>(comm_->size())),
+      channels_(rank_, this, &counters_) {}
 
 MpiTransport::~MpiTransport() {
   if (comm_ != nullptr) Abandon();  // it was never closed
-  for (auto& [key, channel] : channels_) {
-    if (channel.exchange != nullptr) channel.exchange->Orphan();
-  }
 }
 
 void MpiTransport::Send(int to_rank, const FrameHeader& header,
@@ -64,33 +66,41 @@ void MpiTransport::Send(int to_rank, const FrameHeader& header,
   if (LinkTo(to_rank).is_over) return;
   ++counters_.control_frames_sent;
   counters_.control_bytes_sent += payload.size();
-  PostMessage(to_rank,
-              {MpiMessageType::kFrame, header.kind, header.channel.process_set,
-               header.channel.incarnation, 0, 0, 0},
-              payload);
+  const MessageHeader message = {MessageType::kFrame,
+                                 header.kind,
+                                 header.channel.process_set,
+                                 header.channel.incarnation,
+                                 0,
+                                 0,
+                                 0};
+  Enqueue(to_rank, MakeMessage(message, payload));
 }
 
-MpiTransport::Outgoing MpiTransport::MakeMessage(const MpiMessageHeader& header,
+MpiTransport::Outgoing MpiTransport::MakeMessage(const MessageHeader& header,
                                                  std::span<const std::byte> payload) {
   Outgoing message;
-  message.tag = kMpiMessageTag;
+  message.tag = kMessageTag;
   message.bytes.resize(sizeof(header) + payload.size());
   std::memcpy(message.bytes.data(), &header, sizeof(header));
   std::copy(payload.begin(), payload.end(), message.bytes.begin() + sizeof(header));
   return message;
 }
 
-void MpiTransport::PostMessage(int to_rank, const MpiMessageHeader& header,
-                               std::span<const std::byte> payload) {
-  Enqueue(to_rank, MakeMessage(header, payload));
+void MpiTransport::PostMessage(int to_rank, const MessageHeader& header) {
+  Enqueue(to_rank, MakeMessage(header, {}));
 }
 
-void MpiTransport::PostData(int to_rank, std::span<const std::byte> data,
-                            std::shared_ptr<const void> memory, uint32_t* pending) {
+void MpiTransport::PostChunk(int to_rank, const MessageHeader& header,
+                             std::span<const std::byte> data,
+                             const std::shared_ptr<const void>& memory, uint32_t* pending) {
+  if (data.size() <= kInlineBytes) return Enqueue(to_rank, MakeMessage(header, data));
+  MessageHeader announce = header;
+  announce.type = MessageType::kAnnounce;
+  Enqueue(to_rank, MakeMessage(announce, {}));
   Outgoing message;
-  message.tag = kMpiDataTag;
+  message.tag = kDataTag;
   message.data = data;
-  message.memory = std::move(memory);
+  message.memory = memory;
   message.pending = pending;
   ++*pending;
   Enqueue(to_rank, std::move(message));
@@ -150,7 +160,7 @@ bool MpiTransport::BeginReceives() {
     int is_there = 0;
     MpiStatus status;
     const int any = comm_->mpi().constants().any_source;
-    const int code = call().Iprobe(any, kMpiMessageTag, comm_->handle(), &is_there, &status);
+    const int code = call().Iprobe(any, kMessageTag, comm_->handle(), &is_there, &status);
     if (code != 0 || is_there == 0) break;
     found = true;
     int from = 0;
@@ -161,8 +171,8 @@ bool MpiTransport::BeginReceives() {
     Incoming& message = link.incoming.emplace_back();
     message.bytes.resize(static_cast<size_t>(std::max(bytes, 0)));
     const Status begun =
-        comm_->mpi().Check(call().Irecv(message.bytes.data(), bytes, byte_type(), from,
-                                        kMpiMessageTag, comm_->handle(), &message.request),
+        comm_->mpi().Check(call().Irecv(message.bytes.data(), bytes, byte_type(), from, kMessageTag,
+                                        comm_->handle(), &message.request),
                            "Irecv");
     if (!begun.ok()) Break(from, begun);
   }
@@ -194,11 +204,7 @@ bool MpiTransport::FinishData(int from, Link& link) {
       continue;
     }
     moved = true;
-    const auto channel = channels_.find(data->key);
-    if (data->memory != nullptr && channel != channels_.end() &&
-        channel->second.exchange != nullptr) {
-      channel->second.exchange->OnArrived(data->member, data->round);
-    }
+    channels_.End(data->arrival);
     data = link.data.erase(data);
   }
   return moved;
@@ -221,17 +227,17 @@ bool MpiTransport::Poll(TransportSink& sink) {
 }
 
 Status MpiTransport::Deliver(int from, std::span<const std::byte> message, TransportSink& sink) {
-  MpiMessageHeader header;
+  MessageHeader header;
   if (message.size() < sizeof(header) || message.size() > sizeof(header) + kMaxMessageBytes) {
     return Status::Protocol("message of " + std::to_string(message.size()) + " bytes");
   }
   std::memcpy(&header, message.data(), sizeof(header));
   const auto payload = message.subspan(sizeof(header));
-  if (header.type == MpiMessageType::kFrame) return DeliverFrame(from, header, payload, sink);
+  if (header.type == MessageType::kFrame) return DeliverFrame(from, header, payload, sink);
   return DeliverToChannel(from, header, payload);
 }
 
-Status MpiTransport::DeliverFrame(int from, const MpiMessageHeader& header,
+Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
                                   std::span<const std::byte> payload, TransportSink& sink) {
   switch (header.kind) {
     case FrameKind::kReport:
@@ -250,74 +256,31 @@ Status MpiTransport::DeliverFrame(int from, const MpiMessageHeader& header,
   return {};
 }
 
-Status MpiTransport::DeliverToChannel(int from, const MpiMessageHeader& header,
+Status MpiTransport::DeliverToChannel(int from, const MessageHeader& header,
                                       std::span<const std::byte> payload) {
-  const Key key = {header.process_set, header.incarnation};
-  if (header.type == MpiMessageType::kOpened) {
-    Channel& channel = channels_[key];
-    channel.opened.insert(from);
-    if (channel.is_closed && channel.opened.size() + 1 == channel.ranks.size()) {
-      channels_.erase(key);
-      return {};
-    }
-    if (channel.exchange == nullptr) return {};
-  }
-  const auto at = channels_.find(key);
-  MpiExchange* const exchange = at == channels_.end() ? nullptr : at->second.exchange;
-  uint32_t member = 0;
-  if (exchange != nullptr) {
-    const std::vector<int>& ranks = at->second.ranks;
-    const auto position = std::lower_bound(ranks.begin(), ranks.end(), from);
-    if (position == ranks.end() || *position != from) {
-      return Status::Protocol("a message for process set " + std::to_string(key.first) +
-                              " from a rank outside it");
-    }
-    member = static_cast<uint32_t>(position - ranks.begin());
-  }
-  switch (header.type) {
-    case MpiMessageType::kOpened:
-      exchange->OnOpened(member);
-      return {};
-    case MpiMessageType::kReleased:
-      if (exchange != nullptr) exchange->OnReleased(member, header.round);
-      return {};
-    case MpiMessageType::kAnnounce:
-      return BeginData(from, header, exchange, member);
-    case MpiMessageType::kChunk: {
-      if (exchange == nullptr) return {};
-      std::byte* const space = exchange->Accept(member, header);
-      if (space == nullptr || header.bytes != payload.size()) {
-        return Status::Protocol("a chunk for which there is no space");
-      }
-      std::copy(payload.begin(), payload.end(), space);
-      exchange->OnArrived(member, header.round);
-      return {};
-    }
-    default:
-      return Status::Protocol("message of unknown type");
-  }
+  if (header.type == MessageType::kAnnounce) return BeginData(from, header);
+  if (header.type != MessageType::kChunk) return channels_.OnMessage(from, header);
+  if (header.bytes != payload.size()) return Status::Protocol("a chunk of another size");
+  const auto arrival = channels_.Begin(from, header);
+  if (!arrival.ok()) return arrival.status();
+  if (arrival->space == nullptr) return {};
+  std::copy(payload.begin(), payload.end(), arrival->space);
+  channels_.End(*arrival);
+  return {};
 }
 
-Status MpiTransport::BeginData(int from, const MpiMessageHeader& header, MpiExchange* exchange,
-                               uint32_t member) {
+Status MpiTransport::BeginData(int from, const MessageHeader& header) {
+  auto arrival = channels_.Begin(from, header);
+  if (!arrival.ok()) return arrival.status();
   IncomingData& data = LinkTo(from).data.emplace_back();
-  data.key = {header.process_set, header.incarnation};
-  data.member = member;
-  data.round = header.round;
-  std::byte* space = nullptr;
-  if (exchange != nullptr) {
-    space = exchange->Accept(member, header);
-    data.memory = exchange->memory();
-  } else if (header.bytes <= MpiExchange::kChunkBytes) {
+  data.arrival = arrival.TakeValue();
+  std::byte* space = data.arrival.space;
+  if (space == nullptr) {
     data.nowhere.resize(header.bytes);
     space = data.nowhere.data();
   }
-  if (space == nullptr) {
-    LinkTo(from).data.pop_back();
-    return Status::Protocol("a chunk for which there is no space");
-  }
   return comm_->mpi().Check(call().Irecv(space, static_cast<int>(header.bytes), byte_type(), from,
-                                         kMpiDataTag, comm_->handle(), &data.request),
+                                         kDataTag, comm_->handle(), &data.request),
                             "Irecv");
 }
 
@@ -344,35 +307,9 @@ bool MpiTransport::HasUnsent() const {
 }
 
 Result<std::unique_ptr<Exchange>> MpiTransport::Open(ChannelId id, std::span<const int> ranks) {
-  assert(std::is_sorted(ranks.begin(), ranks.end()));
-  const Key key = {id.process_set, id.incarnation};
-  Channel& channel = channels_[key];
-  if (channel.exchange != nullptr) {
-    return Status::InvalidArgument("process set " + std::to_string(id.process_set) +
-                                   " has been opened before");
-  }
-  const auto self = std::lower_bound(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-  auto exchange = MpiExchange::Create(id, ranks, static_cast<uint32_t>(self), this, &counters_,
-                                      [this, key] { CloseChannel(key); });
-  if (exchange == nullptr) return Status::System("allocating the banks of a process set", ENOMEM);
-  channel.ranks.assign(ranks.begin(), ranks.end());
-  channel.exchange = exchange.get();
-  for (uint32_t m = 0; m < ranks.size(); ++m) {
-    if (ranks[m] == rank()) continue;
-    if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);
-    PostMessage(
-        ranks[m],
-        {MpiMessageType::kOpened, FrameKind::kBank, id.process_set, id.incarnation, 0, 0, 0}, {});
-  }
-  return std::unique_ptr<Exchange>(std::move(exchange));
-}
-
-void MpiTransport::CloseChannel(Key key) {
-  Channel& channel = channels_.at(key);
-  channel.exchange = nullptr;
-  channel.is_closed = true;
-  // Kept until all have opened it: their messages must not look like those of a new channel.
-  if (channel.opened.size() + 1 == channel.ranks.size()) channels_.erase(key);
+  auto exchange = channels_.Open(id, ranks, [this](int rank) { return rank != this->rank(); });
+  if (!exchange.ok()) return exchange.status();
+  return std::unique_ptr<Exchange>(exchange.TakeValue());
 }
 
 bool MpiTransport::SomethingIsThere() {
@@ -433,7 +370,7 @@ void MpiTransport::Close(std::span<const std::byte> last_frame, double seconds) 
     void OnRankLost(int, const Status&) override {}
   } nobody;
   const Deadline deadline = Deadline::After(seconds);
-  const MpiMessageHeader header = {MpiMessageType::kFrame, FrameKind::kGoodbye, 0, 0, 0, 0, 0};
+  const MessageHeader header = {MessageType::kFrame, FrameKind::kGoodbye, 0, 0, 0, 0, 0};
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) Enqueue(peer, MakeMessage(header, last_frame), true);
   }

@@ -9,22 +9,19 @@
 #include <cstddef>
 #include <deque>
 #include <list>
-#include <map>
 #include <memory>
-#include <set>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "platform/event_fd.h"
+#include "transport/message/message_channels.h"
 #include "transport/mpi/mpi_communicator.h"
-#include "transport/mpi/mpi_exchange.h"
 #include "transport/transport.h"
 
 namespace horoscale {
 
-class MpiTransport final : public Transport, private MpiPost {
+class MpiTransport final : public Transport, private MessagePost {
  public:
   // The rank and size are the communicator's.
   static Result<std::unique_ptr<MpiTransport>> Create(
@@ -50,8 +47,6 @@ class MpiTransport final : public Transport, private MpiPost {
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
  private:
-  using Key = std::pair<uint32_t, uint32_t>;  // process set, incarnation
-
   struct Outgoing {
     MpiHandle request = 0;  // once it has begun
     std::vector<std::byte> bytes;
@@ -68,10 +63,7 @@ class MpiTransport final : public Transport, private MpiPost {
   struct IncomingData {
     MpiHandle request = 0;
     std::vector<std::byte> nowhere;
-    std::shared_ptr<const void> memory;
-    Key key;
-    uint32_t member = 0;
-    uint64_t round = 0;
+    MessageChannels::Arrival arrival;
   };
   struct Link {
     std::deque<Outgoing> waiting;   // not begun: too many are in flight
@@ -83,23 +75,15 @@ class MpiTransport final : public Transport, private MpiPost {
     bool is_lost = false;    // and the sink has been told
     bool is_broken = false;  // MPI or the peer failed: nothing more moves
   };
-  struct Channel {
-    std::vector<int> ranks;           // empty: not open here yet
-    MpiExchange* exchange = nullptr;  // null: not open here
-    std::set<int> opened;             // the others that have
-    bool is_closed = false;           // here
-  };
-
   MpiTransport(std::unique_ptr<MpiCommunicator> communicator, EventFd wake);
 
-  // MpiPost
-  void PostMessage(int rank, const MpiMessageHeader& header,
-                   std::span<const std::byte> payload) override;
-  void PostData(int rank, std::span<const std::byte> data, std::shared_ptr<const void> memory,
-                uint32_t* pending) override;
+  // MessagePost
+  void PostMessage(int rank, const MessageHeader& header) override;
+  void PostChunk(int rank, const MessageHeader& header, std::span<const std::byte> data,
+                 const std::shared_ptr<const void>& memory, uint32_t* pending) override;
 
   void Enqueue(int rank, Outgoing message, bool is_goodbye = false);
-  static Outgoing MakeMessage(const MpiMessageHeader& header, std::span<const std::byte> payload);
+  static Outgoing MakeMessage(const MessageHeader& header, std::span<const std::byte> payload);
   void BeginSends(int rank, Link& link);
   bool FinishSends(int rank, Link& link);
   // Begins to receive what a probe finds; whether it found anything.
@@ -111,18 +95,16 @@ class MpiTransport final : public Transport, private MpiPost {
   bool Done(MpiHandle& request, int rank);
 
   Status Deliver(int rank, std::span<const std::byte> message, TransportSink& sink);
-  Status DeliverFrame(int rank, const MpiMessageHeader& header, std::span<const std::byte> payload,
+  Status DeliverFrame(int rank, const MessageHeader& header, std::span<const std::byte> payload,
                       TransportSink& sink);
-  Status DeliverToChannel(int rank, const MpiMessageHeader& header,
+  Status DeliverToChannel(int rank, const MessageHeader& header,
                           std::span<const std::byte> payload);
-  Status BeginData(int rank, const MpiMessageHeader& header, MpiExchange* exchange,
-                   uint32_t member);
+  Status BeginData(int rank, const MessageHeader& header);
   // Nothing more of the link is delivered.
   void End(int rank, const Status& reason);
   // The same because of a failure.
   void Break(int rank, const Status& reason);
   void Abandon();
-  void CloseChannel(Key key);
   // All peers have said goodbye, and nothing is on the way.
   bool IsQuiet() const;
 
@@ -134,8 +116,8 @@ class MpiTransport final : public Transport, private MpiPost {
   std::unique_ptr<MpiCommunicator> comm_;  // null once it is closed
   EventFd wake_;
   std::vector<Link> links_;  // by rank; the own is unused
-  std::map<Key, Channel> channels_;
   TransportCounters counters_;
+  MessageChannels channels_;
 };
 
 }  // namespace horoscale

@@ -5,17 +5,11 @@
 #include <utility>
 
 #include "platform/unix_socket.h"
+#include "rendezvous/acceptor.h"
 #include "rendezvous/auth.h"
-#include "transport/shm/acceptor.h"
 
 namespace horoscale {
 namespace {
-
-// What a rank says of itself in the store: "socket name, newline, host".
-struct Whereabouts {
-  std::string socket_name;
-  std::string host;
-};
 
 std::string JoinRanks(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -45,8 +39,8 @@ class MeshBuilder {
     if (!listener.ok()) return listener.status();
     HS_RETURN_IF_ERROR(Publish(listener->name()));
     HS_RETURN_IF_ERROR(FindOthers());
-    HS_RETURN_IF_ERROR(CheckHosts());
-    for (int rank = 0; rank < self(); ++rank) {
+    for (const auto& [rank, name] : names_) {
+      if (rank >= self()) break;
       if (Status connected = ConnectTo(rank); !connected.ok()) {
         return About(
             connected, {rank},
@@ -59,7 +53,6 @@ class MeshBuilder {
 
  private:
   int self() const { return offer_.hello.rank; }
-  int size() const { return offer_.hello.size; }
   std::string Me() const { return "rank " + std::to_string(self()); }
   std::string Key(int rank) const { return config_.key_prefix + "shm/" + std::to_string(rank); }
   std::string AuthContext(int server) const {
@@ -67,15 +60,14 @@ class MeshBuilder {
   }
 
   Status Publish(const std::string& socket_name) {
-    const std::string text = socket_name + "\n" + config_.host;
-    Status set = store_.Set(Key(self()), std::as_bytes(std::span(text)));
+    Status set = store_.Set(Key(self()), std::as_bytes(std::span(socket_name)));
     return set.ok() ? set : About(set, {self()}, Me() + " can't publish where it listens");
   }
 
   // Also after the deadline each rank is asked for once, so that all who are missing are named.
   Status FindOthers() {
     std::vector<int> missing;
-    for (int rank = 0; rank < size(); ++rank) {
+    for (const int rank : config_.ranks) {
       Result<std::vector<std::byte>> value = store_.Get(Key(rank), deadline_.SecondsLeft());
       if (value.status().code() == StatusCode::kTimeout) {
         missing.push_back(rank);
@@ -84,13 +76,7 @@ class MeshBuilder {
       if (!value.ok()) {
         return About(value.status(), {rank}, Me() + " can't find rank " + std::to_string(rank));
       }
-      const std::string text(reinterpret_cast<const char*>(value->data()), value->size());
-      const size_t line = text.find('\n');
-      if (line == std::string::npos) {
-        return Status::Protocol("the store's entry of rank " + std::to_string(rank) +
-                                " is not one of this version");
-      }
-      others_.push_back({text.substr(0, line), text.substr(line + 1)});
+      names_[rank].assign(reinterpret_cast<const char*>(value->data()), value->size());
     }
     if (missing.empty()) return {};
     return DidNotCome(missing, "start");
@@ -105,21 +91,8 @@ class MeshBuilder {
                   FailureDetail{missing, -1, ""});
   }
 
-  Status CheckHosts() const {
-    std::map<std::string, std::vector<int>> hosts;
-    for (int rank = 0; rank < size(); ++rank) {
-      hosts[others_[static_cast<size_t>(rank)].host].push_back(rank);
-    }
-    if (hosts.size() == 1) return {};
-    std::string text = "this version needs all ranks on one host, but found";
-    for (const auto& [host, ranks] : hosts) text += " " + JoinRanks(ranks) + " on " + host + ";";
-    text.back() = '.';
-    return Status(StatusCode::kUnimplemented, text);
-  }
-
   Status ConnectTo(int rank) {
-    const std::string& name = others_[static_cast<size_t>(rank)].socket_name;
-    Result<ByteStream> socket = ConnectUnix(name, deadline_);
+    Result<ByteStream> socket = ConnectUnix(names_.at(rank), deadline_);
     if (!socket.ok()) return socket.status();
     HS_RETURN_IF_ERROR(CheckSameUser(*socket));
     HS_RETURN_IF_ERROR(AuthenticateToServer(*socket, config_.secret, AuthContext(rank), deadline_));
@@ -133,14 +106,20 @@ class MeshBuilder {
   }
 
   Status AcceptOthers(UnixListener& listener) {
-    Result<Acceptor> acceptor = Acceptor::Create(&listener, config_.secret, AuthContext(self()));
+    const auto accept = [&listener]() -> Result<ByteStream> {
+      Result<ByteStream> socket = listener.Accept(Deadline::After(0));
+      if (socket.ok()) HS_RETURN_IF_ERROR(CheckSameUser(*socket));
+      return socket;
+    };
+    Result<Acceptor> acceptor =
+        Acceptor::Create(listener.fd(), accept, config_.secret, AuthContext(self()));
     if (!acceptor.ok()) return acceptor.status();
-    while (links_.size() + 1 < static_cast<size_t>(size())) {
+    while (links_.size() + 1 < names_.size()) {
       Result<ByteStream> socket = acceptor->Next(deadline_);
       if (socket.status().code() == StatusCode::kTimeout) {
         std::vector<int> missing;
-        for (int rank = self() + 1; rank < size(); ++rank) {
-          if (!links_.contains(rank)) missing.push_back(rank);
+        for (const auto& [rank, name] : names_) {
+          if (rank > self() && !links_.contains(rank)) missing.push_back(rank);
         }
         return DidNotCome(missing, "connect");
       }
@@ -155,7 +134,7 @@ class MeshBuilder {
     HS_RETURN_IF_ERROR(SendHello(socket, offer_.hello, deadline_));
     Result<int> rank = ReceiveHello(socket, offer_.hello, deadline_);
     if (!rank.ok()) return About(rank.status(), {}, Me() + " can't make a link to a rank above it");
-    if (*rank <= self() || *rank >= size() || links_.contains(*rank)) {
+    if (*rank <= self() || !names_.contains(*rank) || links_.contains(*rank)) {
       return Status::Protocol("a process that says it is rank " + std::to_string(*rank) +
                               " connected to rank " + std::to_string(self()));
     }
@@ -176,7 +155,7 @@ class MeshBuilder {
   const std::map<int, std::byte*>& rings_;
   Store& store_;
   const Deadline deadline_;
-  std::vector<Whereabouts> others_;  // by rank
+  std::map<int, std::string> names_;  // of the sockets, by rank; with the own
   std::map<int, ShmLink> links_;
 };
 

@@ -16,14 +16,14 @@
 namespace horoscale {
 
 struct MeshConfig {
-  std::string host;        // HostIdentity()
+  std::vector<int> ranks;  // of this host, sorted; the own is among them
   std::string key_prefix;  // of the job and its generation, such as "job/1/"
   std::string secret;
   double seconds = 60;  // for everything
 };
 
 // By rank; without the own. rings[r] is the control ring to rank r in our arena. An error names the
-// ranks that did not come or that broke, and kUnimplemented the hosts if there are several.
+// ranks that did not come or that broke.
 Result<std::map<int, ShmLink>> ConnectMesh(const MeshConfig& config, const LinkOffer& offer,
                                            const std::map<int, std::byte*>& rings, Store& store);
 

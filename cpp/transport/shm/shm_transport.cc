@@ -16,6 +16,7 @@ namespace {
 // Tags in the poller: a rank, or one of these.
 constexpr uint64_t kDoorbellTag = uint64_t{1} << 32;
 constexpr uint64_t kWakeTag = kDoorbellTag + 1;
+constexpr uint64_t kForeignTag = kDoorbellTag + 2;
 
 // While the engine is busy it looks for ended peers once a millisecond, and at the clock only now
 // and then: the look is a system call, the clock 20 ns.
@@ -41,19 +42,19 @@ Result<std::unique_ptr<ShmTransport::Own>> ShmTransport::MakeOwn(const ShmConfig
       Own{arena.TakeValue(), doorbell.TakeValue(), wake.TakeValue(), poller.TakeValue()});
 }
 
-Result<std::unique_ptr<Transport>> ShmTransport::Create(const ShmConfig& config, Store& store) {
+Result<std::unique_ptr<ShmTransport>> ShmTransport::Create(const ShmConfig& config, Store& store) {
   HS_RETURN_IF_ERROR(CheckOptions(config.memory));
   Result<std::unique_ptr<Own>> own = MakeOwn(config);
   if (!own.ok()) return own.status();
   std::map<int, std::byte*> rings;
-  for (int rank = 0; rank < config.size; ++rank) {
+  for (const int rank : config.mesh.ranks) {
     if (rank == config.rank) continue;
     Result<std::byte*> ring = (*own)->arena->Allocate(RingMemoryBytes(config.memory.ring_bytes));
     if (!ring.ok()) return ring.status();
     rings[rank] = *ring;
   }
   std::map<int, ShmLink> links;
-  if (config.size > 1) {
+  if (config.mesh.ranks.size() > 1) {
     LinkHello hello;
     hello.rank = config.rank;
     hello.size = config.size;
@@ -68,7 +69,7 @@ Result<std::unique_ptr<Transport>> ShmTransport::Create(const ShmConfig& config,
   std::unique_ptr<ShmTransport> transport(
       new ShmTransport(config, own.TakeValue(), std::move(links), rings));
   HS_RETURN_IF_ERROR(transport->Watch());
-  return std::unique_ptr<Transport>(std::move(transport));
+  return transport;
 }
 
 ShmTransport::ShmTransport(const ShmConfig& config, std::unique_ptr<Own> own,
@@ -93,6 +94,8 @@ Status ShmTransport::Watch() {
   }
   return {};
 }
+
+Status ShmTransport::WakeOn(int fd) { return own_->poller.Add(fd, kForeignTag); }
 
 void ShmTransport::Unwatch(const ShmLink& link) {
   own_->poller.Remove(link.socket.fd());

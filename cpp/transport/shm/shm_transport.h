@@ -30,8 +30,9 @@ struct ShmConfig {
 // After a fork the child must not touch it: the memory is common to both.
 class ShmTransport final : public MemoryTransport {
  public:
-  // Makes the links to all other ranks, which do the same; returns when all are there.
-  static Result<std::unique_ptr<Transport>> Create(const ShmConfig& config, Store& store);
+  // Makes the links to all other ranks of the host, which do the same; returns when all are there.
+  // Ranks of other hosts may not be talked to.
+  static Result<std::unique_ptr<ShmTransport>> Create(const ShmConfig& config, Store& store);
 
   void Sleep(double seconds) override;
   void Wake() override { own_->wake.Signal(); }
@@ -40,6 +41,9 @@ class ShmTransport final : public MemoryTransport {
   int64_t SharedOffset(const std::byte* memory, size_t bytes) const override;
   std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override;
   void Close(std::span<const std::byte> last_frame, double seconds) override;
+
+  // Has Sleep() end when the descriptor is readable.
+  Status WakeOn(int fd);
 
  private:
   // What this rank has of its own; at a fixed address, because the base class points into it.

@@ -1,11 +1,10 @@
-#include "transport/shm/acceptor.h"
+#include "rendezvous/acceptor.h"
 
 #include <array>
 #include <span>
 #include <utility>
 
 #include "platform/log.h"
-#include "transport/shm/link.h"
 
 namespace horoscale {
 namespace {
@@ -18,15 +17,16 @@ constexpr int kMaxLogged = 10;
 
 }  // namespace
 
-Result<Acceptor> Acceptor::Create(UnixListener* listener, std::string secret, std::string context) {
+Result<Acceptor> Acceptor::Create(int listener, Accept accept, std::string secret,
+                                  std::string context) {
   Result<Poller> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  HS_RETURN_IF_ERROR(poller->Add(listener->fd(), kListener));
-  return Acceptor(listener, std::move(secret), std::move(context), poller.TakeValue());
+  HS_RETURN_IF_ERROR(poller->Add(listener, kListener));
+  return Acceptor(std::move(accept), std::move(secret), std::move(context), poller.TakeValue());
 }
 
-Acceptor::Acceptor(UnixListener* listener, std::string secret, std::string context, Poller poller)
-    : listener_(listener),
+Acceptor::Acceptor(Accept accept, std::string secret, std::string context, Poller poller)
+    : accept_(std::move(accept)),
       secret_(std::move(secret)),
       context_(std::move(context)),
       poller_(std::move(poller)) {}
@@ -58,20 +58,21 @@ Result<ByteStream> Acceptor::Next(const Deadline& deadline) {
 }
 
 Status Acceptor::AcceptGuest() {
-  Result<ByteStream> stream = listener_->Accept(Deadline::After(0));
-  if (stream.status().code() == StatusCode::kTimeout) return {};  // it has gone again
+  Result<ByteStream> stream = accept_();
+  if (stream.status().code() == StatusCode::kTimeout) return {};
+  if (stream.status().code() == StatusCode::kUnauthenticated) {
+    Refused(stream.status());
+    return {};
+  }
   if (!stream.ok()) return stream.status();
   const uint64_t id = next_id_++;
   Result<Handshake> handshake = Handshake::Create(Handshake::Role::kServer, secret_, context_);
   if (!handshake.ok()) return handshake.status();
   std::vector<std::byte> input(handshake->wanted());
   HS_RETURN_IF_ERROR(poller_.Add(stream->fd(), id));
-  const auto at = guests_
-                      .emplace(id, Guest{.stream = stream.TakeValue(),
-                                         .handshake = handshake.TakeValue(),
-                                         .input = std::move(input)})
-                      .first;
-  if (Status same = CheckSameUser(at->second.stream); !same.ok()) Drop(id, same);
+  guests_.emplace(id, Guest{.stream = stream.TakeValue(),
+                            .handshake = handshake.TakeValue(),
+                            .input = std::move(input)});
   if (guests_.size() > kMaxGuests) {
     Drop(guests_.begin()->first, Status::Timeout("it proved nothing while others came"));
   }
@@ -95,11 +96,14 @@ Result<bool> Acceptor::Hear(Guest& guest) {
 
 void Acceptor::Drop(uint64_t id, const Status& why) {
   const auto at = guests_.find(id);
-  if (++refused_ <= kMaxLogged) {
-    Log(LogLevel::kWarning, "refused a connection to a link socket: " + why.message());
-  }
+  Refused(why);
   poller_.Remove(at->second.stream.fd());
   guests_.erase(at);
+}
+
+void Acceptor::Refused(const Status& why) {
+  if (++refused_ > kMaxLogged) return;
+  Log(LogLevel::kWarning, "refused a connection to a link socket: " + why.message());
 }
 
 }  // namespace horoscale

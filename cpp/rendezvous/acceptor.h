@@ -1,10 +1,12 @@
 // Acceptor: lets in who proves the job's secret.
 //
-// Anybody on the host can connect to an abstract socket. Connections are authenticated side by
-// side, so that one that says nothing keeps nobody waiting; strangers are dropped and logged.
+// Anybody on the host can connect to an abstract socket, anybody in the network to a port.
+// Connections are authenticated side by side, so that one that says nothing keeps nobody waiting;
+// strangers are dropped and logged.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,18 +15,22 @@
 #include "platform/byte_stream.h"
 #include "platform/deadline.h"
 #include "platform/poller.h"
-#include "platform/unix_socket.h"
 #include "rendezvous/auth.h"
 
 namespace horoscale {
 
 class Acceptor {
  public:
-  // `context` as in rendezvous/auth.h. The listener outlives the acceptor.
-  static Result<Acceptor> Create(UnixListener* listener, std::string secret, std::string context);
+  // Takes a connection that waits at the listener: kTimeout if it has gone again,
+  // kUnauthenticated if it may not even prove anything.
+  using Accept = std::function<Result<ByteStream>()>;
 
-  // The next connection of a process of our user that has proved the secret; kTimeout if none
-  // comes.
+  // `listener` is readable when a connection waits, and outlives the acceptor; `context` as in
+  // rendezvous/auth.h.
+  static Result<Acceptor> Create(int listener, Accept accept, std::string secret,
+                                 std::string context);
+
+  // The next connection that has proved the secret; kTimeout if none comes.
   Result<ByteStream> Next(const Deadline& deadline);
 
  private:
@@ -35,13 +41,14 @@ class Acceptor {
     size_t received = 0;
   };
 
-  Acceptor(UnixListener* listener, std::string secret, std::string context, Poller poller);
+  Acceptor(Accept accept, std::string secret, std::string context, Poller poller);
   Status AcceptGuest();
   // Reads what a guest has sent; whether its handshake is done.
   Result<bool> Hear(Guest& guest);
   void Drop(uint64_t id, const Status& why);
+  void Refused(const Status& why);
 
-  UnixListener* listener_;
+  Accept accept_;
   std::string secret_;
   std::string context_;
   Poller poller_;

@@ -1,5 +1,8 @@
-// MpiExchange: the data plane of one process set over messages. Each member keeps banks() chunks of
-// every member; a sender owns the space in its peers' banks until they have released it.
+// MessageExchange: the data plane of one process set over messages. Each member keeps banks()
+// chunks of every other one; a sender owns the space in its peers' banks until they have released
+// it.
+//
+// Members may be left to another exchange, which shares memory with them (see transport/hosts).
 #pragma once
 
 #include <cstddef>
@@ -10,37 +13,35 @@
 #include <vector>
 
 #include "transport/exchange.h"
-#include "transport/mpi/mpi_message.h"
+#include "transport/message/message.h"
 #include "transport/transport.h"
 
 namespace horoscale {
 
 // What an exchange needs of its transport.
-class MpiPost {
+class MessagePost {
  public:
-  virtual ~MpiPost() = default;
-  // Sends a message; the payload is copied.
-  virtual void PostMessage(int rank, const MpiMessageHeader& header,
-                           std::span<const std::byte> payload) = 0;
-  // Sends data from where it is. `pending` counts what has not left yet, and the memory of both
-  // lives until then.
-  virtual void PostData(int rank, std::span<const std::byte> data,
-                        std::shared_ptr<const void> memory, uint32_t* pending) = 0;
+  virtual ~MessagePost() = default;
+  // Sends a message without a payload.
+  virtual void PostMessage(int rank, const MessageHeader& header) = 0;
+  // Sends the data of a chunk from where it is, or from a copy. `pending` counts what has not left
+  // yet, and the memory of both lives until then.
+  virtual void PostChunk(int rank, const MessageHeader& header, std::span<const std::byte> data,
+                         const std::shared_ptr<const void>& memory, uint32_t* pending) = 0;
 };
 
-class MpiExchange final : public Exchange {
+class MessageExchange final : public Exchange {
  public:
   static constexpr size_t kChunkBytes = 256 << 10;
   static constexpr uint32_t kBanks = 4;
-  // What is smaller travels in its message, which costs a copy and spares a message.
-  static constexpr size_t kInlineBytes = 8 << 10;
 
-  // Null if there is no memory. `on_destroy` is called last; both belong to the transport.
-  static std::unique_ptr<MpiExchange> Create(ChannelId channel, std::span<const int> ranks,
-                                             uint32_t self, MpiPost* post,
-                                             TransportCounters* counters,
-                                             std::function<void()> on_destroy);
-  ~MpiExchange() override;
+  // `served[m]`: whether member m is reached by messages; this rank is not. Null if there is no
+  // memory. `on_destroy` is called last; both belong to the transport.
+  static std::unique_ptr<MessageExchange> Create(ChannelId channel, std::span<const int> ranks,
+                                                 uint32_t self, std::vector<bool> served,
+                                                 MessagePost* post, TransportCounters* counters,
+                                                 std::function<void()> on_destroy);
+  ~MessageExchange() override;
 
   // The transport is gone: the exchange may still be destroyed, but not used.
   void Orphan() {
@@ -56,12 +57,17 @@ class MpiExchange final : public Exchange {
   const std::byte* Peek(uint64_t round, uint32_t member) override;
   void Release(uint64_t round) override;
 
+  // Reserve() and Publish() of a chunk that lives elsewhere, until `banks()` rounds later.
+  bool MayPublish(uint64_t round) const;
+  void PublishFrom(const std::byte* chunk, uint64_t round, size_t bytes,
+                   std::span<const Extent> extents);
+
   // What has come of a member.
   void OnOpened(uint32_t member);
   void OnReleased(uint32_t member, uint64_t rounds);
   // Where the part of the member's chunk belongs, which OnArrived() says is there; null if the
   // member may not send it.
-  std::byte* Accept(uint32_t member, const MpiMessageHeader& header);
+  std::byte* Accept(uint32_t member, const MessageHeader& header);
   void OnArrived(uint32_t member, uint64_t round);
 
   // Keeps all banks alive.
@@ -86,22 +92,24 @@ class MpiExchange final : public Exchange {
     std::vector<Member> members;
   };
 
-  MpiExchange(ChannelId channel, std::span<const int> ranks, uint32_t self, MpiPost* post,
-              TransportCounters* counters, std::function<void()> on_destroy);
+  MessageExchange(ChannelId channel, std::span<const int> ranks, uint32_t self,
+                  std::vector<bool> served, MessagePost* post, TransportCounters* counters,
+                  std::function<void()> on_destroy);
   std::byte* Chunk(uint32_t member, uint64_t round) const {
     return memory_->bytes.get() + (member * kBanks + round % kBanks) * kChunkBytes;
   }
   Member& At(uint32_t member) const { return memory_->members[member]; }
-  MpiMessageHeader Header(MpiMessageType type, uint64_t round) const {
+  MessageHeader Header(MessageType type, uint64_t round) const {
     return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, round};
   }
 
   const ChannelId channel_;
   const std::vector<int> ranks_;
   const uint32_t self_;
+  const std::vector<bool> served_;
   const std::shared_ptr<Memory> memory_;
   uint32_t unopened_;
-  MpiPost* post_;
+  MessagePost* post_;
   TransportCounters* counters_;
   std::function<void()> on_destroy_;
 };

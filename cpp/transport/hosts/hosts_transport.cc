@@ -1,0 +1,77 @@
+#include "transport/hosts/hosts_transport.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "platform/deadline.h"
+#include "transport/hosts/hosts_exchange.h"
+
+namespace horoscale {
+
+Result<std::unique_ptr<Transport>> HostsTransport::Create(std::unique_ptr<ShmTransport> local,
+                                                          std::unique_ptr<TcpTransport> remote,
+                                                          std::vector<uint32_t> hosts) {
+  HS_RETURN_IF_ERROR(local->WakeOn(remote->fd()));
+  return std::unique_ptr<Transport>(
+      new HostsTransport(std::move(local), std::move(remote), std::move(hosts)));
+}
+
+HostsTransport::HostsTransport(std::unique_ptr<ShmTransport> local,
+                               std::unique_ptr<TcpTransport> remote, std::vector<uint32_t> hosts)
+    : local_(std::move(local)), remote_(std::move(remote)), hosts_(std::move(hosts)) {}
+
+HostsTransport::~HostsTransport() = default;
+
+void HostsTransport::Send(int to_rank, const FrameHeader& header,
+                          std::span<const std::byte> payload) {
+  if (IsLocal(to_rank)) return local_->Send(to_rank, header, payload);
+  remote_->Send(to_rank, header, payload);
+}
+
+bool HostsTransport::Poll(TransportSink& sink) {
+  const bool near = local_->Poll(sink);
+  const bool far = remote_->Poll(sink);
+  return near || far;
+}
+
+Result<std::unique_ptr<Exchange>> HostsTransport::Open(ChannelId channel,
+                                                       std::span<const int> ranks) {
+  std::vector<int> near;
+  std::vector<uint32_t> position;
+  std::vector<uint32_t> hosts;
+  std::map<uint32_t, uint32_t> numbers;  // the set's own numbers of the hosts
+  for (const int rank : ranks) {
+    position.push_back(static_cast<uint32_t>(near.size()));
+    if (IsLocal(rank)) near.push_back(rank);
+    const auto next = static_cast<uint32_t>(numbers.size());
+    hosts.push_back(numbers.try_emplace(hosts_[static_cast<size_t>(rank)], next).first->second);
+  }
+  if (near.size() == ranks.size()) return local_->Open(channel, ranks);
+  auto local = local_->Open(channel, near);
+  if (!local.ok()) return local.status();
+  auto remote = remote_->Open(channel, ranks);
+  if (!remote.ok()) return remote.status();
+  return std::unique_ptr<Exchange>(std::make_unique<HostsExchange>(
+      local.TakeValue(), remote.TakeValue(), std::move(hosts), std::move(position)));
+}
+
+TransportCounters HostsTransport::counters() const {
+  TransportCounters sum = local_->counters();
+  const TransportCounters& far = remote_->counters();
+  sum.control_frames_sent += far.control_frames_sent;
+  sum.control_frames_received += far.control_frames_received;
+  sum.control_bytes_sent += far.control_bytes_sent;
+  sum.socket_frames_sent += far.socket_frames_sent;
+  sum.data_bytes_sent += far.data_bytes_sent;
+  sum.network_bytes_sent += far.network_bytes_sent;
+  return sum;
+}
+
+void HostsTransport::Close(std::span<const std::byte> last_frame, double seconds) {
+  const Deadline deadline = Deadline::After(seconds);
+  remote_->Close(last_frame, deadline);
+  local_->Close(last_frame, deadline.SecondsLeft());
+}
+
+}  // namespace horoscale

@@ -1,0 +1,59 @@
+// HostsTransport: shared memory between the ranks of a host, TCP between hosts. It sleeps where the
+// shared-memory part sleeps, which the TCP part's sockets wake.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+class HostsTransport final : public Transport {
+ public:
+  // `hosts[r]` is the host of rank r, numbered 0, 1, … in the order of the hosts' lowest ranks.
+  static Result<std::unique_ptr<Transport>> Create(std::unique_ptr<ShmTransport> local,
+                                                   std::unique_ptr<TcpTransport> remote,
+                                                   std::vector<uint32_t> hosts);
+  ~HostsTransport() override;
+
+  int rank() const override { return local_->rank(); }
+  int size() const override { return local_->size(); }
+  void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload) override;
+  bool Poll(TransportSink& sink) override;
+  bool HasUnsent() const override { return local_->HasUnsent() || remote_->HasUnsent(); }
+  Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) override;
+  void Arm() override { local_->Arm(); }
+  void Sleep(double seconds) override { local_->Sleep(seconds); }
+  void Disarm() override { local_->Disarm(); }
+  void Wake() override { local_->Wake(); }
+  Result<std::byte*> AllocateShared(size_t bytes) override { return local_->AllocateShared(bytes); }
+  void FreeShared(std::byte* memory) override { local_->FreeShared(memory); }
+  int64_t SharedOffset(const std::byte* memory, size_t bytes) const override {
+    return local_->SharedOffset(memory, bytes);
+  }
+  std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override {
+    return IsLocal(rank) ? local_->SharedAddress(rank, offset, bytes) : nullptr;
+  }
+  TransportCounters counters() const override;
+  void Close(std::span<const std::byte> last_frame, double seconds) override;
+
+ private:
+  HostsTransport(std::unique_ptr<ShmTransport> local, std::unique_ptr<TcpTransport> remote,
+                 std::vector<uint32_t> hosts);
+  bool IsLocal(int other) const {
+    return hosts_[static_cast<size_t>(other)] == hosts_[static_cast<size_t>(rank())];
+  }
+
+  const std::unique_ptr<ShmTransport> local_;
+  // Sends chunks from the local part's memory, and ends before it.
+  const std::unique_ptr<TcpTransport> remote_;
+  const std::vector<uint32_t> hosts_;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,113 @@
+#include "transport/message/message_channels.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+
+namespace horoscale {
+
+MessageChannels::~MessageChannels() {
+  for (auto& [key, channel] : channels_) {
+    if (channel.exchange != nullptr) channel.exchange->Orphan();
+  }
+}
+
+Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
+    ChannelId id, std::span<const int> ranks, const std::function<bool(int)>& served) {
+  assert(std::is_sorted(ranks.begin(), ranks.end()));
+  const Key key = {id.process_set, id.incarnation};
+  Channel& channel = channels_[key];
+  if (channel.exchange != nullptr) {
+    return Status::InvalidArgument("process set " + std::to_string(id.process_set) +
+                                   " has been opened before");
+  }
+  std::vector<bool> reached(ranks.size());
+  std::transform(ranks.begin(), ranks.end(), reached.begin(), served);
+  const auto self = std::lower_bound(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+  auto exchange = MessageExchange::Create(id, ranks, static_cast<uint32_t>(self), reached, post_,
+                                          counters_, [this, key] { Close(key); });
+  if (exchange == nullptr) return Status::System("allocating the banks of a process set", ENOMEM);
+  channel.ranks.assign(ranks.begin(), ranks.end());
+  channel.served = static_cast<size_t>(std::count(reached.begin(), reached.end(), true));
+  channel.exchange = exchange.get();
+  const MessageHeader opened = {
+      MessageType::kOpened, FrameKind::kBank, id.process_set, id.incarnation, 0, 0, 0};
+  for (uint32_t m = 0; m < ranks.size(); ++m) {
+    if (!reached[m]) continue;
+    if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);
+    post_->PostMessage(ranks[m], opened);
+  }
+  return exchange;
+}
+
+void MessageChannels::Close(Key key) {
+  Channel& channel = channels_.at(key);
+  channel.exchange = nullptr;
+  channel.is_closed = true;
+  // Kept until all have opened it: their messages must not look like those of a new channel.
+  if (channel.opened.size() == channel.served) channels_.erase(key);
+}
+
+Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, Key key, int rank) {
+  const auto position = std::lower_bound(channel.ranks.begin(), channel.ranks.end(), rank);
+  if (position == channel.ranks.end() || *position != rank) {
+    return Status::Protocol("a message for process set " + std::to_string(key.first) +
+                            " from a rank outside it");
+  }
+  return static_cast<uint32_t>(position - channel.ranks.begin());
+}
+
+Status MessageChannels::OnMessage(int from, const MessageHeader& header) {
+  const Key key = {header.process_set, header.incarnation};
+  if (header.type == MessageType::kOpened) {
+    Channel& channel = channels_[key];
+    channel.opened.insert(from);
+    if (channel.is_closed && channel.opened.size() == channel.served) {
+      channels_.erase(key);
+      return {};
+    }
+  }
+  const auto at = channels_.find(key);
+  if (at == channels_.end() || at->second.exchange == nullptr) return {};
+  const auto member = MemberOf(at->second, key, from);
+  if (!member.ok()) return member.status();
+  switch (header.type) {
+    case MessageType::kOpened:
+      at->second.exchange->OnOpened(*member);
+      return {};
+    case MessageType::kReleased:
+      at->second.exchange->OnReleased(*member, header.round);
+      return {};
+    default:
+      return Status::Protocol("message of unknown type " +
+                              std::to_string(static_cast<int>(header.type)));
+  }
+}
+
+Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageHeader& header) {
+  if (header.bytes > MessageExchange::kChunkBytes) {
+    return Status::Protocol("a chunk of " + std::to_string(header.bytes) + " bytes");
+  }
+  Arrival arrival;
+  arrival.key = {header.process_set, header.incarnation};
+  arrival.round = header.round;
+  const auto at = channels_.find(arrival.key);
+  if (at == channels_.end() || at->second.exchange == nullptr) return arrival;
+  const auto member = MemberOf(at->second, arrival.key, from);
+  if (!member.ok()) return member.status();
+  arrival.member = *member;
+  arrival.space = at->second.exchange->Accept(*member, header);
+  if (arrival.space == nullptr) return Status::Protocol("a chunk for which there is no space");
+  arrival.memory = at->second.exchange->memory();
+  return arrival;
+}
+
+void MessageChannels::End(const Arrival& arrival) {
+  const auto at = channels_.find(arrival.key);
+  if (arrival.memory == nullptr || at == channels_.end() || at->second.exchange == nullptr) return;
+  at->second.exchange->OnArrived(arrival.member, arrival.round);
+}
+
+}  // namespace horoscale

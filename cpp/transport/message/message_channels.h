@@ -1,0 +1,65 @@
+// MessageChannels: the process sets of a transport over messages, by their ids on the wire. Takes
+// their messages to their exchanges.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/message/message_exchange.h"
+
+namespace horoscale {
+
+class MessageChannels {
+ public:
+  MessageChannels(int rank, MessagePost* post, TransportCounters* counters)
+      : rank_(rank), post_(post), counters_(counters) {}
+  // Exchanges that are still there are of no more use.
+  ~MessageChannels();
+
+  // `served` says which ranks are reached by messages; this one isn't.
+  Result<std::unique_ptr<MessageExchange>> Open(ChannelId id, std::span<const int> ranks,
+                                                const std::function<bool(int)>& served);
+
+  // What a rank says of its exchange: kOpened, kReleased.
+  Status OnMessage(int from, const MessageHeader& header);
+
+  // A part of a chunk on its way into its bank, or nowhere if the channel is closed here.
+  struct Arrival {
+    std::byte* space = nullptr;          // for header.bytes; null: nowhere
+    std::shared_ptr<const void> memory;  // of the space
+    std::pair<uint32_t, uint32_t> key;
+    uint32_t member = 0;
+    uint64_t round = 0;
+  };
+  // kProtocol if the rank may not send it.
+  Result<Arrival> Begin(int from, const MessageHeader& header);
+  void End(const Arrival& arrival);
+
+ private:
+  using Key = std::pair<uint32_t, uint32_t>;  // process set, incarnation
+  struct Channel {
+    std::vector<int> ranks;               // empty: not open here yet
+    size_t served = 0;                    // of the ranks
+    MessageExchange* exchange = nullptr;  // null: not open here
+    std::set<int> opened;                 // the served ones that have
+    bool is_closed = false;               // here
+  };
+
+  void Close(Key key);
+  // Position among the ranks; kProtocol for one that isn't there.
+  static Result<uint32_t> MemberOf(const Channel& channel, Key key, int rank);
+
+  const int rank_;
+  MessagePost* post_;
+  TransportCounters* counters_;
+  std::map<Key, Channel> channels_;
+};
+
+}  // namespace horoscale

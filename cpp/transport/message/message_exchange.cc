@@ -1,0 +1,134 @@
+#include "transport/message/message_exchange.h"
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <utility>
+
+namespace horoscale {
+namespace {
+
+constexpr std::align_val_t kPage{4096};
+
+}  // namespace
+
+std::unique_ptr<MessageExchange> MessageExchange::Create(
+    ChannelId channel, std::span<const int> ranks, uint32_t self, std::vector<bool> served,
+    MessagePost* post, TransportCounters* counters, std::function<void()> on_destroy) {
+  const size_t bytes = ranks.size() * kBanks * kChunkBytes;
+  // Pages that are never used cost nothing: there are chunks of all members, also of those that
+  // another exchange serves.
+  void* const memory = ::operator new(bytes, kPage, std::nothrow);
+  if (memory == nullptr) return nullptr;
+  std::unique_ptr<MessageExchange> exchange(new MessageExchange(
+      channel, ranks, self, std::move(served), post, counters, std::move(on_destroy)));
+  exchange->memory_->bytes = {static_cast<std::byte*>(memory),
+                              [](std::byte* p) { ::operator delete(p, kPage); }};
+  return exchange;
+}
+
+MessageExchange::MessageExchange(ChannelId channel, std::span<const int> ranks, uint32_t self,
+                                 std::vector<bool> served, MessagePost* post,
+                                 TransportCounters* counters, std::function<void()> on_destroy)
+    : channel_(channel),
+      ranks_(ranks.begin(), ranks.end()),
+      self_(self),
+      served_(std::move(served)),
+      memory_(std::make_shared<Memory>()),
+      unopened_(static_cast<uint32_t>(std::count(served_.begin(), served_.end(), true))),
+      post_(post),
+      counters_(counters),
+      on_destroy_(std::move(on_destroy)) {
+  assert(served_.size() == ranks_.size() && !served_[self_]);
+  memory_->members.resize(ranks.size());
+}
+
+MessageExchange::~MessageExchange() { on_destroy_(); }
+
+bool MessageExchange::MayPublish(uint64_t round) const {
+  if (unopened_ > 0) return false;
+  const uint64_t needed = round < kBanks ? 0 : round + 1 - kBanks;
+  for (uint32_t m = 0; m < size(); ++m) {
+    if (served_[m] && At(m).released < needed) return false;
+  }
+  return At(self_).banks[round % kBanks].unsent == 0;
+}
+
+std::byte* MessageExchange::Reserve(uint64_t round) {
+  assert(round >= At(self_).published);
+  const bool released = At(self_).released + kBanks > round;  // by this member itself
+  return released && MayPublish(round) ? Chunk(self_, round) : nullptr;
+}
+
+void MessageExchange::Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) {
+  PublishFrom(Chunk(self_, round), round, bytes, extents);
+}
+
+void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t bytes,
+                                  std::span<const Extent> extents) {
+  assert(round >= At(self_).published && bytes <= kChunkBytes);
+  Member& own = At(self_);
+  Bank& bank = own.banks[round % kBanks];
+  bank.round = round;
+  bank.used = bank.arrived = true;
+  own.published = round + 1;
+  for (uint32_t m = 0; m < size(); ++m) {
+    if (!served_[m]) continue;
+    const Extent extent = extents.empty() ? Extent{0, bytes} : extents[m];
+    auto header = Header(MessageType::kChunk, round);
+    header.bytes = static_cast<uint32_t>(extent.bytes);
+    header.offset = extent.offset;
+    post_->PostChunk(ranks_[m], header, {chunk + extent.offset, extent.bytes}, memory_,
+                     &bank.unsent);
+    counters_->data_bytes_sent += extent.bytes;
+  }
+}
+
+const std::byte* MessageExchange::Peek(uint64_t round, uint32_t m) {
+  const Member& member = At(m);
+  if (member.published <= round) return nullptr;
+  const Bank& bank = member.banks[round % kBanks];
+  if (bank.used && bank.round == round && !bank.arrived) return nullptr;
+  return Chunk(m, round);
+}
+
+void MessageExchange::Release(uint64_t round) {
+  Member& own = At(self_);
+  if (round < own.released) return;
+  own.released = round + 1;
+  for (uint32_t m = 0; m < size(); ++m) {
+    if (served_[m]) post_->PostMessage(ranks_[m], Header(MessageType::kReleased, own.released));
+  }
+}
+
+void MessageExchange::OnOpened(uint32_t m) {
+  Member& member = At(m);
+  if (member.opened) return;
+  member.opened = true;
+  --unopened_;
+}
+
+void MessageExchange::OnReleased(uint32_t m, uint64_t rounds) {
+  At(m).released = std::max(At(m).released, rounds);
+}
+
+std::byte* MessageExchange::Accept(uint32_t m, const MessageHeader& header) {
+  Member& member = At(m);
+  const uint64_t end = At(self_).released + kBanks;  // what we have granted
+  const bool fits = header.offset <= kChunkBytes && header.bytes <= kChunkBytes - header.offset;
+  if (!served_[m] || !fits || header.round < member.published || header.round >= end)
+    return nullptr;
+  Bank& bank = member.banks[header.round % kBanks];
+  bank.round = header.round;
+  bank.used = true;
+  bank.arrived = false;
+  member.published = header.round + 1;
+  return Chunk(m, header.round) + header.offset;
+}
+
+void MessageExchange::OnArrived(uint32_t m, uint64_t round) {
+  Bank& bank = At(m).banks[round % kBanks];
+  if (bank.round == round) bank.arrived = true;
+}
+
+}  // namespace horoscale

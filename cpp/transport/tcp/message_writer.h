@@ -1,0 +1,49 @@
+// MessageWriter: messages on their way into a stream socket, in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/byte_stream.h"
+#include "transport/message/message.h"
+
+namespace horoscale {
+
+class MessageWriter {
+ public:
+  ~MessageWriter();
+
+  // The payload is copied.
+  void Add(const MessageHeader& header, std::span<const std::byte> payload);
+  // The data is sent from where it is; `memory` keeps it and `pending` alive, which is one more
+  // until it has gone.
+  void AddFromPlace(const MessageHeader& header, std::span<const std::byte> data,
+                    std::shared_ptr<const void> memory, uint32_t* pending);
+
+  bool empty() const { return waiting_.empty(); }
+  // Sends what goes without waiting; whether anything moved.
+  Result<bool> Flush(ByteStream& stream);
+  // Forgets everything.
+  void Clear();
+
+ private:
+  struct Message {
+    std::vector<std::byte> bytes;  // the header, and a payload that was copied
+    std::span<const std::byte> data;
+    std::shared_ptr<const void> memory;
+    uint32_t* pending = nullptr;
+    size_t size() const { return bytes.size() + data.size(); }
+  };
+
+  void Sent(size_t bytes);
+
+  std::deque<Message> waiting_;
+  size_t gone_ = 0;  // of the first one
+};
+
+}  // namespace horoscale

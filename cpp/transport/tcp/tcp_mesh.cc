@@ -1,0 +1,194 @@
+#include "transport/tcp/tcp_mesh.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "platform/tcp_socket.h"
+#include "rendezvous/acceptor.h"
+#include "rendezvous/address.h"
+#include "rendezvous/auth.h"
+
+namespace horoscale {
+namespace {
+
+// One address may swallow connections without a word: others get their turn.
+constexpr double kAddressSeconds = 3;
+
+// What the connecting rank tells first on an authenticated stream; the bytes are the wire's.
+struct Hello {
+  static constexpr uint64_t kMagic = 0x504354'4f524f48;  // "HOROTCP"
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t magic = kMagic;
+  uint32_t version = kVersion;
+  int32_t rank = -1;
+  uint32_t is_data = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Hello) == 24);
+
+Status About(const Status& status, int rank, const std::string& doing) {
+  return Status(status.code(), doing + ": " + status.message(), FailureDetail{{rank}, -1, ""});
+}
+
+class MeshBuilder {
+ public:
+  MeshBuilder(const TcpMeshConfig& config, Store& store)
+      : config_(config), store_(store), deadline_(Deadline::After(config.seconds)) {
+    for (const int peer : config.peers) streams_[peer];
+  }
+
+  Result<std::map<int, TcpStreams>> Build() {
+    Result<TcpListener> listener = Listen();
+    if (!listener.ok()) return listener.status();
+    HS_RETURN_IF_ERROR(Publish(listener->port()));
+    for (const int peer : config_.peers) {
+      if (peer > config_.rank) break;
+      HS_RETURN_IF_ERROR(ConnectTo(peer));
+    }
+    HS_RETURN_IF_ERROR(AcceptOthers(*listener));
+    for (const auto& [peer, streams] : streams_) {
+      HS_RETURN_IF_ERROR(SetSilenceLimit(*streams.control, config_.silence_seconds));
+      HS_RETURN_IF_ERROR(SetSilenceLimit(*streams.data, config_.silence_seconds));
+    }
+    return std::move(streams_);
+  }
+
+ private:
+  std::string Me() const { return "rank " + std::to_string(config_.rank); }
+  std::string Key(int rank) const { return config_.key_prefix + "tcp/" + std::to_string(rank); }
+  std::string AuthContext(int server) const {
+    return "tcp link to rank " + std::to_string(server) + " of " + config_.key_prefix;
+  }
+
+  // Machines may lack IPv6.
+  static Result<TcpListener> Listen() {
+    Result<TcpListener> both = TcpListener::Create("::", 0);
+    return both.ok() ? std::move(both) : TcpListener::Create("0.0.0.0", 0);
+  }
+
+  // "port, newline, address, newline, …", the likeliest first.
+  Status Publish(uint16_t port) {
+    const auto found = MachineAddresses(config_.interfaces);
+    if (!found.ok()) return found.status();
+    std::vector<std::string> addresses = *found;
+    if (config_.interfaces.empty()) {
+      // Last, for ranks that only play several hosts on one machine.
+      addresses.insert(addresses.end(), {"127.0.0.1", "::1"});
+      const auto first = std::find(addresses.begin(), addresses.end(), config_.first_address);
+      if (first != addresses.end()) std::rotate(addresses.begin(), first, first + 1);
+    }
+    std::string text = std::to_string(port);
+    for (const std::string& address : addresses) text += "\n" + address;
+    return store_.Set(Key(config_.rank), std::as_bytes(std::span(text)));
+  }
+
+  Status ConnectTo(int peer) {
+    const Result<std::vector<std::byte>> value = store_.Get(Key(peer), deadline_.SecondsLeft());
+    if (!value.ok()) {
+      return About(value.status(), peer, Me() + " can't find rank " + std::to_string(peer));
+    }
+    std::string text(reinterpret_cast<const char*>(value->data()), value->size());
+    const std::string port = text.substr(0, text.find('\n'));
+    std::string tried;
+    Status last = Status::Protocol("it gave no address");
+    while (text.find('\n') != std::string::npos) {
+      text.erase(0, text.find('\n') + 1);
+      const std::string address = text.substr(0, text.find('\n'));
+      const auto parsed = ParseHostPort("[" + address + "]:" + port);
+      if (!parsed.ok()) return About(parsed.status(), peer, "the store's entry of a rank");
+      last = ConnectAt(peer, address, parsed->port);
+      if (last.ok()) return last;
+      tried += (tried.empty() ? "" : "; ") + last.message();
+    }
+    return About(Status(last.code(), tried), peer,
+                 Me() + " can't reach rank " + std::to_string(peer) +
+                     " (--network-interface or NETWORK_INTERFACE chooses the network)");
+  }
+
+  // The same address may belong to another machine as well, which does not know the secret.
+  Status ConnectAt(int peer, const std::string& address, uint16_t port) {
+    TcpStreams& streams = streams_[peer];
+    for (const bool is_data : {false, true}) {
+      const Deadline deadline = Deadline::After(std::min(kAddressSeconds, deadline_.SecondsLeft()));
+      Result<ByteStream> stream = ConnectTcp(address, port, deadline);
+      if (!stream.ok()) return stream.status();
+      // The peer may be busy connecting to others before it lets anybody in.
+      HS_RETURN_IF_ERROR(
+          AuthenticateToServer(*stream, config_.secret, AuthContext(peer), deadline_));
+      Hello hello;
+      hello.rank = config_.rank;
+      hello.is_data = is_data ? 1 : 0;
+      HS_RETURN_IF_ERROR(stream->SendAll(std::as_bytes(std::span(&hello, 1)), deadline_));
+      (is_data ? streams.data : streams.control).emplace(stream.TakeValue());
+    }
+    return {};
+  }
+
+  bool IsComplete() const {
+    return std::all_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+      return entry.second.control.has_value() && entry.second.data.has_value();
+    });
+  }
+
+  Status AcceptOthers(TcpListener& listener) {
+    Result<Acceptor> acceptor = Acceptor::Create(
+        listener.fd(), [&listener] { return listener.Accept(Deadline::After(0)); }, config_.secret,
+        AuthContext(config_.rank));
+    if (!acceptor.ok()) return acceptor.status();
+    while (!IsComplete()) {
+      Result<ByteStream> stream = acceptor->Next(deadline_);
+      if (stream.status().code() == StatusCode::kTimeout) return DidNotConnect();
+      if (!stream.ok()) return stream.status();
+      HS_RETURN_IF_ERROR(LetIn(stream.TakeValue()));
+    }
+    return {};
+  }
+
+  Status DidNotConnect() const {
+    std::vector<int> missing;
+    std::string names;
+    for (const auto& [peer, streams] : streams_) {
+      if (streams.data.has_value()) continue;
+      names += (missing.empty() ? "" : ", ") + std::to_string(peer);
+      missing.push_back(peer);
+    }
+    return Status(StatusCode::kTimeout,
+                  "no connection from rank(s) " + names + " to rank " +
+                      std::to_string(config_.rank) + " within " +
+                      std::to_string(static_cast<int>(config_.seconds)) +
+                      " s: look at the output of these ranks, and for a firewall between the hosts",
+                  FailureDetail{missing, -1, ""});
+  }
+
+  Status LetIn(ByteStream stream) {
+    Hello hello;
+    HS_RETURN_IF_ERROR(stream.ReceiveAll(std::as_writable_bytes(std::span(&hello, 1)), deadline_));
+    if (hello.magic != Hello::kMagic || hello.version != Hello::kVersion) {
+      return Status::Protocol(stream.peer() + " runs another version of horoscale");
+    }
+    const auto at = streams_.find(hello.rank);
+    if (at == streams_.end() || hello.rank < config_.rank) {
+      return Status::Protocol("a process at " + stream.peer() + " that says it is rank " +
+                              std::to_string(hello.rank) + " connected to " + Me());
+    }
+    // A rank that had to try another address connects again: the last one counts.
+    (hello.is_data != 0 ? at->second.data : at->second.control).emplace(std::move(stream));
+    return {};
+  }
+
+  const TcpMeshConfig& config_;
+  Store& store_;
+  const Deadline deadline_;
+  std::map<int, TcpStreams> streams_;
+};
+
+}  // namespace
+
+Result<std::map<int, TcpStreams>> ConnectTcpMesh(const TcpMeshConfig& config, Store& store) {
+  return MeshBuilder(config, store).Build();
+}
+
+}  // namespace horoscale

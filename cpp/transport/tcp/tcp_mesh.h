@@ -1,0 +1,37 @@
+// TcpMesh: the connections of one rank to all ranks of other hosts, made at start-up.
+//
+// Every rank listens, says in the store by which addresses it may be reached, connects to the ranks
+// below it and lets in those above it. A pair of ranks has two streams: control and data.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/byte_stream.h"
+#include "rendezvous/store.h"
+
+namespace horoscale {
+
+struct TcpMeshConfig {
+  int rank = 0;
+  std::vector<int> peers;               // of other hosts, sorted
+  std::vector<std::string> interfaces;  // to be reached by; none: all
+  std::string first_address;            // of this machine, that others probably reach; may be empty
+  std::string key_prefix;               // of the job and its generation, such as "job/1/"
+  std::string secret;
+  double seconds = 60;          // for everything
+  double silence_seconds = 30;  // without an answer of the peer's machine end a link
+};
+
+struct TcpStreams {
+  std::optional<ByteStream> control;
+  std::optional<ByteStream> data;
+};
+
+// By rank. An error names the ranks that did not come or can't be reached, and how it was tried.
+Result<std::map<int, TcpStreams>> ConnectTcpMesh(const TcpMeshConfig& config, Store& store);
+
+}  // namespace horoscale

@@ -1,0 +1,86 @@
+// The transport to ranks of other hosts: two TCP streams per pair of ranks, one for control and
+// what is said of chunks, one for the chunks themselves. A chunk is sent only into a bank that its
+// receiver has released, so a set that stalls holds up no other one.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "platform/deadline.h"
+#include "platform/poller.h"
+#include "transport/message/message_channels.h"
+#include "transport/tcp/message_reader.h"
+#include "transport/tcp/message_writer.h"
+#include "transport/tcp/tcp_mesh.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+// Part of a HostsTransport, which sleeps for it.
+class TcpTransport final : private MessagePost {
+ public:
+  static Result<std::unique_ptr<TcpTransport>> Create(int rank, std::map<int, TcpStreams> streams);
+
+  // As Transport's, for the peers.
+  void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload);
+  bool Poll(TransportSink& sink);
+  bool HasUnsent() const;
+  Result<std::unique_ptr<MessageExchange>> Open(ChannelId channel, std::span<const int> ranks);
+  const TransportCounters& counters() const { return counters_; }
+  void Close(std::span<const std::byte> last_frame, const Deadline& deadline);
+
+  // Readable when a stream is.
+  int fd() const { return poller_.fd(); }
+
+ private:
+  struct Stream {
+    explicit Stream(ByteStream stream) : socket(std::move(stream)) {}
+    ByteStream socket;
+    MessageReader in;
+    MessageWriter out;
+    bool awaits_room = false;  // the poller tells when more can be sent
+    bool is_over = false;      // the peer sends nothing more
+  };
+  struct Link {
+    Link(ByteStream control_socket, ByteStream data_socket)
+        : control(std::move(control_socket)), data(std::move(data_socket)) {}
+    Stream control;
+    Stream data;
+    MessageChannels::Arrival data_arrival;  // the chunk that is being received
+    std::vector<std::byte> goodbye;         // once it has come; delivered behind all data
+    bool has_goodbye = false;
+    Status reason;         // once it is over
+    bool is_over = false;  // nothing moves any more
+    bool is_told = false;  // the sink knows
+  };
+  class Arrivals;
+
+  TcpTransport(int rank, Poller poller);
+
+  // MessagePost
+  void PostMessage(int rank, const MessageHeader& header) override;
+  void PostChunk(int rank, const MessageHeader& header, std::span<const std::byte> data,
+                 const std::shared_ptr<const void>& memory, uint32_t* pending) override;
+
+  Status Watch(int rank, Link& link);
+  void Flush(int rank, Link& link, bool is_data);
+  bool Receive(int rank, Link& link, bool is_data, TransportSink& sink);
+  // Whether the link has ended in good order, or is to be given up for `reason`.
+  void OnStreamOver(int rank, Link& link, bool is_data, const Status& reason);
+  bool TellLosses(TransportSink& sink);
+  void End(int rank, Link& link, const Status& reason);
+
+  const int rank_;
+  Poller poller_;
+  TransportCounters counters_;
+  std::map<int, std::unique_ptr<Link>> links_;
+  bool has_news_ = false;  // a link has ended, and the sink has not been told
+  MessageChannels channels_;
+};
+
+}  // namespace horoscale
