@@ -19,7 +19,8 @@ namespace {
 using Cases = std::vector<std::unique_ptr<testing::CollectiveCase>>;
 
 // Runs the cases in order; what went wrong, or nothing.
-std::string RunInOrder(const Cases& cases, Exchange& exchange) {
+std::string RunInOrder(const Cases& cases, Exchange& exchange, Transport& transport) {
+  Inbox inbox;
   const Deadline deadline = Deadline::After(kPatience);
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::unique_ptr<Collective> collective = cases[i]->Make(exchange);
@@ -27,11 +28,13 @@ std::string RunInOrder(const Cases& cases, Exchange& exchange) {
       const Result<Progress> progress = collective->Step();
       if (!progress.ok()) return progress.status().message();
       if (*progress == Progress::kDone) break;
-      if (*progress == Progress::kAdvanced) continue;
+      if (*progress == Progress::kAdvanced || transport.Poll(inbox)) continue;
       if (deadline.Passed()) return "operation " + std::to_string(i) + " doesn't end";
       std::this_thread::yield();
     }
   }
+  // What this member has sent may still be needed by others.
+  while (transport.HasUnsent() && !deadline.Passed()) transport.Poll(inbox);
   return {};
 }
 
@@ -42,7 +45,8 @@ class CollectivesTest : public TransportTest {
     std::vector<std::string> problems(exchanges.size());
     std::vector<std::thread> members;
     for (size_t m = 0; m < exchanges.size(); ++m) {
-      members.emplace_back([&, m] { problems[m] = RunInOrder(cases, *exchanges[m]); });
+      members.emplace_back(
+          [&, m] { problems[m] = RunInOrder(cases, *exchanges[m], At(static_cast<int>(m))); });
     }
     for (std::thread& member : members) member.join();
     for (size_t m = 0; m < exchanges.size(); ++m) {

@@ -25,9 +25,10 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByAFrame) {
   At(0).Disarm();
   Poll(0);
   EXPECT_EQ(InboxOf(0).frames[1].size(), 2u);
-  EXPECT_EQ(At(1).counters().doorbells_rung, 1u) << "once a sleep";
+  const uint64_t rings = GetParam().has_common_memory ? 1 : 0;
+  EXPECT_EQ(At(1).counters().doorbells_rung, rings) << "once a sleep";
   At(1).Send(0, {FrameKind::kReport, {}}, {});
-  EXPECT_EQ(At(1).counters().doorbells_rung, 1u) << "nobody sleeps";
+  EXPECT_EQ(At(1).counters().doorbells_rung, rings) << "nobody sleeps";
 }
 
 TEST_P(TransportSleepTest, ASleeperIsWokenByAChunkAndByARelease) {
@@ -37,7 +38,7 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByAChunkAndByARelease) {
   PublishBytes(*exchanges[1], 0, Pattern(8, 1));
   At(0).Sleep(kPatience);
   At(0).Disarm();
-  EXPECT_NE(exchanges[0]->Peek(0, 1), nullptr);
+  EXPECT_TRUE(PollUntil([&] { return exchanges[0]->Peek(0, 1) != nullptr; }));
 
   exchanges[0]->Release(3);
   for (uint64_t round = 0; round < 4; ++round) PublishBytes(*exchanges[0], round, Pattern(8, 1));
@@ -45,10 +46,11 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByAChunkAndByARelease) {
   ASSERT_EQ(exchanges[0]->Reserve(4), nullptr);
   const uint64_t rung = At(1).counters().doorbells_rung;
   exchanges[1]->Release(0);
-  EXPECT_EQ(At(1).counters().doorbells_rung, rung + 1);
+  const uint64_t rings = GetParam().has_common_memory ? 1 : 0;
+  EXPECT_EQ(At(1).counters().doorbells_rung, rung + rings);
   At(0).Sleep(kPatience);
   At(0).Disarm();
-  EXPECT_NE(exchanges[0]->Reserve(4), nullptr);
+  EXPECT_TRUE(PollUntil([&] { return exchanges[0]->Reserve(4) != nullptr; }));
 }
 
 TEST_P(TransportSleepTest, AReleaseThatNobodyWaitsForRingsNobody) {
@@ -61,6 +63,7 @@ TEST_P(TransportSleepTest, AReleaseThatNobodyWaitsForRingsNobody) {
 }
 
 TEST_P(TransportSleepTest, ASleepingSenderIsWokenWhenThereIsSpace) {
+  if (!GetParam().has_common_memory) GTEST_SKIP() << "the kernel has room for it";
   Start(2);
   At(0).Send(1, {FrameKind::kReport, {}}, Pattern(5000, 1));
   At(0).Arm();

@@ -22,7 +22,8 @@ TEST_P(TransportTest, FramesArriveWholeAndInOrderWhateverTheirSize) {
       At(from).Send(1 - from, {FrameKind::kReport, {i, 2}}, Pattern(sizes[i], i));
     }
   }
-  EXPECT_TRUE(At(0).HasUnsent());
+  // More than a ring holds; sockets may take it.
+  EXPECT_TRUE(At(0).HasUnsent() || !GetParam().has_common_memory);
   ASSERT_TRUE(PollUntil([&] {
     return InboxOf(0).frames[1].size() == sizes.size() &&
            InboxOf(1).frames[0].size() == sizes.size();
@@ -69,6 +70,7 @@ TEST_P(TransportTest, EveryPairOfRanksHasItsOwnOrder) {
 }
 
 TEST_P(TransportTest, SharedMemoryIsSeenByPeersAtItsOffset) {
+  if (!GetParam().has_common_memory) GTEST_SKIP() << "ranks of different hosts have none";
   Start(2);
   Result<std::byte*> memory = At(0).AllocateShared(100'000);
   ASSERT_TRUE(memory.ok());
@@ -130,6 +132,7 @@ TEST_P(TransportTest, GoodbyeIsTheLastFrameAndComesBeforeTheLoss) {
 }
 
 TEST_P(TransportTest, CloseGivesUpOnAPeerThatDoesNotRead) {
+  if (!GetParam().has_common_memory) GTEST_SKIP() << "the kernel has room for it";
   Start(2);
   At(1).Send(0, {FrameKind::kReport, {}}, Pattern(100'000, 1));
   At(1).Close(Pattern(30, 2), 0.01);  // returns, although rank 0 reads nothing

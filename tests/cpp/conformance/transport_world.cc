@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "rendezvous/memory_store.h"
+#include "transport/hosts/hosts_transport.h"
 #include "transport/inproc/inproc_fabric.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_mesh.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define HOROSCALE_TSAN
@@ -40,7 +42,7 @@ class ShmWorld : public TransportWorld {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([this, rank, size, &options] {
-        Result<std::unique_ptr<Transport>> made =
+        Result<std::unique_ptr<ShmTransport>> made =
             ShmTransport::Create(TestShmConfig(rank, size, options), store_);
         ASSERT_TRUE(made.ok()) << made.status().message();
         endpoints_[static_cast<size_t>(rank)] = made.TakeValue();
@@ -56,9 +58,49 @@ class ShmWorld : public TransportWorld {
   std::vector<std::unique_ptr<Transport>> endpoints_;
 };
 
+// Hosts of so many ranks each, played by this one.
+template <int kRanksOfHost>
+class HostsWorld : public TransportWorld {
+ public:
+  HostsWorld(int size, const MemoryOptions& options) : endpoints_(static_cast<size_t>(size)) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([this, rank, size, &options] { Start(rank, size, options); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  Transport& At(int rank) override { return *endpoints_.at(static_cast<size_t>(rank)); }
+  void Lose(int rank) override { endpoints_.at(static_cast<size_t>(rank)).reset(); }
+
+ private:
+  void Start(int rank, int size, const MemoryOptions& options) {
+    ShmConfig shm = TestShmConfig(rank, size, options);
+    shm.mesh.ranks.clear();
+    TcpMeshConfig tcp;
+    tcp.rank = rank;
+    tcp.key_prefix = "test/";
+    tcp.secret = "secret";
+    std::vector<uint32_t> hosts;
+    for (int other = 0; other < size; ++other) {
+      hosts.push_back(static_cast<uint32_t>(other / kRanksOfHost));
+      (other / kRanksOfHost == rank / kRanksOfHost ? shm.mesh.ranks : tcp.peers).push_back(other);
+    }
+    Result<std::unique_ptr<ShmTransport>> local = ShmTransport::Create(shm, store_);
+    ASSERT_TRUE(local.ok()) << local.status().message();
+    Result<std::map<int, TcpStreams>> streams = ConnectTcpMesh(tcp, store_);
+    ASSERT_TRUE(streams.ok()) << streams.status().message();
+    auto remote = TcpTransport::Create(rank, streams.TakeValue()).TakeValue();
+    endpoints_[static_cast<size_t>(rank)] =
+        HostsTransport::Create(local.TakeValue(), std::move(remote), hosts).TakeValue();
+  }
+
+  MemoryStore store_;
+  std::vector<std::unique_ptr<Transport>> endpoints_;
+};
+
 template <typename World>
-TransportKind Kind(std::string name) {
-  return {std::move(name), [](int size, const MemoryOptions& options) {
+TransportKind Kind(std::string name, bool has_common_memory = true) {
+  return {std::move(name), has_common_memory, [](int size, const MemoryOptions& options) {
             return std::make_unique<World>(size, options);
           }};
 }
@@ -71,7 +113,8 @@ ShmConfig TestShmConfig(int rank, int size, const MemoryOptions& options) {
   config.size = size;
   config.memory = options;
   config.arena_bytes = size_t{256} << 20;
-  config.mesh = {.host = "here", .key_prefix = "test/", .secret = "secret", .seconds = 30};
+  config.mesh = {.ranks = {}, .key_prefix = "test/", .secret = "secret", .seconds = 30};
+  for (int other = 0; other < size; ++other) config.mesh.ranks.push_back(other);
   return config;
 }
 
@@ -81,6 +124,8 @@ std::vector<TransportKind> AllTransportKinds() {
 // follow.
 #ifndef HOROSCALE_TSAN
   kinds.push_back(Kind<ShmWorld>("shm"));
+  kinds.push_back(Kind<HostsWorld<1>>("tcp", false));
+  kinds.push_back(Kind<HostsWorld<2>>("hosts"));
 #endif
   return kinds;
 }

@@ -23,6 +23,8 @@ class TransportWorld {
 
 struct TransportKind {
   std::string name;
+  // Whether ranks 0 and 1 share memory, and ring each other's doorbells.
+  bool has_common_memory;
   std::function<std::unique_ptr<TransportWorld>(int size, const MemoryOptions& options)> make;
 };
 std::vector<TransportKind> AllTransportKinds();
