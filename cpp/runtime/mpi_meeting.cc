@@ -217,7 +217,7 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
   }
   if (!one_host) {
     return Status::InvalidArgument(
-        "BACKEND=native, but the ranks run on several hosts, between which only MPI carries data: "
+        "BACKEND=native, but MPI started the ranks on several hosts, where it carries their data: "
         "leave BACKEND out");
   }
   if (comm.size() == 1) {

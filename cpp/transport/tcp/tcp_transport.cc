@@ -26,6 +26,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kGoodbye:
     case FrameKind::kPoison:
     case FrameKind::kStall:
+    case FrameKind::kProbe:
       return true;
     case FrameKind::kBank:
       return false;

@@ -113,7 +113,8 @@ TEST_P(DirectAllreduceTest, OneMemberWithPrivateMemoryMakesAllOfThemCopy) {
   }
 }
 
-HOROSCALE_INSTANTIATE_TRANSPORT_TEST(DirectAllreduceTest);
+INSTANTIATE_TEST_SUITE_P(All, DirectAllreduceTest, ::testing::ValuesIn(MemoryTransportKinds()),
+                         [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
 }  // namespace horoscale

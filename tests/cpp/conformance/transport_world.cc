@@ -118,13 +118,20 @@ ShmConfig TestShmConfig(int rank, int size, const MemoryOptions& options) {
   return config;
 }
 
-std::vector<TransportKind> AllTransportKinds() {
+std::vector<TransportKind> MemoryTransportKinds() {
   std::vector<TransportKind> kinds = {Kind<InprocWorld>("inproc")};
 // Ranks of one process see shared memory at several addresses, which the thread sanitizer can't
 // follow.
 #ifndef HOROSCALE_TSAN
   kinds.push_back(Kind<ShmWorld>("shm"));
+#endif
+  return kinds;
+}
+
+std::vector<TransportKind> AllTransportKinds() {
+  std::vector<TransportKind> kinds = MemoryTransportKinds();
   kinds.push_back(Kind<HostsWorld<1>>("tcp", false));
+#ifndef HOROSCALE_TSAN
   kinds.push_back(Kind<HostsWorld<2>>("hosts"));
 #endif
   return kinds;

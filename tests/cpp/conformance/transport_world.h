@@ -28,6 +28,8 @@ struct TransportKind {
   std::function<std::unique_ptr<TransportWorld>(int size, const MemoryOptions& options)> make;
 };
 std::vector<TransportKind> AllTransportKinds();
+// Those whose ranks all share memory.
+std::vector<TransportKind> MemoryTransportKinds();
 
 // Of a small job on this host.
 ShmConfig TestShmConfig(int rank, int size, const MemoryOptions& options);
