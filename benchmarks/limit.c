@@ -29,9 +29,7 @@ typedef struct {
   float* buffers;
 } Limit;
 
-static size_t bank_floats(const Limit* limit) {
-  return (size_t)limit->size * kBanks * kChunk;
-}
+static size_t bank_floats(const Limit* limit) { return (size_t)limit->size * kBanks * kChunk; }
 
 Limit* limit_open(const char* path, int rank, int size, size_t capacity) {
   Limit* limit = calloc(1, sizeof(Limit));
