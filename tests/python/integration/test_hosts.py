@@ -1,0 +1,144 @@
+"""Jobs whose ranks run on hosts with networks of their own: collectives, training, lost hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_process import Launcher, environment, launcher_command
+from support import namespaces
+from support.namespaces import NetworkHosts
+
+pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_S = 120
+TIMEOUT_S = 3  # NETWORK_TIMEOUT_SECONDS of the tests that cut a host off
+
+# Every operation once, against what it has to give; prints the bytes that left the host.
+OPERATIONS = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init(process_sets=[pair := hvd.ProcessSet([0, 2]), near := hvd.ProcessSet([0, 1])])
+rank, size = hvd.rank(), hvd.size()
+for count in (0, 1, 3, 1000, 65537, 1000003):
+    pattern = np.arange(count, dtype=np.float32) % 1000
+    for name, some, members in (("all", hvd.global_process_set, range(size)),
+                                ("pair", pair, (0, 2)), ("near", near, (0, 1))):
+        if rank in members:
+            result = hvd.allreduce(pattern + rank, op=hvd.Sum, name=name, process_set=some)
+            assert np.array_equal(result, pattern * len(members) + sum(members)), (name, count)
+rows = hvd.allgather(np.full((rank + 1, 2), rank))
+assert rows[:, 0].tolist() == [r for r in range(size) for _ in range(r + 1)]
+assert hvd.broadcast(np.full(70000, rank), size - 1).tolist() == [size - 1] * 70000
+received, splits = hvd.alltoall(np.arange(size) + 10 * rank, [1] * size)
+assert received.tolist() == [10 * r + rank for r in range(size)] and splits.tolist() == [1] * size
+part = hvd.reducescatter(np.ones((size, 3)), op=hvd.Sum)
+assert part.tolist() == [[size] * 3]
+handles = [hvd.allreduce_async(np.full(1000, i), op=hvd.Sum, name=f"many.{i}") for i in range(100)]
+assert [hvd.synchronize(h)[0] for h in handles] == [i * size for i in range(100)]
+print(hvd.local_size(), hvd.cross_size(), hvd.metrics()["network_bytes_sent"] > 1000000)
+"""
+# Collectives without end: how soon a rank notices that others are lost, and whom it is told.
+SURVIVE = """
+import json, time
+import numpy as np
+import horoscale.numpy as hvd
+from horoscale.common.exceptions import RankFailedError
+
+hvd.init()
+print("ready", flush=True)
+last = time.monotonic()
+try:
+    while True:
+        hvd.allreduce(np.ones(100000), name="again")
+        last = time.monotonic()
+except RankFailedError as error:
+    print(json.dumps([time.monotonic() - last, list(error.ranks)]), flush=True)
+"""
+
+
+def run_on(hosts: NetworkHosts, per_host: str, *arguments: object) -> str:
+    """Run a job that is started on the first host; its output."""
+    listed = ",".join(f"{n}:{k}" for n, k in zip(hosts.names, per_host.split(","), strict=True))
+    size = sum(map(int, per_host.split(",")))
+    flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", size, "-H", listed)
+    job = subprocess.run(
+        hosts.command(0, *launcher_command(*flags, *arguments)),
+        env=environment() | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    return job.stdout
+
+
+@pytest.mark.parametrize(
+    ("per_host", "version"), [("2,2", 4), ("2,2", 6), ("1,1,1", 4), ("3,1", 6), ("1,2,1", 4)]
+)
+def test_every_operation(per_host: str, version: int) -> None:
+    with NetworkHosts(per_host.count(",") + 1, version=version) as hosts:
+        output = run_on(hosts, per_host, sys.executable, "-c", OPERATIONS)
+    expected = [
+        f"[{rank}]<stdout>:{local} {cross} True"
+        for rank, (local, cross) in enumerate(
+            (int(k), sum(int(other) > place for other in per_host.split(",")))
+            for k in per_host.split(",")
+            for place in range(int(k))
+        )
+    ]
+    assert sorted(output.splitlines()) == expected
+
+
+@pytest.mark.parametrize(("count", "version"), [(2, 6), (3, 4)])
+def test_training(count: int, version: int) -> None:
+    """The demo reaches what it reaches on one host."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    with NetworkHosts(count, version=version) as hosts:
+        demo = ROOT / "examples" / "torch_digits.py"
+        output = run_on(hosts, ",".join(["2"] * count), sys.executable, demo)
+    found = re.search(r"accuracy (0\.\d+)", output)
+    assert found is not None, output
+    assert float(found[1]) >= 0.96
+
+
+def test_a_chosen_interface() -> None:
+    with NetworkHosts(2) as hosts:
+        program = "import horoscale.numpy as hvd; hvd.init(); print(hvd.size())"
+        flags = ("--network-interface", "eth0")
+        output = run_on(hosts, "1,1", *flags, sys.executable, "-c", program)
+        assert sorted(output.splitlines()) == ["[0]<stdout>:2", "[1]<stdout>:2"]
+
+
+@pytest.mark.parametrize("how", ["killed", "cut-off"])
+def test_survivors_of_a_lost_host(how: str) -> None:
+    """The ranks of the other host raise, soon, and name only ranks that are gone."""
+    with NetworkHosts(2) as hosts:
+        listed = ",".join(f"{name}:2" for name in hosts.names)
+        variables = {"HOROSCALE_NETWORK_TIMEOUT_SECONDS": str(TIMEOUT_S)}
+        flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", 4, "-H", listed)
+        program = (sys.executable, "-c", SURVIVE)
+        with Launcher(*flags, *program, env=variables, prefix=hosts.command(0)) as job:
+            job.read_lines(4)  # ready
+            if how == "killed":
+                for pid in hosts.processes(1):
+                    if SURVIVE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        subprocess.run(["kill", "-9", str(pid)], check=False)
+            else:
+                hosts.pull_cable(1)
+            _, out, _ = job.finish()
+    told = {int(line[1:2]): json.loads(line.split(b">:")[1]) for line in out.splitlines()}
+    # Neither side of a cut cable knows that it is the other one that is gone.
+    assert sorted(told) == ([0, 1] if how == "killed" else [0, 1, 2, 3])
+    for rank, (seconds, ranks) in told.items():
+        assert ranks
+        assert set(ranks) <= ({2, 3} if rank < 2 else {0, 1})
+        assert seconds < (1.0 if how == "killed" else TIMEOUT_S + 3)
