@@ -96,14 +96,14 @@ Result<bool> Acceptor::Hear(Guest& guest) {
 
 void Acceptor::Drop(uint64_t id, const Status& why) {
   const auto at = guests_.find(id);
-  Refused(why);
+  Refused(Status(why.code(), at->second.stream.peer() + ": " + why.message()));
   poller_.Remove(at->second.stream.fd());
   guests_.erase(at);
 }
 
 void Acceptor::Refused(const Status& why) {
   if (++refused_ > kMaxLogged) return;
-  Log(LogLevel::kWarning, "refused a connection to a link socket: " + why.message());
+  Log(LogLevel::kWarning, "refused a connection to a link socket from " + why.message());
 }
 
 }  // namespace horoscale

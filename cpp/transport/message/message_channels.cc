@@ -60,6 +60,10 @@ Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, Key key, int 
 }
 
 Status MessageChannels::OnMessage(int from, const MessageHeader& header) {
+  if (header.type != MessageType::kOpened && header.type != MessageType::kReleased) {
+    return Status::Protocol("message of unknown type " +
+                            std::to_string(static_cast<int>(header.type)));
+  }
   const Key key = {header.process_set, header.incarnation};
   if (header.type == MessageType::kOpened) {
     Channel& channel = channels_[key];
@@ -73,17 +77,12 @@ Status MessageChannels::OnMessage(int from, const MessageHeader& header) {
   if (at == channels_.end() || at->second.exchange == nullptr) return {};
   const auto member = MemberOf(at->second, key, from);
   if (!member.ok()) return member.status();
-  switch (header.type) {
-    case MessageType::kOpened:
-      at->second.exchange->OnOpened(*member);
-      return {};
-    case MessageType::kReleased:
-      at->second.exchange->OnReleased(*member, header.round);
-      return {};
-    default:
-      return Status::Protocol("message of unknown type " +
-                              std::to_string(static_cast<int>(header.type)));
+  if (header.type == MessageType::kOpened) {
+    at->second.exchange->OnOpened(*member);
+  } else {
+    at->second.exchange->OnReleased(*member, header.round);
   }
+  return {};
 }
 
 Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageHeader& header) {

@@ -1,0 +1,233 @@
+// What ranks of other hosts, and strangers, may send over TCP: it is taken or refused by name, and
+// harms nobody.
+
+#include "transport/tcp/tcp_transport.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "conformance/transport_world.h"
+#include "platform/tcp_socket.h"
+#include "platform/unix_socket.h"
+#include "rendezvous/memory_store.h"
+
+namespace horoscale {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr double kPatience = 20;
+
+// Rank 0, whose only peer is the test: what it sends is raw bytes.
+class RawPeer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto [control, far_control] = UnixPair().TakeValue();
+    auto [data, far_data] = UnixPair().TakeValue();
+    std::map<int, TcpStreams> streams;
+    streams[1].control.emplace(std::move(control));
+    streams[1].data.emplace(std::move(data));
+    transport_ = TcpTransport::Create(0, std::move(streams)).TakeValue();
+    control_ = std::make_unique<ByteStream>(std::move(far_control));
+    data_ = std::make_unique<ByteStream>(std::move(far_data));
+  }
+
+  static void Send(ByteStream& stream, const MessageHeader& header,
+                   std::span<const std::byte> payload = {}) {
+    const Deadline deadline = Deadline::After(kPatience);
+    ASSERT_TRUE(stream.SendAll(std::as_bytes(std::span(&header, 1)), deadline).ok());
+    ASSERT_TRUE(stream.SendAll(payload, deadline).ok());
+  }
+
+  void PollUntil(const std::function<bool()>& condition) {
+    const Deadline deadline = Deadline::After(kPatience);
+    while (!condition() && !deadline.Passed()) transport_->Poll(inbox_);
+    ASSERT_TRUE(condition());
+  }
+
+  // What the rank was lost for.
+  std::string Loss() {
+    PollUntil([this] { return !inbox_.lost.empty(); });
+    return inbox_.lost.empty() ? "" : inbox_.lost.front().second.message();
+  }
+
+  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<ByteStream> control_, data_;
+  Inbox inbox_;
+};
+
+MessageHeader Header(MessageType type, uint32_t bytes, FrameKind kind = FrameKind::kReport) {
+  return {type, kind, 7, 1, bytes, 0, 0};
+}
+
+TEST_F(RawPeer, AFrameInPiecesArrivesWhole) {
+  const std::vector<std::byte> payload(1000, std::byte{7});
+  const MessageHeader header = Header(MessageType::kFrame, 1000);
+  std::vector<std::byte> bytes(sizeof(header) + payload.size(), std::byte{7});
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  for (const std::byte& one : bytes) {
+    ASSERT_TRUE(control_->SendAll({&one, 1}, Deadline::After(kPatience)).ok());
+    transport_->Poll(inbox_);
+  }
+  PollUntil([this] { return inbox_.frames[1].size() == 1; });
+  EXPECT_TRUE(inbox_.frames[1][0].payload == payload);
+}
+
+TEST_F(RawPeer, ALengthBeyondAllBoundsEndsTheLink) {
+  Send(*control_, Header(MessageType::kFrame, 0xffffffff));
+  EXPECT_THAT(Loss(), HasSubstr("a message of 4294967295 bytes"));
+}
+
+TEST_F(RawPeer, UnknownMessagesEndTheLink) {
+  Send(*control_, Header(static_cast<MessageType>(99), 0));
+  EXPECT_THAT(Loss(), HasSubstr("unknown type 99"));
+}
+
+TEST_F(RawPeer, AFrameOnTheDataStreamEndsTheLink) {
+  Send(*data_, Header(MessageType::kFrame, 0));
+  EXPECT_THAT(Loss(), HasSubstr("wrong stream"));
+}
+
+TEST_F(RawPeer, AChunkThatWasNotGrantedEndsTheLink) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.round = MessageExchange::kBanks;  // nothing has been released yet
+  Send(*data_, header, std::vector<std::byte>(16));
+  EXPECT_THAT(Loss(), HasSubstr("no space"));
+}
+
+TEST_F(RawPeer, AChunkBeyondItsBankEndsTheLink) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.offset = MessageExchange::kChunkBytes - 8;
+  Send(*data_, header, std::vector<std::byte>(16));
+  EXPECT_THAT(Loss(), HasSubstr("no space"));
+}
+
+TEST_F(RawPeer, AChunkOfAClosedSetIsReadAndForgotten) {
+  Send(*data_, Header(MessageType::kChunk, 100'000), std::vector<std::byte>(100'000));
+  Send(*control_, Header(MessageType::kFrame, 0));
+  PollUntil([this] { return inbox_.frames[1].size() == 1; });
+  EXPECT_TRUE(inbox_.lost.empty());
+}
+
+TEST_F(RawPeer, AGoodbyeComesBehindTheDataSentBeforeIt) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  Send(*control_, Header(MessageType::kFrame, 0, FrameKind::kGoodbye));
+  control_.reset();
+  for (int i = 0; i < 10; ++i) transport_->Poll(inbox_);
+  EXPECT_TRUE(inbox_.lost.empty()) << "its data stream is open";
+  Send(*data_, Header(MessageType::kChunk, 16), std::vector<std::byte>(16));
+  data_.reset();
+  EXPECT_THAT(Loss(), HasSubstr("closed its link"));
+  EXPECT_NE(exchange->Peek(0, 1), nullptr);
+  ASSERT_EQ(inbox_.frames[1].size(), 1u);
+  EXPECT_EQ(inbox_.frames[1][0].header.kind, FrameKind::kGoodbye);
+}
+
+// ------------------------------------------------------------------ the mesh
+
+TcpMeshConfig MeshConfigOf(int rank, int size) {
+  TcpMeshConfig config;
+  config.rank = rank;
+  for (int other = 0; other < size; ++other) {
+    if (other != rank) config.peers.push_back(other);
+  }
+  config.key_prefix = "7/";
+  config.secret = "secret";
+  config.seconds = kPatience;
+  return config;
+}
+
+// Starts all at once; by rank, how that went.
+std::vector<Status> StartAll(Store& store, const std::vector<TcpMeshConfig>& configs) {
+  std::vector<std::map<int, TcpStreams>> streams(configs.size());  // open until all are up
+  std::vector<Status> statuses(configs.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    threads.emplace_back([&, i] {
+      auto made = ConnectTcpMesh(configs[i], store);
+      statuses[i] = made.status();
+      if (made.ok()) streams[i] = made.TakeValue();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+TEST(TcpMeshTest, ManyRanksFindEachOther) {
+  MemoryStore store;
+  std::vector<TcpMeshConfig> configs;
+  for (int rank = 0; rank < 8; ++rank) configs.push_back(MeshConfigOf(rank, 8));
+  for (const Status& status : StartAll(store, configs)) EXPECT_TRUE(status.ok());
+}
+
+TEST(TcpMeshTest, RanksThatDoNotConnectAreNamed) {
+  MemoryStore store;
+  TcpMeshConfig config = MeshConfigOf(0, 3);
+  config.seconds = 0.1;
+  const Status status = StartAll(store, {config})[0];
+  EXPECT_EQ(status.code(), StatusCode::kTimeout);
+  EXPECT_THAT(status.detail().ranks, ElementsAre(1, 2));
+}
+
+TEST(TcpMeshTest, AWrongSecretIsRefused) {
+  MemoryStore store;
+  std::vector<TcpMeshConfig> configs = {MeshConfigOf(0, 2), MeshConfigOf(1, 2)};
+  configs[0].seconds = 0.5;
+  configs[1].secret = "guess";
+  const std::vector<Status> statuses = StartAll(store, configs);
+  EXPECT_EQ(statuses[0].code(), StatusCode::kTimeout) << "a stranger is no reason to give up";
+  EXPECT_FALSE(statuses[1].ok());
+  EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1 can't reach rank 0"));
+}
+
+TEST(TcpMeshTest, AnInterfaceThatIsNotThereIsNamed) {
+  MemoryStore store;
+  TcpMeshConfig config = MeshConfigOf(0, 2);
+  config.interfaces = {"nowhere0"};
+  EXPECT_THAT(StartAll(store, {config})[0].message(), HasSubstr("nowhere0"));
+}
+
+// Connects to rank 0 in every way that a stranger may, and stays.
+TEST(TcpMeshTest, StrangersDoNoHarm) {
+  MemoryStore store;
+  std::vector<ByteStream> strangers;
+  const auto intrude = [&] {
+    const std::vector<std::byte> entry = store.Get("7/tcp/0", kPatience).TakeValue();
+    const std::string text(reinterpret_cast<const char*>(entry.data()), entry.size());
+    const auto port = static_cast<uint16_t>(std::stoi(text.substr(0, text.find('\n'))));
+    const Deadline deadline = Deadline::After(kPatience);
+    for (int i = 0; i < 3; ++i) {
+      strangers.push_back(ConnectTcp("127.0.0.1", port, deadline).TakeValue());  // says nothing
+      ByteStream garbage = ConnectTcp("127.0.0.1", port, deadline).TakeValue();
+      ASSERT_TRUE(garbage.SendAll(std::vector<std::byte>(1000, std::byte{0x5a}), deadline).ok());
+      strangers.push_back(std::move(garbage));
+      ConnectTcp("127.0.0.1", port, deadline).TakeValue();  // and leaves
+    }
+  };
+  std::thread intruder(intrude);
+  std::vector<Status> early;
+  std::thread first([&] { early = StartAll(store, {MeshConfigOf(0, 2)}); });
+  intruder.join();
+  const std::vector<Status> late = StartAll(store, {MeshConfigOf(1, 2)});
+  first.join();
+  EXPECT_TRUE(early[0].ok()) << early[0].message();
+  EXPECT_TRUE(late[0].ok()) << late[0].message();
+}
+
+}  // namespace
+}  // namespace horoscale
