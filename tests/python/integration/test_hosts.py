@@ -118,6 +118,57 @@ def test_a_chosen_interface() -> None:
         assert sorted(output.splitlines()) == ["[0]<stdout>:2", "[1]<stdout>:2"]
 
 
+SLOW = """
+import time
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+hvd.barrier()
+sent, began = hvd.metrics()["network_bytes_sent"], time.monotonic()
+handles = [hvd.allreduce_async(np.full(250000, i + hvd.rank(), np.float32), op=hvd.Sum, name=str(i))
+           for i in range(3)]
+results = [hvd.synchronize(handle) for handle in handles]
+seconds, sent = time.monotonic() - began, hvd.metrics()["network_bytes_sent"] - sent
+members = sum(range(hvd.size()))
+for i, result in enumerate(results):
+    assert (result == i * hvd.size() + members).all()
+print(sent, seconds)
+"""
+
+
+def test_a_slow_link_is_waited_for() -> None:
+    with NetworkHosts(2) as hosts:
+        hosts.limit_rate("20mbit")
+        output = run_on(hosts, "1,1", sys.executable, "-c", SLOW)
+    for line in output.splitlines():
+        sent, seconds = map(float, line.split(":")[1].split())
+        assert sent >= 3_000_000  # each gives half of its data away, and its half of the sum
+        assert seconds >= 0.9 * (8 * 3_000_000 - 8 * 65536) / 20e6  # the bucket's burst is free
+
+
+def test_torchruns_variables_on_two_hosts() -> None:
+    """Both ranks have only the address of the first host, where torch's store is served."""
+    pytest.importorskip("torch")
+    program = "import horoscale.numpy as hvd; hvd.init(); print(hvd.allgather_object(hvd.rank()))"
+    with NetworkHosts(2, version=6) as hosts:
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": "29500"}
+        ranks = [
+            subprocess.Popen(
+                hosts.command(rank, sys.executable, "-c", program),
+                env=environment() | shared | {"RANK": str(rank), "HOROSCALE_HOSTNAME": name},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, name in enumerate(hosts.names)
+        ]
+        for rank in ranks:
+            out, err = rank.communicate(timeout=PATIENCE_S)
+            assert out == "[0, 1]\n", err
+
+
 @pytest.mark.parametrize("how", ["killed", "cut-off"])
 def test_survivors_of_a_lost_host(how: str) -> None:
     """The ranks of the other host raise, soon, and name only ranks that are gone."""
