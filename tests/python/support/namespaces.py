@@ -6,6 +6,7 @@ names of the namespaces are the names of the hosts, for horoscalerun --remote-sh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -91,7 +92,8 @@ class NetworkHosts:
         for name in [*self.names, self._switch]:
             listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
             for pid in map(int, listed.stdout.split()):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
     def __enter__(self) -> NetworkHosts:
