@@ -1,17 +1,24 @@
 // Allgather: members first tell each other their numbers of rows, then publish their rows chunk by
 // chunk; everybody copies everything to its place in the results.
 //
-// What a member contributes to all items is one sequence of bytes, its stream.
+// What a member contributes to all items is one sequence of bytes, its stream. Between hosts a
+// stream travels once: to the member's representative on the other host, who publishes it again for
+// its own. So a chunk of all streams passes through two phases (publish, forward), or one where no
+// host has anybody to forward to.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "collectives/host_groups.h"
+#include "collectives/pipeline.h"
 #include "collectives/round_loop.h"
 #include "collectives/segment_map.h"
 #include "collectives/unequal.h"
 
 namespace horoscale {
 namespace {
+
+enum Phase : int64_t { kPublish, kForward };
 
 class Allgather : public RoundLoop {
  public:
@@ -20,8 +27,21 @@ class Allgather : public RoundLoop {
         items_(std::move(args.items)),
         results_(args.results),
         count_rounds_(CountRounds(exchange, items_.size())),
-        counts_(size() * items_.size()) {
+        counts_(size() * items_.size()),
+        hosts_(exchange, participants()),
+        host_(hosts_.HostOf(self())),
+        locals_(hosts_.members(host_)),
+        has_forward_(hosts_.count() > 1 && hosts_.most() > 1),
+        banks_(exchange.banks()),
+        forwarded_by_(size()),
+        extents_(size()) {
     for (size_t i = 0; i < items_.size(); ++i) CountsOf(self())[i] = items_[i].rows;
+    for (uint32_t member = 0; member < size(); ++member) {
+      if (hosts_.HostOf(member) == host_) continue;
+      forwarded_by_[hosts_.RepresentativeOf(member, host_)].push_back(member);
+    }
+    forwarded_.reserve(size());
+    piece_bytes_ = chunk_bytes() / kLineBytes / MostForwarded() * kLineBytes;
   }
 
  private:
@@ -32,61 +52,157 @@ class Allgather : public RoundLoop {
   }
   int64_t* CountsOf(uint32_t member) { return counts_.data() + member * items_.size(); }
 
-  // The part of some bytes that chunk number `index` of them carries.
-  struct Part {
-    int64_t first;
-    int64_t bytes;
-  };
-  Part PartOf(int64_t total, int64_t index) const {
-    const int64_t first = index * chunk_bytes();
-    return {first, std::clamp(total - first, int64_t{0}, chunk_bytes())};
-  }
-  Part CountsPart(int64_t round) const {
-    return PartOf(static_cast<int64_t>(items_.size() * sizeof(int64_t)), round);
-  }
-  Part DataPart(int64_t round, uint32_t member) const {
-    return PartOf(streams_[member].bytes(), round - count_rounds_);
+  // How many pieces there are at most in a chunk, on any host.
+  int64_t MostForwarded() const {
+    int64_t most = 1;
+    for (uint32_t host = 0; host < hosts_.count() && has_forward_; ++host) {
+      int64_t forwarded = 0;  // by its first member, who has most
+      for (uint32_t other = 0; other < hosts_.count(); ++other) {
+        if (other == host) continue;
+        forwarded += DivideUp(static_cast<int64_t>(hosts_.members(other).size()),
+                              static_cast<int64_t>(hosts_.members(host).size()));
+      }
+      most = std::max(most, forwarded);
+    }
+    return most;
   }
 
+  // Part number `index` of some bytes.
+  static ByteRange PartOf(int64_t total, int64_t index, int64_t part_bytes) {
+    const int64_t first = index * part_bytes;
+    return {first, std::clamp(total - first, int64_t{0}, part_bytes)};
+  }
+  ByteRange CountsPart(int64_t round) const {
+    return PartOf(static_cast<int64_t>(items_.size() * sizeof(int64_t)), round, chunk_bytes());
+  }
+  ByteRange Piece(int64_t chunk, uint32_t member) const {
+    return PartOf(streams_[member].bytes(), chunk, piece_bytes_);
+  }
+  Pipeline::Place At(int64_t round) const { return pipeline_.At(round - count_rounds_); }
+
   bool Send(int64_t round) override {
-    if (round >= count_rounds_ && DataPart(round, self()).bytes == 0) return true;
+    if (round < count_rounds_) return SendCounts(round);
+    const auto [phase, chunk] = At(round);
+    return phase == kPublish ? SendOwn(round, chunk) : Forward(round, chunk);
+  }
+
+  bool SendCounts(int64_t round) {
     std::byte* bank = Reserve(round);
     if (bank == nullptr) return false;
-    if (round < count_rounds_) {
-      const Part part = CountsPart(round);
-      const auto* counts = reinterpret_cast<const std::byte*>(CountsOf(self()));
-      std::memcpy(bank, counts + part.first, static_cast<size_t>(part.bytes));
-      PublishToPeers(round, part.bytes);
-    } else {
-      const Part part = DataPart(round, self());
-      streams_[self()].Gather(bank, part.first, part.bytes);
-      PublishToPeers(round, part.bytes);
+    const ByteRange part = CountsPart(round);
+    const auto* counts = reinterpret_cast<const std::byte*>(CountsOf(self()));
+    std::memcpy(bank, counts + part.first, static_cast<size_t>(part.bytes));
+    PublishToPeers(round, part.bytes);
+    return true;
+  }
+
+  bool SendOwn(int64_t round, int64_t chunk) {
+    const ByteRange piece = Piece(chunk, self());
+    if (piece.bytes == 0) return true;
+    std::byte* bank = Reserve(round);
+    if (bank == nullptr) return false;
+    streams_[self()].Gather(bank, piece.first, piece.bytes);
+    for (uint32_t host = 0; host < hosts_.count(); ++host) {
+      SetExtent(hosts_.RepresentativeOf(self(), host), piece.bytes);
+    }
+    PublishToHost(round, piece.bytes);
+    return true;
+  }
+
+  // What this member has got from other hosts, to its host and to its own result.
+  bool Forward(int64_t round, int64_t chunk) {
+    if (!PeekForwarded(chunk)) return false;
+    const bool publishes = !forwarded_.empty() && locals_.size() > 1;
+    std::byte* bank = publishes ? Reserve(round) : nullptr;
+    if (publishes && bank == nullptr) return false;
+    int64_t offset = 0;
+    for (const auto& [member, received] : forwarded_) {
+      const ByteRange piece = Piece(chunk, member);
+      if (publishes) std::memcpy(bank + offset, received, static_cast<size_t>(piece.bytes));
+      streams_[member].Scatter(received, piece.first, piece.bytes);
+      offset += piece.bytes;
+    }
+    if (publishes) {
+      std::fill(extents_.begin(), extents_.end(), Exchange::Extent{});
+      PublishToHost(round, offset);
+    }
+    ++forwarded_chunks_;
+    return true;
+  }
+
+  // Looks for the pieces that this member forwards; false until all are there.
+  bool PeekForwarded(int64_t chunk) {
+    forwarded_.clear();
+    const int64_t published = count_rounds_ + pipeline_.RoundOf(kPublish, chunk);
+    for (uint32_t member : forwarded_by_[self()]) {
+      if (Piece(chunk, member).bytes == 0) continue;
+      const std::byte* received = Peek(published, member);
+      if (received == nullptr) return false;
+      forwarded_.push_back({member, received});
     }
     return true;
   }
 
+  void PublishToHost(int64_t round, int64_t bytes) {
+    for (uint32_t member : locals_) SetExtent(member, bytes);
+    PublishExtents(round, bytes, extents_);
+  }
+  void SetExtent(uint32_t member, int64_t bytes) {
+    extents_[member].bytes = static_cast<size_t>(bytes);
+  }
+
   Progress Receive(int64_t round) override {
-    if (round < count_rounds_) {
-      return ReceiveFromEach(
-          round, [](uint32_t) { return true; },
-          [&](uint32_t peer, const std::byte* chunk) {
-            const Part part = CountsPart(round);
-            auto* counts = reinterpret_cast<std::byte*>(CountsOf(peer));
-            std::memcpy(counts + part.first, chunk, static_cast<size_t>(part.bytes));
-          });
-    }
+    if (round < count_rounds_) return ReceiveCounts(round);
+    const auto [phase, chunk] = At(round);
+    return phase == kPublish ? ReceivePieces(round, chunk) : ReceiveForwarded(round, chunk);
+  }
+
+  Progress ReceiveCounts(int64_t round) {
     return ReceiveFromEach(
-        round, [&](uint32_t peer) { return DataPart(round, peer).bytes > 0; },
+        round, [](uint32_t) { return true; },
         [&](uint32_t peer, const std::byte* chunk) {
-          const Part part = DataPart(round, peer);
-          streams_[peer].Scatter(chunk, part.first, part.bytes);
+          const ByteRange part = CountsPart(round);
+          auto* counts = reinterpret_cast<std::byte*>(CountsOf(peer));
+          std::memcpy(counts + part.first, chunk, static_cast<size_t>(part.bytes));
+        });
+  }
+
+  // Pieces that are forwarded are read then.
+  Progress ReceivePieces(int64_t round, int64_t index) {
+    const Progress progress = ReceiveFromEach(
+        round,
+        [&](uint32_t peer) {
+          return (!has_forward_ || hosts_.HostOf(peer) == host_) && Piece(index, peer).bytes > 0;
+        },
+        [&](uint32_t peer, const std::byte* bytes) {
+          const ByteRange piece = Piece(index, peer);
+          streams_[peer].Scatter(bytes, piece.first, piece.bytes);
+        });
+    if (progress != Progress::kDone || !has_forward_) return progress;
+    return index < forwarded_chunks_ ? Progress::kDone : Progress::kIdle;
+  }
+
+  Progress ReceiveForwarded(int64_t round, int64_t index) {
+    return ReceiveFromEach(
+        round,
+        [&](uint32_t peer) {
+          const std::vector<uint32_t>& members = forwarded_by_[peer];
+          return std::any_of(members.begin(), members.end(),
+                             [&](uint32_t member) { return Piece(index, member).bytes > 0; });
+        },
+        [&](uint32_t peer, const std::byte* bytes) {
+          for (uint32_t member : forwarded_by_[peer]) {
+            const ByteRange piece = Piece(index, member);
+            streams_[member].Scatter(bytes, piece.first, piece.bytes);
+            bytes += piece.bytes;
+          }
         });
   }
 
   // The own part of the results.
   bool LocalWork() override {
     if (streams_.empty()) return false;
-    const Part part = PartOf(streams_[self()].bytes(), copied_chunks_);
+    const ByteRange part = PartOf(streams_[self()].bytes(), copied_chunks_, chunk_bytes());
     if (part.bytes == 0) return false;
     streams_[self()].CopyThrough(part.first, part.bytes);
     ++copied_chunks_;
@@ -99,8 +215,9 @@ class Allgather : public RoundLoop {
     HS_RETURN_IF_ERROR(LayOut());
     int64_t longest = 0;
     for (const SegmentMap& stream : streams_) longest = std::max(longest, stream.bytes());
-    const int64_t rounds = DivideUp(longest, chunk_bytes());
-    return peers().empty() ? 0 : rounds;
+    const int64_t chunks = peers().empty() ? 0 : DivideUp(longest, piece_bytes_);
+    pipeline_ = Pipeline(has_forward_ ? 2 : 1, chunks, banks_);
+    return pipeline_.rounds();
   }
 
   // The sums of all sizes that follow from the counts are sizes.
@@ -148,9 +265,25 @@ class Allgather : public RoundLoop {
   const std::vector<AllgatherItem> items_;
   std::vector<AllgatherResult>* const results_;
   const int64_t count_rounds_;
-  std::vector<int64_t> counts_;      // rows, by member and item
+  std::vector<int64_t> counts_;  // rows, by member and item
+  const HostGroups hosts_;
+  const uint32_t host_;                  // the own one
+  const std::vector<uint32_t>& locals_;  // its members
+  const bool has_forward_;
+  const uint32_t banks_;
+  // By member of the own host: the members of other hosts that it represents.
+  std::vector<std::vector<uint32_t>> forwarded_by_;
+  int64_t piece_bytes_ = 0;          // of a stream that a chunk carries
   std::vector<SegmentMap> streams_;  // by member, once the counts are known
-  int64_t copied_chunks_ = 0;        // of the own stream
+  Pipeline pipeline_;                // of the rounds after the counts
+  std::vector<Exchange::Extent> extents_;
+  struct Received {
+    uint32_t member;
+    const std::byte* bytes;
+  };
+  std::vector<Received> forwarded_;  // of the chunk that is forwarded next
+  int64_t forwarded_chunks_ = 0;
+  int64_t copied_chunks_ = 0;  // of the own stream
 };
 
 }  // namespace

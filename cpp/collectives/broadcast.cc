@@ -1,20 +1,40 @@
-// Broadcast: the root publishes its bytes chunk by chunk; the others copy them out.
+// Broadcast: the root publishes its bytes chunk by chunk, for its host and for the first
+// participant of each other host, which publishes them again for its own. A chunk passes through
+// two phases (send, forward), or one where nobody has anybody to forward to.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "collectives/host_groups.h"
+#include "collectives/pipeline.h"
 #include "collectives/round_loop.h"
 #include "collectives/segment_map.h"
 
 namespace horoscale {
 namespace {
 
+enum Phase : int64_t { kSend, kForward };
+
+bool Forwards(const HostGroups& hosts, uint32_t root) {
+  for (uint32_t host = 0; host < hosts.count(); ++host) {
+    if (host != hosts.HostOf(root) && hosts.members(host).size() > 1) return true;
+  }
+  return false;
+}
+
 class Broadcast : public RoundLoop {
  public:
-  Broadcast(Exchange& exchange, std::vector<uint32_t> participants, BroadcastArgs args,
-            int64_t rounds)
-      : RoundLoop(exchange, std::move(participants), rounds),
+  Broadcast(Exchange& exchange, std::vector<uint32_t> participants, HostGroups hosts,
+            BroadcastArgs args, Pipeline pipeline)
+      : RoundLoop(exchange, std::move(participants), pipeline.rounds()),
         root_(args.root),
-        segments_(std::move(args.segments)) {}
+        segments_(std::move(args.segments)),
+        hosts_(std::move(hosts)),
+        pipeline_(std::move(pipeline)),
+        locals_(hosts_.members(hosts_.HostOf(self()))),
+        in_root_host_(hosts_.HostOf(self()) == hosts_.HostOf(root_)),
+        forwards_(!in_root_host_ && self() == locals_.front() && locals_.size() > 1),
+        extents_(size()) {}
 
  private:
   int64_t First(int64_t chunk) const { return chunk * chunk_bytes(); }
@@ -23,19 +43,55 @@ class Broadcast : public RoundLoop {
   }
 
   bool Send(int64_t round) override {
+    const auto [phase, chunk] = pipeline_.At(round);
+    if (phase == kForward) return !forwards_ || Forward(round, chunk);
     if (self() != root_) return true;
     std::byte* bank = Reserve(round);
     if (bank == nullptr) return false;
-    segments_.Gather(bank, First(round), Bytes(round));
-    PublishToPeers(round, Bytes(round));
+    segments_.Gather(bank, First(chunk), Bytes(chunk));
+    for (uint32_t host = 0; host < hosts_.count(); ++host) {
+      SetExtent(hosts_.members(host).front(), Bytes(chunk));
+    }
+    PublishToHost(round, chunk);
     return true;
   }
 
+  bool Forward(int64_t round, int64_t chunk) {
+    std::byte* bank = Reserve(round);
+    const std::byte* received =
+        bank == nullptr ? nullptr : Peek(pipeline_.RoundOf(kSend, chunk), root_);
+    if (received == nullptr) return false;
+    std::memcpy(bank, received, static_cast<size_t>(Bytes(chunk)));
+    PublishToHost(round, chunk);
+    segments_.Scatter(bank, First(chunk), Bytes(chunk));
+    ++forwarded_chunks_;
+    return true;
+  }
+
+  void PublishToHost(int64_t round, int64_t chunk) {
+    for (uint32_t member : locals_) SetExtent(member, Bytes(chunk));
+    PublishExtents(round, Bytes(chunk), extents_);
+  }
+  void SetExtent(uint32_t member, int64_t bytes) {
+    extents_[member].bytes = static_cast<size_t>(bytes);
+  }
+
+  // From whom and in which phase this member gets a chunk.
+  bool ReceivesFrom(uint32_t peer, int64_t phase) const {
+    if (in_root_host_ || self() == locals_.front()) return phase == kSend && peer == root_;
+    return phase == kForward && peer == locals_.front();
+  }
+
   Progress Receive(int64_t round) override {
+    const auto [phase, index] = pipeline_.At(round);
+    const int64_t chunk = index;
+    if (forwards_) {  // which reads it as well
+      return phase == kForward || chunk < forwarded_chunks_ ? Progress::kDone : Progress::kIdle;
+    }
     return ReceiveFromEach(
-        round, [this](uint32_t peer) { return peer == root_; },
-        [&](uint32_t, const std::byte* chunk) {
-          segments_.Scatter(chunk, First(round), Bytes(round));
+        round, [&, phase = phase](uint32_t peer) { return ReceivesFrom(peer, phase); },
+        [&](uint32_t, const std::byte* bytes) {
+          segments_.Scatter(bytes, First(chunk), Bytes(chunk));
         });
   }
 
@@ -49,6 +105,13 @@ class Broadcast : public RoundLoop {
 
   const uint32_t root_;
   const SegmentMap segments_;
+  const HostGroups hosts_;
+  const Pipeline pipeline_;
+  const std::vector<uint32_t>& locals_;  // participants on the own host
+  const bool in_root_host_;
+  const bool forwards_;
+  std::vector<Exchange::Extent> extents_;
+  int64_t forwarded_chunks_ = 0;
   int64_t copied_chunks_ = 0;
 };
 
@@ -56,14 +119,17 @@ class Broadcast : public RoundLoop {
 
 std::unique_ptr<Collective> MakeBroadcast(Exchange& exchange, BroadcastArgs args) {
   std::vector<uint32_t> participants = Participants(exchange, args.absent);
+  HostGroups hosts(exchange, participants);
   int64_t bytes = 0;
   for (const Segment& segment : args.segments) bytes += segment.bytes;
-  const int64_t chunks = DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()));
-  const int64_t rounds = participants.size() == 1 ? 0 : chunks;
+  const int64_t chunks =
+      participants.size() == 1 ? 0 : DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()));
+  Pipeline pipeline(Forwards(hosts, args.root) ? 2 : 1, chunks, exchange.banks());
   if (!std::binary_search(participants.begin(), participants.end(), exchange.self())) {
-    return std::make_unique<Bystander>(exchange, rounds);
+    return std::make_unique<Bystander>(exchange, pipeline.rounds());
   }
-  return std::make_unique<Broadcast>(exchange, std::move(participants), std::move(args), rounds);
+  return std::make_unique<Broadcast>(exchange, std::move(participants), std::move(hosts),
+                                     std::move(args), std::move(pipeline));
 }
 
 }  // namespace horoscale

@@ -41,10 +41,9 @@ class DirectAllreduce : public Collective {
         done_round_(exchange.next_round++) {
     int64_t bytes = 0;
     for (const Segment& segment : segments_) bytes += segment.bytes;
-    const RowRange lines = RowsOf(DivideUp(bytes, kLineBytes), exchange.size(), exchange.self());
-    const int64_t first = std::min(lines.first * kLineBytes, bytes);
-    left_ = std::min(lines.count * kLineBytes, bytes - first);
-    into_segment_ = first;
+    const ByteRange slice = SliceOf(bytes, exchange.size(), exchange.self());
+    left_ = slice.bytes;
+    into_segment_ = slice.first;
     SkipFinishedSegments();
   }
 

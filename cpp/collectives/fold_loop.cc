@@ -7,41 +7,44 @@
 
 namespace horoscale {
 
-FoldLoop::FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds,
-                   const Reduction& reduction)
-    : RoundLoop(exchange, std::move(participants), rounds),
-      reduction_(reduction),
-      element_bytes_(static_cast<int64_t>(SizeOf(reduction.dtype))),
-      chunks_(this->participants().size()),
-      sources_(this->participants().size()) {}
+FoldLoop::FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds)
+    : RoundLoop(exchange, std::move(participants), rounds) {
+  chunks_.reserve(this->participants().size());
+  sources_.reserve(this->participants().size());
+}
 
-bool FoldLoop::PeekAll(int64_t round) {
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    const uint32_t member = participants()[i];
-    if (member == self()) continue;
-    chunks_[i] = Peek(round, member);
-    if (chunks_[i] == nullptr) return false;
+bool FoldLoop::PeekAll(int64_t round, const std::vector<uint32_t>& members,
+                       const std::byte* own_chunk) {
+  chunks_.clear();
+  for (uint32_t member : members) {
+    chunks_.push_back(member == self() ? own_chunk : Peek(round, member));
+    if (member != self() && chunks_.back() == nullptr) return false;
   }
   return true;
 }
 
-void FoldLoop::FoldRange(const SegmentMap& own, int64_t first, int64_t bytes, int64_t offset,
-                         std::byte* dst) {
+void FoldLoop::FoldRange(const Reduction& reduction, const SegmentMap& own, int64_t first,
+                         int64_t bytes, int64_t offset, std::byte* dst) {
+  sources_.resize(chunks_.size());
   own.ForEachRun(first, bytes, [&](const Segment& run, int64_t run_offset) {
     for (size_t i = 0; i < chunks_.size(); ++i) {
       sources_[i] = chunks_[i] == nullptr ? run.in : chunks_[i] + offset + run_offset;
     }
-    Fold(reduction_, dst == nullptr ? run.out : dst + run_offset, sources_,
-         run.bytes / element_bytes_);
+    Fold(reduction, dst == nullptr ? run.out : dst + run_offset, sources_,
+         run.bytes / static_cast<int64_t>(SizeOf(reduction.dtype)));
   });
 }
 
 AloneFold::AloneFold(Exchange& exchange, const Reduction& reduction, std::vector<Segment> segments)
-    : FoldLoop(exchange, {exchange.self()}, 0, reduction), segments_(std::move(segments)) {}
+    : FoldLoop(exchange, {exchange.self()}, 0),
+      reduction_(reduction),
+      segments_(std::move(segments)) {
+  PeekAll(0, participants());
+}
 
 bool AloneFold::LocalWork() {
   const int64_t bytes = std::min(chunk_bytes(), segments_.bytes() - folded_);
-  FoldRange(segments_, folded_, bytes, 0, nullptr);
+  FoldRange(reduction_, segments_, folded_, bytes, 0, nullptr);
   folded_ += bytes;
   return bytes > 0;
 }

@@ -12,21 +12,21 @@ namespace horoscale {
 
 class FoldLoop : public RoundLoop {
  protected:
-  FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds,
-           const Reduction& reduction);
+  FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds);
 
-  // Looks for the chunks of all peers; false until all are there.
-  bool PeekAll(int64_t round);
+  // Looks for the chunks of these participants; false until all are there. For the member itself,
+  // if it is among them, `own_chunk` is taken, or its input where that is null.
+  bool PeekAll(int64_t round, const std::vector<uint32_t>& members,
+               const std::byte* own_chunk = nullptr);
 
-  // Folds [first, first + bytes) of `own` with the same bytes of the peers, which begin at `offset`
-  // of the chunks that PeekAll() found. The result goes to dst, or to own's `out` if dst is null.
-  void FoldRange(const SegmentMap& own, int64_t first, int64_t bytes, int64_t offset,
-                 std::byte* dst);
+  // Folds what PeekAll() found, in that order: of each chunk the `bytes` from `offset` on, and of
+  // `own` [first, first + bytes) where it stands for a chunk. The result goes to dst, or to the
+  // `out` of that range of `own` if dst is null.
+  void FoldRange(const Reduction& reduction, const SegmentMap& own, int64_t first, int64_t bytes,
+                 int64_t offset, std::byte* dst);
 
  private:
-  const Reduction reduction_;
-  const int64_t element_bytes_;
-  std::vector<const std::byte*> chunks_;  // by position among the participants; null for self
+  std::vector<const std::byte*> chunks_;  // null for the member's input
   std::vector<const std::byte*> sources_;
 };
 
@@ -40,6 +40,7 @@ class AloneFold : public FoldLoop {
   Progress Receive(int64_t) override { return Progress::kDone; }
   bool LocalWork() override;
 
+  const Reduction reduction_;
   const SegmentMap segments_;
   int64_t folded_ = 0;
 };

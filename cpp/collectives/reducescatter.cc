@@ -1,4 +1,5 @@
-// Reduce-scatter: each member publishes what the others own; the owner folds. One round per chunk.
+// Reduce-scatter in a host: each member publishes what the others own; the owner folds. One round
+// per chunk. Members on several hosts: see hosts_reducescatter.h.
 //
 // What a member owns of all items is one sequence of bytes, its stream. Streams of different
 // members differ in length by a row per item at most. A round carries a piece of every stream.
@@ -6,6 +7,7 @@
 #include <utility>
 
 #include "collectives/fold_loop.h"
+#include "collectives/hosts_reducescatter.h"
 
 namespace horoscale {
 namespace {
@@ -14,10 +16,11 @@ class Reducescatter : public FoldLoop {
  public:
   // streams[m] is what member m owns.
   Reducescatter(Exchange& exchange, const Reduction& reduction, std::vector<SegmentMap> streams,
-                int64_t piece_bytes, int64_t rounds)
-      : FoldLoop(exchange, Participants(exchange, {}), rounds, reduction),
+                Pieces pieces)
+      : FoldLoop(exchange, Participants(exchange, {}), pieces.chunks),
+        reduction_(reduction),
         streams_(std::move(streams)),
-        piece_bytes_(piece_bytes),
+        piece_bytes_(pieces.bytes),
         extents_(size()) {}
 
  private:
@@ -45,13 +48,14 @@ class Reducescatter : public FoldLoop {
   Progress Receive(int64_t round) override {
     const int64_t bytes = PieceBytes(round, self());
     if (bytes == 0) return Progress::kDone;
-    if (!PeekAll(round)) return Progress::kIdle;
+    if (!PeekAll(round, participants())) return Progress::kIdle;
     int64_t offset = 0;
     for (uint32_t owner = 0; owner < self(); ++owner) offset += PieceBytes(round, owner);
-    FoldRange(streams_[self()], round * piece_bytes_, bytes, offset, nullptr);
+    FoldRange(reduction_, streams_[self()], round * piece_bytes_, bytes, offset, nullptr);
     return Progress::kDone;
   }
 
+  const Reduction reduction_;
   const std::vector<SegmentMap> streams_;
   const int64_t piece_bytes_;
   std::vector<Exchange::Extent> extents_;
@@ -75,6 +79,18 @@ std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint
 
 }  // namespace
 
+Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
+  int64_t owners = 0;
+  int64_t longest = 0;
+  for (const SegmentMap& stream : streams) {
+    owners += stream.bytes() > 0 ? 1 : 0;
+    longest = std::max(longest, stream.bytes());
+  }
+  const auto lines = static_cast<int64_t>(exchange.chunk_bytes()) / kLineBytes;
+  const int64_t bytes = lines / std::max<int64_t>(owners, 1) * kLineBytes;
+  return {bytes, DivideUp(longest, bytes)};
+}
+
 std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterArgs args) {
   const uint32_t size = exchange.size();
   const uint32_t self = exchange.self();
@@ -83,17 +99,15 @@ std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterA
   }
   std::vector<SegmentMap> streams;
   streams.reserve(size);
-  int64_t owners = 0;
-  int64_t longest = 0;
   for (uint32_t member = 0; member < size; ++member) {
     streams.emplace_back(StreamOf(args, size, member, self));
-    owners += streams.back().bytes() > 0 ? 1 : 0;
-    longest = std::max(longest, streams.back().bytes());
   }
-  const auto chunk_lines = static_cast<int64_t>(exchange.chunk_bytes()) / kLineBytes;
-  const int64_t piece_bytes = chunk_lines / std::max<int64_t>(owners, 1) * kLineBytes;
-  return std::make_unique<Reducescatter>(exchange, args.reduction, std::move(streams), piece_bytes,
-                                         DivideUp(longest, piece_bytes));
+  if (!exchange.hosts().empty()) {
+    HostGroups hosts(exchange, Participants(exchange, {}));
+    return MakeHostsReducescatter(exchange, std::move(hosts), args.reduction, std::move(streams));
+  }
+  const Pieces pieces = PiecesOf(exchange, streams);
+  return std::make_unique<Reducescatter>(exchange, args.reduction, std::move(streams), pieces);
 }
 
 }  // namespace horoscale

@@ -76,4 +76,10 @@ std::vector<uint32_t> Participants(const Exchange& exchange, std::span<const uin
   return participants;
 }
 
+ByteRange SliceOf(int64_t bytes, uint32_t owners, uint32_t index) {
+  const RowRange lines = RowsOf(DivideUp(bytes, kLineBytes), owners, index);
+  const int64_t first = std::min(lines.first * kLineBytes, bytes);
+  return {first, std::min(lines.count * kLineBytes, bytes - first)};
+}
+
 }  // namespace horoscale

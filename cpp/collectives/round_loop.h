@@ -96,4 +96,11 @@ constexpr int64_t DivideUp(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 
 // Pieces of chunks begin at cache lines, which also keeps elements in one piece.
 inline constexpr int64_t kLineBytes = 64;
 
+struct ByteRange {
+  int64_t first = 0;
+  int64_t bytes = 0;
+};
+// What owner `index` of `owners` has of `bytes` bytes: whole cache lines, as evenly as that goes.
+ByteRange SliceOf(int64_t bytes, uint32_t owners, uint32_t index);
+
 }  // namespace horoscale

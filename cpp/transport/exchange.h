@@ -59,8 +59,10 @@ class Exchange {
   // released round - banks() yet (or the peers' memory is not known yet).
   virtual std::byte* Reserve(uint64_t round) = 0;
 
-  // Makes the chunk visible. extents[m] is what member m reads of it (its own entry is ignored); an
-  // empty span means that every member reads the first `bytes` of it.
+  // Makes the chunk visible. extents[m] is what member m reads of it (its own entry is ignored):
+  // nothing is sent to a member whose extent has no bytes, and it doesn't look for the chunk. An
+  // empty span means that every member reads the first `bytes` of it. The sender may read its chunk
+  // until it reserves round + banks().
   virtual void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents = {}) = 0;
 
   // The chunk that member m published in the round; null until it is there. Only the extent that m

@@ -58,11 +58,14 @@ class AllreduceCase : public CollectiveCase {
     const auto element = static_cast<int64_t>(SizeOf(options.reduction.dtype));
     for (int64_t& end : ends_) end *= element;
     std::vector<Bytes> contributions;
+    std::vector<uint32_t> hosts;
     for (uint32_t m = 0; m < options.members; ++m) {
       in_.push_back(RandomValues(random, options.reduction.dtype, options.elements));
-      if (!Contains(options.absent, m)) contributions.push_back(in_.back());
+      if (Contains(options.absent, m)) continue;
+      contributions.push_back(in_.back());
+      if (!options.hosts.empty()) hosts.push_back(options.hosts[m]);
     }
-    expected_ = ReferenceFold(options.reduction, contributions);
+    expected_ = ReferenceFold(options.reduction, contributions, hosts);
     untouched_ = in_;
     out_.resize(options.members, Bytes(expected_.size()));
   }
@@ -93,8 +96,9 @@ class AllreduceCase : public CollectiveCase {
     return "allreduce " + std::string(Name(r.op)) + " of " + std::to_string(options_.elements) +
            " " + std::string(Name(r.dtype)) + " prescale " + std::to_string(r.prescale) +
            " postscale " + std::to_string(r.postscale) + " members " +
-           std::to_string(options_.members) + " absent " + Numbers(options_.absent) + " cuts " +
-           std::to_string(options_.cuts) + (options_.in_place ? " in place" : "");
+           std::to_string(options_.members) + " on hosts " + Numbers(options_.hosts) + " absent " +
+           Numbers(options_.absent) + " cuts " + std::to_string(options_.cuts) +
+           (options_.in_place ? " in place" : "");
   }
 
  private:
@@ -122,7 +126,7 @@ class ReducescatterCase : public CollectiveCase {
         const int64_t rows = RowsOf(item.rows, members_, m).count;
         item.out.emplace_back(static_cast<size_t>(rows * item.row_bytes));
       }
-      item.expected = ReferenceFold(reduction, item.in);
+      item.expected = ReferenceFold(reduction, item.in, options.hosts);
       items_.push_back(std::move(item));
     }
   }
@@ -381,11 +385,13 @@ Reduction RandomReduction(std::mt19937_64& random, int64_t participants) {
 }
 
 std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t members,
-                                               int64_t max_bytes) {
+                                               int64_t max_bytes,
+                                               const std::vector<uint32_t>& hosts) {
   const int cuts = static_cast<int>(Pick(random, 0, 6));
   const int64_t kind = Pick(random, 0, 6);
   if (kind <= 2) {
-    AllreduceCaseOptions options = {.members = members, .absent = RandomAbsent(random, members)};
+    AllreduceCaseOptions options = {
+        .members = members, .absent = RandomAbsent(random, members), .hosts = hosts};
     options.reduction =
         RandomReduction(random, members - static_cast<int64_t>(options.absent.size()));
     const auto element = static_cast<int64_t>(SizeOf(options.reduction.dtype));
@@ -400,7 +406,7 @@ std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t
     return MakeBroadcastCase(random, members, Pick(random, 0, max_bytes), cuts, std::move(absent));
   }
   const Reduction reduction = RandomReduction(random, members);
-  RowsCaseOptions options = {.members = members, .dtype = reduction.dtype};
+  RowsCaseOptions options = {.members = members, .dtype = reduction.dtype, .hosts = hosts};
   options.items = kind == 6 ? 1 : static_cast<int>(Pick(random, 0, 3));
   options.max_row_elements = Pick(random, 0, 1) == 0 ? 3 : 100;
   options.max_rows = max_bytes /

@@ -32,6 +32,7 @@ struct AllreduceCaseOptions {
   int cuts = 0;  // segments - 1
   bool in_place = false;
   std::vector<uint32_t> absent = {};
+  std::vector<uint32_t> hosts = {};  // of the members; empty if they are all on one
 };
 std::unique_ptr<CollectiveCase> MakeAllreduceCase(std::mt19937_64& random,
                                                   const AllreduceCaseOptions& options);
@@ -42,6 +43,7 @@ struct RowsCaseOptions {
   int items = 1;
   int64_t max_rows = 8;
   int64_t max_row_elements = 8;
+  std::vector<uint32_t> hosts = {};
 };
 std::unique_ptr<CollectiveCase> MakeReducescatterCase(std::mt19937_64& random,
                                                       const RowsCaseOptions& options,
@@ -56,7 +58,8 @@ std::unique_ptr<CollectiveCase> MakeBroadcastCase(std::mt19937_64& random, uint3
 
 // Anything of the above, of up to `max_bytes` for a member.
 std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t members,
-                                               int64_t max_bytes);
+                                               int64_t max_bytes,
+                                               const std::vector<uint32_t>& hosts = {});
 
 // A defined reduction: any dtype and operator, sometimes scaled.
 Reduction RandomReduction(std::mt19937_64& random, int64_t participants);

@@ -25,7 +25,8 @@ struct FickleOptions {
   size_t chunk_bytes = 4096;
   uint32_t banks = 4;
   uint64_t seed = 1;
-  double refusals = 0.3;  // how often a call that could succeed doesn't
+  double refusals = 0.3;             // how often a call that could succeed doesn't
+  std::vector<uint32_t> hosts = {};  // of the members; empty if they are all on one
 };
 
 // The members of one set.
@@ -36,6 +37,11 @@ class FickleHub {
   Exchange& member(uint32_t index);
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
 
+  // Of chunks, what left a host for other hosts, and what came to it from them.
+  int64_t bytes_sent_by(uint32_t host) const { return sent_[host]; }
+  int64_t bytes_received_by(uint32_t host) const { return received_[host]; }
+  int64_t messages_sent_by(uint32_t host) const { return messages_[host]; }
+
  private:
   friend class FickleExchange;
   bool Refuses() { return std::uniform_real_distribution<>(0, 1)(random_) < options_.refusals; }
@@ -43,6 +49,9 @@ class FickleHub {
   const FickleOptions options_;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<FickleExchange>> members_;
+  std::vector<int64_t> sent_;  // by host
+  std::vector<int64_t> received_;
+  std::vector<int64_t> messages_;
 };
 
 class FickleExchange : public Exchange {
@@ -56,6 +65,7 @@ class FickleExchange : public Exchange {
   uint32_t self() const override { return self_; }
   size_t chunk_bytes() const override { return hub_.options_.chunk_bytes; }
   uint32_t banks() const override { return hub_.options_.banks; }
+  std::span<const uint32_t> hosts() const override { return hub_.options_.hosts; }
 
   std::byte* Reserve(uint64_t round) override {
     EXPECT_GE(round, next_to_publish_);
@@ -78,8 +88,11 @@ class FickleExchange : public Exchange {
     for (uint32_t reader = 0; reader < size(); ++reader) {
       const Extent extent = extents.empty() ? Extent{0, bytes} : extents[reader];
       ASSERT_LE(extent.offset + extent.bytes, chunk_bytes());
+      if (reader == self_) continue;
       View& view = views_[reader][round % banks()];
       view.round = round;
+      view.is_for_reader = extents.empty() || extent.bytes > 0;
+      if (view.is_for_reader) Count(reader, extent.bytes);
       view.chunk.assign(chunk_bytes(), std::byte{0xee});
       std::copy_n(banks_[round % banks()].begin() + static_cast<ptrdiff_t>(extent.offset),
                   extent.bytes, view.chunk.begin() + static_cast<ptrdiff_t>(extent.offset));
@@ -90,6 +103,7 @@ class FickleExchange : public Exchange {
     EXPECT_NE(member, self_);
     EXPECT_GE(round, released_) << "a chunk was read after its release";
     const View& view = hub_.members_[member]->views_[self_][round % banks()];
+    EXPECT_TRUE(view.round != round || view.is_for_reader) << "waits for what isn't sent to it";
     return view.round == round && !hub_.Refuses() ? view.chunk.data() : nullptr;
   }
 
@@ -107,8 +121,17 @@ class FickleExchange : public Exchange {
   uint64_t released() const { return released_; }
 
  private:
+  void Count(uint32_t reader, size_t bytes) {
+    const std::vector<uint32_t>& hosts = hub_.options_.hosts;
+    if (hosts.empty() || hosts[self_] == hosts[reader]) return;
+    ++hub_.messages_[hosts[self_]];
+    hub_.sent_[hosts[self_]] += static_cast<int64_t>(bytes);
+    hub_.received_[hosts[reader]] += static_cast<int64_t>(bytes);
+  }
+
   struct View {
     std::optional<uint64_t> round;
+    bool is_for_reader = false;
     std::vector<std::byte> chunk;
   };
 
@@ -122,7 +145,11 @@ class FickleExchange : public Exchange {
 };
 
 inline FickleHub::FickleHub(const FickleOptions& options)
-    : options_(options), random_(options.seed) {
+    : options_(options),
+      random_(options.seed),
+      sent_(options.members),
+      received_(options.members),
+      messages_(options.members) {
   for (uint32_t m = 0; m < options.members; ++m) {
     members_.push_back(std::make_unique<FickleExchange>(*this, m));
   }

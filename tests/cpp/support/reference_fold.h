@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <type_traits>
 #include <vector>
 
@@ -178,6 +179,7 @@ Bytes FoldFormat(const Reduction& r, const std::vector<Bytes>& sources) {
   return result;
 }
 
+// The sources as if they were on one host.
 inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources) {
   switch (r.dtype) {
     case DataType::kUint8:
@@ -208,6 +210,25 @@ inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources
       return FoldFormat<Plain<std::complex<double>>>(r, sources);
   }
   return {};
+}
+
+// hosts[i] is the host of source i; empty if all are on one. Each host's values are folded and
+// stored, and what hosts stored is folded in their order; on one host there is nothing in between.
+inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources,
+                           const std::vector<uint32_t>& hosts) {
+  std::map<uint32_t, std::vector<Bytes>> by_host;
+  for (size_t i = 0; i < sources.size() && !hosts.empty(); ++i) {
+    by_host[hosts[i]].push_back(sources[i]);
+  }
+  if (by_host.size() < 2) return ReferenceFold(r, sources);
+  std::vector<Bytes> stored;
+  for (const auto& [host, values] : by_host) {
+    const Reduction in_host = {.dtype = r.dtype, .op = r.op, .prescale = r.prescale};
+    stored.push_back(ReferenceFold(in_host, values));
+  }
+  Reduction between = r;
+  between.prescale = 1.0;
+  return ReferenceFold(between, stored);
 }
 
 }  // namespace horoscale::testing

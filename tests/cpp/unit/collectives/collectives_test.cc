@@ -11,6 +11,7 @@
 #include "collectives/fold.h"
 #include "support/collective_cases.h"
 #include "support/fickle_exchange.h"
+#include "support/run_interleaved.h"
 
 namespace horoscale {
 namespace {
@@ -20,28 +21,7 @@ using testing::FickleHub;
 using testing::MakeAllgatherCase;
 using testing::MakeAllreduceCase;
 using testing::MakeReducescatterCase;
-
-// Steps the members' collectives in random order until all are done. What went wrong, or nothing.
-std::string RunInterleaved(std::mt19937_64& random, FickleHub& hub, CollectiveCase& operation) {
-  std::vector<std::unique_ptr<Collective>> running;
-  for (uint32_t m = 0; m < hub.size(); ++m) running.push_back(operation.Make(hub.member(m)));
-  size_t left = running.size();
-  for (int idle = 0; left > 0;) {
-    std::unique_ptr<Collective>& one = running[random() % running.size()];
-    if (one == nullptr) continue;
-    const Result<Progress> progress = one->Step();
-    if (!progress.ok()) return progress.status().message();
-    idle = *progress == Progress::kIdle ? idle + 1 : 0;
-    if (idle > 100'000) return "nobody can go on";
-    if (*progress != Progress::kDone) continue;
-    one.reset();
-    --left;
-  }
-  for (uint32_t m = 1; m < hub.size(); ++m) {
-    if (hub.member(m).next_round != hub.member(0).next_round) return "rounds are out of step";
-  }
-  return operation.Check();
-}
+using testing::RunInterleaved;
 
 TEST(AllreduceTest, EveryReductionAtEverySizeAroundTheLimits) {
   std::mt19937_64 random(1);

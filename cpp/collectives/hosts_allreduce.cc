@@ -1,0 +1,312 @@
+// The participants of equal position on their hosts form a *lane*; there are as many lanes as the
+// host with the fewest participants has. Lane l owns slice l of every chunk: its members fold the
+// slice for their hosts and exchange it with each other. A chunk passes through these phases:
+//
+//   contribution  to the owners in the host: everybody's values of their slices
+//   partial       to the lane: the owner's fold of its host's values; its part of it to each host,
+//                 or all of it where that takes no more bytes (two hosts), or no time (small)
+//   result        to the lane: the fold over hosts of the own part; not where everybody has all
+//   spread        to the host: the result of the slice
+//
+// With one participant on every host there is no contribution and nothing to spread.
+#include "collectives/hosts_allreduce.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "collectives/fold_loop.h"
+#include "collectives/pipeline.h"
+
+namespace horoscale {
+namespace {
+
+// Up to here the number of messages matters, not that of their bytes: one lane, and everybody folds
+// everything. Two hosts and up, measured over loopback.
+constexpr int64_t kSmallBytes = 32 * 1024;
+
+enum Phase : size_t { kContribution, kPartial, kResult, kSpread, kNumPhases };
+
+// What follows from the arguments, and is the same on all members.
+struct Plan {
+  Plan(const Exchange& exchange, const HostGroups& hosts, int64_t bytes)
+      : lanes(bytes <= kSmallBytes ? 1 : hosts.fewest()) {
+    has[kContribution] = has[kSpread] = hosts.most() > 1;
+    has[kPartial] = true;
+    has[kResult] = hosts.count() > 2 && bytes > kSmallBytes;
+    int64_t phases = 0;
+    for (size_t phase = 0; phase < kNumPhases; ++phase) {
+      if (!has[phase]) continue;
+      index[phase] = phases;
+      phase_of[static_cast<size_t>(phases++)] = static_cast<Phase>(phase);
+    }
+    const int64_t chunks = DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()));
+    pipeline = Pipeline(phases, chunks, exchange.banks());
+  }
+
+  Phase PhaseOf(int64_t round) const {
+    return phase_of[static_cast<size_t>(pipeline.At(round).phase)];
+  }
+  int64_t RoundOf(Phase phase, int64_t chunk) const {
+    return pipeline.RoundOf(index[phase], chunk);
+  }
+
+  uint32_t lanes;
+  std::array<bool, kNumPhases> has{};
+  std::array<int64_t, kNumPhases> index{};   // of a phase, among those that there are
+  std::array<Phase, kNumPhases> phase_of{};  // the other way round
+  Pipeline pipeline;
+};
+
+class HostsAllreduce : public FoldLoop {
+ public:
+  HostsAllreduce(Exchange& exchange, HostGroups hosts, AllreduceArgs args, Plan plan)
+      : FoldLoop(exchange, Participants(exchange, args.absent), plan.pipeline.rounds()),
+        in_host_(InHost(args.reduction)),
+        between_hosts_(BetweenHosts(args.reduction)),
+        segments_(std::move(args.segments)),
+        hosts_(std::move(hosts)),
+        plan_(std::move(plan)),
+        banks_(exchange.banks()),
+        host_(hosts_.HostOf(self())),
+        locals_(hosts_.members(host_)),
+        extents_(size()),
+        partials_(banks_),
+        results_(banks_),
+        parts_(hosts_.count()) {
+    if (Lane(self()) >= plan_.lanes) return;
+    for (uint32_t host = 0; host < hosts_.count(); ++host) {
+      lane_.push_back(hosts_.members(host)[Lane(self())]);
+    }
+  }
+
+ private:
+  uint32_t Lane(uint32_t member) const { return hosts_.PositionOf(member); }
+
+  // As places of the whole sequence of bytes. Members beyond the lanes have empty slices.
+  ByteRange Chunk(int64_t chunk) const {
+    const int64_t first = chunk * chunk_bytes();
+    return {first, std::min(chunk_bytes(), segments_.bytes() - first)};
+  }
+  ByteRange Slice(int64_t chunk, uint32_t member) const {
+    const ByteRange whole = Chunk(chunk);
+    if (Lane(member) >= plan_.lanes) return {whole.first, 0};
+    const ByteRange slice = SliceOf(whole.bytes, plan_.lanes, Lane(member));
+    return {whole.first + slice.first, slice.bytes};
+  }
+  // What a host folds of a slice, relative to it.
+  ByteRange Part(ByteRange slice, uint32_t host) const {
+    if (!plan_.has[kResult]) return {0, slice.bytes};
+    return SliceOf(slice.bytes, hosts_.count(), host);
+  }
+
+  bool Send(int64_t round) override {
+    const int64_t chunk = plan_.pipeline.At(round).chunk;
+    switch (plan_.PhaseOf(round)) {
+      case kContribution:
+        return SendContribution(round, chunk);
+      case kPartial:
+        return SendPartial(round, chunk);
+      case kResult:
+        return SendResult(round, chunk);
+      default:
+        return SendSpread(round, chunk);
+    }
+  }
+
+  bool SendContribution(int64_t round, int64_t chunk) {
+    const auto is_for = [&](uint32_t owner) {
+      return owner != self() && Slice(chunk, owner).bytes > 0;
+    };
+    if (std::none_of(locals_.begin(), locals_.end(), is_for)) return true;
+    std::byte* bank = Reserve(round);
+    if (bank == nullptr) return false;
+    ClearExtents();
+    for (uint32_t owner : locals_) {
+      if (!is_for(owner)) continue;
+      const ByteRange slice = Slice(chunk, owner);
+      const int64_t offset = slice.first - Chunk(chunk).first;
+      segments_.Gather(bank + offset, slice.first, slice.bytes);
+      SetExtent(owner, {offset, slice.bytes});
+    }
+    PublishExtents(round, Chunk(chunk).bytes, extents_);
+    return true;
+  }
+
+  bool SendPartial(int64_t round, int64_t chunk) {
+    const ByteRange slice = Slice(chunk, self());
+    if (slice.bytes > 0) {
+      std::byte* bank = Reserve(round);
+      if (bank == nullptr) return false;
+      const int64_t contribution = locals_.size() > 1 ? plan_.RoundOf(kContribution, chunk) : round;
+      if (!PeekAll(contribution, locals_)) return false;
+      FoldRange(in_host_, segments_, slice.first, slice.bytes, slice.first - Chunk(chunk).first,
+                bank);
+      ClearExtents();
+      for (uint32_t host = 0; host < hosts_.count(); ++host) {
+        if (host != host_) SetExtent(lane_[host], Part(slice, host));
+      }
+      PublishExtents(round, slice.bytes, extents_);
+      partials_[static_cast<size_t>(chunk) % banks_] = bank;
+    }
+    ++folded_chunks_;
+    return true;
+  }
+
+  bool SendResult(int64_t round, int64_t chunk) {
+    const ByteRange slice = Slice(chunk, self());
+    const ByteRange part = Part(slice, host_);
+    if (part.bytes > 0) {
+      std::byte* bank = Reserve(round);
+      if (bank == nullptr || !PeekPartials(chunk)) return false;
+      FoldRange(between_hosts_, segments_, slice.first + part.first, part.bytes, part.first, bank);
+      ClearExtents();
+      for (uint32_t owner : lane_) {
+        if (owner != self()) SetExtent(owner, {0, part.bytes});
+      }
+      PublishExtents(round, part.bytes, extents_);
+      results_[static_cast<size_t>(chunk) % banks_] = bank;
+    }
+    ++reduced_chunks_;
+    return true;
+  }
+
+  bool SendSpread(int64_t round, int64_t chunk) {
+    const ByteRange slice = Slice(chunk, self());
+    if (locals_.size() == 1 || slice.bytes == 0) return Finish(chunk, nullptr);
+    std::byte* bank = Reserve(round);
+    if (bank == nullptr || !Finish(chunk, bank)) return false;
+    ClearExtents();
+    for (uint32_t member : locals_) {
+      if (member != self()) SetExtent(member, {0, slice.bytes});
+    }
+    PublishExtents(round, slice.bytes, extents_);
+    segments_.Scatter(bank, slice.first, slice.bytes);
+    return true;
+  }
+
+  // Puts the result of the own slice into the bank, or where it belongs if that is null.
+  bool Finish(int64_t chunk, std::byte* bank) {
+    const ByteRange slice = Slice(chunk, self());
+    if (slice.bytes > 0) {
+      if (plan_.has[kResult]) {
+        if (!CollectResults(chunk, bank)) return false;
+      } else {
+        if (!PeekPartials(chunk)) return false;
+        FoldRange(between_hosts_, segments_, slice.first, slice.bytes, 0, bank);
+      }
+    }
+    ++finished_chunks_;
+    return true;
+  }
+
+  bool PeekPartials(int64_t chunk) {
+    return PeekAll(plan_.RoundOf(kPartial, chunk), lane_,
+                   partials_[static_cast<size_t>(chunk) % banks_]);
+  }
+
+  bool CollectResults(int64_t chunk, std::byte* bank) {
+    const ByteRange slice = Slice(chunk, self());
+    const int64_t round = plan_.RoundOf(kResult, chunk);
+    for (uint32_t host = 0; host < hosts_.count(); ++host) {
+      if (Part(slice, host).bytes == 0) continue;
+      parts_[host] =
+          host == host_ ? results_[static_cast<size_t>(chunk) % banks_] : Peek(round, lane_[host]);
+      if (parts_[host] == nullptr) return false;
+    }
+    for (uint32_t host = 0; host < hosts_.count(); ++host) {
+      const ByteRange part = Part(slice, host);
+      if (part.bytes == 0) continue;
+      if (bank != nullptr) {
+        std::memcpy(bank + part.first, parts_[host], static_cast<size_t>(part.bytes));
+      } else {
+        segments_.Scatter(parts_[host], slice.first + part.first, part.bytes);
+      }
+    }
+    return true;
+  }
+
+  Progress Receive(int64_t round) override {
+    const int64_t chunk = plan_.pipeline.At(round).chunk;
+    switch (plan_.PhaseOf(round)) {
+      case kContribution:
+        return chunk < folded_chunks_ ? Progress::kDone : Progress::kIdle;
+      case kPartial:
+        if (!plan_.has[kResult]) return ReceiveFromLane(chunk);
+        return chunk < reduced_chunks_ ? Progress::kDone : Progress::kIdle;
+      case kResult:
+        return ReceiveFromLane(chunk);
+      default:
+        return ReceiveSpread(round, chunk);
+    }
+  }
+
+  // Of the last phase between hosts: read when the chunk is spread, or here if there is no such.
+  Progress ReceiveFromLane(int64_t chunk) {
+    if (!plan_.has[kSpread]) return Finish(chunk, nullptr) ? Progress::kDone : Progress::kIdle;
+    return chunk < finished_chunks_ ? Progress::kDone : Progress::kIdle;
+  }
+
+  Progress ReceiveSpread(int64_t round, int64_t chunk) {
+    return ReceiveFromEach(
+        round,
+        [&](uint32_t owner) {
+          return hosts_.HostOf(owner) == host_ && Slice(chunk, owner).bytes > 0;
+        },
+        [&](uint32_t owner, const std::byte* result) {
+          const ByteRange slice = Slice(chunk, owner);
+          segments_.Scatter(result, slice.first, slice.bytes);
+        });
+  }
+
+  void ClearExtents() { std::fill(extents_.begin(), extents_.end(), Exchange::Extent{}); }
+  void SetExtent(uint32_t member, ByteRange range) {
+    extents_[member] = {static_cast<size_t>(range.first), static_cast<size_t>(range.bytes)};
+  }
+
+  const Reduction in_host_;
+  const Reduction between_hosts_;
+  const SegmentMap segments_;
+  const HostGroups hosts_;
+  const Plan plan_;
+  const size_t banks_;
+  const uint32_t host_;                  // the own one
+  const std::vector<uint32_t>& locals_;  // its participants
+  std::vector<uint32_t> lane_;           // the own one, by host; empty beyond the lanes
+  std::vector<Exchange::Extent> extents_;
+  // In the own banks, by chunk: the bank isn't written again before the next phase has read it.
+  std::vector<const std::byte*> partials_;
+  std::vector<const std::byte*> results_;
+  std::vector<const std::byte*> parts_;  // of a result, by host
+  int64_t folded_chunks_ = 0;
+  int64_t reduced_chunks_ = 0;
+  int64_t finished_chunks_ = 0;
+};
+
+}  // namespace
+
+Reduction InHost(Reduction reduction) {
+  reduction.postscale = 1.0;
+  reduction.divisor = 1;
+  return reduction;
+}
+
+Reduction BetweenHosts(Reduction reduction) {
+  reduction.prescale = 1.0;
+  return reduction;
+}
+
+std::unique_ptr<Collective> MakeHostsAllreduce(Exchange& exchange, HostGroups hosts,
+                                               AllreduceArgs args) {
+  int64_t bytes = 0;
+  for (const Segment& segment : args.segments) bytes += segment.bytes;
+  Plan plan(exchange, hosts, bytes);
+  if (std::find(args.absent.begin(), args.absent.end(), exchange.self()) != args.absent.end()) {
+    return std::make_unique<Bystander>(exchange, plan.pipeline.rounds());
+  }
+  return std::make_unique<HostsAllreduce>(exchange, std::move(hosts), std::move(args),
+                                          std::move(plan));
+}
+
+}  // namespace horoscale
