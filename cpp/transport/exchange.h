@@ -55,8 +55,9 @@ class Exchange {
   virtual size_t chunk_bytes() const = 0;
   virtual uint32_t banks() const = 0;  // rounds that can be outstanding, at least 4
 
-  // Space for this member's chunk of the round, 64-byte aligned; null while some member has not
-  // released round - banks() yet (or the peers' memory is not known yet).
+  // Space for this member's chunk of the round, 64-byte aligned; null while a member to which
+  // something of round - banks() was published has not released it yet (transports may wait for
+  // the others as well), or the peers' memory is not known yet.
   virtual std::byte* Reserve(uint64_t round) = 0;
 
   // Makes the chunk visible. extents[m] is what member m reads of it (its own entry is ignored):

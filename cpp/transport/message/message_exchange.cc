@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -9,6 +11,7 @@ namespace horoscale {
 namespace {
 
 constexpr std::align_val_t kPage{4096};
+constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
 
@@ -47,9 +50,8 @@ MessageExchange::~MessageExchange() { on_destroy_(); }
 
 bool MessageExchange::MayPublish(uint64_t round) const {
   if (unopened_ > 0) return false;
-  const uint64_t needed = round < kBanks ? 0 : round + 1 - kBanks;
-  for (uint32_t m = 0; m < size(); ++m) {
-    if (served_[m] && At(m).released < needed) return false;
+  for (const Member& member : memory_->members) {
+    if (member.released < member.sent[round % kBanks]) return false;
   }
   return At(self_).banks[round % kBanks].unsent == 0;
 }
@@ -75,6 +77,8 @@ void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t
   for (uint32_t m = 0; m < size(); ++m) {
     if (!served_[m]) continue;
     const Extent extent = extents.empty() ? Extent{0, bytes} : extents[m];
+    if (!extents.empty() && extent.bytes == 0) continue;
+    At(m).sent[round % kBanks] = round + 1;
     auto header = Header(MessageType::kChunk, round);
     header.bytes = static_cast<uint32_t>(extent.bytes);
     header.offset = extent.offset;
@@ -97,8 +101,21 @@ void MessageExchange::Release(uint64_t round) {
   if (round < own.released) return;
   own.released = round + 1;
   for (uint32_t m = 0; m < size(); ++m) {
-    if (served_[m]) post_->PostMessage(ranks_[m], Header(MessageType::kReleased, own.released));
+    if (served_[m]) TellReleased(m);
   }
+}
+
+// If the member has sent something that it doesn't know to be released.
+void MessageExchange::TellReleased(uint32_t m) {
+  Member& member = At(m);
+  const uint64_t released = At(self_).released;
+  const bool is_news =
+      std::any_of(std::begin(member.banks), std::end(member.banks), [&](const Bank& bank) {
+        return bank.used && bank.round >= member.told_released && bank.round < released;
+      });
+  if (!is_news) return;
+  member.told_released = released;
+  post_->PostMessage(ranks_[m], Header(MessageType::kReleased, released));
 }
 
 void MessageExchange::OnOpened(uint32_t m) {
@@ -114,11 +131,12 @@ void MessageExchange::OnReleased(uint32_t m, uint64_t rounds) {
 
 std::byte* MessageExchange::Accept(uint32_t m, const MessageHeader& header) {
   Member& member = At(m);
-  const uint64_t end = At(self_).released + kBanks;  // what we have granted
   const bool fits = header.offset <= kChunkBytes && header.bytes <= kChunkBytes - header.offset;
-  if (!served_[m] || !fits || header.round < member.published || header.round >= end)
+  if (!served_[m] || !fits || header.round < member.published || header.round == kNoRound) {
     return nullptr;
+  }
   Bank& bank = member.banks[header.round % kBanks];
+  if (bank.used && bank.round >= At(self_).released) return nullptr;  // occupied
   bank.round = header.round;
   bank.used = true;
   bank.arrived = false;
@@ -129,6 +147,7 @@ std::byte* MessageExchange::Accept(uint32_t m, const MessageHeader& header) {
 void MessageExchange::OnArrived(uint32_t m, uint64_t round) {
   Bank& bank = At(m).banks[round % kBanks];
   if (bank.round == round) bank.arrived = true;
+  TellReleased(m);
 }
 
 }  // namespace horoscale

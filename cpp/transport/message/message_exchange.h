@@ -1,6 +1,6 @@
 // MessageExchange: the data plane of one process set over messages. Each member keeps banks()
-// chunks of every other one; a sender owns the space in its peers' banks until they have released
-// it.
+// chunks of every other one. What a member sends another occupies the bank there until that has
+// released the round, and says so; nothing is said to members that have sent nothing.
 //
 // Members may be left to another exchange, which shares memory with them (see transport/hosts).
 #pragma once
@@ -82,9 +82,11 @@ class MessageExchange final : public Exchange {
   };
   struct Member {
     bool opened = false;
-    uint64_t released = 0;   // rounds below it
     uint64_t published = 0;  // rounds below it, or left out
     Bank banks[kBanks];
+    uint64_t released = 0;       // rounds below it, as far as the member has said so
+    uint64_t told_released = 0;  // what it has been told
+    uint64_t sent[kBanks] = {};  // by own bank: the member occupies it until it releases below this
   };
   // The banks' bytes and their states: sends in flight refer to both.
   struct Memory {
@@ -99,6 +101,7 @@ class MessageExchange final : public Exchange {
     return memory_->bytes.get() + (member * kBanks + round % kBanks) * kChunkBytes;
   }
   Member& At(uint32_t member) const { return memory_->members[member]; }
+  void TellReleased(uint32_t member);
   MessageHeader Header(MessageType type, uint64_t round) const {
     return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, round};
   }

@@ -40,6 +40,12 @@ std::string RunInOrder(const Cases& cases, Exchange& exchange, Transport& transp
 
 class CollectivesTest : public TransportTest {
  protected:
+  // The hosts of the members, as an exchange of theirs says.
+  std::vector<uint32_t> Hosts() {
+    const std::vector<std::unique_ptr<Exchange>> exchanges = OpenAll({1, 1});
+    return {exchanges[0]->hosts().begin(), exchanges[0]->hosts().end()};
+  }
+
   void RunCases(const Cases& cases) {
     const std::vector<std::unique_ptr<Exchange>> exchanges = OpenAll();
     std::vector<std::string> problems(exchanges.size());
@@ -62,9 +68,11 @@ TEST_P(CollectivesTest, RandomOperationsInARow) {
     SCOPED_TRACE(members);
     std::mt19937_64 random(static_cast<uint64_t>(members));
     Start(members);
+    const std::vector<uint32_t> hosts = Hosts();
     Cases cases;
     for (int i = 0; i < 60; ++i) {
-      cases.push_back(testing::MakeRandomCase(random, static_cast<uint32_t>(members), 30'000));
+      cases.push_back(
+          testing::MakeRandomCase(random, static_cast<uint32_t>(members), 30'000, hosts));
     }
     RunCases(cases);
   }
@@ -73,6 +81,7 @@ TEST_P(CollectivesTest, RandomOperationsInARow) {
 TEST_P(CollectivesTest, LargeAllreducesThroughChunksOfTheDefaultSize) {
   std::mt19937_64 random(9);
   Start(3, MemoryOptions());
+  const std::vector<uint32_t> hosts = Hosts();
   Cases cases;
   for (const DataType dtype : {DataType::kFloat32, DataType::kBfloat16, DataType::kInt8}) {
     cases.push_back(testing::MakeAllreduceCase(
@@ -80,7 +89,8 @@ TEST_P(CollectivesTest, LargeAllreducesThroughChunksOfTheDefaultSize) {
                  .reduction = {.dtype = dtype, .op = ReduceOp::kAverage, .divisor = 3},
                  .elements = 400'003,
                  .cuts = 5,
-                 .in_place = true}));
+                 .in_place = true,
+                 .hosts = hosts}));
   }
   RunCases(cases);
 }
