@@ -41,6 +41,12 @@ bool ParseLogLevel(std::string_view text, LogLevel* out) {
   return false;
 }
 
+// A switch that the core has no use for.
+bool IgnoreSwitch(std::string_view text, Config*) {
+  bool ignored = false;
+  return ParseSwitch(text, &ignored);
+}
+
 constexpr ConfigVariable kVariables[] = {
     {"FUSION_THRESHOLD", "bytes", "134217728",
      "Tensors that are ready at the same time are executed together up to this size. 0: never.",
@@ -77,9 +83,8 @@ constexpr ConfigVariable kVariables[] = {
        return t == "auto" || t == "native" || t == "mpi";
      }},
     {"DETERMINISTIC", "switch", "",
-     "1: only algorithms whose sums have the same bits on every run and however the ranks are "
-     "placed. Where it is left out, that holds too, except for sums that MPI's own collectives "
-     "make.",
+     "1: only algorithms whose sums have the same bits on every run with the same ranks on each "
+     "host. Where it is left out, that holds too, except for sums that MPI's own collectives make.",
      [](std::string_view t, Config* c) { return ParseSwitch(t, &c->deterministic_asked); }},
     {"CYCLE_TIME", "milliseconds", "0",
      "Accepted for compatibility and without effect: the engine is driven by events.",
@@ -87,12 +92,16 @@ constexpr ConfigVariable kVariables[] = {
        double ignored = 0;
        return ParseSeconds(t, &ignored);
      }},
+    {"HIERARCHICAL_ALLREDUCE", "switch", "1",
+     "Accepted for compatibility and without effect: sums are always made in the hosts first, and "
+     "their bits would depend on it.",
+     IgnoreSwitch},
+    {"HIERARCHICAL_ALLGATHER", "switch", "1",
+     "Accepted for compatibility and without effect: rows always cross between two hosts once.",
+     IgnoreSwitch},
     {"DYNAMIC_PROCESS_SETS", "switch", "0",
      "Allows add_process_set() and remove_process_set() after init.",
-     [](std::string_view t, Config*) {
-       bool by_the_binding = false;
-       return ParseSwitch(t, &by_the_binding);
-     }},
+     IgnoreSwitch /* the binding reads it */},
     {"STALL_CHECK_DISABLE", "switch", "0", "Turns the reports about missing ranks off.",
      [](std::string_view t, Config* c) {
        bool disabled = false;

@@ -115,13 +115,13 @@ SETTINGS = (
     Setting(
         ("--hierarchical-allreduce",),
         "HIERARCHICAL_ALLREDUCE",
-        "reduce inside the hosts first; one host always does",
+        "accepted and without effect: sums are always made inside the hosts first",
         config=("params", "hierarchical_allreduce"),
     ),
     Setting(
         ("--hierarchical-allgather",),
         "HIERARCHICAL_ALLGATHER",
-        "gather inside the hosts first; one host always does",
+        "accepted and without effect: rows always cross between two hosts once",
         config=("params", "hierarchical_allgather"),
     ),
     Setting(
