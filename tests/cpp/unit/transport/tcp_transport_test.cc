@@ -98,11 +98,13 @@ TEST_F(RawPeer, AFrameOnTheDataStreamEndsTheLink) {
   EXPECT_THAT(Loss(), HasSubstr("wrong stream"));
 }
 
-TEST_F(RawPeer, AChunkThatWasNotGrantedEndsTheLink) {
+TEST_F(RawPeer, AChunkForABankThatIsOccupiedEndsTheLink) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
   MessageHeader header = Header(MessageType::kChunk, 16);
-  header.round = MessageExchange::kBanks;  // nothing has been released yet
+  Send(*data_, header, std::vector<std::byte>(16));
+  PollUntil([&] { return exchange->Peek(0, 1) != nullptr; });
+  header.round = MessageExchange::kBanks;  // the first one has not been released
   Send(*data_, header, std::vector<std::byte>(16));
   EXPECT_THAT(Loss(), HasSubstr("no space"));
 }
