@@ -109,6 +109,20 @@ TEST_F(RawPeer, AChunkForABankThatIsOccupiedEndsTheLink) {
   EXPECT_THAT(Loss(), HasSubstr("no space"));
 }
 
+TEST_F(RawPeer, AMemberThatIsSentNothingHoldsUpNobody) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  Send(*control_, Header(MessageType::kOpened, 0));
+  PollUntil([&] { return exchange->Reserve(0) != nullptr; });
+  const Exchange::Extent nothing[2] = {};
+  for (uint64_t round = 0; round < 20; ++round) {
+    ASSERT_NE(exchange->Reserve(round), nullptr) << "round " << round;
+    exchange->Publish(round, 16, nothing);
+    exchange->Release(round);
+  }
+  EXPECT_EQ(transport_->counters().network_bytes_sent, 0u);
+}
+
 TEST_F(RawPeer, AChunkBeyondItsBankEndsTheLink) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
