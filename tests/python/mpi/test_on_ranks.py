@@ -7,6 +7,8 @@ from conftest import ROOT, Mpi
 
 TESTS = ROOT / "tests" / "python"
 PYTEST = ("-m", "pytest", "-q", "--timeout=60", "--tb=short")
+FRAMEWORKS = "--ignore-glob=*/test_tensorflow_*"  # which these environments don't have
+SUBSET = ("-m", "conformance", "-k", "numpy", FRAMEWORKS, str(TESTS / "parallel"))
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,8 +26,7 @@ def test_communicators_of_mpi4py(mpi: Mpi) -> None:
 
 @pytest.mark.parametrize(("ranks", "backend"), [(2, "native"), (4, "mpi")])
 def test_the_parallel_tests_pass_under_mpirun(mpi: Mpi, ranks: int, backend: str) -> None:
-    subset = ("-m", "conformance", "-k", "numpy", str(TESTS / "parallel"))
-    run(mpi, ranks, *subset, HOROSCALE_BACKEND=backend)
+    run(mpi, ranks, *SUBSET, HOROSCALE_BACKEND=backend)
 
 
 def test_the_parallel_tests_pass_on_the_abi_of_the_standard(both: dict[str, Mpi]) -> None:
@@ -35,4 +36,4 @@ def test_the_parallel_tests_pass_on_the_abi_of_the_standard(both: dict[str, Mpi]
     variables = {"HOROSCALE_LIBMPI": str(library), "HOROSCALE_BACKEND": "mpi"}
     ended = mpi.run(1, "-m", "horoscale.runner", "--check-build", **variables)
     assert str(library) in ended.stdout, ended.stdout
-    run(mpi, 2, "-m", "conformance", "-k", "numpy", str(TESTS / "parallel"), **variables)
+    run(mpi, 2, *SUBSET, **variables)
