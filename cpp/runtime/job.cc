@@ -41,7 +41,7 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
                                                  const Config& config, Store* store,
                                                  const Deadline& deadline) {
   if (meeting.communicator != nullptr) {
-    auto mpi = MpiTransport::Create(std::move(meeting.communicator));
+    auto mpi = MpiTransport::Create(std::move(meeting.communicator), NumberHosts(meeting.hosts));
     if (!mpi.ok()) return mpi.status();
     return std::unique_ptr<Transport>(mpi.TakeValue());
   }

@@ -1,11 +1,11 @@
 #include "transport/hosts/hosts_transport.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "platform/deadline.h"
 #include "transport/hosts/hosts_exchange.h"
+#include "transport/set_hosts.h"
 
 namespace horoscale {
 
@@ -37,17 +37,14 @@ bool HostsTransport::Poll(TransportSink& sink) {
 
 Result<std::unique_ptr<Exchange>> HostsTransport::Open(ChannelId channel,
                                                        std::span<const int> ranks) {
+  std::vector<uint32_t> hosts = SetHosts(ranks, hosts_);
+  if (hosts.empty()) return local_->Open(channel, ranks);
   std::vector<int> near;
   std::vector<uint32_t> position;
-  std::vector<uint32_t> hosts;
-  std::map<uint32_t, uint32_t> numbers;  // the set's own numbers of the hosts
   for (const int rank : ranks) {
     position.push_back(static_cast<uint32_t>(near.size()));
     if (IsLocal(rank)) near.push_back(rank);
-    const auto next = static_cast<uint32_t>(numbers.size());
-    hosts.push_back(numbers.try_emplace(hosts_[static_cast<size_t>(rank)], next).first->second);
   }
-  if (near.size() == ranks.size()) return local_->Open(channel, ranks);
   auto local = local_->Open(channel, near);
   if (!local.ok()) return local.status();
   auto remote = remote_->Open(channel, ranks);

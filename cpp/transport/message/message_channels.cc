@@ -15,7 +15,8 @@ MessageChannels::~MessageChannels() {
 }
 
 Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
-    ChannelId id, std::span<const int> ranks, const std::function<bool(int)>& served) {
+    ChannelId id, std::span<const int> ranks, const std::function<bool(int)>& served,
+    std::vector<uint32_t> hosts) {
   assert(std::is_sorted(ranks.begin(), ranks.end()));
   const Key key = {id.process_set, id.incarnation};
   Channel& channel = channels_[key];
@@ -26,8 +27,9 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
   std::vector<bool> reached(ranks.size());
   std::transform(ranks.begin(), ranks.end(), reached.begin(), served);
   const auto self = std::lower_bound(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-  auto exchange = MessageExchange::Create(id, ranks, static_cast<uint32_t>(self), reached, post_,
-                                          counters_, [this, key] { Close(key); });
+  auto exchange =
+      MessageExchange::Create(id, ranks, static_cast<uint32_t>(self), reached, std::move(hosts),
+                              post_, counters_, [this, key] { Close(key); });
   if (exchange == nullptr) return Status::System("allocating the banks of a process set", ENOMEM);
   channel.ranks.assign(ranks.begin(), ranks.end());
   channel.served = static_cast<size_t>(std::count(reached.begin(), reached.end(), true));

@@ -23,9 +23,11 @@ class MessageChannels {
   // Exchanges that are still there are of no more use.
   ~MessageChannels();
 
-  // `served` says which ranks are reached by messages; this one isn't.
+  // `served` says which ranks are reached by messages; this one isn't. `hosts` is what the
+  // exchange says of its members.
   Result<std::unique_ptr<MessageExchange>> Open(ChannelId id, std::span<const int> ranks,
-                                                const std::function<bool(int)>& served);
+                                                const std::function<bool(int)>& served,
+                                                std::vector<uint32_t> hosts);
 
   // What a rank says of its exchange: kOpened, kReleased.
   Status OnMessage(int from, const MessageHeader& header);

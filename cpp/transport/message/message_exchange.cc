@@ -17,26 +17,30 @@ constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
 
 std::unique_ptr<MessageExchange> MessageExchange::Create(
     ChannelId channel, std::span<const int> ranks, uint32_t self, std::vector<bool> served,
-    MessagePost* post, TransportCounters* counters, std::function<void()> on_destroy) {
+    std::vector<uint32_t> hosts, MessagePost* post, TransportCounters* counters,
+    std::function<void()> on_destroy) {
   const size_t bytes = ranks.size() * kBanks * kChunkBytes;
   // Pages that are never used cost nothing: there are chunks of all members, also of those that
   // another exchange serves.
   void* const memory = ::operator new(bytes, kPage, std::nothrow);
   if (memory == nullptr) return nullptr;
-  std::unique_ptr<MessageExchange> exchange(new MessageExchange(
-      channel, ranks, self, std::move(served), post, counters, std::move(on_destroy)));
+  std::unique_ptr<MessageExchange> exchange(
+      new MessageExchange(channel, ranks, self, std::move(served), std::move(hosts), post, counters,
+                          std::move(on_destroy)));
   exchange->memory_->bytes = {static_cast<std::byte*>(memory),
                               [](std::byte* p) { ::operator delete(p, kPage); }};
   return exchange;
 }
 
 MessageExchange::MessageExchange(ChannelId channel, std::span<const int> ranks, uint32_t self,
-                                 std::vector<bool> served, MessagePost* post,
-                                 TransportCounters* counters, std::function<void()> on_destroy)
+                                 std::vector<bool> served, std::vector<uint32_t> hosts,
+                                 MessagePost* post, TransportCounters* counters,
+                                 std::function<void()> on_destroy)
     : channel_(channel),
       ranks_(ranks.begin(), ranks.end()),
       self_(self),
       served_(std::move(served)),
+      hosts_(std::move(hosts)),
       memory_(std::make_shared<Memory>()),
       unopened_(static_cast<uint32_t>(std::count(served_.begin(), served_.end(), true))),
       post_(post),

@@ -35,11 +35,13 @@ class MessageExchange final : public Exchange {
   static constexpr size_t kChunkBytes = 256 << 10;
   static constexpr uint32_t kBanks = 4;
 
-  // `served[m]`: whether member m is reached by messages; this rank is not. Null if there is no
-  // memory. `on_destroy` is called last; both belong to the transport.
+  // `served[m]`: whether member m is reached by messages; this rank is not. `hosts` is what
+  // hosts() returns. Null if there is no memory. `on_destroy` is called last; both belong to the
+  // transport.
   static std::unique_ptr<MessageExchange> Create(ChannelId channel, std::span<const int> ranks,
                                                  uint32_t self, std::vector<bool> served,
-                                                 MessagePost* post, TransportCounters* counters,
+                                                 std::vector<uint32_t> hosts, MessagePost* post,
+                                                 TransportCounters* counters,
                                                  std::function<void()> on_destroy);
   ~MessageExchange() override;
 
@@ -50,6 +52,7 @@ class MessageExchange final : public Exchange {
 
   uint32_t size() const override { return static_cast<uint32_t>(ranks_.size()); }
   uint32_t self() const override { return self_; }
+  std::span<const uint32_t> hosts() const override { return hosts_; }
   size_t chunk_bytes() const override { return kChunkBytes; }
   uint32_t banks() const override { return kBanks; }
   std::byte* Reserve(uint64_t round) override;
@@ -95,8 +98,8 @@ class MessageExchange final : public Exchange {
   };
 
   MessageExchange(ChannelId channel, std::span<const int> ranks, uint32_t self,
-                  std::vector<bool> served, MessagePost* post, TransportCounters* counters,
-                  std::function<void()> on_destroy);
+                  std::vector<bool> served, std::vector<uint32_t> hosts, MessagePost* post,
+                  TransportCounters* counters, std::function<void()> on_destroy);
   std::byte* Chunk(uint32_t member, uint64_t round) const {
     return memory_->bytes.get() + (member * kBanks + round % kBanks) * kChunkBytes;
   }
@@ -110,6 +113,7 @@ class MessageExchange final : public Exchange {
   const std::vector<int> ranks_;
   const uint32_t self_;
   const std::vector<bool> served_;
+  const std::vector<uint32_t> hosts_;
   const std::shared_ptr<Memory> memory_;
   uint32_t unopened_;
   MessagePost* post_;

@@ -12,6 +12,7 @@
 #include "core/codec.h"
 #include "platform/deadline.h"
 #include "platform/wait.h"
+#include "transport/set_hosts.h"
 
 namespace horoscale {
 namespace {
@@ -43,14 +44,17 @@ bool IsGoodbye(std::span<const std::byte> message) {
 }  // namespace
 
 Result<std::unique_ptr<MpiTransport>> MpiTransport::Create(
-    std::unique_ptr<MpiCommunicator> communicator) {
+    std::unique_ptr<MpiCommunicator> communicator, std::vector<uint32_t> hosts) {
   auto wake = EventFd::Create();
   if (!wake.ok()) return wake.status();
-  return std::unique_ptr<MpiTransport>(new MpiTransport(std::move(communicator), wake.TakeValue()));
+  return std::unique_ptr<MpiTransport>(
+      new MpiTransport(std::move(communicator), std::move(hosts), wake.TakeValue()));
 }
 
-MpiTransport::MpiTransport(std::unique_ptr<MpiCommunicator> communicator, EventFd wake)
+MpiTransport::MpiTransport(std::unique_ptr<MpiCommunicator> communicator,
+                           std::vector<uint32_t> hosts, EventFd wake)
     : rank_(communicator->rank()),
+      hosts_(std::move(hosts)),
       comm_(std::move(communicator)),
       wake_(std::move(wake)),
       links_(static_cast<size_t>(comm_->size())),
@@ -307,7 +311,8 @@ bool MpiTransport::HasUnsent() const {
 }
 
 Result<std::unique_ptr<Exchange>> MpiTransport::Open(ChannelId id, std::span<const int> ranks) {
-  auto exchange = channels_.Open(id, ranks, [this](int rank) { return rank != this->rank(); });
+  auto exchange = channels_.Open(
+      id, ranks, [this](int rank) { return rank != this->rank(); }, SetHosts(ranks, hosts_));
   if (!exchange.ok()) return exchange.status();
   return std::unique_ptr<Exchange>(exchange.TakeValue());
 }

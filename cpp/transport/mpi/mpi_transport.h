@@ -23,9 +23,9 @@ namespace horoscale {
 
 class MpiTransport final : public Transport, private MessagePost {
  public:
-  // The rank and size are the communicator's.
-  static Result<std::unique_ptr<MpiTransport>> Create(
-      std::unique_ptr<MpiCommunicator> communicator);
+  // The rank and size are the communicator's. `hosts[r]` is a number for the host of rank r.
+  static Result<std::unique_ptr<MpiTransport>> Create(std::unique_ptr<MpiCommunicator> communicator,
+                                                      std::vector<uint32_t> hosts);
   ~MpiTransport() override;
 
   int rank() const override { return rank_; }
@@ -75,7 +75,8 @@ class MpiTransport final : public Transport, private MessagePost {
     bool is_lost = false;    // and the sink has been told
     bool is_broken = false;  // MPI or the peer failed: nothing more moves
   };
-  MpiTransport(std::unique_ptr<MpiCommunicator> communicator, EventFd wake);
+  MpiTransport(std::unique_ptr<MpiCommunicator> communicator, std::vector<uint32_t> hosts,
+               EventFd wake);
 
   // MessagePost
   void PostMessage(int rank, const MessageHeader& header) override;
@@ -113,6 +114,7 @@ class MpiTransport final : public Transport, private MessagePost {
   Link& LinkTo(int rank) { return links_[static_cast<size_t>(rank)]; }
 
   const int rank_;
+  const std::vector<uint32_t> hosts_;      // by rank
   std::unique_ptr<MpiCommunicator> comm_;  // null once it is closed
   EventFd wake_;
   std::vector<Link> links_;  // by rank; the own is unused

@@ -233,7 +233,7 @@ bool TcpTransport::HasUnsent() const {
 
 Result<std::unique_ptr<MessageExchange>> TcpTransport::Open(ChannelId channel,
                                                             std::span<const int> ranks) {
-  return channels_.Open(channel, ranks, [this](int rank) { return links_.contains(rank); });
+  return channels_.Open(channel, ranks, [this](int rank) { return links_.contains(rank); }, {});
 }
 
 void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& deadline) {
