@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -48,8 +49,12 @@ def defined(dtype: str, op: str) -> bool:
     return dtype != "bool" or op != AVERAGE
 
 
-def reduced(inputs: list[np.ndarray], op: str) -> np.ndarray:
-    """The canonical value: a left fold over the ranks in the accumulator's type, rounded once."""
+def reduced(inputs: list[np.ndarray], op: str, participants: int | None = None) -> np.ndarray:
+    """The canonical value: a left fold over the ranks in the accumulator's type, rounded once.
+
+    An average is over `participants`, where these are more than the inputs.
+    """
+    participants = len(inputs) if participants is None else participants
     dtype = inputs[0].dtype
     accumulator = np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
     wide = [one.astype(accumulator) for one in inputs]
@@ -65,11 +70,23 @@ def reduced(inputs: list[np.ndarray], op: str) -> np.ndarray:
         }
         result = reduce(fold[op], wide)
         if op == AVERAGE and dtype.kind in "iu":
-            divisor = dtype.type(len(inputs))
+            divisor = dtype.type(participants)
             result = (result - np.fmod(result, divisor)) // divisor  # towards zero
         elif op == AVERAGE:
-            result = (result / accumulator.type(len(inputs))).astype(accumulator)
+            result = (result / accumulator.type(participants)).astype(accumulator)
         return result.astype(dtype)
+
+
+def reduced_by_hosts(inputs: list[np.ndarray], hosts: Sequence[str], op: str) -> np.ndarray:
+    """The canonical value of ranks on these hosts: each host's is rounded, and they are folded."""
+    of_hosts = [
+        [one for one, place in zip(inputs, hosts, strict=True) if place == host]
+        for host in dict.fromkeys(hosts)
+    ]
+    if len(of_hosts) == 1:
+        return reduced(inputs, op)
+    in_host = SUM if op == AVERAGE else op
+    return reduced([reduced(some, in_host) for some in of_hosts], op, len(inputs))
 
 
 def check_reduced(result: np.ndarray, inputs: list[np.ndarray], op: str) -> None:

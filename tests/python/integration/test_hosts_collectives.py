@@ -1,0 +1,31 @@
+"""Collectives over several hosts, which are names here: their bits, and what crosses over."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.rank_processes import RankProcesses
+
+PROGRAM = Path(__file__).with_name("hosts_collectives.py")
+SUPPORT = Path(__file__).parents[1]
+PATIENCE_S = 120
+
+
+@pytest.mark.parametrize(
+    ("hosts", "partition_bytes"),
+    [("ab", 1 << 24), ("aabb", 1 << 24), ("aabb", 1 << 18), ("abacb", 1 << 24), ("aaab", 100_000)],
+)
+def test_bits_and_bytes(hosts: str, partition_bytes: int, tmp_path: Path) -> None:
+    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
+    with RankProcesses(
+        len(hosts),
+        PROGRAM,
+        hosts,
+        folder=tmp_path,
+        variables={"HOROSCALE_PARTITION_BYTES": str(partition_bytes), "PYTHONPATH": path},
+        variables_of={rank: {"HOROSCALE_HOSTNAME": host} for rank, host in enumerate(hosts)},
+    ) as job:
+        for rank in range(len(hosts)):
+            job.wait(rank, PATIENCE_S)
