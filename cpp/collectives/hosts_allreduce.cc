@@ -23,7 +23,7 @@ namespace horoscale {
 namespace {
 
 // Up to here the number of messages matters, not that of their bytes: one lane, and everybody folds
-// everything. Two hosts and up, measured over loopback.
+// everything. An estimate, not measured: about what a network carries while a message takes a hop.
 constexpr int64_t kSmallBytes = 32 * 1024;
 
 enum Phase : size_t { kContribution, kPartial, kResult, kSpread, kNumPhases };
