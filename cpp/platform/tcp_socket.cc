@@ -188,13 +188,17 @@ Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Dead
   }
 }
 
-Status SetSilenceLimit(const ByteStream& stream, double seconds) {
+void SetKeepAlive(const ByteStream& stream, double seconds) {
   // Probes are sent after a third of the time, then twice more.
   const int probe = std::max(1, static_cast<int>(seconds / 3));
   SetOption(stream.fd(), SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPIDLE, probe);
   SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPINTVL, probe);
   SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPCNT, 2);
+}
+
+Status SetSilenceLimit(const ByteStream& stream, double seconds) {
+  SetKeepAlive(stream, seconds);
   const unsigned limit_ms = static_cast<unsigned>(seconds * 1000);
   if (setsockopt(stream.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms)) < 0) {
     return Status::System("TCP_USER_TIMEOUT", errno);

@@ -39,8 +39,12 @@ enum class WhenRefused {
 Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,
                               WhenRefused when_refused = WhenRefused::kFail);
 
-// Ends the connection with an error when the peer's kernel has not answered for `seconds`, whether
-// something was to be sent or not. A process that is stopped still answers.
+// Ends an idle connection with an error when the peer's kernel has not answered for `seconds`. A
+// process that is stopped still answers.
+void SetKeepAlive(const ByteStream& stream, double seconds);
+
+// The same for one that has something to send. The kernel also ends it when the peer's buffer has
+// been full for so long: it is for streams that are read soon or carry little.
 Status SetSilenceLimit(const ByteStream& stream, double seconds);
 
 // The address of our side, without the port.

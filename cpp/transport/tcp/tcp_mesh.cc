@@ -50,8 +50,10 @@ class MeshBuilder {
     }
     HS_RETURN_IF_ERROR(AcceptOthers(*listener));
     for (const auto& [peer, streams] : streams_) {
+      // The control stream finds out for both: the data stream of a rank that lives, but is stopped
+      // in a debugger, may be full for as long as that takes.
       HS_RETURN_IF_ERROR(SetSilenceLimit(*streams.control, config_.silence_seconds));
-      HS_RETURN_IF_ERROR(SetSilenceLimit(*streams.data, config_.silence_seconds));
+      SetKeepAlive(*streams.data, config_.silence_seconds);
     }
     return std::move(streams_);
   }

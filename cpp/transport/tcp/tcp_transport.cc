@@ -8,12 +8,17 @@
 #include <utility>
 
 #include "core/codec.h"
+#include "platform/clock.h"
 
 namespace horoscale {
 namespace {
 
 // Of one stream in one Poll(), so that a busy peer can't keep the caller in it.
 constexpr size_t kReceiveBytes = 1 << 20;
+
+// The goodbye of a rank that leaves is sent before its data stream ends: lost packets may hold it
+// up for so long.
+constexpr double kGoodbyeSeconds = 3;
 
 uint64_t TagOf(int rank, bool is_data) {
   return static_cast<uint64_t>(rank) << 1 | static_cast<uint64_t>(is_data);
@@ -142,8 +147,12 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
 
 void TcpTransport::Flush(int rank, Link& link, bool is_data) {
   Stream& stream = is_data ? link.data : link.control;
-  const Result<bool> moved = stream.out.Flush(stream.socket);
-  if (!moved.ok()) return OnStreamOver(rank, link, is_data, moved.status());
+  if (stream.failure.ok() && !stream.is_over) {
+    stream.failure = stream.out.Flush(stream.socket).status();
+    // The peer may have left: its last data and its goodbye wait to be read. Then comes the end.
+    if (!stream.failure.ok()) shutdown(stream.socket.fd(), SHUT_RDWR);
+  }
+  if (!stream.failure.ok() || stream.is_over) stream.out.Clear();
   const bool awaits_room = !stream.out.empty();
   if (awaits_room == stream.awaits_room || stream.is_over) return;
   stream.awaits_room = awaits_room;
@@ -166,6 +175,7 @@ bool TcpTransport::Poll(TransportSink& sink) {
     }
     if (ready[i].readable && Receive(rank, link, is_data, sink)) moved = true;
   }
+  if (awaits_goodbyes_) EndWithoutGoodbye();
   return (has_news_ && TellLosses(sink)) || moved;
 }
 
@@ -175,7 +185,7 @@ bool TcpTransport::Receive(int rank, Link& link, bool is_data, TransportSink& si
   for (size_t received = 0; received < kReceiveBytes && !link.is_over && !stream.is_over;) {
     const Result<size_t> got = stream.socket.ReceiveSome(stream.in.Room());
     if (!got.ok()) {
-      OnStreamOver(rank, link, is_data, got.status());
+      OnStreamOver(rank, link, is_data, stream.failure.ok() ? got.status() : stream.failure);
       return true;
     }
     if (*got == 0) return received > 0;
@@ -193,7 +203,23 @@ void TcpTransport::OnStreamOver(int rank, Link& link, bool is_data, const Status
   poller_.Remove(stream.socket.fd());
   // A rank that leaves ends its data stream, says goodbye, and ends that stream too.
   const bool may_go_on = is_data ? !link.control.is_over : link.has_goodbye && !link.data.is_over;
-  if (!may_go_on) End(rank, link, reason);
+  if (!may_go_on) return End(rank, link, reason);
+  if (!is_data || link.has_goodbye) return;
+  link.goodbye_until = MonotonicSeconds() + kGoodbyeSeconds;
+  link.reason = reason;
+  awaits_goodbyes_ = true;
+}
+
+void TcpTransport::EndWithoutGoodbye() {
+  awaits_goodbyes_ = false;
+  for (auto& [rank, link] : links_) {
+    if (link->is_over || !link->data.is_over || link->has_goodbye) continue;
+    if (MonotonicSeconds() < link->goodbye_until) {
+      awaits_goodbyes_ = true;
+      continue;
+    }
+    End(rank, *link, Status::Protocol("its data stream ended alone: " + link->reason.message()));
+  }
 }
 
 void TcpTransport::End(int rank, Link& link, const Status& reason) {

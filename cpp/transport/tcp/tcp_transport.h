@@ -44,6 +44,7 @@ class TcpTransport final : private MessagePost {
     MessageReader in;
     MessageWriter out;
     bool awaits_room = false;  // the poller tells when more can be sent
+    Status failure;            // of sending; what has come is still read
     bool is_over = false;      // the peer sends nothing more
   };
   struct Link {
@@ -54,9 +55,10 @@ class TcpTransport final : private MessagePost {
     MessageChannels::Arrival data_arrival;  // the chunk that is being received
     std::vector<std::byte> goodbye;         // once it has come; delivered behind all data
     bool has_goodbye = false;
-    Status reason;         // once it is over
-    bool is_over = false;  // nothing moves any more
-    bool is_told = false;  // the sink knows
+    double goodbye_until = 0;  // when it must have come, since the data stream is over
+    Status reason;             // once it is over
+    bool is_over = false;      // nothing moves any more
+    bool is_told = false;      // the sink knows
   };
   class Arrivals;
 
@@ -72,6 +74,7 @@ class TcpTransport final : private MessagePost {
   bool Receive(int rank, Link& link, bool is_data, TransportSink& sink);
   // Whether the link has ended in good order, or is to be given up for `reason`.
   void OnStreamOver(int rank, Link& link, bool is_data, const Status& reason);
+  void EndWithoutGoodbye();
   bool TellLosses(TransportSink& sink);
   void End(int rank, Link& link, const Status& reason);
 
@@ -79,7 +82,8 @@ class TcpTransport final : private MessagePost {
   Poller poller_;
   TransportCounters counters_;
   std::map<int, std::unique_ptr<Link>> links_;
-  bool has_news_ = false;  // a link has ended, and the sink has not been told
+  bool has_news_ = false;         // a link has ended, and the sink has not been told
+  bool awaits_goodbyes_ = false;  // of links whose data stream is over
   MessageChannels channels_;
 };
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -154,6 +155,26 @@ TEST_F(RawPeer, AGoodbyeComesBehindTheDataSentBeforeIt) {
   EXPECT_EQ(inbox_.frames[1][0].header.kind, FrameKind::kGoodbye);
 }
 
+// A rank that leaves closes its sockets while others still send to it.
+TEST_F(RawPeer, WhatCameBeforeThePeerLeftIsReadAlthoughSendingFails) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  Send(*data_, Header(MessageType::kChunk, 16), std::vector<std::byte>(16));
+  Send(*control_, Header(MessageType::kFrame, 0, FrameKind::kGoodbye));
+  data_.reset();
+  control_.reset();
+  transport_->Send(1, {FrameKind::kReport, {7, 1}}, {});
+  EXPECT_THAT(Loss(), HasSubstr("closed its link"));
+  EXPECT_NE(exchange->Peek(0, 1), nullptr);
+  ASSERT_EQ(inbox_.frames[1].size(), 1u);
+  EXPECT_EQ(inbox_.frames[1][0].header.kind, FrameKind::kGoodbye);
+}
+
+TEST_F(RawPeer, ADataStreamThatEndsAloneEndsTheLink) {
+  data_.reset();
+  EXPECT_THAT(Loss(), HasSubstr("data"));
+}
+
 // ------------------------------------------------------------------ the mesh
 
 TcpMeshConfig MeshConfigOf(int rank, int size) {
@@ -209,6 +230,34 @@ TEST(TcpMeshTest, AWrongSecretIsRefused) {
   EXPECT_EQ(statuses[0].code(), StatusCode::kTimeout) << "a stranger is no reason to give up";
   EXPECT_FALSE(statuses[1].ok());
   EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1 can't reach rank 0"));
+}
+
+// A process in a debugger does not read, but its machine answers.
+TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
+  constexpr double kSilenceSeconds = 1;
+  MemoryStore store;
+  std::vector<std::map<int, TcpStreams>> streams(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpMeshConfig config = MeshConfigOf(rank, 2);
+      config.silence_seconds = kSilenceSeconds;
+      streams[static_cast<size_t>(rank)] = ConnectTcpMesh(config, store).TakeValue();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ByteStream& data = *streams[0].at(1).data;
+  const std::vector<std::byte> bytes(1 << 20, std::byte{1});
+  size_t sent = 0;
+  // More than the sockets hold, for longer than a machine may be silent.
+  for (const Deadline end = Deadline::After(3 * kSilenceSeconds); !end.Passed();) {
+    const Result<size_t> some = data.SendSome(bytes);
+    ASSERT_TRUE(some.ok()) << some.status().message();
+    sent += *some;
+    if (*some == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::vector<std::byte> received(sent);
+  EXPECT_TRUE(streams[1].at(0).data->ReceiveAll(received, Deadline::After(kPatience)).ok());
 }
 
 TEST(TcpMeshTest, AnInterfaceThatIsNotThereIsNamed) {
