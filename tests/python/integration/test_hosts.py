@@ -188,8 +188,11 @@ def test_survivors_of_a_lost_host(how: str) -> None:
             _, out, _ = job.finish()
     told = {int(line[1:2]): json.loads(line.split(b">:")[1]) for line in out.splitlines()}
     # Neither side of a cut cable knows that it is the other one that is gone.
-    assert sorted(told) == ([0, 1] if how == "killed" else [0, 1, 2, 3])
-    for rank, (seconds, ranks) in told.items():
+    # Of the killed ones the last may have time to say what it heard of the first.
+    survivors = [0, 1] if how == "killed" else [0, 1, 2, 3]
+    assert set(survivors) <= told.keys()
+    for rank in survivors:
+        seconds, ranks = told[rank]
         assert ranks
         assert set(ranks) <= ({2, 3} if rank < 2 else {0, 1})
         assert seconds < (1.0 if how == "killed" else TIMEOUT_S + 3)
