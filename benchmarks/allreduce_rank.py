@@ -17,36 +17,48 @@ from orders import serve
 
 WARM_UP = 5
 
-# An implementation joins its job and returns rank, size, and what makes a float32 array of a
-# length together with the call that sums it in place over all ranks and returns when that is
-# done.
+# An implementation joins its job and returns rank, size, and what prepares a call: it makes so many
+# arrays of so many elements, together with the call that sums them in place over all ranks and
+# returns when that is done. One array is summed by the blocking call, several at once.
+Arrays = list[np.ndarray]
 Call = Callable[[], object]
-Prepare = Callable[[int], tuple[np.ndarray, Call]]
+Prepare = Callable[[int, str, int], tuple[Arrays, Call]]
 Implementation = tuple[int, int, Prepare]
 
 
-def horoscale() -> Implementation:
-    """The blocking call on memory of the user's own."""
+def element(dtype: str) -> np.dtype:
+    """numpy's type of elements; for bfloat16 it is ml_dtypes'."""
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def horoscale(shared: bool = False) -> Implementation:
+    """Ours: on memory of the user's own, or on memory that the ranks share."""
     import horoscale.numpy as hvd
 
     hvd.init()
+    make = hvd.empty_shared if shared else np.zeros
 
-    def prepare(count: int) -> tuple[np.ndarray, Call]:
-        array = np.zeros(count, np.float32)
-        return array, lambda: hvd.allreduce_(array, op=hvd.Sum, name=f"user.{count}")
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        arrays = [make(count, dtype=element(dtype)) for _ in range(tensors)]
+        # A name of its own for each: what is said about one is remembered.
+        names = [f"{dtype}.{count}.{index}.{tensors}" for index in range(tensors)]
+        if tensors == 1:
+            array, name = arrays[0], names[0]
+            return arrays, lambda: hvd.allreduce_(array, op=hvd.Sum, name=name)
 
-    return hvd.rank(), hvd.size(), prepare
+        def call() -> None:
+            handles = [
+                hvd.allreduce_async_(array, op=hvd.Sum, name=name)
+                for array, name in zip(arrays, names, strict=True)
+            ]
+            for handle in handles:
+                hvd.synchronize(handle)
 
-
-def horoscale_shared() -> Implementation:
-    """The same on memory that the ranks share."""
-    import horoscale.numpy as hvd
-
-    hvd.init()
-
-    def prepare(count: int) -> tuple[np.ndarray, Call]:
-        array = hvd.empty_shared(count, dtype=np.float32)
-        return array, lambda: hvd.allreduce_(array, op=hvd.Sum, name=f"shared.{count}")
+        return arrays, call
 
     return hvd.rank(), hvd.size(), prepare
 
@@ -54,16 +66,24 @@ def horoscale_shared() -> Implementation:
 def gloo() -> Implementation:
     """Gloo, as PyTorch users reach it."""
     import torch
-    import torch.distributed
+    from torch import distributed
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     where = f"file://{os.environ['JOB_FILE']}"
-    torch.distributed.init_process_group("gloo", where, rank=rank, world_size=size)
+    distributed.init_process_group("gloo", where, rank=rank, world_size=size)
 
-    def prepare(count: int) -> tuple[np.ndarray, Call]:
-        array = np.zeros(count, np.float32)
-        tensor = torch.from_numpy(array)
-        return array, lambda: torch.distributed.all_reduce(tensor)
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        made = [torch.zeros(count, dtype=getattr(torch, dtype)) for _ in range(tensors)]
+        bits = [each.view(torch.uint8).numpy() for each in made]
+        arrays = [each.view(element(dtype)) for each in bits]
+        if tensors == 1:
+            return arrays, lambda: distributed.all_reduce(made[0])
+
+        def call() -> None:
+            for work in [distributed.all_reduce(each, async_op=True) for each in made]:
+                work.wait()
+
+        return arrays, call
 
     return rank, size, prepare
 
@@ -74,9 +94,16 @@ def mpi() -> Implementation:
 
     world = MPI.COMM_WORLD
 
-    def prepare(count: int) -> tuple[np.ndarray, Call]:
-        array = np.zeros(count, np.float32)
-        return array, lambda: world.Allreduce(MPI.IN_PLACE, array)
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        arrays = [np.zeros(count, dtype) for _ in range(tensors)]
+        if tensors == 1:
+            array = arrays[0]
+            return arrays, lambda: world.Allreduce(MPI.IN_PLACE, array)
+
+        def call() -> None:
+            MPI.Request.Waitall([world.Iallreduce(MPI.IN_PLACE, array) for array in arrays])
+
+        return arrays, call
 
     return world.rank, world.size, prepare
 
@@ -99,26 +126,33 @@ class Limit:
 
 
 def limit() -> Implementation:
-    """Bare shared memory, on memory of the user's own."""
+    """Bare shared memory, on memory of the user's own; one array after the other."""
     bare = Limit()
 
-    def prepare(count: int) -> tuple[np.ndarray, Call]:
-        array = np.zeros(count, np.float32)
-        arguments = bare.handle, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(count)
-        return array, lambda: bare.library.limit_allreduce(*arguments)
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        arrays = [np.zeros(count, dtype) for _ in range(tensors)]
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+        def call() -> None:
+            for pointer in pointers:
+                bare.library.limit_allreduce(bare.handle, pointer, ctypes.c_size_t(count))
+
+        return arrays, call
 
     return bare.rank, bare.size, prepare
 
 
 def limit_shared() -> Implementation:
-    """The same on memory that the ranks share."""
+    """The same on memory that the ranks share, of which there is one array."""
     bare = Limit()
 
-    def prepare(count: int) -> tuple[np.ndarray, Call]:
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        if tensors != 1:
+            raise ValueError("limit-shared has one array")
         pointer = bare.library.limit_buffer(bare.handle, bare.rank)
         array = np.ctypeslib.as_array(pointer, (count,))
         arguments = bare.handle, ctypes.c_size_t(count)
-        return array, lambda: bare.library.limit_allreduce_shared(*arguments)
+        return [array], lambda: bare.library.limit_allreduce_shared(*arguments)
 
     return bare.rank, bare.size, prepare
 
@@ -126,16 +160,22 @@ def limit_shared() -> Implementation:
 def memcpy() -> Implementation:
     """No communication: each rank copies so many bytes. What an allreduce moves at the least."""
 
-    def prepare(count: int) -> tuple[np.ndarray, Call]:
-        array, copy = np.zeros(count, np.float32), np.zeros(count, np.float32)
-        return array, lambda: np.copyto(copy, array)
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        arrays = [np.zeros(count, element(dtype)) for _ in range(tensors)]
+        copy = np.zeros(count, element(dtype))
+
+        def call() -> None:
+            for array in arrays:
+                np.copyto(copy, array)
+
+        return arrays, call
 
     return 0, 1, prepare  # on its own
 
 
 IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
     "horoscale": horoscale,
-    "horoscale-shared": horoscale_shared,
+    "horoscale-shared": lambda: horoscale(shared=True),
     "gloo": gloo,
     "limit": limit,
     "limit-shared": limit_shared,
@@ -145,21 +185,23 @@ IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
 }
 
 
-def verify(array: np.ndarray, allreduce: Call, rank: int, size: int) -> None:
-    """Sums something known, and raises unless the sum is right."""
-    pattern = np.arange(len(array), dtype=np.float32) % 1000
-    array[:] = pattern + rank
+def verify(arrays: Arrays, allreduce: Call, rank: int, size: int) -> None:
+    """Sums something known, which bfloat16 can hold, and raises unless the sums are right."""
+    pattern = (np.arange(len(arrays[0])) % 17).astype(arrays[0].dtype)
+    for array in arrays:
+        array[:] = pattern + np.array(rank, array.dtype)
     allreduce()
-    if not np.array_equal(array, pattern * size + sum(range(size))):
-        raise AssertionError(f"rank {rank}: wrong sum of {array.nbytes} bytes")
+    right = (pattern.astype(np.float32) * size + sum(range(size))).astype(arrays[0].dtype)
+    for index, array in enumerate(arrays):
+        if not np.array_equal(array, right):
+            raise AssertionError(f"rank {rank}: wrong sum of array {index}, {array.nbytes} bytes")
 
 
-def measure(
-    array: np.ndarray, allreduce: Call, rank: int, size: int, iterations: int
-) -> list[float]:
+def measure(arrays: Arrays, allreduce: Call, rank: int, size: int, iterations: int) -> list[float]:
     """Seconds of each of `iterations` calls, with the result checked before and after."""
-    verify(array, allreduce, rank, size)
-    array[:] = 0  # stays zero: a sum of sums would overflow
+    verify(arrays, allreduce, rank, size)
+    for array in arrays:
+        array[:] = 0  # stays zero: a sum of sums would overflow
     seconds = []
     for _ in range(WARM_UP):
         allreduce()
@@ -167,7 +209,7 @@ def measure(
         start = time.perf_counter()
         allreduce()
         seconds.append(time.perf_counter() - start)
-    verify(array, allreduce, rank, size)
+    verify(arrays, allreduce, rank, size)
     return seconds
 
 
@@ -177,12 +219,14 @@ def main() -> None:
     parser.add_argument("socket", help="where the benchmark listens")
     arguments = parser.parse_args()
     rank, size, prepare = IMPLEMENTATIONS[arguments.implementation]()
-    prepared: dict[int, tuple[np.ndarray, Call]] = {}
+    prepared: dict[tuple[int, str, int], tuple[Arrays, Call]] = {}
 
-    def carry_out(count: int, iterations: int) -> list[float]:
-        if count not in prepared:
-            prepared[count] = prepare(count)
-        return measure(*prepared[count], rank, size, iterations)
+    def carry_out(count: int, dtype: str, tensors: int, iterations: int) -> list[float]:
+        case = count, dtype, tensors
+        if case not in prepared:
+            prepared.clear()  # one case at a time
+            prepared[case] = prepare(*case)
+        return measure(*prepared[case], rank, size, iterations)
 
     serve(arguments.socket, carry_out)
 

@@ -13,49 +13,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import figures
 from ranks import Job
 
 TASKS = ("perceptron", "convolutions", "transformer")
 OURS = ("horoscale", "horoscale-overlap")
 NAMES = ("alone", "ddp", *OURS)
 RANK_PROGRAM = Path(__file__).with_name("training_rank.py")
-
-Rounds = dict[str, list[float]]
-
-
-def run(jobs: Sequence[Job], tasks: Sequence[str], rounds: int, steps: int) -> dict[str, Rounds]:
-    """Measure each task `rounds` times, all in turn."""
-    figures: dict[str, Rounds] = {}
-    for task in tasks:
-        figures[task] = {job.name: [] for job in jobs}
-        for index in range(rounds):
-            first = index % len(jobs)  # another one begins in each round
-            for job in [*jobs[first:], *jobs[:first]]:
-                figures[task][job.name].append(job.measure(task, steps))
-    return figures
-
-
-def table(figures: dict[str, Rounds]) -> Iterator[str]:
-    """Lines of the result."""
-    yield f"{'ms':>14}" + "".join(f"{name:>20}" for name in NAMES)
-    for task, rounds in figures.items():
-        cells = "".join(f"{statistics.median(rounds[name]) * 1e3:20,.1f}" for name in NAMES)
-        yield f"{task:>14}{cells}"
-    yield ""
-    yield "ratios of times: median (range over the rounds)"
-    for task, rounds in figures.items():
-        for above, below in [("alone", "ddp"), *((p, o) for o in OURS for p in ("alone", "ddp"))]:
-            each = [a / b for a, b in zip(rounds[above], rounds[below], strict=True)]
-            name = f"{above} / {below}"
-            middle = statistics.median(each)
-            yield f"{task:>14}   {name:<27} {middle:.2f} ({min(each):.2f} to {max(each):.2f})"
 
 
 def main() -> None:
@@ -80,11 +48,13 @@ def main() -> None:
         for name in NAMES:
             jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, folder))
             stack.callback(jobs[-1].end)
-        figures = run(jobs, tasks, rounds, arguments.steps)
+        cases = {task: (task, arguments.steps) for task in tasks}
+        measured = figures.interleave(jobs, cases, rounds)
     print(f"a training step, {arguments.np} ranks, {os.cpu_count()} cores, {rounds} rounds")
-    print("\n".join(table(figures)))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"np": arguments.np, "seconds": figures}, indent=1))
+    print("\n".join(figures.medians(measured, "ms", 1e3)))
+    pairs = [("alone", "ddp"), *((peer, mine) for mine in OURS for peer in ("alone", "ddp"))]
+    print("\n".join(figures.comparison(measured, pairs)))
+    figures.write(arguments.json, measured, np=arguments.np)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""How long the gradients of real models take to be averaged, beside DistributedDataParallel.
+
+    python benchmarks/gradients.py --np 2
+
+Nothing is computed: a backward pass gives each parameter a gradient of the right size, last layer
+first, which costs next to nothing. What is left is what the two do with gradients: buckets,
+communication, and writing the averages back. Beside ResNet-50, VGG-16 and BERT-base, as their
+papers and reference implementations have them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import figures
+from ranks import Job
+
+MODELS = ("resnet50", "vgg16", "bert-base")
+NAMES = ("ddp", "horoscale")
+RANK_PROGRAM = Path(__file__).with_name("gradients_rank.py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--np", type=int, default=2, help="ranks (default: 2)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="steps in a round (default: 5)")
+    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="one model, one round: does it run?")
+    arguments = parser.parse_args()
+    models, rounds = arguments.models.split(","), arguments.rounds
+    if unknown := set(models) - set(MODELS):
+        parser.error(f"unknown models {sorted(unknown)}; known are {', '.join(MODELS)}")
+    if arguments.smoke:
+        models, rounds = ["resnet50"], 1
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        jobs = []
+        for name in NAMES:
+            jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, folder))
+            stack.callback(jobs[-1].end)
+        cases = {model: (model, arguments.steps) for model in models}
+        measured = figures.interleave(jobs, cases, rounds)
+    print(f"the gradients of a step, {arguments.np} ranks, {os.cpu_count()} cores, {rounds} rounds")
+    print("\n".join(figures.medians(measured, "ms", 1e3)))
+    print("\n".join(figures.comparison(measured, [("ddp", "horoscale")])))
+    figures.write(arguments.json, measured, np=arguments.np)
+
+
+if __name__ == "__main__":
+    main()
