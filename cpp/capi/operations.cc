@@ -169,6 +169,12 @@ hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, h
   return ToCode(status);
 }
 
+hs_code hs_notify(hs_runtime* runtime) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  runtime->job->runtime().Notify();
+  return HS_OK;
+}
+
 int32_t hs_poll(const hs_handle* handle) {
   return handle != nullptr && handle->operation->done.load() ? 1 : 0;
 }

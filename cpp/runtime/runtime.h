@@ -41,8 +41,11 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   // The following may be called by any thread.
 
   // Takes an operation whose request, tensors and callback are set. A failed status means that it
-  // was not taken. `will_wait`: the caller waits at once, so nobody has to be woken.
+  // was not taken. `will_wait`: a call of Wait() or Notify() follows, so nobody has to be woken.
   Status Enqueue(const OperationPtr& operation, bool will_wait);
+
+  // Wakes who drives, if he sleeps, for what was enqueued.
+  void Notify() { engine_.NotifyInput(); }
 
   // Waits for an operation; kTimeout if it isn't done after `seconds` (negative: no limit).
   Status Wait(const OperationPtr& operation, double seconds);

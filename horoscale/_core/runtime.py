@@ -153,6 +153,19 @@ class Runtime:
         elif code != lib.HS_OK:
             raise last_error(code)
 
+    def start(self, request: Request, keep_alive: object, wake: bool) -> Handle:
+        """Enqueue an operation that was described before and whose memory has been placed.
+
+        Without `wake` it stays where it is until notify(), the next one with it, or somebody waits.
+        """
+        request.pointer.will_wait = not wake
+        check(lib.hs_enqueue(self._pointer, request.pointer, request.out))
+        return Handle(request.out[0], keep_alive, self._pointer, self._in_flight)
+
+    def notify(self) -> None:
+        """Have operations that were enqueued without waking the engine begin."""
+        check(lib.hs_notify(self._pointer))
+
     def process_sets(self) -> dict[int, list[int]]:
         """Return the registered process sets: id and sorted global ranks."""
         ids = _int_list(lambda *room: lib.hs_process_sets(self._pointer, *room))

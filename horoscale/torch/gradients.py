@@ -18,7 +18,10 @@ import torch
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from horoscale._core import Handle as Operation
+from horoscale._core import OpKind, Signature
 from horoscale.common import job
+from horoscale.common.arguments import set_id
 from horoscale.common.exceptions import MismatchError
 from horoscale.common.process_sets import ProcessSet, at_removal
 from horoscale.torch import collectives
@@ -27,6 +30,7 @@ from horoscale.torch.compression import Compressor
 from horoscale.torch.handles import Handle
 from horoscale.torch.priorities import priority_of
 from horoscale.torch.sparse import sparse_allreduce_async
+from horoscale.torch.tensors import data_type
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,15 @@ class Gradient:
     def settle(self, sparse_as_dense: bool) -> torch.Tensor:
         """Return the gradient, which then is in its shared memory if it has a place there.
 
-        Autograd adds to a gradient where it is. It makes another one where there is none (in the
-        first pass, after model.zero_grad()) and with create_graph.
+        Autograd makes a gradient anew where there is none, which costs less than adding to zeros.
+        It is moved while it is still in the cache.
         """
         self.observe(sparse_as_dense)
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self._nothing()
+        elif gradient is self._view:
+            return gradient
         gradient = gradient.detach()
         if self.layout is not Layout.SPARSE:
             gradient = gradient.to_dense()
@@ -98,15 +104,9 @@ class Gradient:
         self.parameter.grad = gradient
         return gradient
 
-    def clear(self) -> None:
-        """Have the next backward pass add to zeros in shared memory, if it has a place there.
-
-        Not before the first pass: zeros would make a sparse gradient dense.
-        """
-        if self._view is None or self.layout is not Layout.DENSE:
-            return
-        if self.parameter.requires_grad:
-            self.parameter.grad = self._view.zero_()
+    def is_settled(self, value: torch.Tensor) -> bool:
+        """Tell whether what settle() gave lies in the gradient's place in shared memory."""
+        return value is self._view
 
     def _nothing(self) -> torch.Tensor:
         if self.layout is Layout.SPARSE:
@@ -134,7 +134,9 @@ class GradientGroup:
         self.shared = False  # by several optimizers
         self._complete = 0  # gradients that have had their passes
         self._expected = len(self.gradients)  # of _complete; parameters may be frozen later
-        self._in_flight: list[tuple[Handle, Callable[[], None]]] = []  # how each is waited for
+        self._in_flight: list[
+            tuple[Handle | Operation, Callable[[], None]]
+        ] = []  # how each is waited for
         weak_self = weakref.ref(self)
         hooks: list[RemovableHandle] = []
         for gradient in self.gradients:
@@ -193,6 +195,9 @@ class GradientGroup:
             return
         priority = max(gradient.priority for gradient in active)
         settled = [gradient.settle(self.settings.sparse_as_dense) for gradient in active]
+        if all(map(Gradient.is_settled, active, settled)):
+            self._start_in_place(settled, priority)
+            return
         dense = [value for value in settled if not value.is_sparse]
         if dense:
             self._start_dense(dense, priority)
@@ -226,6 +231,32 @@ class GradientGroup:
     def _has_passed(self, gradient: Gradient) -> bool:
         return gradient.passes == self.passes or not gradient.parameter.requires_grad
 
+    def _start_in_place(self, values: Tensors, priority: int) -> None:
+        """Reduce gradients in shared memory: what every step does, so that it is made for speed."""
+        runtime = job.current_runtime()
+        process_set = set_id(self.settings.process_set)
+        tensors = tuple([(data_type(value.dtype), tuple(value.shape)) for value in values])
+        key = (self.name, process_set, priority, self.settings.reduction, tensors)
+        request = runtime.requests.find(key)
+        if request is None:
+            reduction = self.settings.reduction
+            reduction.check(values)
+            signature = Signature(
+                OpKind.ALLREDUCE,
+                tensors,
+                self.name,
+                process_set,
+                *reduction,
+                priority=priority,
+            )
+            request = runtime.requests.keep(key, signature)
+        for i, value in enumerate(values):
+            address = value.data_ptr()
+            request.place(i, address, address)
+        wake = _announcements.due(sum([value.nbytes for value in values]))
+        handle = runtime.start(request, keep_alive=values, wake=wake)
+        self._in_flight.append((handle, handle.wait))
+
     def _start_dense(self, values: Tensors, priority: int) -> None:
         compression = self.settings.compression
         in_order = [_in_memory_order(value) for value in values]
@@ -255,6 +286,27 @@ class GradientGroup:
         self._in_flight.append((handle, wait))
 
 
+class _Announcements:
+    """Which gradients wake the engine: not each, since its thread may share the core with autograd.
+
+    Those that don't are found with the next one, or when somebody waits for them.
+    """
+
+    BYTES = 1 << 20  # what is worth a bucket of its own
+
+    def __init__(self) -> None:
+        self._unannounced = 0
+
+    def due(self, nbytes: int) -> bool:
+        """Tell whether so many bytes, with those before, are worth it."""
+        self._unannounced += nbytes
+        if self._unannounced < self.BYTES:
+            return False
+        self._unannounced = 0
+        return True
+
+
+_announcements = _Announcements()
 _groups: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references, by parameter
 _names_used: Counter[tuple[int | None, str]] = Counter()  # by process set
 job.at_end(_names_used.clear)

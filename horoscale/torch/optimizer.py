@@ -56,7 +56,7 @@ class _Distributed(torch.optim.Optimizer):
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients. Those that live in shared memory become zeros there, never None.
+        """Forget the gradients; set_to_none=False makes them zeros where they are, which is slower.
 
         Raises AssertionError between backward() and step(): their reduction is still on its way.
         """
@@ -70,7 +70,6 @@ class _Distributed(torch.optim.Optimizer):
             self._overlap.zero_grad(set_to_none)
             return
         super().zero_grad(set_to_none)
-        self._reducer.clear()
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, for example to clip them before the step.
@@ -226,9 +225,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     others. The optimizer is changed itself, and stays an instance of its class: its state, its
     schedulers and its hooks go on. Copies of it (copy.deepcopy, pickle) are plain optimizers.
 
-    The gradients live in memory that the ranks of a host share, where they are reduced without a
-    copy; zero_grad() therefore sets them to zero also with set_to_none=True. A parameter that plays
-    no part in this rank's loss counts as zeros, and its gradient is what the other ranks have.
+    The reduced gradients are in memory that the ranks of a host share: autograd's are moved there
+    once, and reduced where they are. A parameter that plays no part in this rank's loss counts as
+    zeros, and its gradient is what the other ranks have.
 
     Args:
         optimizer: any torch.optim.Optimizer.

@@ -91,6 +91,7 @@ class OverlappedStep:
             if group.in_flight:
                 for gradient in group.gradients:
                     self._outstanding[id(gradient.parameter)] = group
+        job.current_runtime().notify()  # nobody waits now
         self._owners.guard(self._outstanding, self.apply_to)
 
     def zero_grad(self, set_to_none: bool) -> None:
@@ -180,8 +181,7 @@ class OverlappedStep:
                 if set_to_none:
                     parameter.grad = None
                 elif parameter.grad is not None:
-                    parameter.grad = torch.zeros_like(parameter.grad)
-                gradient.clear()
+                    parameter.grad.zero_()
 
     def _abandon(self) -> None:
         """A reduction failed: parameters that were not updated stay as they are."""

@@ -91,12 +91,6 @@ class GradientReducer:
         if failure is not None:
             raise failure
 
-    def clear(self) -> None:
-        """Zero the gradients that live in shared memory, and keep them there."""
-        for group in self.groups:
-            for gradient in group.gradients:
-                gradient.clear()
-
     def _agree_on_layouts(self) -> None:
         """Learn from the other ranks which gradients are sparse, and let them learn it.
 

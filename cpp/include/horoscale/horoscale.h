@@ -215,7 +215,7 @@ typedef struct hs_request {
   int32_t num_ranks;
   int32_t target;       /* remove_process_set: the set's id; -1: no set, as all ranks have to say */
   int32_t priority;     /* higher is more urgent */
-  int32_t will_wait;    /* 1: hs_wait() follows at once in this thread: spares waking the engine */
+  int32_t will_wait;    /* 1: hs_wait() or hs_notify() follows soon: spares waking the engine */
   hs_callback callback; /* may be null */
   void* user_data;
 } hs_request;
@@ -226,6 +226,9 @@ typedef struct hs_request {
  * unknown set, rank not in the set), HS_DUPLICATE_NAME, HS_RANK_FAILED (the set has lost a member),
  * HS_SHUTDOWN. */
 hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** out);
+
+/* Wakes the engine, if it sleeps, for what was enqueued with will_wait. Local, any thread. */
+hs_code hs_notify(hs_runtime* runtime);
 
 /* 1 when the operation is done, well or not. Local, any thread. */
 int32_t hs_poll(const hs_handle* handle);

@@ -1,5 +1,7 @@
 // Operations through the C ABI: what they give, and what is refused.
+#include <chrono>
 #include <cstring>
+#include <future>
 
 #include "unit/capi/job.h"
 
@@ -40,6 +42,22 @@ TEST_F(OneRank, AllreducesInPlace) {
   call.request.prescale = 2.0;
   EXPECT_EQ(Call(runtime_, call.request), HS_OK);
   EXPECT_EQ(data_, (std::vector<float>{2, 4, 6}));
+}
+
+TEST_F(OneRank, NotifyStartsWhatWokeNobody) {
+  VectorRequest call(HS_ALLREDUCE, data_);
+  call.request.will_wait = 1;
+  std::promise<void> executed;
+  call.request.user_data = &executed;
+  call.request.callback = [](void* user, hs_code) {
+    static_cast<std::promise<void>*>(user)->set_value();
+  };
+  hs_handle* handle = nullptr;
+  ASSERT_EQ(hs_enqueue(runtime_, &call.request, &handle), HS_OK);
+  EXPECT_EQ(hs_notify(runtime_), HS_OK);
+  const auto limit = std::chrono::duration<double>(kDeadlineSeconds);
+  EXPECT_EQ(executed.get_future().wait_for(limit), std::future_status::ready);
+  hs_handle_free(handle);
 }
 
 TEST_F(OneRank, RunsAtOnce) {
