@@ -109,7 +109,8 @@ python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, whe
 	$(PYTEST) python/mpi
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
-	cd tests && $(abspath $(VENV)-tf/bin)/pytest python/parallel/test_on_ranks_tensorflow.py
+	cd tests && $(abspath $(VENV)-tf/bin)/pytest python/parallel/test_on_ranks_tensorflow.py \
+	  python/integration/test_examples_tensorflow.py python/mpi/test_tensorflow.py
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-mpi-* $(VENV)-tf

@@ -23,12 +23,12 @@ HOROVOD_VERSION = "0.28.1"
 # Horovod's modules that have no counterpart of the same name, below horoscale.
 _SERVED_BY = {
     "torch.mpi_ops": "torch",
+    "tensorflow.mpi_ops": "tensorflow",
     "common.util": "compat.util",
 }
 
 # What horoscale does not have, and what to tell those who import it.
 _ABSENT = {
-    "tensorflow": "TensorFlow",
     "keras": "Keras",
     "mxnet": "MXNet",
     "spark": "Spark",
@@ -73,7 +73,7 @@ class _AbsentLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         raise ImportError(
             f"{module.__name__}: horoscale has no binding for {self._product} yet; it serves "
-            "horovod.torch. `horoscalerun --check-build` lists what there is.",
+            "horovod.torch and horovod.tensorflow. `horoscalerun --check-build` lists what there is.",
             name=module.__name__,
         )
 

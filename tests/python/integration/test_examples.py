@@ -5,35 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[3]
-EXAMPLES = ROOT / "examples"
-SECONDS = 100
-
-
-def run(*command: str | Path, folder: Path) -> str:
-    """Standard output of a command that has to succeed."""
-    result = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
-    return result.stdout
-
-
-def launch(num_ranks: int, *command: str | Path, folder: Path, flags: tuple[str, ...] = ()) -> str:
-    launcher = (sys.executable, "-m", "horoscale.runner", *flags, "-np", str(num_ranks))
-    return run(*launcher, *command, folder=folder)
-
-
-def accuracy_of(output: str) -> float:
-    found = re.findall(r"accuracy\D*([01]\.\d+)", output, re.IGNORECASE)
-    assert found, output
-    return float(found[-1])
+from support.examples import EXAMPLES, ROOT, SECONDS, accuracy_of, launch, run
 
 
 def test_the_readmes_example(tmp_path: Path) -> None:

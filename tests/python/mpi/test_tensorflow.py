@@ -1,0 +1,29 @@
+"""The examples of TensorFlow's binding under the mpirun of the wheels."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from conftest import Mpi
+from support.examples import EXAMPLES, accuracy_of
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs tensorflow"),
+    pytest.mark.timeout(200),
+]
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_digits(both: dict[str, Mpi], family: str) -> None:
+    ended = both[family].run(2, str(EXAMPLES / "tensorflow_digits.py"), seconds=150)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert accuracy_of(ended.stdout) >= 0.95
+
+
+def test_partitioned_transformer(both: dict[str, Mpi]) -> None:
+    """It fails by itself where the loss is not that of one process."""
+    script = str(EXAMPLES / "tensorflow_partitioned_transformer.py")
+    ended = both["openmpi"].run(3, script, "--check", "--epochs", "1", seconds=150)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "of one process" in ended.stdout
