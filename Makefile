@@ -34,7 +34,7 @@ SIMULATED ?= 10000
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz faults models lint \
-        python-single python-parallel python-integration python-mpi python-tensorflow clean
+        python-single python-parallel python-integration python-mpi python-tensorflow wheel-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,7 +110,10 @@ python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, whe
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest python/parallel/test_on_ranks_tensorflow.py \
-	  python/integration/test_examples_tensorflow.py python/mpi/test_tensorflow.py
+	  python/integration/test_*_tensorflow.py python/mpi/test_tensorflow.py
+
+wheel-check:  ## one wheel without TensorFlow and with each version of it (minutes, gigabytes; not in CI)
+	PYTHON=$(PYTHON) tests/python/wheels/check.sh
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-mpi-* $(VENV)-tf

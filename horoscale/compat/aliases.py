@@ -72,8 +72,8 @@ class _AbsentLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         raise ImportError(
-            f"{module.__name__}: horoscale has no binding for {self._product} yet; it serves "
-            "horovod.torch and horovod.tensorflow. `horoscalerun --check-build` lists what there is.",
+            f"{module.__name__}: horoscale has no binding for {self._product} yet. "
+            "`horoscalerun --check-build` lists what there is.",
             name=module.__name__,
         )
 

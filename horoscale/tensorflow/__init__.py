@@ -28,7 +28,7 @@ What all collectives have in common:
     Errors          what one rank can see to be wrong raises ValueError there at once, or
                     tf.errors.InvalidArgumentError where only the kernel sees it. What the ranks
                     contradict each other about is tf.errors.FailedPreconditionError on all of them,
-                    a rank that died tf.errors.UnavailableError, hvd.shutdown() meanwhile
+                    a rank that died tf.errors.UnknownError, hvd.shutdown() meanwhile
                     tf.errors.AbortedError. Objects, barrier and process sets raise horoscale's own.
 
 How it is built: native/ is the kernel, one library for all versions of TensorFlow; loader.py loads
@@ -84,6 +84,7 @@ from horoscale.common import (
     start_timeline,
     stop_timeline,
 )
+from horoscale.tensorflow import elastic
 from horoscale.tensorflow.compression import (
     Compression,
 )
@@ -124,6 +125,7 @@ from horoscale.tensorflow.values import (
     rank_op,
     size_op,
 )
+from horoscale.tensorflow.variables import set_priority
 
 del tensorflow
 
@@ -163,6 +165,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",
@@ -189,6 +192,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "set_priority",
     "shutdown",
     "size",
     "size_op",

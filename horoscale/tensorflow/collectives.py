@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import control_flow_util
 
 from horoscale._core import DataType, ReduceOp
 from horoscale.common.arguments import (
@@ -166,8 +167,11 @@ def _run(name: str, **arguments: Any) -> Any:
     In the body of a loop that also has one time of it end before the next begins: they have one
     name, and would be matched in whatever order the threads of each rank ran them.
     """
-    results = loader.op(name)(**arguments)
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
+        message = f"XLA can't compile horoscale's {name.lower()}: use jit_compile=False"
+        raise tf.errors.InvalidArgumentError(None, None, message)
+    results = loader.op(name)(**arguments)
     if isinstance(graph, FuncGraph):
         graph.control_outputs.append(tf.nest.flatten(results)[0].op)
     return results

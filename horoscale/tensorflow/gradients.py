@@ -17,6 +17,7 @@ from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow.compression import Compression, Compressor
 from horoscale.tensorflow.ops import grouped_allreduce
+from horoscale.tensorflow.variables import key_of, priority_of
 
 
 @dataclass
@@ -49,7 +50,10 @@ class GradientReduction:
     def __post_init__(self) -> None:
         """Raise ValueError if something is wrong."""
         resolve_op(self.op)
-        set_id(self.process_set)
+        if self.process_set.included() is not False:
+            set_id(self.process_set)
+        if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
+            raise ValueError(f"compression={self.compression!r} is no compressor: hvd.Compression")
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor= needs op=Average")
         if isinstance(self.groups, int):
@@ -65,8 +69,13 @@ class GradientReduction:
         self._local.update((key_of(variable), variable) for variable in variables)
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the reduced gradients of variables; None stays None."""
+        """Return the reduced gradients of variables; None stays None.
+
+        On a rank outside of the process set they stay as they are: it trains on its own.
+        """
         results = list(gradients)
+        if not self.process_set.included():
+            return results
         reduced: list[int] = []
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None:
@@ -78,7 +87,8 @@ class GradientReduction:
                     results[i] = tf.convert_to_tensor(gradient)
                 reduced.append(i)
         for group in self._grouped(reduced, variables):
-            outcome = self._reduce([results[i] for i in group], priority=-group[0])
+            priority = max(priority_of(variables[i], default=-i) for i in group)
+            outcome = self._reduce([results[i] for i in group], priority)
             for i, gradient in zip(group, outcome, strict=True):
                 results[i] = gradient
         return results
@@ -129,11 +139,6 @@ class GradientReduction:
             if known:
                 groups.append(known)
         return groups + [[i] for i in place.values()]
-
-
-def key_of(variable: Any) -> int:
-    """Return what tells a variable from others, the same for a keras.Variable and what it wraps."""
-    return id(getattr(variable, "handle", variable))
 
 
 def chosen_groups(num_groups: int, groups: Any) -> Any:

@@ -4,18 +4,21 @@ Not at import: the test makes TensorFlow initialize its devices, and scripts cho
 hvd.init().
 
 The library that comes with horoscale goes through TensorFlow's C API and serves every version. As
-one detail of it is not promised by that API, the library is tested when it is loaded. Where it
-fails, or where HOROSCALE_TENSORFLOW_KERNEL=compiled asks for it, the sources are compiled for the
-installed version by the system's compiler (CXX, default c++), once, into
-$XDG_CACHE_HOME/horoscale (default ~/.cache/horoscale).
+one detail of it is not promised by that API, the library is tested when it is loaded, and with
+releases that nobody has tried before in a process of its own, which may crash. Where it fails, or
+where HOROSCALE_TENSORFLOW_KERNEL=compiled asks for it, the sources are compiled for the installed
+version by the system's compiler (CXX, default c++), once, into $XDG_CACHE_HOME/horoscale (default
+~/.cache/horoscale).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import warnings
@@ -32,7 +35,11 @@ from horoscale.common import environment, job
 
 _HERE = Path(__file__).parent
 _CORE = _HERE.parent / "_core"
+_LIBRARY = _HERE / "libhoroscale_tensorflow.so"
 _TEST_SECONDS = 30.0
+_PROCESS_SECONDS = 120.0
+# The releases that tests/python/wheels has tried.
+_TRIED = ("2.18.", "2.19.", "2.20.", "2.21.")
 # The names of the ops begin so, in the library of the package and in a compiled one.
 PREFIXES = ("Horoscale", "HoroscaleCompiled")
 # Run in the order of the program and even where nobody uses the result, unlike the collectives.
@@ -111,7 +118,9 @@ def _load() -> Kernel:
         raise ValueError(f"HOROSCALE_TENSORFLOW_KERNEL={wanted!r} is neither auto nor compiled")
     if wanted == "auto":
         try:
-            return Kernel(_HERE / "libhoroscale_tensorflow.so", PREFIXES[0])
+            if not tf.__version__.startswith(_TRIED):
+                _try_in_a_process()
+            return Kernel(_LIBRARY, PREFIXES[0])
         except (tf.errors.OpError, RuntimeError, OSError) as error:
             warnings.warn(
                 f"horoscale's kernel does not work with TensorFlow {tf.__version__} ({error}); "
@@ -125,6 +134,36 @@ def _load() -> Kernel:
         raise ImportError(
             f"horoscale has no kernel for TensorFlow {tf.__version__}: {error}"
         ) from error
+
+
+def _try_in_a_process() -> None:
+    """Load the library in another process; raise RuntimeError if it doesn't survive that.
+
+    What is learned holds for this TensorFlow and this library, and is kept beside compiled ones.
+    """
+    key = hashlib.sha256(_LIBRARY.read_bytes()).hexdigest()[:16]
+    passed = _cache() / f"tensorflow-{tf.__version__}-{key}.passed"
+    if passed.exists():
+        return
+    program = "import sys; from horoscale.tensorflow.loader import Kernel; Kernel(*sys.argv[1:])"
+    try:
+        outcome = subprocess.run(
+            [sys.executable, "-c", program, str(_LIBRARY), PREFIXES[0]],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROCESS_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"a process that tried it was not done in {error.timeout} s") from error
+    if outcome.returncode != 0:
+        said = outcome.stderr.strip().rpartition("\n")[2]
+        raise RuntimeError(f"a process that tried it ended with {outcome.returncode}: {said}")
+    with contextlib.suppress(OSError):  # then the next process tries it again
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        passed.touch()
 
 
 def _snake(name: str) -> str:
@@ -165,13 +204,12 @@ def _compile() -> Path:
     compiler = os.environ.get("CXX", "c++")
     text = b"".join(one.read_bytes() for one in sorted(_HERE.glob("native/*.[ch]*")))
     key = hashlib.sha256(repr((tf.__version__, compiler, flags, libraries)).encode() + text)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horoscale"
-    result = cache / f"tensorflow-{tf.__version__}-{key.hexdigest()[:16]}.so"
+    result = _cache() / f"tensorflow-{tf.__version__}-{key.hexdigest()[:16]}.so"
     if result.exists():
         return result
-    cache.mkdir(parents=True, exist_ok=True)
+    result.parent.mkdir(parents=True, exist_ok=True)
     # Ranks may compile at once: each its own file, and whoever renames it last wins.
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
+    with tempfile.TemporaryDirectory(dir=result.parent) as folder:
         built = Path(folder) / result.name
         command = [compiler, *flags, *map(str, sources), "-o", str(built), *libraries]
         outcome = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -179,3 +217,8 @@ def _compile() -> Path:
             raise RuntimeError(f"{compiler} failed:\n{outcome.stderr[-2000:]}")
         built.rename(result)
     return result
+
+
+def _cache() -> Path:
+    """Return the folder of what is kept from process to process."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horoscale"

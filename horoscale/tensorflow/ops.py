@@ -57,7 +57,7 @@ def allreduce(
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
         tf.errors.FailedPreconditionError: the ranks contradict each other; all of them get this.
-        tf.errors.UnavailableError: a rank failed.
+        tf.errors.UnknownError: a rank failed.
     """
     if isinstance(tensor, tf.IndexedSlices):
         resolved = resolve_op(op, average)

@@ -1,29 +1,12 @@
-"""Elastic training, which this version does not have: everything here says so when it is used."""
+"""hvd.elastic of PyTorch. See horoscale.common.elastic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
+from horoscale.common.elastic import ObjectState, missing, run
 
-def _missing(name: str) -> NoReturn:
-    raise NotImplementedError(
-        f"hvd.elastic.{name} is not in this version of horoscale, which has no elastic training: "
-        "save checkpoints, and start the job again from the last one when a rank fails"
-    )
-
-
-def run(func: Callable[..., Any]) -> NoReturn:
-    """Raise NotImplementedError: it will make `func` survive changes of the job's ranks."""
-    _missing("run")
-
-
-class ObjectState:
-    """Will hold objects that are committed, restored and sent to new ranks."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Raise NotImplementedError."""
-        _missing(type(self).__name__)
+__all__ = ["ElasticSampler", "ObjectState", "TorchState", "run"]
 
 
 class TorchState(ObjectState):
@@ -35,4 +18,4 @@ class ElasticSampler:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Raise NotImplementedError."""
-        _missing(type(self).__name__)
+        missing(type(self).__name__)

@@ -28,7 +28,6 @@ enum TF_Code {
   TF_ABORTED = 10,
   TF_UNIMPLEMENTED = 12,
   TF_INTERNAL = 13,
-  TF_UNAVAILABLE = 14,
 };
 
 enum TF_DataType {

@@ -24,7 +24,7 @@ TF_Code CodeOf(hs_code code) {
     case HS_MISMATCH:
       return TF_FAILED_PRECONDITION;
     case HS_RANK_FAILED:
-      return TF_UNAVAILABLE;
+      return TF_UNKNOWN;  // as Horovod's; TensorFlow hides an UNAVAILABLE that is not its own
     case HS_SHUTDOWN:
       return TF_ABORTED;
     case HS_UNIMPLEMENTED:

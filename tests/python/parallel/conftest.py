@@ -49,3 +49,16 @@ def need_ranks() -> None:
     """For tests that say nothing on a single rank."""
     if hvd.size() == 1:
         pytest.skip("needs several ranks")
+
+
+@pytest.fixture(params=["all", "some"])
+def process_set(request: pytest.FixtureRequest) -> Iterator[hvd.ProcessSet]:
+    """All ranks; a set without the first one, on which that has nothing to do."""
+    if request.param == "all":
+        yield hvd.global_process_set
+        return
+    if hvd.size() < 3:
+        pytest.skip("needs 3 ranks")
+    chosen = hvd.add_process_set(range(1, hvd.size()))
+    yield chosen
+    hvd.remove_process_set(chosen)

@@ -15,23 +15,7 @@ import horoscale.tensorflow as hvd  # noqa: E402
 DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16")
 DTYPES += ("float32", "float64", "bool", "complex64", "complex128")
 MODES = pytest.mark.parametrize("mode", ["eager", "graph"])
-MOVED = pytest.mark.parametrize("dtype", DTYPES)
-REDUCED = pytest.mark.parametrize(
-    ("dtype", "op"), [(d, op) for op in OPS for d in DTYPES if defined(d, op)]
-)
-SETS = pytest.mark.parametrize("members", ["all", "some"])
-
-
-@pytest.fixture
-def process_set(members: str):
-    if members == "all":
-        yield hvd.global_process_set
-        return
-    if hvd.size() < 3:
-        pytest.skip("needs 3 ranks")
-    chosen = hvd.add_process_set(range(1, hvd.size()))
-    yield chosen
-    hvd.remove_process_set(chosen)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def is_exact(dtype: str, op: str) -> bool:
@@ -39,17 +23,39 @@ def is_exact(dtype: str, op: str) -> bool:
     return not rounds or "int" in dtype
 
 
-@REDUCED
+@EVERY_DTYPE
 @MODES
-def test_allreduce(dtype: str, op: str, mode: str) -> None:
+def test_allreduce(dtype: str, mode: str, process_set: hvd.ProcessSet) -> None:
+    if not process_set.included():
+        return
     inputs = all_values(dtype, 1000)
-    result = call(mode, lambda x: hvd.allreduce(x, op=getattr(hvd, op)), inputs[hvd.rank()])
-    check(result, reduced(inputs, op), is_exact(dtype, op))
+    ops = [op for op in OPS if defined(dtype, op)]
+
+    def run(x: tf.Tensor) -> list[tf.Tensor]:
+        return [hvd.allreduce(x, op=getattr(hvd, op), process_set=process_set) for op in ops]
+
+    for op, result in zip(ops, call(mode, run, inputs[hvd.rank()]), strict=True):
+        expected = reduced([inputs[rank] for rank in process_set.ranks], op)
+        check(result, expected, is_exact(dtype, op))
 
 
-@MOVED
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 @MODES
-@SETS
+def test_what_is_only_moved(dtype: str, mode: str) -> None:
+    """Types that the runtime doesn't know, with bits that others would read otherwise."""
+    every = [tf.constant([[2**31 + rank], [rank]], dtype) for rank in range(hvd.size())]
+
+    def run(x: tf.Tensor) -> tuple:
+        return hvd.broadcast(x, 0), hvd.allgather(x), hvd.alltoall(tf.tile(x[:1], [hvd.size(), 1]))
+
+    sent, gathered, dealt = call(mode, run, every[hvd.rank()])
+    check(sent, every[0])
+    check(gathered, np.concatenate(every))
+    check(dealt, np.concatenate([one[:1] for one in every]))
+
+
+@EVERY_DTYPE
+@MODES
 def test_all_operations(dtype: str, mode: str, process_set: hvd.ProcessSet) -> None:
     """On one set: the collectives that move data, and Sum."""
     if not process_set.included():
@@ -143,7 +149,10 @@ def test_static_shapes() -> None:
 
 
 def test_many_outstanding_in_different_order(name: str) -> None:
-    """160 operations of one function, traced in another order on every rank."""
+    """160 operations of one function, traced in another order on every rank.
+
+    Some of the jobs that run this have but one thread for operations (test_on_ranks_tensorflow.py).
+    """
     order = np.random.default_rng(hvd.rank()).permutation(160)
 
     @tf.function

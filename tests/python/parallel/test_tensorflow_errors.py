@@ -66,6 +66,46 @@ def test_splits_of_a_graph() -> None:
         )
 
 
-def test_xla_says_which_op_it_lacks() -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError, match="HoroscaleAllreduce"):
+def test_xla_can_not_compile() -> None:
+    """What the function calls itself is an error when it is traced; XLA finds what is deeper."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="allreduce: use jit_compile=False"):
         tf.function(lambda x: hvd.allreduce(x), jit_compile=True)(tf.ones([3]))
+    inner = tf.function(lambda x: hvd.allreduce(x))
+    inner(tf.ones([3]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="HoroscaleAllreduce"):
+        tf.function(lambda x: inner(x), jit_compile=True)(tf.ones([3]))
+
+
+def test_a_graph_outlives_its_job() -> None:
+    run = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    assert float(run(1.0)) == hvd.size()
+    hvd.shutdown()
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"hvd\.init\(\)"):
+        run(1.0)
+    hvd.init(process_sets="dynamic")
+    assert float(run(1.0)) == hvd.size()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"op": hvd.Sum, "gradient_predivide_factor": 2.0},
+        {"num_groups": 2, "groups": 2},
+        {"groups": -1},
+        {"compression": int},
+        {"backward_passes_per_step": 0},
+        {"process_set": hvd.ProcessSet([0])},
+    ],
+    ids=str,
+)
+def test_wrong_options(options: dict) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), **options)
+
+
+def test_what_is_missing_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        hvd.allreduce(tf.ones([3]), op=hvd.Adasum)
+    for use in (hvd.elastic.run, hvd.elastic.TensorFlowState, hvd.elastic.TensorFlowKerasState):
+        with pytest.raises(NotImplementedError, match=f"elastic.{use.__name__} is not in"):
+            use(None)

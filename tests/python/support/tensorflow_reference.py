@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ import tensorflow as tf
 from support import reference
 
 import horoscale.tensorflow as hvd
+
+# Threads that run a graph's operations; 0: as many as there are cores.
+tf.config.threading.set_inter_op_parallelism_threads(int(os.environ.get("TEST_THREADS", "0")))
 
 
 def values(dtype: str, shape: int | tuple[int, ...], rank: int, seed: int = 0) -> tf.Tensor:

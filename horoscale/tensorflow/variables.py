@@ -1,0 +1,44 @@
+"""What tells variables apart, and how urgent users say that their gradients are."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+_of_variables: dict[int, int] = {}  # by key_of()
+_of_names: dict[str, int] = {}
+
+
+def key_of(variable: Any) -> int:
+    """Return what tells a variable from others, the same for a keras.Variable and what it wraps."""
+    return id(getattr(variable, "handle", variable))
+
+
+def set_priority(variable_or_name: Any, priority: int) -> None:
+    """Set how urgent the gradient of a variable is for the tape and the optimizers, from now on.
+
+    Without it, the variables that come first are the most urgent ones, since the next step's
+    forward pass needs them first: 0, -1, -2, and so on. A group is as urgent as its most urgent
+    member. A tf.function keeps what held when it was traced; in eager mode, where all gradients
+    travel as one, nothing overtakes. Where the ranks give different priorities the lowest rank's
+    counts.
+
+    Args:
+        variable_or_name: a tf.Variable or keras.Variable; or its name, for one of Keras its path.
+        priority: higher is more urgent.
+    """
+    if isinstance(variable_or_name, str):
+        _of_names[variable_or_name] = priority
+        return
+    key = key_of(variable_or_name)
+    if key not in _of_variables:  # an id may be given to another variable when this one is gone
+        weakref.finalize(variable_or_name, _of_variables.pop, key, None).atexit = False
+    _of_variables[key] = priority
+
+
+def priority_of(variable: Any, default: int) -> int:
+    """Return what the user set for a variable, or for its name, or the default."""
+    if not _of_variables and not _of_names:
+        return default
+    name: str = getattr(variable, "path", "") or getattr(variable, "name", "")
+    return _of_variables.get(key_of(variable), _of_names.get(name, default))
