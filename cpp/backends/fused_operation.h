@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/types.h"
@@ -23,7 +24,8 @@ struct FusedPiece {
 struct FusedOperation {
   OpKind kind = OpKind::kAllreduce;
   Reduction reduction;
-  uint32_t root = 0;  // member index (broadcast)
+  std::optional<DataType> wire;  // in which sums travel between hosts, where not in their own
+  uint32_t root = 0;             // member index (broadcast)
   std::vector<uint32_t> absent;
   std::vector<FusedPiece> pieces;
   std::vector<int64_t> splits;  // alltoall

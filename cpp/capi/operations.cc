@@ -25,6 +25,9 @@ Status CheckRequest(const hs_request& given) {
   if (given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER) {
     HS_RETURN_IF_ERROR(CheckEnumerator("reduction operator", given.reduce_op, kNumReduceOps));
   }
+  if (given.wire_dtype != 0 && given.wire_dtype != HS_FLOAT16 && given.wire_dtype != HS_BFLOAT16) {
+    return Status::InvalidArgument("unknown wire type " + std::to_string(given.wire_dtype));
+  }
   if (given.num_tensors < 0 || (given.num_tensors > 0 && given.tensors == nullptr)) {
     return Status::InvalidArgument("the request has no tensors");
   }
@@ -99,6 +102,7 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
     signature.reduce_op = static_cast<ReduceOp>(given.reduce_op);
     signature.prescale = given.prescale;
     signature.postscale = given.postscale;
+    if (given.wire_dtype != 0) signature.wire_dtype = static_cast<DataType>(given.wire_dtype);
   }
   if (given.kind == HS_BROADCAST) signature.root = given.root;
   if (given.kind == HS_REMOVE_PROCESS_SET) signature.target_set = given.target;

@@ -25,7 +25,7 @@ constexpr int64_t kGatheredBytes = 128 * 1024;
 class GatheredAllreduce : public FoldLoop {
  public:
   GatheredAllreduce(Exchange& exchange, std::vector<uint32_t> participants, AllreduceArgs args)
-      : FoldLoop(exchange, std::move(participants), 1),
+      : FoldLoop(exchange, std::move(participants), 1, args.reduction.dtype),
         reduction_(args.reduction),
         segments_(std::move(args.segments)) {}
 
@@ -66,7 +66,7 @@ class SlicedAllreduce : public FoldLoop {
  public:
   SlicedAllreduce(Exchange& exchange, std::vector<uint32_t> participants, AllreduceArgs args,
                   Pipeline pipeline)
-      : FoldLoop(exchange, std::move(participants), pipeline.rounds()),
+      : FoldLoop(exchange, std::move(participants), pipeline.rounds(), args.reduction.dtype),
         reduction_(args.reduction),
         segments_(std::move(args.segments)),
         pipeline_(std::move(pipeline)),

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,6 +45,9 @@ struct Reduction {
   double prescale = 1.0;
   double postscale = 1.0;
   int64_t divisor = 1;
+  // What the result, once rounded to dtype, is converted to; none: it stays. Between a 16-bit type
+  // and float32 or float64.
+  std::optional<DataType> result = {};
 };
 
 // A run of elements of a tensor of the caller. A fused operation is a list of these: they are
@@ -65,6 +69,8 @@ struct AllreduceArgs {
   Reduction reduction;
   std::vector<Segment> segments;  // bytes set also where this member is absent (in, out null)
   std::vector<uint32_t> absent;   // joined members: they contribute nothing and own no slice
+  // The 16-bit type in which sums of float32 or float64 travel between hosts; none: in their own.
+  std::optional<DataType> wire = {};
 };
 
 struct ReducescatterItem {
@@ -76,6 +82,7 @@ struct ReducescatterItem {
 struct ReducescatterArgs {
   Reduction reduction;
   std::vector<ReducescatterItem> items;
+  std::optional<DataType> wire = {};  // as for allreduce
 };
 
 struct BroadcastArgs {

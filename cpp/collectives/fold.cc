@@ -17,46 +17,72 @@ namespace {
 // Two blocks of the accumulator type and a few sources fit in the smallest L1 caches of today.
 constexpr size_t kBlockBytes = 8192;
 
+// Between a 16-bit type and float32 or float64, through float32, for which `scratch` has room.
+void Convert(const FoldKernels& kernels, DataType to, std::byte* dst, DataType from,
+             const std::byte* src, std::byte* scratch, int64_t count) {
+  const FoldKernels::Row& target = kernels.rows[static_cast<size_t>(to)];
+  if (target.narrow == nullptr) {
+    std::byte* const floats = to == DataType::kFloat64 ? scratch : dst;
+    kernels.rows[static_cast<size_t>(from)].widen(floats, src, count);
+    if (floats != dst) kernels.float64_from_float32(dst, floats, count);
+    return;
+  }
+  if (from == DataType::kFloat64) {
+    kernels.float32_from_float64(scratch, src, count);
+    src = scratch;
+  }
+  target.narrow(dst, src, count);
+}
+
 // A fold of one block at a time, through one family's loops.
 class BlockFold {
  public:
   BlockFold(const FoldKernels& kernels, const Reduction& reduction)
-      : row_(kernels.rows[static_cast<size_t>(reduction.dtype)]),
+      : kernels_(kernels),
+        row_(kernels.rows[static_cast<size_t>(reduction.dtype)]),
         combine_(row_.combine[static_cast<size_t>(reduction.op)]),
         reduction_(reduction),
-        element_bytes_(static_cast<int64_t>(SizeOf(reduction.dtype))) {}
+        element_bytes_(static_cast<int64_t>(SizeOf(reduction.dtype))),
+        result_bytes_(static_cast<int64_t>(SizeOf(reduction.result.value_or(reduction.dtype)))),
+        half_(row_.narrow != nullptr) {}
 
   int64_t BlockElements() const {
-    const size_t accumulator = row_.widen != nullptr ? sizeof(float) : SizeOf(reduction_.dtype);
+    const size_t accumulator = half_ ? sizeof(float) : SizeOf(reduction_.dtype);
     return static_cast<int64_t>(kBlockBytes / accumulator);
   }
 
   void Run(std::byte* dst, std::span<const std::byte* const> srcs, int64_t first, int64_t count) {
-    const bool half = row_.narrow != nullptr;
+    dst += first * result_bytes_;
     const int64_t offset = first * element_bytes_;
+    std::byte* const result = half_ || reduction_.result ? accumulator_ : dst;
     const std::byte* folded = Load(srcs[0] + offset, accumulator_, count);
     for (size_t s = 1; s < srcs.size(); ++s) {
       const std::byte* next = Load(srcs[s] + offset, operand_, count);
       // Only the last result may go to dst: it can be one of the sources.
-      std::byte* to = s + 1 == srcs.size() && !half ? dst + offset : accumulator_;
+      std::byte* to = s + 1 == srcs.size() ? result : accumulator_;
       combine_(to, folded, next, count);
       folded = to;
     }
-    std::byte* result = half ? accumulator_ : dst + offset;
     if (folded != result) std::memcpy(result, folded, static_cast<size_t>(count * element_bytes_));
     if (reduction_.op == ReduceOp::kAverage && reduction_.divisor != 1) {
       row_.divide(result, count, reduction_.divisor);
     }
     if (reduction_.postscale != 1.0) row_.scale(result, count, reduction_.postscale);
-    if (half) row_.narrow(dst + offset, result, count);
+    Store(dst, count);
+  }
+
+  // One source with nothing to do to it but to convert it.
+  void ConvertOnly(std::byte* dst, const std::byte* src, int64_t first, int64_t count) {
+    Convert(kernels_, *reduction_.result, dst + first * result_bytes_, reduction_.dtype,
+            src + first * element_bytes_, accumulator_, count);
   }
 
  private:
   // The source in the accumulator type and prescaled: where it is, or in `scratch`.
   const std::byte* Load(const std::byte* src, std::byte* scratch, int64_t count) const {
     const bool scaled = reduction_.prescale != 1.0;
-    if (row_.widen == nullptr && !scaled) return src;
-    if (row_.widen != nullptr) {
+    if (!half_ && !scaled) return src;
+    if (half_) {
       row_.widen(scratch, src, count);
     } else {
       std::memcpy(scratch, src, static_cast<size_t>(count * element_bytes_));
@@ -65,10 +91,21 @@ class BlockFold {
     return scratch;
   }
 
+  // What is not at its place yet is in accumulator_.
+  void Store(std::byte* dst, int64_t count) {
+    if (half_) row_.narrow(reduction_.result ? operand_ : dst, accumulator_, count);
+    if (!reduction_.result) return;
+    Convert(kernels_, *reduction_.result, dst, reduction_.dtype, half_ ? operand_ : accumulator_,
+            half_ ? accumulator_ : operand_, count);
+  }
+
+  const FoldKernels& kernels_;
   const FoldKernels::Row& row_;
   const FoldKernels::Combine combine_;
   const Reduction& reduction_;
   const int64_t element_bytes_;
+  const int64_t result_bytes_;
+  const bool half_;
   alignas(64) std::byte accumulator_[kBlockBytes];
   alignas(64) std::byte operand_[kBlockBytes];
 };
@@ -108,7 +145,8 @@ Status CheckReduction(const Reduction& reduction) {
 
 void FoldWith(const FoldKernels& kernels, const Reduction& reduction, std::byte* dst,
               std::span<const std::byte* const> srcs, int64_t count) {
-  if (srcs.size() == 1 && IsIdentity(reduction)) {
+  const bool unchanged = srcs.size() == 1 && IsIdentity(reduction);
+  if (unchanged && !reduction.result) {
     const size_t bytes = static_cast<size_t>(count) * SizeOf(reduction.dtype);
     if (dst != srcs[0] && bytes > 0) std::memcpy(dst, srcs[0], bytes);
     return;
@@ -116,7 +154,12 @@ void FoldWith(const FoldKernels& kernels, const Reduction& reduction, std::byte*
   BlockFold fold(kernels, reduction);
   const int64_t block = fold.BlockElements();
   for (int64_t first = 0; first < count; first += block) {
-    fold.Run(dst, srcs, first, std::min(block, count - first));
+    const int64_t length = std::min(block, count - first);
+    if (unchanged) {
+      fold.ConvertOnly(dst, srcs[0], first, length);
+    } else {
+      fold.Run(dst, srcs, first, length);
+    }
   }
 }
 

@@ -20,7 +20,7 @@ struct FoldKernels {
   using Combine = void (*)(std::byte* dst, const std::byte* a, const std::byte* b, int64_t count);
   using Divide = void (*)(std::byte* values, int64_t count, int64_t divisor);
   using Scale = void (*)(std::byte* values, int64_t count, double factor);
-  // Between float16 or bfloat16 and float32.
+  // From one type to another.
   using Convert = void (*)(std::byte* dst, const std::byte* src, int64_t count);
 
   // What one type needs. Half types have the float32 loops, and conversions around them.
@@ -28,12 +28,14 @@ struct FoldKernels {
     Combine combine[kNumReduceOps];  // null where the reduction is not defined
     Divide divide;
     Scale scale;
-    Convert widen;  // null where the type accumulates in itself
+    Convert widen;  // to float32; null where the type accumulates in itself
     Convert narrow;
   };
 
   std::string_view name;
   Row rows[kNumDataTypes];
+  Convert float64_from_float32;
+  Convert float32_from_float64;
 };
 
 // The families that this processor can run, the fastest first; the last one is "plain".

@@ -7,8 +7,10 @@
 
 namespace horoscale {
 
-FoldLoop::FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds)
-    : RoundLoop(exchange, std::move(participants), rounds) {
+FoldLoop::FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds,
+                   DataType dtype)
+    : RoundLoop(exchange, std::move(participants), rounds),
+      element_bytes_(static_cast<int64_t>(SizeOf(dtype))) {
   chunks_.reserve(this->participants().size());
   sources_.reserve(this->participants().size());
 }
@@ -26,17 +28,20 @@ bool FoldLoop::PeekAll(int64_t round, const std::vector<uint32_t>& members,
 void FoldLoop::FoldRange(const Reduction& reduction, const SegmentMap& own, int64_t first,
                          int64_t bytes, int64_t offset, std::byte* dst) {
   sources_.resize(chunks_.size());
+  const DataType result = reduction.result.value_or(reduction.dtype);
   own.ForEachRun(first, bytes, [&](const Segment& run, int64_t run_offset) {
     for (size_t i = 0; i < chunks_.size(); ++i) {
-      sources_[i] = chunks_[i] == nullptr ? run.in : chunks_[i] + offset + run_offset;
+      sources_[i] = chunks_[i] == nullptr
+                        ? run.in
+                        : chunks_[i] + BytesIn(reduction.dtype, offset + run_offset);
     }
-    Fold(reduction, dst == nullptr ? run.out : dst + run_offset, sources_,
-         run.bytes / static_cast<int64_t>(SizeOf(reduction.dtype)));
+    Fold(reduction, dst == nullptr ? run.out : dst + BytesIn(result, run_offset), sources_,
+         run.bytes / element_bytes_);
   });
 }
 
 AloneFold::AloneFold(Exchange& exchange, const Reduction& reduction, std::vector<Segment> segments)
-    : FoldLoop(exchange, {exchange.self()}, 0),
+    : FoldLoop(exchange, {exchange.self()}, 0, reduction.dtype),
       reduction_(reduction),
       segments_(std::move(segments)) {
   PeekAll(0, participants());

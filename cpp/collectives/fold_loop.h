@@ -12,7 +12,8 @@ namespace horoscale {
 
 class FoldLoop : public RoundLoop {
  protected:
-  FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds);
+  // `dtype`: of the callers' tensors.
+  FoldLoop(Exchange& exchange, std::vector<uint32_t> participants, int64_t rounds, DataType dtype);
 
   // Looks for the chunks of these participants; false until all are there. For the member itself,
   // if it is among them, `own_chunk` is taken, or its input where that is null.
@@ -21,11 +22,18 @@ class FoldLoop : public RoundLoop {
 
   // Folds what PeekAll() found, in that order: of each chunk the `bytes` from `offset` on, and of
   // `own` [first, first + bytes) where it stands for a chunk. The result goes to dst, or to the
-  // `out` of that range of `own` if dst is null.
+  // `out` of that range of `own` if dst is null. Bytes are those of the callers' type, also where
+  // chunks and result are of another.
   void FoldRange(const Reduction& reduction, const SegmentMap& own, int64_t first, int64_t bytes,
                  int64_t offset, std::byte* dst);
 
+  // What as many elements take in another type.
+  int64_t BytesIn(DataType type, int64_t bytes) const {
+    return bytes / element_bytes_ * static_cast<int64_t>(SizeOf(type));
+  }
+
  private:
+  const int64_t element_bytes_;
   std::vector<const std::byte*> chunks_;  // null for the member's input
   std::vector<const std::byte*> sources_;
 };

@@ -9,6 +9,9 @@
 //   spread        to the host: the result of the slice
 //
 // With one participant on every host there is no contribution and nothing to spread.
+//
+// Where sums travel in a smaller type, all phases but the contribution carry it: partials and
+// results are rounded to it, and only what goes to the tensors is in theirs.
 #include "collectives/hosts_allreduce.h"
 
 #include <algorithm>
@@ -16,6 +19,7 @@
 #include <cstring>
 #include <utility>
 
+#include "collectives/fold.h"
 #include "collectives/fold_loop.h"
 #include "collectives/pipeline.h"
 
@@ -62,9 +66,11 @@ struct Plan {
 class HostsAllreduce : public FoldLoop {
  public:
   HostsAllreduce(Exchange& exchange, HostGroups hosts, AllreduceArgs args, Plan plan)
-      : FoldLoop(exchange, Participants(exchange, args.absent), plan.pipeline.rounds()),
-        in_host_(InHost(args.reduction)),
-        between_hosts_(BetweenHosts(args.reduction)),
+      : FoldLoop(exchange, Participants(exchange, args.absent), plan.pipeline.rounds(),
+                 args.reduction.dtype),
+        in_host_(InHost(args.reduction, args.wire)),
+        between_hosts_(BetweenHosts(args.reduction, args.wire)),
+        into_tensors_(IntoTensors(between_hosts_, args.reduction.dtype)),
         segments_(std::move(args.segments)),
         hosts_(std::move(hosts)),
         plan_(std::move(plan)),
@@ -100,6 +106,9 @@ class HostsAllreduce : public FoldLoop {
     if (!plan_.has[kResult]) return {0, slice.bytes};
     return SliceOf(slice.bytes, hosts_.count(), host);
   }
+  // Of the tensors' bytes, as they travel.
+  int64_t OnWire(int64_t bytes) const { return BytesIn(between_hosts_.dtype, bytes); }
+  ByteRange OnWire(ByteRange range) const { return {OnWire(range.first), OnWire(range.bytes)}; }
 
   bool Send(int64_t round) override {
     const int64_t chunk = plan_.pipeline.At(round).chunk;
@@ -145,9 +154,9 @@ class HostsAllreduce : public FoldLoop {
                 bank);
       ClearExtents();
       for (uint32_t host = 0; host < hosts_.count(); ++host) {
-        if (host != host_) SetExtent(lane_[host], Part(slice, host));
+        if (host != host_) SetExtent(lane_[host], OnWire(Part(slice, host)));
       }
-      PublishExtents(round, slice.bytes, extents_);
+      PublishExtents(round, OnWire(slice.bytes), extents_);
       partials_[static_cast<size_t>(chunk) % banks_] = bank;
     }
     ++folded_chunks_;
@@ -163,9 +172,9 @@ class HostsAllreduce : public FoldLoop {
       FoldRange(between_hosts_, segments_, slice.first + part.first, part.bytes, part.first, bank);
       ClearExtents();
       for (uint32_t owner : lane_) {
-        if (owner != self()) SetExtent(owner, {0, part.bytes});
+        if (owner != self()) SetExtent(owner, {0, OnWire(part.bytes)});
       }
-      PublishExtents(round, part.bytes, extents_);
+      PublishExtents(round, OnWire(part.bytes), extents_);
       results_[static_cast<size_t>(chunk) % banks_] = bank;
     }
     ++reduced_chunks_;
@@ -179,10 +188,10 @@ class HostsAllreduce : public FoldLoop {
     if (bank == nullptr || !Finish(chunk, bank)) return false;
     ClearExtents();
     for (uint32_t member : locals_) {
-      if (member != self()) SetExtent(member, {0, slice.bytes});
+      if (member != self()) SetExtent(member, {0, OnWire(slice.bytes)});
     }
-    PublishExtents(round, slice.bytes, extents_);
-    segments_.Scatter(bank, slice.first, slice.bytes);
+    PublishExtents(round, OnWire(slice.bytes), extents_);
+    Deliver(bank, slice.first, slice.bytes);
     return true;
   }
 
@@ -194,11 +203,22 @@ class HostsAllreduce : public FoldLoop {
         if (!CollectResults(chunk, bank)) return false;
       } else {
         if (!PeekPartials(chunk)) return false;
-        FoldRange(between_hosts_, segments_, slice.first, slice.bytes, 0, bank);
+        FoldRange(bank != nullptr ? between_hosts_ : into_tensors_, segments_, slice.first,
+                  slice.bytes, 0, bank);
       }
     }
     ++finished_chunks_;
     return true;
+  }
+
+  // Puts results into the tensors.
+  void Deliver(const std::byte* result, int64_t first, int64_t bytes) {
+    if (!into_tensors_.result) return segments_.Scatter(result, first, bytes);
+    const Reduction convert = {.dtype = into_tensors_.dtype, .result = into_tensors_.result};
+    segments_.ForEachRun(first, bytes, [&](const Segment& run, int64_t offset) {
+      Fold(convert, run.out, std::array{result + OnWire(offset)},
+           OnWire(run.bytes) / static_cast<int64_t>(SizeOf(convert.dtype)));
+    });
   }
 
   bool PeekPartials(int64_t chunk) {
@@ -219,9 +239,10 @@ class HostsAllreduce : public FoldLoop {
       const ByteRange part = Part(slice, host);
       if (part.bytes == 0) continue;
       if (bank != nullptr) {
-        std::memcpy(bank + part.first, parts_[host], static_cast<size_t>(part.bytes));
+        const ByteRange bytes = OnWire(part);
+        std::memcpy(bank + bytes.first, parts_[host], static_cast<size_t>(bytes.bytes));
       } else {
-        segments_.Scatter(parts_[host], slice.first + part.first, part.bytes);
+        Deliver(parts_[host], slice.first + part.first, part.bytes);
       }
     }
     return true;
@@ -256,7 +277,7 @@ class HostsAllreduce : public FoldLoop {
         },
         [&](uint32_t owner, const std::byte* result) {
           const ByteRange slice = Slice(chunk, owner);
-          segments_.Scatter(result, slice.first, slice.bytes);
+          Deliver(result, slice.first, slice.bytes);
         });
   }
 
@@ -267,6 +288,7 @@ class HostsAllreduce : public FoldLoop {
 
   const Reduction in_host_;
   const Reduction between_hosts_;
+  const Reduction into_tensors_;
   const SegmentMap segments_;
   const HostGroups hosts_;
   const Plan plan_;
@@ -286,15 +308,22 @@ class HostsAllreduce : public FoldLoop {
 
 }  // namespace
 
-Reduction InHost(Reduction reduction) {
+Reduction InHost(Reduction reduction, std::optional<DataType> wire) {
   reduction.postscale = 1.0;
   reduction.divisor = 1;
+  reduction.result = wire;
   return reduction;
 }
 
-Reduction BetweenHosts(Reduction reduction) {
+Reduction BetweenHosts(Reduction reduction, std::optional<DataType> wire) {
   reduction.prescale = 1.0;
+  reduction.dtype = wire.value_or(reduction.dtype);
   return reduction;
+}
+
+Reduction IntoTensors(Reduction between_hosts, DataType dtype) {
+  if (between_hosts.dtype != dtype) between_hosts.result = dtype;
+  return between_hosts;
 }
 
 std::unique_ptr<Collective> MakeHostsAllreduce(Exchange& exchange, HostGroups hosts,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "collectives/collective.h"
 #include "collectives/host_groups.h"
@@ -16,8 +17,10 @@ std::unique_ptr<Collective> MakeHostsAllreduce(Exchange& exchange, HostGroups ho
                                                AllreduceArgs args);
 
 // The two parts of a reduction over several hosts: of the values on a host, and of the hosts'
-// results. Both round to the tensor's type.
-Reduction InHost(Reduction reduction);
-Reduction BetweenHosts(Reduction reduction);
+// results. Both round to the type in which sums travel (`wire`, else the tensor's own).
+Reduction InHost(Reduction reduction, std::optional<DataType> wire);
+Reduction BetweenHosts(Reduction reduction, std::optional<DataType> wire);
+// A reduction as BetweenHosts(), whose result then is converted to the tensor's type.
+Reduction IntoTensors(Reduction between_hosts, DataType dtype);
 
 }  // namespace horoscale

@@ -2,7 +2,7 @@
 // owns. A chunk holds a piece of every member's stream and passes through two phases:
 //
 //   contribution  in the host: to each representative the pieces that it folds
-//   partial       the representatives' folds, to the owners
+//   partial       the representatives' folds, to the owners, in the type in which sums travel
 //
 // With one member on every host there is no contribution.
 #include "collectives/hosts_reducescatter.h"
@@ -20,10 +20,11 @@ namespace {
 class HostsReducescatter : public FoldLoop {
  public:
   HostsReducescatter(Exchange& exchange, HostGroups hosts, const Reduction& reduction,
-                     std::vector<SegmentMap> streams, int64_t piece_bytes, Pipeline pipeline)
-      : FoldLoop(exchange, Participants(exchange, {}), pipeline.rounds()),
-        in_host_(InHost(reduction)),
-        between_hosts_(BetweenHosts(reduction)),
+                     std::optional<DataType> wire, std::vector<SegmentMap> streams,
+                     int64_t piece_bytes, Pipeline pipeline)
+      : FoldLoop(exchange, Participants(exchange, {}), pipeline.rounds(), reduction.dtype),
+        in_host_(InHost(reduction, wire)),
+        between_hosts_(IntoTensors(BetweenHosts(reduction, wire), reduction.dtype)),
         streams_(std::move(streams)),
         hosts_(std::move(hosts)),
         piece_bytes_(piece_bytes),
@@ -57,6 +58,8 @@ class HostsReducescatter : public FoldLoop {
     const int64_t first = chunk * piece_bytes_;
     return {first, std::clamp(streams_[owner].bytes() - first, int64_t{0}, piece_bytes_)};
   }
+  // Of the tensors' bytes, as partials travel.
+  int64_t OnWire(int64_t bytes) const { return BytesIn(between_hosts_.dtype, bytes); }
   bool Folds(int64_t chunk, uint32_t owner, uint32_t local) const {
     return FoldedBy(owner) == local && Piece(chunk, owner).bytes > 0;
   }
@@ -102,13 +105,13 @@ class HostsReducescatter : public FoldLoop {
       for (uint32_t owner : owners_) {
         if (!is_folded(owner)) continue;
         const ByteRange piece = Piece(chunk, owner);
-        const int64_t offset = partial_place_[owner];
+        const int64_t offset = OnWire(partial_place_[owner]);
         FoldRange(in_host_, streams_[owner], piece.first, piece.bytes, contribution_place_[owner],
                   bank + offset);
         if (owner == self()) continue;
-        extents_[owner] = {static_cast<size_t>(offset), static_cast<size_t>(piece.bytes)};
+        extents_[owner] = {static_cast<size_t>(offset), static_cast<size_t>(OnWire(piece.bytes))};
       }
-      PublishExtents(round, chunk_bytes(), extents_);
+      PublishExtents(round, OnWire(chunk_bytes()), extents_);
       partials_[static_cast<size_t>(chunk) % banks_] = bank;
     }
     ++folded_chunks_;
@@ -154,11 +157,13 @@ class HostsReducescatter : public FoldLoop {
 
 std::unique_ptr<Collective> MakeHostsReducescatter(Exchange& exchange, HostGroups hosts,
                                                    const Reduction& reduction,
+                                                   std::optional<DataType> wire,
                                                    std::vector<SegmentMap> streams) {
   const Pieces pieces = PiecesOf(exchange, streams);
   Pipeline pipeline(hosts.most() > 1 ? 2 : 1, pieces.chunks, exchange.banks());
-  return std::make_unique<HostsReducescatter>(
-      exchange, std::move(hosts), reduction, std::move(streams), pieces.bytes, std::move(pipeline));
+  return std::make_unique<HostsReducescatter>(exchange, std::move(hosts), reduction, wire,
+                                              std::move(streams), pieces.bytes,
+                                              std::move(pipeline));
 }
 
 }  // namespace horoscale

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace horoscale {
 // where the result goes. `hosts`: all members, on two hosts or more.
 std::unique_ptr<Collective> MakeHostsReducescatter(Exchange& exchange, HostGroups hosts,
                                                    const Reduction& reduction,
+                                                   std::optional<DataType> wire,
                                                    std::vector<SegmentMap> streams);
 
 // How streams are cut, one for each member: a chunk holds a piece of each that isn't empty.

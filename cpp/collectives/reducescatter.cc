@@ -17,7 +17,7 @@ class Reducescatter : public FoldLoop {
   // streams[m] is what member m owns.
   Reducescatter(Exchange& exchange, const Reduction& reduction, std::vector<SegmentMap> streams,
                 Pieces pieces)
-      : FoldLoop(exchange, Participants(exchange, {}), pieces.chunks),
+      : FoldLoop(exchange, Participants(exchange, {}), pieces.chunks, reduction.dtype),
         reduction_(reduction),
         streams_(std::move(streams)),
         piece_bytes_(pieces.bytes),
@@ -104,7 +104,8 @@ std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterA
   }
   if (!exchange.hosts().empty()) {
     HostGroups hosts(exchange, Participants(exchange, {}));
-    return MakeHostsReducescatter(exchange, std::move(hosts), args.reduction, std::move(streams));
+    return MakeHostsReducescatter(exchange, std::move(hosts), args.reduction, args.wire,
+                                  std::move(streams));
   }
   const Pieces pieces = PiecesOf(exchange, streams);
   return std::make_unique<Reducescatter>(exchange, args.reduction, std::move(streams), pieces);

@@ -28,7 +28,8 @@ int64_t BytesOf(const TensorSpec& tensor) {
 
 bool MayShareBucket(const Signature& a, const Signature& b) {
   return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root &&
-         a.prescale == b.prescale && a.postscale == b.postscale && a.on_device == b.on_device;
+         a.prescale == b.prescale && a.postscale == b.postscale && a.wire_dtype == b.wire_dtype &&
+         a.on_device == b.on_device;
 }
 
 bool FusionPlanner::IsCut(const Signature& signature) const {
@@ -53,6 +54,7 @@ FusionClass FusionPlanner::ClassOf(const Signature& signature, std::vector<uint3
   result.root = signature.root;
   result.prescale = signature.prescale;
   result.postscale = signature.postscale;
+  result.wire_dtype = signature.wire_dtype;
   result.on_device = signature.on_device;
   if (!signature.tensors.empty()) result.dtype = signature.tensors[0].dtype;
   result.absent = std::move(absent);

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/negotiator.h"
@@ -18,6 +19,7 @@ struct FusionClass {
   int root = -1;
   double prescale = 1.0;
   double postscale = 1.0;
+  std::optional<DataType> wire_dtype;
   bool on_device = false;
   DataType dtype = DataType::kFloat32;
   std::vector<uint32_t> absent;

@@ -74,6 +74,11 @@ std::vector<FieldText> Fields(const Statements& statements) {
        [](const Signature& s) { return "prescale factor " + FormatNumber(s.prescale); }},
       {Differs(statements, [](const Signature& s) { return s.postscale; }),
        [](const Signature& s) { return "postscale factor " + FormatNumber(s.postscale); }},
+      {Differs(statements, [](const Signature& s) { return s.wire_dtype; }),
+       [](const Signature& s) {
+         return s.wire_dtype ? "compressed to " + std::string(Name(*s.wire_dtype))
+                             : std::string("not compressed");
+       }},
       {Differs(statements, [](const Signature& s) { return s.on_device; }),
        [](const Signature& s) { return std::string(s.on_device ? "on the GPU" : "on the CPU"); }},
       {Differs(statements, [](const Signature& s) { return s.ranks; }),

@@ -43,6 +43,7 @@ size_t Hash(const Signature& signature) {
   hasher.Add(signature.root);
   hasher.Add(signature.prescale);
   hasher.Add(signature.postscale);
+  hasher.Add(signature.wire_dtype.has_value() ? static_cast<int>(*signature.wire_dtype) : -1);
   hasher.Add(signature.on_device);
   hasher.Add(signature.target_set);
   for (const TensorSpec& tensor : signature.tensors) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,8 @@ struct Signature {
   int root = -1;  // global rank; broadcast only
   double prescale = 1.0;
   double postscale = 1.0;
+  // The 16-bit type in which float32 and float64 travel between hosts; none: in their own.
+  std::optional<DataType> wire_dtype;
   bool on_device = false;  // CUDA tensors (all of a request are, or none)
   std::vector<TensorSpec> tensors;
   std::vector<int> ranks;  // add_process_set: sorted global ranks

@@ -49,11 +49,21 @@ bool ReadBool(WireReader& in) {
   return value == 1;
 }
 
+// 0 stands for none.
+std::optional<DataType> ReadWireType(WireReader& in) {
+  const uint8_t value = in.Byte();
+  if (value == 0) return {};
+  const auto type = static_cast<DataType>(value);
+  if (type != DataType::kFloat16 && type != DataType::kBfloat16) in.Fail("no type to travel in");
+  return type;
+}
+
 Signature ReadSignature(WireReader& in) {
   Signature signature;
   signature.kind = ReadEnum<OpKind>(in, kNumOpKinds);
   signature.reduce_op = ReadEnum<ReduceOp>(in, kNumReduceOps);
   signature.on_device = ReadBool(in);
+  signature.wire_dtype = ReadWireType(in);
   signature.root = in.Int();
   signature.target_set = in.Int();
   signature.prescale = in.Float64();
@@ -107,6 +117,7 @@ void WriteRequest(const Request& request, WireWriter& out) {
   out.Byte(static_cast<uint8_t>(signature.kind));
   out.Byte(static_cast<uint8_t>(signature.reduce_op));
   out.Byte(signature.on_device ? 1 : 0);
+  out.Byte(signature.wire_dtype ? static_cast<uint8_t>(*signature.wire_dtype) : 0);
   out.Zigzag(signature.root);
   out.Zigzag(signature.target_set);
   out.Float64(signature.prescale);

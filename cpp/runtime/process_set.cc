@@ -229,6 +229,9 @@ Status ProcessSet::StartBucket(const Action& action) {
   fused_->absent = action.absent;
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
                        static_cast<int64_t>(ranks_.size() - action.absent.size())};
+  if (action.dtype == DataType::kFloat32 || action.dtype == DataType::kFloat64) {
+    fused_->wire = common.wire_dtype;
+  }
   if (common.kind == OpKind::kBroadcast) fused_->root = IndexOf(ranks_, common.root);
   const auto element_bytes = static_cast<int64_t>(SizeOf(action.dtype));
   for (const Piece& piece : action.pieces) {

@@ -48,12 +48,14 @@ void BindRequest(py::module_& module) {
       .def("num_elements", &TensorSpec::NumElements, "A free dimension counts as 1.");
   py::class_<Signature>(module, "Signature", "All that the members of a set must agree on.")
       .def(py::init([](OpKind kind, std::vector<TensorSpec> tensors, ReduceOp reduce_op, int root,
-                       double prescale, double postscale, std::vector<int> ranks, int target_set) {
+                       double prescale, double postscale, std::optional<DataType> wire_dtype,
+                       std::vector<int> ranks, int target_set) {
              return Signature{.kind = kind,
                               .reduce_op = reduce_op,
                               .root = root,
                               .prescale = prescale,
                               .postscale = postscale,
+                              .wire_dtype = wire_dtype,
                               .tensors = std::move(tensors),
                               .ranks = std::move(ranks),
                               .target_set = target_set};
@@ -61,7 +63,8 @@ void BindRequest(py::module_& module) {
            py::arg("kind") = OpKind::kAllreduce, py::arg("tensors") = std::vector<TensorSpec>{},
            py::kw_only(), py::arg("reduce_op") = ReduceOp::kSum, py::arg("root") = -1,
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-           py::arg("ranks") = std::vector<int>{}, py::arg("target_set") = -1)
+           py::arg("wire_dtype") = std::nullopt, py::arg("ranks") = std::vector<int>{},
+           py::arg("target_set") = -1)
       .def_readonly("kind", &Signature::kind)
       .def_readonly("reduce_op", &Signature::reduce_op)
       .def_readonly("root", &Signature::root)

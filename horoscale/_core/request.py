@@ -40,6 +40,7 @@ class Signature(NamedTuple):
     target: int = -1
     priority: int = 0
     will_wait: bool = False
+    wire_dtype: DataType | None = None
 
 
 class Request:
@@ -80,6 +81,7 @@ class Request:
         request.target = signature.target
         request.priority = signature.priority
         request.will_wait = signature.will_wait
+        request.wire_dtype = signature.wire_dtype or 0
         self._keep_alive = tensors, shapes, name, splits, ranks
 
     def place(self, index: int, source: int, target: int) -> None:

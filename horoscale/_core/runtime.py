@@ -112,6 +112,7 @@ class Runtime:
         target: int = -1,
         priority: int = 0,
         will_wait: bool = False,
+        wire_dtype: DataType | None = None,
         keep_alive: object = None,
     ) -> Handle:
         """Enqueue an operation and return at once; see hs_request in the C header.
@@ -134,6 +135,7 @@ class Runtime:
             target,
             priority,
             will_wait,
+            wire_dtype,
         )
         request = self.requests.get(signature)
         for i, tensor in enumerate(tensors):

@@ -1,4 +1,8 @@
-"""Compression: float arrays are made smaller before an allreduce, and restored after it."""
+"""Compression: arrays that travel in a smaller type.
+
+The built-in compressors are the library's own business: it rounds what one host sends another, and
+nothing within a host. Any other class is called, and its result reduced.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from horoscale._core import DataType
 from horoscale.numpy.arrays import Array
 
 
@@ -33,11 +38,14 @@ class FP16Compressor(NoneCompressor):
 
 
 class BF16Compressor(NoneCompressor):
-    """Sends arrays of float32 and float64 as bfloat16, with the package ml_dtypes."""
+    """Sends arrays of float32 and float64 as bfloat16."""
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:
-        """Return what is sent, and the original type. Raises ImportError without ml_dtypes."""
+        """Return what is sent, and the original type. Raises ImportError without ml_dtypes.
+
+        Collectives leave this to the library, which needs no such package.
+        """
         import ml_dtypes
 
         return _shorten(tensor, np.dtype(ml_dtypes.bfloat16))
@@ -55,3 +63,12 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+def divide(compression: type[NoneCompressor]) -> tuple[DataType | None, type[NoneCompressor]]:
+    """Return the type in which the library has arrays travel, and what is left to do in Python."""
+    if compression is FP16Compressor:
+        return DataType.FLOAT16, NoneCompressor
+    if compression is BF16Compressor:
+        return DataType.BFLOAT16, NoneCompressor
+    return None, compression

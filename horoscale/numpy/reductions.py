@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from horoscale import _core
-from horoscale._core import OpKind, ReduceOp
+from horoscale._core import DataType, OpKind, ReduceOp
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
     REDUCESCATTER_OPS,
@@ -30,7 +30,7 @@ from horoscale.numpy.arrays import (
     need_writable,
     tensor_arg,
 )
-from horoscale.numpy.compression import Compression, NoneCompressor
+from horoscale.numpy.compression import Compression, NoneCompressor, divide
 from horoscale.numpy.handles import Handle
 
 
@@ -43,6 +43,7 @@ class _Call(NamedTuple):
     postscale_factor: float
     process_set: ProcessSet
     priority: int
+    wire_dtype: DataType | None = None
 
 
 def _enqueue(
@@ -66,6 +67,7 @@ def _enqueue(
         postscale=call.postscale_factor,
         priority=call.priority,
         will_wait=will_wait,
+        wire_dtype=call.wire_dtype,
         keep_alive=(inputs, outputs),
     )
 
@@ -126,7 +128,8 @@ def allreduce(
         tensor: an array, of the same shape and type on every rank.
         average: deprecated: True for op=Average, False for op=Sum.
         name: tells this call from others that are pending; None: matched by the order of calls.
-        compression: the type in which the values travel: Compression.none, fp16 or bf16.
+        compression: how the values travel. Compression.fp16 and .bf16 halve what hosts send each
+            other: each host's sum, and the result, are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product. The average of integers is their
             wrapping sum, divided towards zero; Sum of bool is "or", Product "and".
         prescale_factor: multiplies every rank's values before.
@@ -144,8 +147,15 @@ def allreduce(
         DuplicateNameError: an operation of this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
+    wire_dtype, compression = divide(compression)
     call = _Call(
-        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+        resolve_op(op, average),
+        name,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        priority,
+        wire_dtype,
     )
     sent, context = compression.compress(contiguous(tensor))
     return compression.decompress(_allreduce([sent], call, will_wait=True).wait()[0], context)
@@ -243,8 +253,15 @@ def grouped_allreduce(
     The arrays may differ in shape and type from each other, but not between ranks. Arguments and
     errors are those of allreduce(); an empty group raises ValueError.
     """
+    wire_dtype, compression = divide(compression)
     call = _Call(
-        resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
+        resolve_op(op, average),
+        name,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        priority,
+        wire_dtype,
     )
     pairs = [compression.compress(contiguous(tensor)) for tensor in tensors]
     results = _allreduce([sent for sent, _ in pairs], call, will_wait=True).wait()

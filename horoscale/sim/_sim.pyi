@@ -75,6 +75,7 @@ class Signature:
         root: int = ...,
         prescale: float = ...,
         postscale: float = ...,
+        wire_dtype: DataType | None = ...,
         ranks: Sequence[int] = ...,
         target_set: int = ...,
     ) -> None: ...

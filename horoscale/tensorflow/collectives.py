@@ -76,6 +76,7 @@ class Reduction(NamedTuple):
     op: ReduceOp
     prescale: float = 1.0
     postscale: float = 1.0
+    wire_dtype: DataType | None = None  # of what one host sends another
 
     def attributes(self) -> dict[str, Any]:
         """Return the attributes of the op."""
@@ -83,6 +84,7 @@ class Reduction(NamedTuple):
             "reduce_op": int(self.op),
             "prescale_bits": _bits_of(self.prescale),
             "postscale_bits": _bits_of(self.postscale),
+            "wire_dtype": int(self.wire_dtype or 0),
         }
 
     def check(self, tensors: Sequence[tf.Tensor]) -> None:
@@ -249,6 +251,7 @@ def _reduction_of(op: Any) -> Reduction:
         ReduceOp(op.get_attr("reduce_op")),
         _double_of(op.get_attr("prescale_bits")),
         _double_of(op.get_attr("postscale_bits")),
+        DataType(op.get_attr("wire_dtype")) if op.get_attr("wire_dtype") else None,
     )
 
 

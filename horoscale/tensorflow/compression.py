@@ -1,4 +1,8 @@
-"""Compression: tensors that travel in a smaller type."""
+"""Compression: tensors that travel in a smaller type.
+
+The built-in compressors are the library's own business: it rounds what one host sends another, and
+nothing within a host. Any other class is called, and its result reduced.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import tensorflow as tf
+
+from horoscale._core import DataType
 
 
 class Compressor(ABC):
@@ -37,7 +43,10 @@ class NoneCompressor(Compressor):
 
 
 class _HalfCompressor(Compressor):
-    """Sends floating point tensors in a 16-bit type, which also holds the sum of all ranks."""
+    """Sends floating point tensors in a 16-bit type.
+
+    The methods do in Python, for who calls them, what collectives leave to the library.
+    """
 
     wire_dtype: tf.DType
 
@@ -72,3 +81,12 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+def divide(compression: type[Compressor]) -> tuple[DataType | None, type[Compressor]]:
+    """Return the type in which the library has tensors travel, and what is left to do in Python."""
+    if compression is FP16Compressor:
+        return DataType.FLOAT16, NoneCompressor
+    if compression is BF16Compressor:
+        return DataType.BFLOAT16, NoneCompressor
+    return None, compression

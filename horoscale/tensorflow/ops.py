@@ -12,7 +12,7 @@ from horoscale.common.basics import Average, Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow import collectives, loader
 from horoscale.tensorflow.collectives import Call, Reduction, as_tensor
-from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.compression import Compression, Compressor, divide
 from horoscale.tensorflow.naming import operation_name
 
 Tensors = Sequence[Any]
@@ -40,7 +40,8 @@ def allreduce(
         average: deprecated: True for op=Average, False for op=Sum.
         device_dense: where the operation is placed for tensors,
         device_sparse: and for tf.IndexedSlices.
-        compression: how the tensor travels; Compression.fp16 and .bf16 also reduce in that type.
+        compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
+            each other: each host's sum, and the result, are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product. bool: Sum is or, Product is and.
             Averages of integers are divided towards zero.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
@@ -124,7 +125,8 @@ def grouped_allreduce(
         The list of results. tf.IndexedSlices among the tensors are reduced one by one.
     """
     given = _group(tensors)
-    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    wire_dtype, compression = divide(compression)
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, wire_dtype)
     results: list[Any] = [None] * len(given)
     dense = [i for i, one in enumerate(given) if not isinstance(one, tf.IndexedSlices)]
     for i, one in enumerate(given):
@@ -315,7 +317,8 @@ def grouped_reducescatter(
 ) -> list[tf.Tensor]:
     """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
     resolved = resolve_op(op, allowed=REDUCESCATTER_OPS)
-    reduction = Reduction(resolved, prescale_factor, postscale_factor)
+    wire_dtype, compression = divide(compression)
+    reduction = Reduction(resolved, prescale_factor, postscale_factor, wire_dtype)
     with tf.device(device_dense or None):
         compressed = [compression.compress(as_tensor(one)) for one in _group(tensors)]
         sent = [tensor for tensor, _ in compressed]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horoscale import _core
-from horoscale._core import OpKind, ReduceOp
+from horoscale._core import DataType, OpKind, ReduceOp
 from horoscale.common.arguments import (
     check_even_split,
     check_has_rows,
@@ -57,6 +57,7 @@ class Reduction(NamedTuple):
     op: ReduceOp
     prescale: float = 1.0
     postscale: float = 1.0
+    wire_dtype: DataType | None = None  # of what one host sends another
 
     def check(self, tensors: Tensors) -> None:
         """Raise ValueError if it is not defined for the dtype of one of the tensors."""
@@ -125,6 +126,7 @@ def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool
         reduce_op=reduction.op,
         prescale=reduction.prescale,
         postscale=reduction.postscale,
+        wire_dtype=reduction.wire_dtype,
     )
 
 
@@ -251,4 +253,5 @@ def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
         reduce_op=reduction.op,
         prescale=reduction.prescale,
         postscale=reduction.postscale,
+        wire_dtype=reduction.wire_dtype,
     )

@@ -38,7 +38,7 @@ class Settings:
     """What a DistributedOptimizer does with each of its gradients."""
 
     reduction: Reduction
-    compression: type[Compressor]
+    compression: type[Compressor]  # what of it is done in Python
     process_set: ProcessSet
     sparse_as_dense: bool
 

@@ -8,13 +8,14 @@ import torch
 from torch.autograd.graph import increment_version
 
 from horoscale import common
+from horoscale._core import DataType
 from horoscale.common import Average
 from horoscale.common.arguments import REDUCESCATTER_OPS, resolve_op
 from horoscale.common.at_once import allreduce_at_once
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives
 from horoscale.torch.collectives import Call, Reduction, Tensors
-from horoscale.torch.compression import Compression, Compressor
+from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.handles import Handle
 from horoscale.torch.tensors import data_type, is_plain
 
@@ -38,7 +39,8 @@ def allreduce(
         tensor: of one shape and dtype on all ranks.
         average: deprecated: True for op=Average, False for op=Sum.
         name: tells this operation from others that are pending; None: matched by order.
-        compression: how the tensor travels; Compression.fp16 and .bf16 also reduce in that type.
+        compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
+            each other: each host's sum, and the result, are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product. bool: Sum is or, Product is and.
             Averages of integers are divided towards zero.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
@@ -146,7 +148,8 @@ def grouped_allreduce(
     Returns:
         The list of results.
     """
-    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
+    wire_dtype, compression = divide(compression)
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True, priority=priority)
     compressed = [compression.compress(tensor) for tensor in _group(tensors)]
     results = collectives.allreduce([sent for sent, _ in compressed], reduction, call).wait()
@@ -365,7 +368,8 @@ def reducescatter(
     Args:
         tensor: of one shape and dtype on all ranks. Not 0-d.
         name: tells this operation from others that are pending; None: matched by order.
-        compression: how the tensor travels; Compression.fp16 and .bf16 also reduce in that type.
+        compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
+            each other: each host's sum, and the result, are rounded to that type.
         op: Average or Sum.
         process_set: the ranks that take part.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
@@ -409,7 +413,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
-    reduction = _scatter_reduction(op, prescale_factor, postscale_factor)
+    wire_dtype, compression = divide(compression)
+    reduction = _scatter_reduction(op, prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True)
     compressed = [compression.compress(tensor) for tensor in _group(tensors)]
     results = collectives.reducescatter([sent for sent, _ in compressed], reduction, call).wait()
@@ -465,8 +470,10 @@ def _group(tensors: Tensors) -> list[torch.Tensor]:
     return group
 
 
-def _scatter_reduction(op: int, prescale: float, postscale: float) -> Reduction:
-    return Reduction(resolve_op(op, allowed=REDUCESCATTER_OPS), prescale, postscale)
+def _scatter_reduction(
+    op: int, prescale: float, postscale: float, wire_dtype: DataType | None = None
+) -> Reduction:
+    return Reduction(resolve_op(op, allowed=REDUCESCATTER_OPS), prescale, postscale, wire_dtype)
 
 
 def _alltoall(tensor: torch.Tensor, splits: Splits, call: Call) -> Handle:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from horoscale._core import ReduceOp
+from horoscale._core import DataType, ReduceOp
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op, set_id
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.collectives import Reduction
-from horoscale.torch.compression import Compression, Compressor
+from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.gradients import Settings
 from horoscale.torch.overlap import SEPARABLE, OverlappedStep
 from horoscale.torch.reducer import GradientReducer, Parameters
@@ -233,7 +233,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         optimizer: any torch.optim.Optimizer.
         named_parameters: usually model.named_parameters(), at least for the optimizer's parameters;
             the names appear in errors and timelines. None: parameters are numbered.
-        compression: how gradients travel: Compression.none, .fp16 or .bf16.
+        compression: how gradients travel: Compression.none; .fp16 or .bf16, which halve what hosts
+            send each other and round within no host; or a Compressor of your own, which is called.
         backward_passes_per_step: backward passes before a step; their gradients add up on the rank.
         op: Average or Sum; also Min, Max, Product.
         gradient_predivide_factor: divides the sum in two places: by this factor before it, by the
@@ -273,15 +274,16 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         )
     if process_set.process_set_id is None or process_set.included() is not False:
         set_id(process_set)  # raises where it can't be used; ranks outside train on their own
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression={compression!r} is no compressor: see hvd.Compression")
+    wire_dtype, compression = divide(compression)
     settings = Settings(
-        _reduction(resolve_op(op), gradient_predivide_factor),
+        _reduction(resolve_op(op), gradient_predivide_factor, wire_dtype),
         compression,
         process_set,
         sparse_as_dense,
     )
     _check_passes(backward_passes_per_step)
-    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
-        raise ValueError(f"compression={compression!r} is no compressor: see hvd.Compression")
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     names = _names(named_parameters, parameters)
     grouping = _grouping(num_groups if groups is None else groups, parameters)
@@ -317,12 +319,12 @@ def _distribute(
     return optimizer
 
 
-def _reduction(op: ReduceOp, predivide: float) -> Reduction:
+def _reduction(op: ReduceOp, predivide: float, wire_dtype: DataType | None) -> Reduction:
     if op is ReduceOp.AVERAGE:
-        return Reduction(op, 1.0 / predivide, predivide)
+        return Reduction(op, 1.0 / predivide, predivide, wire_dtype)
     if predivide != 1.0:
         raise ValueError("gradient_predivide_factor is possible with op=Average only")
-    return Reduction(op)
+    return Reduction(op, wire_dtype=wire_dtype)
 
 
 def _check_passes(passes: int) -> None:

@@ -127,7 +127,7 @@ class GradientReducer:
         if not self.settings.sparse_as_dense:
             self._layouts_known = False
         everything = [parameter for parameters in missing for parameter in parameters]
-        # A gradient that travels in another type is copied anyhow.
+        # A gradient that a compressor makes another tensor of is copied anyhow.
         compressed = self.settings.compression is not Compression.none
         places = iter([None] * len(everything) if compressed else make_bucket(everything))
         rank_in_order = sum(len(group.gradients) for group in self.groups)

@@ -182,7 +182,7 @@ class MpiCollective final : public Collective {
 }  // namespace
 
 bool IsServedByMpi(const FusedOperation& operation) {
-  if (!operation.absent.empty()) return false;
+  if (!operation.absent.empty() || operation.wire) return false;
   if (operation.kind == OpKind::kBroadcast) return true;
   return operation.kind == OpKind::kAllreduce && IsReducedByMpi(operation.reduction);
 }

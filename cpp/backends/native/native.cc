@@ -20,11 +20,12 @@ std::vector<Segment> Segments(const FusedOperation& operation) {
 std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation) {
   switch (operation.kind) {
     case OpKind::kAllreduce:
-      return MakeAllreduce(exchange, {operation.reduction, Segments(operation), operation.absent});
+      return MakeAllreduce(
+          exchange, {operation.reduction, Segments(operation), operation.absent, operation.wire});
     case OpKind::kBroadcast:
       return MakeBroadcast(exchange, {operation.root, Segments(operation), operation.absent});
     case OpKind::kReducescatter: {
-      ReducescatterArgs args{operation.reduction, {}};
+      ReducescatterArgs args{operation.reduction, {}, operation.wire};
       for (const FusedPiece& piece : operation.pieces) {
         args.items.push_back({piece.in, piece.out, piece.rows, piece.row_bytes});
       }

@@ -218,6 +218,9 @@ typedef struct hs_request {
   int32_t will_wait;    /* 1: hs_wait() or hs_notify() follows soon: spares waking the engine */
   hs_callback callback; /* may be null */
   void* user_data;
+  /* The 16-bit type in which float32 and float64 travel between hosts: HS_FLOAT16, HS_BFLOAT16, or
+   * 0: in their own. Allreduce, reducescatter. Within a host nothing is rounded. */
+  int32_t wire_dtype;
 } hs_request;
 
 /* Enqueues an operation and returns at once. The strings, shapes and lists of the request are

@@ -182,6 +182,7 @@ hs_request Call::Request() const {
   request.reduce_op = static_cast<int32_t>(kernel_->reduce_op);
   request.prescale = kernel_->prescale;
   request.postscale = kernel_->postscale;
+  request.wire_dtype = static_cast<int32_t>(kernel_->wire_dtype);
   request.root = static_cast<int32_t>(kernel_->root);
   request.splits = splits_.empty() ? nullptr : splits_.data();
   request.num_splits = static_cast<int32_t>(splits_.size());

@@ -113,6 +113,7 @@ void* CreateKernel(OpType type, void* construction) {
     kernel->reduce_op = attributes.Int("reduce_op");
     kernel->prescale = std::bit_cast<double>(attributes.Int("prescale_bits"));
     kernel->postscale = std::bit_cast<double>(attributes.Int("postscale_bits"));
+    kernel->wire_dtype = attributes.Int("wire_dtype");
   }
   if (type == OpType::kBroadcast) kernel->root = attributes.Int("root_rank");
   if (type == OpType::kTopology) kernel->question = attributes.Int("question");

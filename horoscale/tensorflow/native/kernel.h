@@ -19,6 +19,7 @@ struct Kernel {
   int64_t process_set = 0;
   int64_t priority = 0;
   int64_t reduce_op = 0;
+  int64_t wire_dtype = 0;
   int64_t root = 0;
   int64_t question = 0;
   double prescale = 1.0;

@@ -94,6 +94,7 @@ void Define(TF_OpDefinitionBuilder* op, OpType type) {
       attribute("reduce_op: int");
       attribute("prescale_bits: int");  // a double's bits: attributes have but float
       attribute("postscale_bits: int");
+      attribute("wire_dtype: int");  // 0: none
       shapes(type == OpType::kAllreduce ? SameShapes : OtherRows);
       break;
     case OpType::kAllgather:

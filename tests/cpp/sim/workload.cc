@@ -54,6 +54,7 @@ class Generator {
     if (signature.kind == OpKind::kBarrier) return signature;
     if (signature.kind == OpKind::kBroadcast) signature.root = random_.Pick(ranks_);
     if (random_.Chance(10)) signature.prescale = 0.5;
+    if (random_.Chance(10)) signature.wire_dtype = DataType::kFloat16;
     if (random_.Chance(20)) signature.reduce_op = ReduceOp::kAverage;
     const bool group = signature.kind != OpKind::kAlltoall && random_.Chance(20);
     const int tensors = group ? random_.Between(2, 8) : 1;

@@ -33,6 +33,10 @@ std::string Numbers(const std::vector<uint32_t>& list) {
   return "{" + text + "}";
 }
 
+std::string Travelling(std::optional<DataType> wire) {
+  return wire ? " travelling as " + std::string(Name(*wire)) : "";
+}
+
 // Random places, in order, where `total` is cut; the ends are among them.
 std::vector<int64_t> Cut(std::mt19937_64& random, int64_t total, int cuts) {
   std::vector<int64_t> ends = {0, total};
@@ -65,7 +69,7 @@ class AllreduceCase : public CollectiveCase {
       contributions.push_back(in_.back());
       if (!options.hosts.empty()) hosts.push_back(options.hosts[m]);
     }
-    expected_ = ReferenceFold(options.reduction, contributions, hosts);
+    expected_ = ReferenceFold(options.reduction, contributions, hosts, options.wire);
     untouched_ = in_;
     out_.resize(options.members, Bytes(expected_.size()));
   }
@@ -77,7 +81,8 @@ class AllreduceCase : public CollectiveCase {
     std::byte* out = absent ? nullptr : options_.in_place ? in : out_[m].data();
     return MakeAllreduce(exchange, {.reduction = options_.reduction,
                                     .segments = Segments(ends_, in, out),
-                                    .absent = options_.absent});
+                                    .absent = options_.absent,
+                                    .wire = options_.wire});
   }
 
   std::string Check() const override {
@@ -97,8 +102,8 @@ class AllreduceCase : public CollectiveCase {
            " " + std::string(Name(r.dtype)) + " prescale " + std::to_string(r.prescale) +
            " postscale " + std::to_string(r.postscale) + " members " +
            std::to_string(options_.members) + " on hosts " + Numbers(options_.hosts) + " absent " +
-           Numbers(options_.absent) + " cuts " + std::to_string(options_.cuts) +
-           (options_.in_place ? " in place" : "");
+           Numbers(options_.absent) + Travelling(options_.wire) + " cuts " +
+           std::to_string(options_.cuts) + (options_.in_place ? " in place" : "");
   }
 
  private:
@@ -114,7 +119,7 @@ class ReducescatterCase : public CollectiveCase {
  public:
   ReducescatterCase(std::mt19937_64& random, const RowsCaseOptions& options,
                     const Reduction& reduction)
-      : members_(options.members), reduction_(reduction) {
+      : members_(options.members), reduction_(reduction), wire_(options.wire) {
     const auto element = static_cast<int64_t>(SizeOf(reduction.dtype));
     for (int i = 0; i < options.items; ++i) {
       Item item;
@@ -126,14 +131,14 @@ class ReducescatterCase : public CollectiveCase {
         const int64_t rows = RowsOf(item.rows, members_, m).count;
         item.out.emplace_back(static_cast<size_t>(rows * item.row_bytes));
       }
-      item.expected = ReferenceFold(reduction, item.in, options.hosts);
+      item.expected = ReferenceFold(reduction, item.in, options.hosts, wire_);
       items_.push_back(std::move(item));
     }
   }
 
   std::unique_ptr<Collective> Make(Exchange& exchange) override {
     const uint32_t m = exchange.self();
-    ReducescatterArgs args = {.reduction = reduction_, .items = {}};
+    ReducescatterArgs args = {.reduction = reduction_, .items = {}, .wire = wire_};
     for (Item& item : items_) {
       args.items.push_back({item.in[m].data(), item.out[m].data(), item.rows, item.row_bytes});
     }
@@ -152,7 +157,7 @@ class ReducescatterCase : public CollectiveCase {
 
   std::string Describe() const override {
     std::string text = "reducescatter of " + std::string(Name(reduction_.dtype)) + " members " +
-                       std::to_string(members_);
+                       std::to_string(members_) + Travelling(wire_);
     for (const Item& item : items_) {
       text += " rows " + std::to_string(item.rows) + "x" + std::to_string(item.row_bytes);
     }
@@ -169,6 +174,7 @@ class ReducescatterCase : public CollectiveCase {
   };
   const uint32_t members_;
   const Reduction reduction_;
+  const std::optional<DataType> wire_;
   std::vector<Item> items_;
 };
 
@@ -336,6 +342,13 @@ class AlltoallCase : public CollectiveCase {
   std::vector<AllgatherResult> results_;
 };
 
+// Sometimes, and only where there is something to make smaller.
+std::optional<DataType> RandomWire(std::mt19937_64& random, DataType dtype) {
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) return {};
+  if (Pick(random, 0, 1) == 0) return {};
+  return Pick(random, 0, 1) == 0 ? DataType::kFloat16 : DataType::kBfloat16;
+}
+
 std::vector<uint32_t> RandomAbsent(std::mt19937_64& random, uint32_t members) {
   std::vector<uint32_t> absent;
   if (Pick(random, 0, 3) != 0) return absent;
@@ -399,6 +412,7 @@ std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t
     options.elements = Pick(random, 0, limit / element);
     options.cuts = cuts;
     options.in_place = Pick(random, 0, 1) == 1;
+    options.wire = RandomWire(random, options.reduction.dtype);
     return MakeAllreduceCase(random, options);
   }
   if (kind == 3) {
@@ -413,6 +427,7 @@ std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t
                      (options.max_row_elements * static_cast<int64_t>(SizeOf(options.dtype)) *
                       (kind == 6 ? members : 1)) /
                      3;
+  options.wire = RandomWire(random, options.dtype);
   if (kind == 4) return MakeReducescatterCase(random, options, reduction);
   if (kind == 5) return MakeAllgatherCase(random, options);
   return MakeAlltoallCase(random, options);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct AllreduceCaseOptions {
   bool in_place = false;
   std::vector<uint32_t> absent = {};
   std::vector<uint32_t> hosts = {};  // of the members; empty if they are all on one
+  std::optional<DataType> wire = {};
 };
 std::unique_ptr<CollectiveCase> MakeAllreduceCase(std::mt19937_64& random,
                                                   const AllreduceCaseOptions& options);
@@ -44,6 +46,7 @@ struct RowsCaseOptions {
   int64_t max_rows = 8;
   int64_t max_row_elements = 8;
   std::vector<uint32_t> hosts = {};
+  std::optional<DataType> wire = {};
 };
 std::unique_ptr<CollectiveCase> MakeReducescatterCase(std::mt19937_64& random,
                                                       const RowsCaseOptions& options,

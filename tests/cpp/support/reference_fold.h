@@ -9,7 +9,9 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <optional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "collectives/collective.h"
@@ -179,6 +181,33 @@ Bytes FoldFormat(const Reduction& r, const std::vector<Bytes>& sources) {
   return result;
 }
 
+template <typename From, typename To>
+Bytes ConvertFormat(const Bytes& from) {
+  const size_t count = from.size() / From::kBytes;
+  Bytes to(count * To::kBytes);
+  for (size_t i = 0; i < count; ++i) {
+    // float64 goes through float32.
+    const auto value = Canonical(static_cast<float>(From::Load(&from[i * From::kBytes])));
+    To::Store(&to[i * To::kBytes], value);
+  }
+  return to;
+}
+
+// Between a 16-bit type and float32 or float64.
+inline Bytes ReferenceConvert(DataType from, DataType to, const Bytes& values) {
+  using Convert = Bytes (*)(const Bytes&);
+  static const std::map<std::pair<DataType, DataType>, Convert> conversions = {
+      {{DataType::kFloat32, DataType::kFloat16}, ConvertFormat<Plain<float>, Float16>},
+      {{DataType::kFloat64, DataType::kFloat16}, ConvertFormat<Plain<double>, Float16>},
+      {{DataType::kFloat32, DataType::kBfloat16}, ConvertFormat<Plain<float>, Bfloat16>},
+      {{DataType::kFloat64, DataType::kBfloat16}, ConvertFormat<Plain<double>, Bfloat16>},
+      {{DataType::kFloat16, DataType::kFloat32}, ConvertFormat<Float16, Plain<float>>},
+      {{DataType::kBfloat16, DataType::kFloat32}, ConvertFormat<Bfloat16, Plain<float>>},
+      {{DataType::kFloat16, DataType::kFloat64}, ConvertFormat<Float16, Plain<double>>},
+      {{DataType::kBfloat16, DataType::kFloat64}, ConvertFormat<Bfloat16, Plain<double>>}};
+  return conversions.at({from, to})(values);
+}
+
 // The sources as if they were on one host.
 inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources) {
   switch (r.dtype) {
@@ -214,8 +243,9 @@ inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources
 
 // hosts[i] is the host of source i; empty if all are on one. Each host's values are folded and
 // stored, and what hosts stored is folded in their order; on one host there is nothing in between.
+// `wire`: the type in which hosts store, and the result is, if it isn't their own.
 inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources,
-                           const std::vector<uint32_t>& hosts) {
+                           const std::vector<uint32_t>& hosts, std::optional<DataType> wire = {}) {
   std::map<uint32_t, std::vector<Bytes>> by_host;
   for (size_t i = 0; i < sources.size() && !hosts.empty(); ++i) {
     by_host[hosts[i]].push_back(sources[i]);
@@ -225,10 +255,13 @@ inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources
   for (const auto& [host, values] : by_host) {
     const Reduction in_host = {.dtype = r.dtype, .op = r.op, .prescale = r.prescale};
     stored.push_back(ReferenceFold(in_host, values));
+    if (wire) stored.back() = ReferenceConvert(r.dtype, *wire, stored.back());
   }
   Reduction between = r;
   between.prescale = 1.0;
-  return ReferenceFold(between, stored);
+  between.dtype = wire.value_or(r.dtype);
+  const Bytes result = ReferenceFold(between, stored);
+  return wire ? ReferenceConvert(*wire, r.dtype, result) : result;
 }
 
 }  // namespace horoscale::testing

@@ -46,12 +46,49 @@ def check_bits(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
                 assert same, (dtype, name, all_of_them[0].size, result, expected)
 
 
+def check_compression(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
+    """Compare compressed sums with their definition, bit by bit, and with the exact ones."""
+    hosts = [HOSTS[rank] for rank in ranks]
+    for wire_dtype, unit in (("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
+        compression = {"float16": hvd.Compression.fp16, "bfloat16": hvd.Compression.bf16}
+        for dtype in ("float32", "float64", "int32"):
+            for name, op in ((SUM, hvd.Sum), (AVERAGE, hvd.Average)):
+                contributions = [inputs(dtype, size, ranks) for size in (1, 1000, 70_001)]
+                results = hvd.grouped_allreduce(
+                    [mine[ranks.index(hvd.rank())] for mine in contributions],
+                    op=op,
+                    compression=compression[wire_dtype],
+                    process_set=process_set,
+                )
+                for result, all_of_them in zip(results, contributions, strict=True):
+                    wire = None if dtype == "int32" else wire_dtype
+                    expected = reduced_by_hosts(all_of_them, hosts, name, wire)
+                    case = (wire_dtype, dtype, name, result.size)
+                    assert result.tobytes() == expected.tobytes(), case
+                    if wire is not None:
+                        check_error(result, all_of_them, name, unit, case)
+
+
+def check_error(
+    result: np.ndarray, contributions: list[np.ndarray], name: str, unit: float, case: object
+) -> None:
+    """Half a unit of the last place for each host's sum, and for the result; nothing else."""
+    exact = np.sum([one.astype(np.float64) for one in contributions], axis=0)
+    bound = unit * np.sum([np.abs(one) for one in contributions], axis=0, dtype=np.float64)
+    if name == AVERAGE:
+        exact, bound = exact / len(contributions), bound / len(contributions)
+    bound = 2.0 * bound + unit**2 + 1e-6
+    assert np.all(np.abs(result - exact) <= bound), case
+
+
 def bytes_of_hosts(operation: str, tensor: np.ndarray) -> dict[str, int]:
     """The bytes of chunks that left each host for an operation on the tensor."""
     hvd.barrier()
     before = hvd.metrics()["network_bytes_sent"]
     if operation == "allreduce":
         hvd.allreduce(tensor, op=hvd.Sum, name="counted")
+    elif operation == "compressed":
+        hvd.allreduce(tensor, op=hvd.Sum, name="counted", compression=hvd.Compression.bf16)
     elif operation == "broadcast":
         hvd.broadcast(tensor, 0, name="counted")
     else:
@@ -71,6 +108,8 @@ def check_bytes() -> None:
     assert sum(sent.values()) == 2 * (hosts - 1) * tensor.nbytes, sent
     for count in sent.values():
         assert abs(count - 2 * (hosts - 1) * tensor.nbytes // hosts) < tensor.nbytes // 100, sent
+    half = bytes_of_hosts("compressed", tensor)
+    assert {host: 2 * count for host, count in half.items()} == sent, (half, sent)
     sent = bytes_of_hosts("broadcast", tensor)
     expected = dict.fromkeys(HOSTS, 0) | {HOSTS[0]: (hosts - 1) * tensor.nbytes}
     assert sent == expected, sent
@@ -84,9 +123,10 @@ def main() -> None:
     """Check everything on the global set, and the bits on one that has only some of each host."""
     some = list(range(1, len(HOSTS)))
     hvd.init(process_sets=[part := hvd.ProcessSet(some)])
-    check_bits(hvd.global_process_set, list(range(len(HOSTS))))
-    if hvd.rank() in some:
-        check_bits(part, some)
+    for check in (check_bits, check_compression):
+        check(hvd.global_process_set, list(range(len(HOSTS))))
+        if hvd.rank() in some:
+            check(part, some)
     check_bytes()
     hvd.shutdown()
 

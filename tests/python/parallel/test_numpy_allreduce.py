@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,8 +231,6 @@ def test_groups_asynchronously(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["none", "fp16", "bf16"])
 def test_compression(kind: str, name: str) -> None:
-    if kind == "bf16":
-        pytest.importorskip("ml_dtypes")
     own = np.arange(8, dtype=np.float32) * (hvd.rank() + 1)
     compression = getattr(hvd.Compression, kind)
     result = hvd.allreduce(own, op=hvd.Sum, name=name, compression=compression)
@@ -244,6 +243,31 @@ def test_compression(kind: str, name: str) -> None:
     assert whole.dtype == np.int64
 
 
+def test_compression_rounds_nothing_within_a_host(name: str) -> None:
+    inputs = [values("float32", 100_003, rank) for rank in range(hvd.size())]
+    result = hvd.allreduce(
+        inputs[hvd.rank()], op=hvd.Sum, name=name, compression=hvd.Compression.fp16
+    )
+    check_reduced(result, inputs, SUM)
+
+
+def test_a_compressor_of_the_users_own_is_called(name: str) -> None:
+    class Quarters(hvd.Compression.none):  # type: ignore[misc]
+        """Sends whole numbers of quarters."""
+
+        @staticmethod
+        def compress(tensor: np.ndarray) -> tuple[np.ndarray, np.dtype[Any]]:
+            return np.round(4 * tensor).astype(np.int32), tensor.dtype
+
+        @staticmethod
+        def decompress(tensor: np.ndarray, ctx: np.dtype[Any]) -> np.ndarray:
+            return (tensor / 4).astype(ctx)
+
+    own = np.array([0.3, 1.0], np.float32)
+    result = hvd.allreduce(own, op=hvd.Sum, name=name, compression=Quarters)
+    np.testing.assert_array_equal(result, np.array([0.25, 1.0], np.float32) * hvd.size())
+
+
 def differing_arguments() -> dict[str, tuple[np.ndarray, dict[str, object]]]:
     """What rank 0 says, while the others reduce ten float32 by Sum."""
     ten = np.ones(10, np.float32)
@@ -253,12 +277,13 @@ def differing_arguments() -> dict[str, tuple[np.ndarray, dict[str, object]]]:
         "dtype": (np.ones(10, np.float64), {}),
         "op": (ten, {"op": hvd.Max}),
         "prescale": (ten, {"prescale_factor": 2.0}),
+        "compression": (ten, {"compression": hvd.Compression.bf16}),
     }
 
 
 @pytest.mark.conformance
 @pytest.mark.usefixtures("need_ranks")
-@pytest.mark.parametrize("what", ["shape", "dims", "dtype", "op", "prescale"])
+@pytest.mark.parametrize("what", ["shape", "dims", "dtype", "op", "prescale", "compression"])
 def test_mismatch_is_told_to_every_rank_and_the_job_goes_on(what: str, name: str) -> None:
     array, arguments = np.ones(10, np.float32), {}
     if hvd.rank() == 0:
@@ -266,6 +291,8 @@ def test_mismatch_is_told_to_every_rank_and_the_job_goes_on(what: str, name: str
     with pytest.raises(hvd.MismatchError) as caught:
         hvd.allreduce(array, **{"op": hvd.Sum, "name": name, **arguments})
     assert name in str(caught.value)
+    if what == "compression":
+        assert "rank 0: compressed to bfloat16" in str(caught.value)
     again = hvd.allreduce(np.ones(10, np.float32), op=hvd.Sum, name=name)
     np.testing.assert_array_equal(again, np.full(10, hvd.size(), np.float32))
 

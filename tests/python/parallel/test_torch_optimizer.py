@@ -117,12 +117,29 @@ def test_groups_of_parameters(buckets: bool) -> None:
 
 
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
-def test_compression(compression: str) -> None:
+def test_compression(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compressor = getattr(hvd.Compression, compression)
+    monkeypatch.setattr(compressor, "compress", None)  # the library does it
     model = make_model()
-    train(model, wrap(model, compression=getattr(hvd.Compression, compression)))
+    train(model, wrap(model, compression=compressor))
     for one, expected in zip(model.parameters(), train_alone(sgd).parameters(), strict=True):
         torch.testing.assert_close(one, expected, rtol=0.02, atol=0.02)
     assert equal_on_all_ranks(model)
+
+
+def test_a_compressor_of_the_users_own_is_called() -> None:
+    compressed: list[torch.dtype] = []
+
+    class Wide(hvd.Compression.fp16):  # type: ignore[misc]
+        @classmethod
+        def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+            compressed.append(tensor.dtype)
+            return tensor.double(), tensor.dtype
+
+    model = make_model()
+    train(model, wrap(model, compression=Wide))
+    assert_same_parameters(model, train_alone(sgd))
+    assert len(compressed) == STEPS * len(list(model.parameters()))
 
 
 def test_sum(buckets: bool) -> None:

@@ -77,8 +77,14 @@ def reduced(inputs: list[np.ndarray], op: str, participants: int | None = None) 
         return result.astype(dtype)
 
 
-def reduced_by_hosts(inputs: list[np.ndarray], hosts: Sequence[str], op: str) -> np.ndarray:
-    """The canonical value of ranks on these hosts: each host's is rounded, and they are folded."""
+def reduced_by_hosts(
+    inputs: list[np.ndarray], hosts: Sequence[str], op: str, wire_dtype: str | None = None
+) -> np.ndarray:
+    """The canonical value of ranks on these hosts: each host's is rounded, and they are folded.
+
+    With `wire_dtype` the hosts' values are rounded to that type (float64 by way of float32), and so
+    is the result.
+    """
     of_hosts = [
         [one for one, place in zip(inputs, hosts, strict=True) if place == host]
         for host in dict.fromkeys(hosts)
@@ -86,7 +92,11 @@ def reduced_by_hosts(inputs: list[np.ndarray], hosts: Sequence[str], op: str) ->
     if len(of_hosts) == 1:
         return reduced(inputs, op)
     in_host = SUM if op == AVERAGE else op
-    return reduced([reduced(some, in_host) for some in of_hosts], op, len(inputs))
+    values_of_hosts = [reduced(some, in_host) for some in of_hosts]
+    if wire_dtype is not None:
+        to = numpy_dtype(wire_dtype)
+        values_of_hosts = [value.astype(np.float32).astype(to) for value in values_of_hosts]
+    return reduced(values_of_hosts, op, len(inputs)).astype(inputs[0].dtype)
 
 
 def check_reduced(result: np.ndarray, inputs: list[np.ndarray], op: str) -> None:

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <random>
 #include <string>
@@ -73,6 +74,41 @@ TEST(FoldTest, EveryFamilyGivesTheBitsOfTheReference) {
               << kernels->name << ": " << Describe(r) << ", " << count << " elements, " << members
               << " sources, in place of " << in_place;
         }
+      }
+    }
+  }
+}
+
+TEST(FoldTest, ResultsOfAnotherTypeAreConvertedLast) {
+  std::mt19937_64 random(9);
+  for (Reduction r : AllReductions()) {
+    const bool half = r.dtype == DataType::kFloat16 || r.dtype == DataType::kBfloat16;
+    if (!half && r.dtype != DataType::kFloat32 && r.dtype != DataType::kFloat64) continue;
+    for (DataType result : half ? std::array{DataType::kFloat32, DataType::kFloat64}
+                                : std::array{DataType::kFloat16, DataType::kBfloat16}) {
+      for (int64_t count : {0, 1, 9, 63, 2049, 5000}) {
+        const size_t members = 1 + random() % 4;
+        r.divisor = static_cast<int64_t>(members);
+        std::vector<Bytes> sources;
+        std::vector<const std::byte*> pointers;
+        for (size_t m = 0; m < members; ++m) {
+          // With no other NaN than arithmetic gives: what a mere conversion makes of one's payload
+          // depends on the processor.
+          const Bytes values = testing::RandomValues(random, r.dtype, count);
+          const Reduction larger = {.dtype = r.dtype, .op = ReduceOp::kMax};
+          sources.push_back(testing::ReferenceFold(larger, {values, values}));
+        }
+        for (const Bytes& source : sources) pointers.push_back(source.data());
+        const Bytes expected =
+            testing::ReferenceConvert(r.dtype, result, testing::ReferenceFold(r, sources));
+        r.result = result;
+        for (const FoldKernels* kernels : AvailableFoldKernels()) {
+          Bytes got(expected.size());
+          FoldWith(*kernels, r, got.data(), pointers, count);
+          ASSERT_EQ(got, expected) << kernels->name << ": " << Describe(r) << " to " << Name(result)
+                                   << ", " << count << " elements, " << members;
+        }
+        r.result.reset();
       }
     }
   }

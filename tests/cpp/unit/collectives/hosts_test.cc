@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -122,6 +123,35 @@ TEST(HostsAllreduceTest, EveryReductionAtEverySizeAroundTheLimits) {
   }
 }
 
+TEST(HostsAllreduceTest, SumsThatTravelSmallerAreRoundedOncePerHop) {
+  std::mt19937_64 random(11);
+  for (const Hosts& hosts : Shapes()) {
+    FickleHub hub = MakeHub(hosts);
+    for (DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+      for (DataType wire : {DataType::kFloat16, DataType::kBfloat16}) {
+        for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+          const Reduction r = {.dtype = dtype,
+                               .op = op,
+                               .prescale = op == ReduceOp::kSum ? 0.7 : 1.0,
+                               .postscale = op == ReduceOp::kMax ? -1.9 : 1.0,
+                               .divisor = Members(hosts)};
+          const auto chunk = static_cast<int64_t>(4096 / SizeOf(dtype));
+          for (int64_t elements : {int64_t{1}, int64_t{7}, int64_t{65}, chunk + 1, 9 * chunk + 5}) {
+            auto operation = MakeAllreduceCase(random, {.members = Members(hosts),
+                                                        .reduction = r,
+                                                        .elements = elements,
+                                                        .cuts = static_cast<int>(random() % 4),
+                                                        .in_place = random() % 2 == 0,
+                                                        .hosts = hosts,
+                                                        .wire = wire});
+            ASSERT_EQ(RunInterleaved(random, hub, *operation), "") << operation->Describe();
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(HostsAllreduceTest, ManyChunksKeepTheBanksInOrder) {
   std::mt19937_64 random(2);
   for (uint32_t banks : {4u, 5u, 8u}) {
@@ -215,6 +245,28 @@ TEST(HostsAllreduceTest, EachByteOfAGradientLeavesAHostOnce) {
       sum += hub.bytes_sent_by(host);
     }
     EXPECT_EQ(sum, 2 * (h - 1) * bytes);
+  }
+}
+
+TEST(HostsAllreduceTest, HalfTheBytesTravelInATypeOfHalfTheSize) {
+  std::mt19937_64 random(12);
+  for (const Hosts& hosts : Shapes()) {
+    FickleHub hub = MakeHub(hosts, 1, 0.0);
+    int64_t sent = 0;
+    for (std::optional<DataType> wire : {std::optional<DataType>(), {DataType::kBfloat16}}) {
+      int64_t before = 0;
+      for (uint32_t host = 0; host < Count(hosts); ++host) before += hub.bytes_sent_by(host);
+      auto operation = MakeAllreduceCase(
+          random,
+          {.members = Members(hosts), .elements = 50'000, .cuts = 3, .hosts = hosts, .wire = wire});
+      ASSERT_EQ(RunInterleaved(random, hub, *operation), "") << operation->Describe();
+      int64_t after = 0;
+      for (uint32_t host = 0; host < Count(hosts); ++host) after += hub.bytes_sent_by(host);
+      if (wire) {
+        EXPECT_EQ(2 * (after - before), sent);
+      }
+      sent = after - before;
+    }
   }
 }
 

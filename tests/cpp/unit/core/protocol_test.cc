@@ -96,6 +96,21 @@ TEST(Protocol, MismatchTextsSayOnlyWhatDiffers) {
                     Not(HasSubstr("float32"))));
 }
 
+TEST(Protocol, RanksThatCompressDifferentlyDisagree) {
+  CoreCluster cluster(CoreCluster::Options(3));
+  Signature half = Allreduce({2});
+  half.wire_dtype = DataType::kBfloat16;
+  cluster.SubmitAll(Named("a", half));
+  ASSERT_EQ(cluster.Run()[0].common.wire_dtype, DataType::kBfloat16);
+  cluster.Submit(0, Named("a", half));
+  cluster.Submit(1, Named("a", Allreduce({2})));
+  cluster.Submit(2, Named("a", half));
+  EXPECT_EQ(
+      cluster.Run()[0].failure.message(),
+      "the ranks of process set 0 disagree about \"a\": ranks 10, 30: compressed to bfloat16; "
+      "rank 20: not compressed");
+}
+
 TEST(Protocol, MismatchTextsLeaveOutWhatAKindDoesNotHave) {
   CoreCluster cluster(CoreCluster::Options(2));
   Signature average = Allreduce({2});

@@ -67,7 +67,7 @@ TEST_F(SchedulerTest, AnUrgentUnitIsNotDelayedToFillABucket) {
 
 TEST_F(SchedulerTest, BucketsNeverMix) {
   Scheduler scheduler = Make(1 << 20, 0, 1 << 22);
-  std::vector<Signature> signatures(8, Allreduce({10}));
+  std::vector<Signature> signatures(9, Allreduce({10}));
   signatures[1].kind = OpKind::kReducescatter;
   signatures[2].reduce_op = ReduceOp::kMax;
   signatures[3].kind = OpKind::kBroadcast;
@@ -76,9 +76,10 @@ TEST_F(SchedulerTest, BucketsNeverMix) {
   signatures[5].prescale = 2;
   signatures[6].on_device = true;
   signatures[7].tensors[0].dtype = DataType::kFloat64;
-  for (UnitId unit = 0; unit < 8; ++unit) Push(scheduler, unit, signatures[unit]);
-  Push(scheduler, 8, Allreduce({10}), 0, {1});
-  EXPECT_EQ(Drain(scheduler), (Units{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}}));
+  signatures[8].wire_dtype = DataType::kBfloat16;
+  for (UnitId unit = 0; unit < 9; ++unit) Push(scheduler, unit, signatures[unit]);
+  Push(scheduler, 9, Allreduce({10}), 0, {1});
+  EXPECT_EQ(Drain(scheduler), (Units{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}}));
 }
 
 TEST_F(SchedulerTest, SomeKindsNeverFuse) {
