@@ -246,8 +246,11 @@ class GradientGroup:
                 tensors,
                 self.name,
                 process_set,
-                *reduction,
+                reduction.op,
+                reduction.prescale,
+                reduction.postscale,
                 priority=priority,
+                wire_dtype=reduction.wire_dtype,
             )
             request = runtime.requests.keep(key, signature)
         for i, value in enumerate(values):
