@@ -15,9 +15,10 @@ size_t Capacity(const CoordinatorOptions& options) {
 
 // Two buckets fit into the credit, so that the members don't run dry while the next one is on its
 // way.
-FusionLimits Limits(const CoordinatorOptions& options) {
-  return {.bucket_bytes = std::min(options.fusion_threshold_bytes, options.credit_bytes / 2),
-          .partition_bytes = options.partition_bytes};
+FusionPlanner PlannerFor(const Limits& limits) {
+  return FusionPlanner(
+      {.bucket_bytes = std::min(limits.fusion_threshold_bytes, limits.credit_bytes / 2),
+       .partition_bytes = limits.partition_bytes});
 }
 
 // Registrations happen once.
@@ -41,10 +42,13 @@ Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
       negotiator_(static_cast<uint32_t>(options_.ranks.size())),
       slots_(Capacity(options_)),
-      planner_(Limits(options_)),
-      scheduler_(planner_, options_.credit_bytes),
+      scheduler_(PlannerFor(options_.limits), options_.limits.credit_bytes),
       stall_watch_(options_.stall_warning_seconds),
       applied_(options_.ranks.size()) {}
+
+void Coordinator::SetLimits(const Limits& limits) {
+  scheduler_.SetLimits(PlannerFor(limits), limits.credit_bytes);
+}
 
 Status Coordinator::Broken(uint32_t member, std::string_view what) const {
   const int rank = options_.ranks[member];

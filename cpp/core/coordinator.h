@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "core/fusion_planner.h"
+#include "core/limits.h"
 #include "core/messages.h"
 #include "core/name_table.h"
 #include "core/negotiator.h"
@@ -28,10 +29,7 @@ struct CoordinatorOptions {
   int process_set_id = 0;
   std::vector<int> ranks;  // sorted global ranks of the members
   size_t cache_capacity = 1024;
-  int64_t fusion_threshold_bytes = 128 << 20;
-  int64_t partition_bytes = 16 << 20;  // tensors above are cut; 0: never
-  int64_t credit_bytes =
-      64 << 20;  // published and not yet executed, at most (one bucket always may)
+  Limits limits;
   bool priority_scheduling = true;     // false: first in, first out
   double stall_warning_seconds = 60;   // 0: no reports
   bool goes_on_without_joined = true;  // false: what a joined member takes no part in fails
@@ -40,6 +38,9 @@ struct CoordinatorOptions {
 class Coordinator {
  public:
   explicit Coordinator(CoordinatorOptions options);
+
+  // Limits of what is published from now on.
+  void SetLimits(const Limits& limits);
 
   // Takes a report of a member; kProtocol if it can't be (unknown slot, key reported twice).
   Status OnReport(uint32_t member, const Report& report, double now);
@@ -96,7 +97,6 @@ class Coordinator {
   NameTable names_;
   Negotiator negotiator_;
   SlotTable slots_;
-  FusionPlanner planner_;
   Scheduler scheduler_;
   StallWatch stall_watch_;
   std::vector<PlanEntry> failures_;  // without sequence: first in the next plan

@@ -46,6 +46,11 @@ bool FusionPlanner::FitsOneBucket(const Signature& signature) const {
   return one_dtype && MayFuse(signature.kind) && signature.TotalBytes() <= limits_.bucket_bytes;
 }
 
+FusionPlanner::Form FusionPlanner::FormOf(const Signature& signature) const {
+  if (IsCut(signature)) return Form::kCut;
+  return FitsOneBucket(signature) ? Form::kWhole : Form::kDivided;
+}
+
 FusionClass FusionPlanner::ClassOf(const Signature& signature, std::vector<uint32_t> absent,
                                    uint64_t order) const {
   FusionClass result;
@@ -58,7 +63,7 @@ FusionClass FusionPlanner::ClassOf(const Signature& signature, std::vector<uint3
   result.on_device = signature.on_device;
   if (!signature.tensors.empty()) result.dtype = signature.tensors[0].dtype;
   result.absent = std::move(absent);
-  const bool shares = MayFuse(signature.kind) && (FitsOneBucket(signature) || IsCut(signature));
+  const bool shares = MayFuse(signature.kind) && FormOf(signature) != Form::kDivided;
   result.alone = shares ? 0 : order;
   return result;
 }

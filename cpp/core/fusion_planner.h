@@ -62,11 +62,14 @@ class FusionPlanner {
 
   const FusionLimits& limits() const { return limits_; }
 
-  // Whether the unit goes into one bucket in one piece, alone or with others.
+  enum class Form : uint8_t {
+    kWhole,    // goes into one bucket in one piece, alone or with others
+    kCut,      // one tensor that is cut into partitions, which are scheduled one by one
+    kDivided,  // fills buckets of its own
+  };
+  Form FormOf(const Signature& signature) const;
   bool FitsOneBucket(const Signature& signature) const;
-  // Whether the unit is one tensor that is cut into partitions, which are scheduled one by one.
   bool IsCut(const Signature& signature) const;
-  // A unit that is neither fills buckets of its own.
   FusionClass ClassOf(const Signature& signature, std::vector<uint32_t> absent,
                       uint64_t order) const;
 

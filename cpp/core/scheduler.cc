@@ -12,12 +12,18 @@ constexpr size_t kMaxEntryBytes = kMaxMessageBytes / 4;
 
 }  // namespace
 
+void Scheduler::SetLimits(FusionPlanner planner, int64_t credit_bytes) {
+  planner_ = planner;
+  credit_bytes_ = credit_bytes;
+}
+
 void Scheduler::Push(ReadyUnit unit) {
   const uint64_t order = next_order_++;
+  const FusionPlanner::Form form = planner_.FormOf(*unit.signature);
   Level& level = levels_[unit.priority];
   FusionClass fusion_class = planner_.ClassOf(*unit.signature, std::move(unit.absent), order);
   level[std::move(fusion_class)].push_back(
-      {unit.unit, order, std::move(unit.signature), unit.message_bytes, 0});
+      {unit.unit, order, std::move(unit.signature), unit.message_bytes, form, 0});
 }
 
 template <typename AnyLevel>
@@ -28,7 +34,7 @@ auto Scheduler::Oldest(AnyLevel& level) {
 }
 
 Part Scheduler::NextPart(const Queued& queued) const {
-  if (planner_.IsCut(*queued.signature)) {
+  if (queued.form == FusionPlanner::Form::kCut) {
     return planner_.Cut(queued.unit, *queued.signature, 0, queued.begin);
   }
   return {.unit = queued.unit, .bytes = queued.signature->TotalBytes()};
@@ -67,8 +73,7 @@ std::vector<Bucket> Scheduler::Take() {
   const FusionClass fusion_class = queue->first;
   const Queued& first = queue->second.front();
   std::vector<Bucket> buckets;
-  const bool divided =
-      !planner_.FitsOneBucket(*first.signature) && !planner_.IsCut(*first.signature);
+  const bool divided = first.form == FusionPlanner::Form::kDivided;
   if (divided) {
     buckets = planner_.Divide(first.unit, *first.signature);
     queue->second.pop_front();

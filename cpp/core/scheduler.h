@@ -30,6 +30,9 @@ class Scheduler {
   Scheduler(FusionPlanner planner, int64_t credit_bytes)
       : planner_(planner), credit_bytes_(credit_bytes) {}
 
+  // From now on. Units that wait are cut or not as they were when they came.
+  void SetLimits(FusionPlanner planner, int64_t credit_bytes);
+
   void Push(ReadyUnit unit);
 
   // The buckets that are next and have to be published together, their bytes to be charged by
@@ -48,6 +51,7 @@ class Scheduler {
     uint64_t order;
     SharedSignature signature;
     size_t message_bytes;
+    FusionPlanner::Form form;
     int64_t begin;  // of a cut tensor: what has been taken
   };
   using Queue = std::deque<Queued>;

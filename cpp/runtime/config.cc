@@ -66,6 +66,19 @@ constexpr ConfigVariable kVariables[] = {
        c->priority_scheduling = t == "priority";
        return t == "priority" || t == "fifo";
      }},
+    {"AUTOTUNE", "switch", "0",
+     "Looks for the FUSION_THRESHOLD, PARTITION_BYTES and CREDIT_BYTES that make steps shortest, "
+     "while the job runs, for some hundred steps at most. What it ends with is not slower than "
+     "what "
+     "it was given (docs/tuning.md).",
+     [](std::string_view t, Config* c) { return ParseSwitch(t, &c->autotune); }},
+    {"AUTOTUNE_LOG", "path", "",
+     "Where AUTOTUNE writes what it tries, as CSV; ranks above 0, which tune process sets without "
+     "rank 0, append `.rank<N>`.",
+     [](std::string_view t, Config* c) {
+       c->autotune_log_path = t;
+       return true;
+     }},
     {"CACHE_CAPACITY", "count", "1024",
      "Operations per process set whose description is remembered, so that repeating one costs a "
      "few bits. 0 turns the cache off.",

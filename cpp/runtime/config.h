@@ -29,6 +29,8 @@ struct Config {
   BackendChoice backend = BackendChoice::kAuto;
   bool deterministic_asked = false;  // explicitly: nothing but canonical sums
   bool priority_scheduling = true;
+  bool autotune = false;
+  std::string autotune_log_path;
   bool stall_check = true;
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;

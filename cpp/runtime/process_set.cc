@@ -30,9 +30,9 @@ CoordinatorOptions OptionsFor(const Config& config, int id, const std::vector<in
   options.process_set_id = id;
   options.ranks = ranks;
   options.cache_capacity = static_cast<size_t>(config.cache_capacity);
-  options.fusion_threshold_bytes = config.fusion_threshold_bytes;
-  options.partition_bytes = config.partition_bytes;
-  options.credit_bytes = config.credit_bytes;
+  options.limits = {.fusion_threshold_bytes = config.fusion_threshold_bytes,
+                    .partition_bytes = config.partition_bytes,
+                    .credit_bytes = config.credit_bytes};
   options.priority_scheduling = config.priority_scheduling;
   options.stall_warning_seconds = StallPeriod(config);
   // join() is of the global set.
@@ -66,7 +66,9 @@ ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, C
       member_(static_cast<int>(channel.process_set), self_, static_cast<uint32_t>(ranks_.size()),
               kMemberCacheCapacity) {
   if (Contains(transport.rank()) && self_ == 0) {
-    coordinator_.emplace(OptionsFor(config, id(), ranks_));
+    const CoordinatorOptions options = OptionsFor(config, id(), ranks_);
+    coordinator_.emplace(options);
+    if (config.autotune && ranks_.size() > 1) tuner_.emplace(options.limits);
   }
 }
 
@@ -150,12 +152,22 @@ bool ProcessSet::PublishPlan(double now) {
         if (rank != transport_.rank()) transport_.Send(rank, {FrameKind::kPlan, channel_}, bytes);
       }
     }
+    if (tuner_) Tune(entry, now);
     if (Status status = Apply(entry, now); !status.ok()) {
       Poison(status);
       break;
     }
   }
   return !plan.empty();
+}
+
+// The coordinator alone knows the limits: the plan says all that follows from them.
+void ProcessSet::Tune(const PlanEntry& entry, double now) {
+  const auto seconds = step_clock_.OnEntry(entry, now);
+  if (!seconds || tuner_->finished()) return;
+  tuner_->OnStep(*seconds);
+  coordinator_->SetLimits(tuner_->limits());
+  for (const Autotuner::Record& record : tuner_->TakeRecords()) host_.OnTuned(*this, record);
 }
 
 Status ProcessSet::Apply(const PlanEntry& entry, double now) {

@@ -16,8 +16,10 @@
 
 #include "backends/fused_operation.h"
 #include "backends/mpi/mpi_communicators.h"
+#include "core/autotuner.h"
 #include "core/coordinator.h"
 #include "core/member.h"
+#include "core/step_clock.h"
 #include "runtime/config.h"
 #include "runtime/operation.h"
 #include "transport/transport.h"
@@ -48,6 +50,7 @@ class ProcessSet {
     // The set has failed, before its pending operations are finished.
     virtual void OnFailed(const ProcessSet& set) = 0;
     virtual void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) = 0;
+    virtual void OnTuned(const ProcessSet& set, const Autotuner::Record& record) = 0;
     // A stall is being reported: rank 0 gets to know.
     virtual void OnStall(const ProcessSet& set, const StallNotice& notice) = 0;
     // Asks the other members whether their engines run; which of them have not answered.
@@ -97,6 +100,7 @@ class ProcessSet {
  private:
   bool SendReport(double now);
   bool PublishPlan(double now);
+  void Tune(const PlanEntry& entry, double now);
   Status TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
   Status Apply(const PlanEntry& entry, double now);
   bool Advance(double now);
@@ -127,6 +131,8 @@ class ProcessSet {
 
   Member member_;
   std::optional<Coordinator> coordinator_;
+  std::optional<Autotuner> tuner_;  // of its limits, where asked for
+  StepClock step_clock_;
   std::unordered_map<Token, OperationPtr> pending_;
 
   std::deque<Action> queue_;            // front: running if fused_ or collective_ are set

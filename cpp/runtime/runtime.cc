@@ -30,6 +30,7 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
       transport_(std::move(transport)),
       mpi_(std::move(mpi)),
       timeline_(topology_.rank),
+      tuning_log_(config_.autotune_log_path, topology_.rank),
       wait_graph_(config_.stall_warning_seconds),
       state_requests_(StateRequests()),
       engine_(*this, *transport_) {
@@ -413,6 +414,10 @@ void Runtime::OnBucketDone(const ProcessSet& set, const Action& action, double s
   if (timeline_.enabled()) {
     timeline_.OnBucketDone(set.id(), action, started_at, MonotonicSeconds());
   }
+}
+
+void Runtime::OnTuned(const ProcessSet& set, const Autotuner::Record& record) {
+  tuning_log_.Write(set.id(), record);
 }
 
 // ------------------------------------------------------------------ process sets

@@ -24,6 +24,7 @@
 #include "runtime/process_set.h"
 #include "runtime/timeline.h"
 #include "runtime/topology.h"
+#include "runtime/tuning_log.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -89,6 +90,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   Result<int64_t> Register(const Signature& signature) override;
   void OnFailed(const ProcessSet& set) override;
   void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) override;
+  void OnTuned(const ProcessSet& set, const Autotuner::Record& record) override;
   void OnStall(const ProcessSet& set, const StallNotice& notice) override;
   void Probe(const ProcessSet& set) override;
   std::vector<int> Silent(const ProcessSet& set) const override;
@@ -115,6 +117,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   const std::unique_ptr<Transport> transport_;
   std::unique_ptr<MpiCommunicators> mpi_;  // null: its collectives are not used
   Timeline timeline_;
+  TuningLog tuning_log_;
 
   // By the engine's owner.
   std::map<uint32_t, std::shared_ptr<ProcessSet>> sets_;

@@ -85,9 +85,16 @@ void BindCoordinator(py::module_& module) {
       .def_readwrite("process_set_id", &CoordinatorOptions::process_set_id)
       .def_readwrite("ranks", &CoordinatorOptions::ranks)
       .def_readwrite("cache_capacity", &CoordinatorOptions::cache_capacity)
-      .def_readwrite("fusion_threshold_bytes", &CoordinatorOptions::fusion_threshold_bytes)
-      .def_readwrite("partition_bytes", &CoordinatorOptions::partition_bytes)
-      .def_readwrite("credit_bytes", &CoordinatorOptions::credit_bytes)
+      .def_property(
+          "fusion_threshold_bytes",
+          [](const CoordinatorOptions& o) { return o.limits.fusion_threshold_bytes; },
+          [](CoordinatorOptions& o, int64_t bytes) { o.limits.fusion_threshold_bytes = bytes; })
+      .def_property(
+          "partition_bytes", [](const CoordinatorOptions& o) { return o.limits.partition_bytes; },
+          [](CoordinatorOptions& o, int64_t bytes) { o.limits.partition_bytes = bytes; })
+      .def_property(
+          "credit_bytes", [](const CoordinatorOptions& o) { return o.limits.credit_bytes; },
+          [](CoordinatorOptions& o, int64_t bytes) { o.limits.credit_bytes = bytes; })
       .def_readwrite("priority_scheduling", &CoordinatorOptions::priority_scheduling)
       .def_readwrite("stall_warning_seconds", &CoordinatorOptions::stall_warning_seconds)
       .def_readwrite("goes_on_without_joined", &CoordinatorOptions::goes_on_without_joined);

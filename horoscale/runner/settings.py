@@ -129,7 +129,6 @@ SETTINGS = (
         "AUTOTUNE",
         "tune the settings while the job runs",
         config=("autotune", "enabled"),
-        missing="autotuning",
     ),
     Setting(
         ("--autotune-log-file",),
@@ -138,7 +137,6 @@ SETTINGS = (
         _text,
         ("autotune", "log_file"),
         "FILE",
-        missing="autotuning",
     ),
     Setting(
         ("--timeline-filename",),

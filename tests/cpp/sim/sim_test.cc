@@ -25,9 +25,9 @@ CoordinatorOptions RandomOptions(Random& random, int id, std::vector<int> ranks)
   options.process_set_id = id;
   options.ranks = std::move(ranks);
   options.cache_capacity = random.Pick<size_t>({0, 1, 2, 5, 20, 1024});
-  options.fusion_threshold_bytes = random.Pick<int64_t>({1, 300, 2000, 1 << 20});
-  options.partition_bytes = random.Pick<int64_t>({0, 1, 512, 4096});
-  options.credit_bytes = random.Pick<int64_t>({1, 1000, 8000, 1 << 24});
+  options.limits.fusion_threshold_bytes = random.Pick<int64_t>({1, 300, 2000, 1 << 20});
+  options.limits.partition_bytes = random.Pick<int64_t>({0, 1, 512, 4096});
+  options.limits.credit_bytes = random.Pick<int64_t>({1, 1000, 8000, 1 << 24});
   options.priority_scheduling = random.Chance(80);
   return options;
 }

@@ -201,7 +201,8 @@ void SimulatedSet::CheckAction(uint32_t member, const Action& action) {
 
 void SimulatedSet::CheckBucket(uint32_t member, const Action& action) {
   ASSERT_FALSE(action.pieces.empty());
-  const int64_t limit = std::min(options_.fusion_threshold_bytes, options_.credit_bytes / 2);
+  const int64_t limit =
+      std::min(options_.limits.fusion_threshold_bytes, options_.limits.credit_bytes / 2);
   EXPECT_TRUE(action.pieces.size() == 1 || BytesOf(action) <= limit) << BytesOf(action);
   for (const Piece& piece : action.pieces) {
     if (piece.token == kNoToken) continue;
@@ -292,7 +293,7 @@ void SimulatedSet::CheckCredit() const {
       operation = executed.operation;
       ++buckets;
     }
-    EXPECT_TRUE(bytes <= options_.credit_bytes || buckets == 1 || one_operation);
+    EXPECT_TRUE(bytes <= options_.limits.credit_bytes || buckets == 1 || one_operation);
   }
 }
 

@@ -34,7 +34,7 @@ void RunSet(Random& random) {
   CoordinatorOptions options;
   options.ranks = {0, 1};
   options.cache_capacity = 3;
-  options.partition_bytes = 512;
+  options.limits.partition_bytes = 512;
   Coordinator coordinator(options);
   Member members[] = {Member(0, 0, 2, 3), Member(0, 1, 2, 3)};
   Token token = 0;

@@ -126,7 +126,6 @@ def test_flags_go_before_the_file_and_the_file_before_the_environment(tmp_path: 
         ("params: {cache_capacity: [1]}", "params.cache_capacity: can't be [1]"),
         ("params: {cache_capacity: true}", "params.cache_capacity: can't be True"),
         ("stall_check: {enabled: 1}", "stall_check.enabled: expected true or false, not 1"),
-        ("autotune: {enabled: true}", "autotune.enabled needs what is not available yet"),
         ("logging: {level: loud}", "logging.level: expected one of trace, debug"),
     ],
 )
@@ -180,8 +179,6 @@ def test_a_bad_configuration_file_is_explained(tmp_path: Path, text: str, messag
         ("-np 2 --elastic-timeout 3 true", "elastic jobs"),
         ("-np 2 --reset-limit 3 true", "elastic jobs"),
         ("-np 2 --blacklist-cooldown-range 1 2 true", "elastic jobs"),
-        ("-np 2 --autotune true", "autotuning"),
-        ("-np 2 --autotune-log-file x true", "autotuning"),
         ("-np 2 --num-nccl-streams 2 true", "NCCL"),
         ("-np 2 --thread-affinity 0,1 true", "needs what is not available yet"),
     ],

@@ -169,7 +169,7 @@ TEST(Protocol, AHitInFlightOnARetiredSlotIsUnderstood) {
 
 TEST(Protocol, TheCoordinatorsPriorityCountsAlsoForHits) {
   CoordinatorOptions options = CoreCluster::Options(2);
-  options.fusion_threshold_bytes = 1;
+  options.limits.fusion_threshold_bytes = 1;
   CoreCluster cluster(options);
   for (int step = 0; step < 2; ++step) {
     cluster.Submit(0, Named("a", Allreduce({4}), 1));
@@ -284,8 +284,8 @@ TEST(Protocol, StallReportsNameTheMissingRanks) {
 
 TEST(Protocol, TensorsAreCutAndTheTokenEndsWithTheLastPart) {
   CoordinatorOptions options = CoreCluster::Options(2);
-  options.partition_bytes = 1024;
-  options.fusion_threshold_bytes = 1024;
+  options.limits.partition_bytes = 1024;
+  options.limits.fusion_threshold_bytes = 1024;
   CoreCluster cluster(options);
   for (int step = 0; step < 2; ++step) {
     cluster.SubmitAll(Named("a", Allreduce({600})));

@@ -106,6 +106,34 @@ TEST_F(SchedulerTest, CreditHoldsBackAndUrgentOvertakes) {
   EXPECT_EQ(Drain(scheduler), (Units{{2}}));
 }
 
+TEST_F(SchedulerTest, LimitsMayChangeAtAnyTime) {
+  Scheduler scheduler = Make(4096, 4096, 1 << 20);
+  Push(scheduler, 0, Allreduce({5000}));  // is cut
+  Push(scheduler, 1, Allreduce({100}));
+  std::vector<int64_t> counts;
+  const auto take = [&] {
+    for (const Bucket& bucket : scheduler.Take()) {
+      for (const Part& part : bucket.parts) {
+        EXPECT_EQ(part.unit == 0, !part.whole);
+        if (part.unit != 0) continue;
+        EXPECT_EQ(part.begin, std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+        counts.push_back(part.count);
+      }
+      scheduler.Published(1, bucket.bytes);
+      scheduler.Executed(1);
+    }
+  };
+  take();
+  scheduler.SetLimits(FusionPlanner({1 << 20, 1 << 20}), 1 << 20);  // it would not be cut
+  while (scheduler.CanTake()) take();
+  EXPECT_EQ(counts, (std::vector<int64_t>{1024, 3976}));
+  // A tensor that comes while it would be whole is whole, also where the next would be cut.
+  Push(scheduler, 1, Allreduce({5000}));
+  scheduler.SetLimits(FusionPlanner({4096, 4096}), 8192);
+  take();
+  EXPECT_TRUE(scheduler.empty());
+}
+
 TEST_F(SchedulerTest, OneBucketBeyondTheCreditMayAlwaysGo) {
   Scheduler scheduler = Make(100, 0, 100);
   Push(scheduler, 0, Allreduce({1000}));

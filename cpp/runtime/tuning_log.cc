@@ -1,0 +1,37 @@
+#include "runtime/tuning_log.h"
+
+#include <cerrno>
+#include <cinttypes>
+
+#include "base/status.h"
+#include "platform/log.h"
+
+namespace horoscale {
+
+TuningLog::TuningLog(const std::string& path, int rank)
+    : path_(path.empty() || rank == 0 ? path : path + ".rank" + std::to_string(rank)) {}
+
+void TuningLog::Write(int process_set_id, const Autotuner::Record& record) {
+  if (path_.empty()) return;
+  if (!file_) {
+    file_.reset(std::fopen(path_.c_str(), "we"));
+    if (!file_) {
+      Log(LogLevel::kError,
+          Status::System("opening AUTOTUNE_LOG \"" + path_ + "\"", errno).message());
+      path_.clear();
+      return;
+    }
+    std::fputs(
+        "process_set,step,fusion_threshold_bytes,partition_bytes,credit_bytes,step_ms,what\n",
+        file_.get());
+  }
+  const Limits& limits = record.limits;
+  std::fprintf(file_.get(), "%d,%" PRIu64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",", process_set_id,
+               record.step, limits.fusion_threshold_bytes, limits.partition_bytes,
+               limits.credit_bytes);
+  if (record.seconds > 0) std::fprintf(file_.get(), "%.4f", record.seconds * 1e3);
+  std::fprintf(file_.get(), ",%s\n", std::string(record.what).c_str());
+  std::fflush(file_.get());
+}
+
+}  // namespace horoscale

@@ -1,0 +1,29 @@
+// TuningLog: what autotuning tries, as lines of comma-separated values. The file is there from the
+// first line on; each line is whole, whenever the process ends.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "core/autotuner.h"
+
+namespace horoscale {
+
+class TuningLog {
+ public:
+  // An empty path: nothing is written. Ranks above 0 append `.rank<N>`.
+  TuningLog(const std::string& path, int rank);
+
+  void Write(int process_set_id, const Autotuner::Record& record);
+
+ private:
+  struct FileCloser {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  std::string path_;  // empty once it could not be opened
+  std::unique_ptr<std::FILE, FileCloser> file_;
+};
+
+}  // namespace horoscale
