@@ -37,6 +37,33 @@ Result<Meeting> Meet(const JobOptions& options, const Config& config, const Dead
   return MeetOverStore(options, FindVariable, std::move(host), deadline);
 }
 
+// A rank that can't start makes others fail. The first to do so leaves its reason in the store,
+// where the others find what to blame.
+class FirstFailure {
+ public:
+  FirstFailure(Store& store, const std::string& prefix, int rank)
+      : store_(store), key_(prefix + "failed"), rank_(rank) {}
+
+  // What to say of a failure; the store hears of the first only, while its links still stand.
+  Status Explain(const Status& failure) {
+    if (explained_) return failure;
+    explained_ = true;
+    const std::string own = "rank " + std::to_string(rank_) + ": " + failure.message();
+    if (store_.Set(key_, std::as_bytes(std::span(own))).ok()) return failure;
+    const auto first = store_.Get(key_, 0);
+    if (!first.ok()) return failure;
+    const std::string text(reinterpret_cast<const char*>(first->data()), first->size());
+    return {failure.code(), failure.message() + "; the first to fail was " + text,
+            failure.detail()};
+  }
+
+ private:
+  Store& store_;
+  const std::string key_;
+  const int rank_;
+  bool explained_ = false;
+};
+
 Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOptions& options,
                                                  const Config& config, Store* store,
                                                  const Deadline& deadline) {
@@ -47,11 +74,13 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   }
   const Identity& identity = meeting.identity;
   const std::vector<uint32_t> hosts = NumberHosts(meeting.hosts);
+  FirstFailure first(*store, KeyPrefix(options), identity.rank);
+  const auto explain = [&first](const Status& failure) { return first.Explain(failure); };
   ShmConfig shm;
   shm.rank = identity.rank;
   shm.size = identity.size;
   shm.arena_bytes = static_cast<size_t>(config.arena_bytes);
-  shm.mesh = {{}, KeyPrefix(options), identity.secret, deadline.SecondsLeft()};
+  shm.mesh = {{}, KeyPrefix(options), identity.secret, deadline.SecondsLeft(), explain};
   TcpMeshConfig tcp;
   tcp.rank = identity.rank;
   tcp.interfaces = config.network_interfaces;
@@ -59,31 +88,20 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   tcp.key_prefix = KeyPrefix(options);
   tcp.secret = identity.secret;
   tcp.silence_seconds = config.silence_seconds;
+  tcp.explain = explain;
   for (int rank = 0; rank < identity.size; ++rank) {
     const bool near = hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(identity.rank)];
     (near ? shm.mesh.ranks : tcp.peers).push_back(rank);
   }
   auto local = ShmTransport::Create(shm, *store);
-  if (!local.ok()) return local.status();
+  if (!local.ok()) return explain(local.status());
   if (tcp.peers.empty()) return std::unique_ptr<Transport>(local.TakeValue());
   tcp.seconds = deadline.SecondsLeft();
   auto streams = ConnectTcpMesh(tcp, *store);
-  if (!streams.ok()) return streams.status();
+  if (!streams.ok()) return explain(streams.status());
   auto remote = TcpTransport::Create(identity.rank, streams.TakeValue());
-  if (!remote.ok()) return remote.status();
+  if (!remote.ok()) return explain(remote.status());
   return HostsTransport::Create(local.TakeValue(), remote.TakeValue(), hosts);
-}
-
-// A rank that can't start makes others fail. The first to do so leaves its reason in the store,
-// where the others find what to blame.
-Status WithFirstFailure(Store& store, const std::string& prefix, int rank, const Status& failure) {
-  const std::string key = prefix + "failed";
-  const std::string own = "rank " + std::to_string(rank) + ": " + failure.message();
-  if (store.Set(key, std::as_bytes(std::span(own))).ok()) return failure;
-  const auto first = store.Get(key, 0);
-  if (!first.ok()) return failure;
-  const std::string text(reinterpret_cast<const char*>(first->data()), first->size());
-  return {failure.code(), failure.message() + "; the first to fail was " + text, failure.detail()};
 }
 
 }  // namespace
@@ -106,9 +124,6 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   job->mpi_ = meeting->mpi;
 
   auto transport = MakeTransport(*meeting, options, *config, job->store_.get(), deadline);
-  if (!transport.ok() && job->store_ != nullptr) {
-    return WithFirstFailure(*job->store_, KeyPrefix(options), identity.rank, transport.status());
-  }
   if (!transport.ok()) return transport.status();
 
   std::unique_ptr<MpiCommunicators> collectives;

@@ -1,5 +1,6 @@
 #include "transport/shm/mesh.h"
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -37,7 +38,8 @@ class MeshBuilder {
   Result<std::map<int, ShmLink>> Build() {
     Result<UnixListener> listener = UnixListener::Create();
     if (!listener.ok()) return listener.status();
-    HS_RETURN_IF_ERROR(Publish(listener->name()));
+    listener_.emplace(listener.TakeValue());
+    HS_RETURN_IF_ERROR(Publish(listener_->name()));
     HS_RETURN_IF_ERROR(FindOthers());
     for (const auto& [rank, name] : names_) {
       if (rank >= self()) break;
@@ -47,7 +49,7 @@ class MeshBuilder {
             Me() + " can't make its link to rank " + std::to_string(rank) + " on this host");
       }
     }
-    HS_RETURN_IF_ERROR(AcceptOthers(*listener));
+    HS_RETURN_IF_ERROR(AcceptOthers());
     return std::move(links_);
   }
 
@@ -105,17 +107,18 @@ class MeshBuilder {
     return MakeLink(rank, socket.TakeValue());
   }
 
-  Status AcceptOthers(UnixListener& listener) {
-    const auto accept = [&listener]() -> Result<ByteStream> {
-      Result<ByteStream> socket = listener.Accept(Deadline::After(0));
+  Status AcceptOthers() {
+    const auto accept = [this]() -> Result<ByteStream> {
+      Result<ByteStream> socket = listener_->Accept(Deadline::After(0));
       if (socket.ok()) HS_RETURN_IF_ERROR(CheckSameUser(*socket));
       return socket;
     };
     Result<Acceptor> acceptor =
-        Acceptor::Create(listener.fd(), accept, config_.secret, AuthContext(self()));
+        Acceptor::Create(listener_->fd(), accept, config_.secret, AuthContext(self()));
     if (!acceptor.ok()) return acceptor.status();
+    acceptor_.emplace(acceptor.TakeValue());
     while (links_.size() + 1 < names_.size()) {
-      Result<ByteStream> socket = acceptor->Next(deadline_);
+      Result<ByteStream> socket = acceptor_->Next(deadline_);
       if (socket.status().code() == StatusCode::kTimeout) {
         std::vector<int> missing;
         for (const auto& [rank, name] : names_) {
@@ -156,6 +159,9 @@ class MeshBuilder {
   Store& store_;
   const Deadline deadline_;
   std::map<int, std::string> names_;  // of the sockets, by rank; with the own
+  // Who waits here to be let in sees them close: that comes after a failure was explained.
+  std::optional<UnixListener> listener_;
+  std::optional<Acceptor> acceptor_;
   std::map<int, ShmLink> links_;
 };
 
@@ -163,7 +169,10 @@ class MeshBuilder {
 
 Result<std::map<int, ShmLink>> ConnectMesh(const MeshConfig& config, const LinkOffer& offer,
                                            const std::map<int, std::byte*>& rings, Store& store) {
-  return MeshBuilder(config, offer, rings, store).Build();
+  MeshBuilder builder(config, offer, rings, store);
+  Result<std::map<int, ShmLink>> links = builder.Build();
+  if (!links.ok() && config.explain) return config.explain(links.status());
+  return links;
 }
 
 }  // namespace horoscale

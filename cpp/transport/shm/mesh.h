@@ -5,6 +5,7 @@
 // there is no circle.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct MeshConfig {
   std::string key_prefix;  // of the job and its generation, such as "job/1/"
   std::string secret;
   double seconds = 60;  // for everything
+  // Called with a failure while the links still stand: to close them makes the peers fail, which
+  // then have to find its cause. Returns what the failure is made of; may be empty.
+  std::function<Status(const Status&)> explain = nullptr;
 };
 
 // By rank; without the own. rings[r] is the control ring to rank r in our arena. An error names the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -43,12 +44,13 @@ class MeshBuilder {
   Result<std::map<int, TcpStreams>> Build() {
     Result<TcpListener> listener = Listen();
     if (!listener.ok()) return listener.status();
-    HS_RETURN_IF_ERROR(Publish(listener->port()));
+    listener_.emplace(listener.TakeValue());
+    HS_RETURN_IF_ERROR(Publish(listener_->port()));
     for (const int peer : config_.peers) {
       if (peer > config_.rank) break;
       HS_RETURN_IF_ERROR(ConnectTo(peer));
     }
-    HS_RETURN_IF_ERROR(AcceptOthers(*listener));
+    HS_RETURN_IF_ERROR(AcceptOthers());
     for (const auto& [peer, streams] : streams_) {
       // The control stream finds out for both: the data stream of a rank that lives, but is stopped
       // in a debugger, may be full for as long as that takes.
@@ -135,13 +137,14 @@ class MeshBuilder {
     });
   }
 
-  Status AcceptOthers(TcpListener& listener) {
+  Status AcceptOthers() {
     Result<Acceptor> acceptor = Acceptor::Create(
-        listener.fd(), [&listener] { return listener.Accept(Deadline::After(0)); }, config_.secret,
+        listener_->fd(), [this] { return listener_->Accept(Deadline::After(0)); }, config_.secret,
         AuthContext(config_.rank));
     if (!acceptor.ok()) return acceptor.status();
+    acceptor_.emplace(acceptor.TakeValue());
     while (!IsComplete()) {
-      Result<ByteStream> stream = acceptor->Next(deadline_);
+      Result<ByteStream> stream = acceptor_->Next(deadline_);
       if (stream.status().code() == StatusCode::kTimeout) return DidNotConnect();
       if (!stream.ok()) return stream.status();
       HS_RETURN_IF_ERROR(LetIn(stream.TakeValue()));
@@ -184,13 +187,19 @@ class MeshBuilder {
   const TcpMeshConfig& config_;
   Store& store_;
   const Deadline deadline_;
+  // Who waits here to be let in sees them close: that comes after a failure was explained.
+  std::optional<TcpListener> listener_;
+  std::optional<Acceptor> acceptor_;
   std::map<int, TcpStreams> streams_;
 };
 
 }  // namespace
 
 Result<std::map<int, TcpStreams>> ConnectTcpMesh(const TcpMeshConfig& config, Store& store) {
-  return MeshBuilder(config, store).Build();
+  MeshBuilder builder(config, store);
+  Result<std::map<int, TcpStreams>> streams = builder.Build();
+  if (!streams.ok() && config.explain) return config.explain(streams.status());
+  return streams;
 }
 
 }  // namespace horoscale

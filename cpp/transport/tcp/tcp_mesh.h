@@ -4,6 +4,7 @@
 // below it and lets in those above it. A pair of ranks has two streams: control and data.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@ struct TcpMeshConfig {
   std::string secret;
   double seconds = 60;          // for everything
   double silence_seconds = 30;  // without an answer of the peer's machine end a link
+  // Called with a failure while the links still stand: to close them makes the peers fail, which
+  // then have to find its cause. Returns what the failure is made of; may be empty.
+  std::function<Status(const Status&)> explain = nullptr;
 };
 
 struct TcpStreams {

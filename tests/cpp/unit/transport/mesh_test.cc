@@ -68,6 +68,25 @@ TEST(MeshTest, RanksThatDoNotComeAreNamed) {
   }
 }
 
+TEST(MeshTest, AFailureIsExplainedBeforeOthersCanSeeIt) {
+  MemoryStore store;
+  ShmConfig config = Config(0, 2);
+  const std::string entry = "nowhere";
+  ASSERT_TRUE(store.Set("7/shm/1", std::as_bytes(std::span(entry))).ok());
+  config.mesh.seconds = 0.1;
+  std::string name;
+  config.mesh.explain = [&](const Status& failure) {
+    const auto published = store.Get("7/shm/0", 0);
+    name.assign(reinterpret_cast<const char*>(published->data()), published->size());
+    EXPECT_TRUE(ConnectUnix(name, Deadline::After(kPatience)).ok());
+    return Status(failure.code(), failure.message() + ", explained");
+  };
+  const Status status = StartAll(store, {config})[0];
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 did not connect"));
+  EXPECT_THAT(status.message(), HasSubstr(", explained"));
+  EXPECT_FALSE(ConnectUnix(name, Deadline::After(kPatience)).ok());
+}
+
 TEST(MeshTest, ARankThatPublishesAndThenDoesNotConnectIsNamed) {
   MemoryStore store;
   const std::string entry = "nowhere";
