@@ -107,6 +107,9 @@ void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 void TF_SetOutput(TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int, TF_DataType, const int64_t* dims,
                              int num_dims, size_t bytes, TF_Status*);
+TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* inputs, int num_inputs,
+                                           int output, const int64_t* dims, int num_dims,
+                                           int* forwarded, TF_Status*);
 void TF_OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*);
 
 }  // extern "C"

@@ -108,15 +108,22 @@ bool Call::Prepare() {
 
 bool Call::TakeInputs() {
   const int count = TF_NumInputs(context_);
+  inputs_.resize(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    Status status;
-    TF_Tensor* input = nullptr;
-    TF_GetInput(context_, i, &input, status.get());
-    if (!status.ok()) return Fail(TF_GetCode(status.get()), TF_Message(status.get()));
-    inputs_.emplace_back(input);
+    if (!TakeInput(i)) return false;
+    const TF_Tensor* input = inputs_[static_cast<size_t>(i)].get();
     std::vector<int64_t>& shape = shapes_.emplace_back();
     for (int d = 0; d < TF_NumDims(input); ++d) shape.push_back(TF_Dim(input, d));
   }
+  return true;
+}
+
+bool Call::TakeInput(int index) {
+  Status status;
+  TF_Tensor* input = nullptr;
+  TF_GetInput(context_, index, &input, status.get());
+  if (!status.ok()) return Fail(TF_GetCode(status.get()), TF_Message(status.get()));
+  inputs_[static_cast<size_t>(index)].reset(input);
   return true;
 }
 
@@ -149,26 +156,45 @@ bool Call::TakeSplits() {
 }
 
 bool Call::MakeRoom() {
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    std::vector<int64_t> shape = shapes_[i];
-    size_t bytes = TF_TensorByteSize(inputs_[i].get());
-    if (kernel_->type == OpType::kReducescatter) {
-      if (shape.empty()) {
-        return Fail(TF_INVALID_ARGUMENT,
-                    "reducescatter needs a tensor with at least one dimension, not a 0-d one");
-      }
-      const int64_t rows = shape[0];
-      shape[0] = rows / set_.size + (set_.position < rows % set_.size ? 1 : 0);
-      bytes = rows == 0 ? 0 : bytes / static_cast<size_t>(rows) * static_cast<size_t>(shape[0]);
-    }
-    Status status;
-    outputs_.emplace_back(TF_AllocateOutput(context_, static_cast<int>(i),
-                                            TF_TensorType(inputs_[i].get()), shape.data(),
-                                            static_cast<int>(shape.size()), bytes, status.get()));
-    if (!status.ok()) return Fail(TF_GetCode(status.get()), TF_Message(status.get()));
-    tensors_[i].out = TF_TensorData(outputs_.back().get());
+  const bool is_scattered = kernel_->type == OpType::kReducescatter;
+  for (int i = 0; i < static_cast<int>(inputs_.size()); ++i) {
+    if (!(is_scattered ? MakeScatteredRoom(i) : ReuseOrMakeRoom(i))) return false;
+    tensors_[static_cast<size_t>(i)].out = TF_TensorData(outputs_.back().get());
   }
   return true;
+}
+
+bool Call::MakeScatteredRoom(int index) {
+  const auto i = static_cast<size_t>(index);
+  std::vector<int64_t> shape = shapes_[i];
+  if (shape.empty()) {
+    return Fail(TF_INVALID_ARGUMENT,
+                "reducescatter needs a tensor with at least one dimension, not a 0-d one");
+  }
+  const int64_t rows = shape[0];
+  shape[0] = rows / set_.size + (set_.position < rows % set_.size ? 1 : 0);
+  const size_t bytes = rows == 0 ? 0
+                                 : TF_TensorByteSize(inputs_[i].get()) / static_cast<size_t>(rows) *
+                                       static_cast<size_t>(shape[0]);
+  Status status;
+  outputs_.emplace_back(TF_AllocateOutput(context_, index, TF_TensorType(inputs_[i].get()),
+                                          shape.data(), static_cast<int>(shape.size()), bytes,
+                                          status.get()));
+  return status.ok() || Fail(TF_GetCode(status.get()), TF_Message(status.get()));
+}
+
+// An input that nobody else will read becomes the output: its memory is warm, and not taken twice.
+bool Call::ReuseOrMakeRoom(int index) {
+  const auto i = static_cast<size_t>(index);
+  inputs_[i].reset();  // or it would be in use
+  int reused = -1;
+  Status status;
+  outputs_.emplace_back(
+      TF_ForwardInputOrAllocateOutput(context_, &index, 1, index, shapes_[i].data(),
+                                      static_cast<int>(shapes_[i].size()), &reused, status.get()));
+  if (!status.ok()) return Fail(TF_GetCode(status.get()), TF_Message(status.get()));
+  if (reused == index) return true;
+  return TakeInput(index);
 }
 
 hs_request Call::Request() const {

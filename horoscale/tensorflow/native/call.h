@@ -25,8 +25,11 @@ class Call {
   void Run();
   bool Prepare();
   bool TakeInputs();
+  bool TakeInput(int index);
   bool TakeSplits();
   bool MakeRoom();
+  bool MakeScatteredRoom(int index);
+  bool ReuseOrMakeRoom(int index);
   hs_request Request() const;
   static void OnDone(void* call, hs_code code);
   // The operation is done and its handle known: whichever of the two comes last calls Deliver().

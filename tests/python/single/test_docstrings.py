@@ -22,7 +22,8 @@ NEEDED = {
 def module_names() -> list[str]:
     names = ["horoscale"]
     for module in pkgutil.walk_packages(horoscale.__path__, "horoscale.", onerror=lambda _: None):
-        if not module.name.endswith(("._binding", ".__main__")):
+        is_python = not module.name.rpartition(".")[2].startswith("libhoroscale")
+        if is_python and not module.name.endswith(("._binding", ".__main__")):
             names.append(module.name)
     return names
 
