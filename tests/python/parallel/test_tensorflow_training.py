@@ -114,10 +114,7 @@ def test_tensorflow_1_graph(passes: int) -> None:
         )
         step = optimizer.minimize(loss)
         hook = hvd.BroadcastGlobalVariablesHook(root_rank=0)
-        hook.begin()
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            hook.after_create_session(session, None)
+        with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
             for _ in range(2 * passes):
                 session.run(step)
             result = session.run(x)
