@@ -121,6 +121,30 @@ def test_compression(compression: str) -> None:
     check(result, np.full(3, 2.0 * hvd.size(), "float32"))
 
 
+@MODES
+def test_inputs_stay_as_they_are(mode: str) -> None:
+    """What nobody else reads is reduced in place; everything else is not touched."""
+    variable = tf.Variable(tf.ones([300]))
+
+    def run(x: tf.Tensor) -> list[tf.Tensor]:
+        used = x * 2.0
+        return [
+            hvd.allreduce(variable, op=hvd.Sum),
+            hvd.allreduce(used, op=hvd.Sum),
+            *hvd.grouped_allreduce([used, used], op=hvd.Sum),
+            hvd.broadcast(used + hvd.rank(), hvd.size() - 1),
+            hvd.allreduce(x * 5.0, op=hvd.Sum),
+            used,
+            x,
+            variable.read_value(),
+        ]
+
+    size = hvd.size()
+    expected = [size, 2 * size, 2 * size, 2 * size, 2 + size - 1, 5 * size, 2, 1, 1]
+    for result, value in zip(call(mode, run, tf.ones([300])), expected, strict=True):
+        check(result, np.full(300, value, "float32"))
+
+
 def test_scale_factors_are_doubles() -> None:
     x = tf.ones([2], tf.float64)
     result = hvd.allreduce(x, op=hvd.Sum, prescale_factor=1 / 3, postscale_factor=3.0)
