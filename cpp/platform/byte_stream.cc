@@ -10,25 +10,36 @@
 #include "platform/wait.h"
 
 namespace horoscale {
+namespace {
+
+// A message of the pieces, whose places go into `vectors`; returns how many bytes they are.
+template <typename Byte>
+size_t Describe(std::span<const std::span<Byte>> pieces, iovec* vectors, msghdr* message) {
+  const size_t count = std::min(pieces.size(), ByteStream::kMaxPieces);
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    vectors[i] = {const_cast<std::byte*>(pieces[i].data()), pieces[i].size()};
+    bytes += pieces[i].size();
+  }
+  message->msg_iov = vectors;
+  message->msg_iovlen = count;
+  return bytes;
+}
+
+}  // namespace
 
 Result<size_t> ByteStream::SendSome(std::span<const std::byte> bytes) {
-  while (true) {
-    const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) return static_cast<size_t>(sent);
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return size_t{0};
-    if (errno != EINTR) return Status::System("sending to " + peer_, errno);
-  }
+  return SendSome(std::span(&bytes, 1));
+}
+
+Result<size_t> ByteStream::ReceiveSome(std::span<std::byte> bytes) {
+  return ReceiveSome(std::span(&bytes, 1));
 }
 
 Result<size_t> ByteStream::SendSome(std::span<const std::span<const std::byte>> pieces) {
   iovec vectors[kMaxPieces];
-  const size_t count = std::min(pieces.size(), kMaxPieces);
-  for (size_t i = 0; i < count; ++i) {
-    vectors[i] = {const_cast<std::byte*>(pieces[i].data()), pieces[i].size()};
-  }
   msghdr message{};
-  message.msg_iov = vectors;
-  message.msg_iovlen = count;
+  Describe(pieces, vectors, &message);
   while (true) {
     const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<size_t>(sent);
@@ -37,15 +48,17 @@ Result<size_t> ByteStream::SendSome(std::span<const std::span<const std::byte>> 
   }
 }
 
-Result<size_t> ByteStream::ReceiveSome(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+Result<size_t> ByteStream::ReceiveSome(std::span<const std::span<std::byte>> pieces) {
+  iovec vectors[kMaxPieces];
+  msghdr message{};
+  if (Describe(pieces, vectors, &message) == 0) return size_t{0};
+  while (true) {
+    const ssize_t got = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
     if (got == 0) return Status(StatusCode::kSystem, peer_ + " closed the connection");
     if (errno == EAGAIN || errno == EWOULDBLOCK) return size_t{0};
     if (errno != EINTR) return Status::System("receiving from " + peer_, errno);
   }
-  return size_t{0};
 }
 
 Status ByteStream::Wait(short events, const Deadline& deadline, const char* doing) {

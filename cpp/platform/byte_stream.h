@@ -28,10 +28,11 @@ class ByteStream {
 
   // What goes without waiting, 0 if nothing does. The end of the stream is kSystem.
   Result<size_t> SendSome(std::span<const std::byte> bytes);
-  // Of several pieces, one behind the other; at most kMaxPieces.
+  Result<size_t> ReceiveSome(std::span<std::byte> bytes);
+  // The same for several pieces, one behind the other; at most kMaxPieces.
   static constexpr size_t kMaxPieces = 16;
   Result<size_t> SendSome(std::span<const std::span<const std::byte>> pieces);
-  Result<size_t> ReceiveSome(std::span<std::byte> bytes);
+  Result<size_t> ReceiveSome(std::span<const std::span<std::byte>> pieces);
 
  private:
   Status Wait(short events, const Deadline& deadline, const char* doing);

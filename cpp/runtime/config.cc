@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "transport/message/message_exchange.h"
+
 namespace horoscale {
 namespace {
 
@@ -182,6 +184,12 @@ constexpr ConfigVariable kVariables[] = {
      [](std::string_view t, Config* c) {
        return ParseSeconds(t, &c->silence_seconds) && c->silence_seconds >= 1 &&
               c->silence_seconds <= 86'400;
+     }},
+    {"TCP_STREAMS", "count", "0",
+     "TCP connections that carry the data between two ranks of different hosts, 1 to 4, beside the "
+     "one for control. 0: 4 in jobs of up to 64 ranks, 2 up to 128, 1 beyond.",
+     [](std::string_view t, Config* c) {
+       return ParseCount(t, &c->tcp_streams) && c->tcp_streams <= MessageExchange::kBanks;
      }},
     {"RENDEZVOUS", "host:port", "",
      "Where the job's key-value store is. Without a launcher rank 0 serves it there.", nullptr},

@@ -1,5 +1,6 @@
 #include "runtime/job.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -64,6 +65,14 @@ class FirstFailure {
   bool explained_ = false;
 };
 
+// More make use of more cores, and of networks that limit a connection; but each rank has them with
+// every rank of the other hosts.
+uint32_t DataStreams(const Config& config, int size) {
+  constexpr int64_t kMostOfRank = 256;
+  if (config.tcp_streams > 0) return static_cast<uint32_t>(config.tcp_streams);
+  return static_cast<uint32_t>(std::clamp<int64_t>(kMostOfRank / size, 1, MessageExchange::kBanks));
+}
+
 Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOptions& options,
                                                  const Config& config, Store* store,
                                                  const Deadline& deadline) {
@@ -89,6 +98,7 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   tcp.secret = identity.secret;
   tcp.silence_seconds = config.silence_seconds;
   tcp.explain = explain;
+  tcp.data_streams = DataStreams(config, identity.size);
   for (int rank = 0; rank < identity.size; ++rank) {
     const bool near = hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(identity.rank)];
     (near ? shm.mesh.ranks : tcp.peers).push_back(rank);

@@ -61,7 +61,7 @@ bool MessageExchange::MayPublish(uint64_t round) const {
 }
 
 std::byte* MessageExchange::Reserve(uint64_t round) {
-  assert(round >= At(self_).published);
+  assert(round >= published_);
   const bool released = At(self_).released + kBanks > round;  // by this member itself
   return released && MayPublish(round) ? Chunk(self_, round) : nullptr;
 }
@@ -72,12 +72,11 @@ void MessageExchange::Publish(uint64_t round, size_t bytes, std::span<const Exte
 
 void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t bytes,
                                   std::span<const Extent> extents) {
-  assert(round >= At(self_).published && bytes <= kChunkBytes);
-  Member& own = At(self_);
-  Bank& bank = own.banks[round % kBanks];
+  assert(round >= published_ && bytes <= kChunkBytes);
+  Bank& bank = At(self_).banks[round % kBanks];
   bank.round = round;
   bank.used = bank.arrived = true;
-  own.published = round + 1;
+  published_ = round + 1;
   for (uint32_t m = 0; m < size(); ++m) {
     if (!served_[m]) continue;
     const Extent extent = extents.empty() ? Extent{0, bytes} : extents[m];
@@ -93,11 +92,8 @@ void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t
 }
 
 const std::byte* MessageExchange::Peek(uint64_t round, uint32_t m) {
-  const Member& member = At(m);
-  if (member.published <= round) return nullptr;
-  const Bank& bank = member.banks[round % kBanks];
-  if (bank.used && bank.round == round && !bank.arrived) return nullptr;
-  return Chunk(m, round);
+  const Bank& bank = At(m).banks[round % kBanks];
+  return bank.arrived && bank.round == round ? Chunk(m, round) : nullptr;
 }
 
 void MessageExchange::Release(uint64_t round) {
@@ -136,15 +132,13 @@ void MessageExchange::OnReleased(uint32_t m, uint64_t rounds) {
 std::byte* MessageExchange::Accept(uint32_t m, const MessageHeader& header) {
   Member& member = At(m);
   const bool fits = header.offset <= kChunkBytes && header.bytes <= kChunkBytes - header.offset;
-  if (!served_[m] || !fits || header.round < member.published || header.round == kNoRound) {
-    return nullptr;
-  }
+  if (!served_[m] || !fits || header.round == kNoRound) return nullptr;
   Bank& bank = member.banks[header.round % kBanks];
-  if (bank.used && bank.round >= At(self_).released) return nullptr;  // occupied
+  const bool occupied = bank.used && bank.round >= At(self_).released;
+  if (occupied || (bank.used && header.round <= bank.round)) return nullptr;
   bank.round = header.round;
   bank.used = true;
   bank.arrived = false;
-  member.published = header.round + 1;
   return Chunk(m, header.round) + header.offset;
 }
 

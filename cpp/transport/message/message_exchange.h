@@ -2,6 +2,9 @@
 // chunks of every other one. What a member sends another occupies the bank there until that has
 // released the round, and says so; nothing is said to members that have sent nothing.
 //
+// Chunks for one bank must arrive in the order in which they were sent; those of different banks
+// may overtake each other.
+//
 // Members may be left to another exchange, which shares memory with them (see transport/hosts).
 #pragma once
 
@@ -85,7 +88,6 @@ class MessageExchange final : public Exchange {
   };
   struct Member {
     bool opened = false;
-    uint64_t published = 0;  // rounds below it, or left out
     Bank banks[kBanks];
     uint64_t released = 0;       // rounds below it, as far as the member has said so
     uint64_t told_released = 0;  // what it has been told
@@ -115,6 +117,7 @@ class MessageExchange final : public Exchange {
   const std::vector<bool> served_;
   const std::vector<uint32_t> hosts_;
   const std::shared_ptr<Memory> memory_;
+  uint64_t published_ = 0;  // own rounds below it, or left out
   uint32_t unopened_;
   MessagePost* post_;
   TransportCounters* counters_;

@@ -5,23 +5,26 @@
 
 namespace horoscale {
 
-std::span<std::byte> MessageReader::Room() {
+std::array<std::span<std::byte>, 2> MessageReader::Room() {
   // The buffer is empty by then, or holds the beginning of a header.
-  if (in_payload_) return {payload_ + filled_, header_.bytes - filled_};
   std::copy(buffer_.begin() + static_cast<ptrdiff_t>(begin_),
             buffer_.begin() + static_cast<ptrdiff_t>(end_), buffer_.begin());
   end_ -= begin_;
   begin_ = 0;
-  return std::span(buffer_).subspan(end_);
+  std::span<std::byte> rest;
+  if (in_payload_) rest = {payload_ + filled_, header_.bytes - filled_};
+  return {rest, std::span(buffer_).subspan(end_)};
 }
 
 Status MessageReader::Take(size_t bytes, Handler& handler) {
-  if (!in_payload_) {
-    end_ += bytes;
-    return TakeFromBuffer(handler);
+  const size_t part = in_payload_ ? std::min(bytes, header_.bytes - filled_) : 0;
+  filled_ += part;
+  end_ += bytes - part;
+  if (in_payload_) {
+    if (filled_ < header_.bytes) return {};
+    HS_RETURN_IF_ERROR(Finish(handler));
   }
-  filled_ += bytes;
-  return filled_ == header_.bytes ? Finish(handler) : Status();
+  return TakeFromBuffer(handler);
 }
 
 Status MessageReader::TakeFromBuffer(Handler& handler) {

@@ -1,11 +1,13 @@
 // MessageReader: cuts a stream of bytes into messages. Payloads go where the handler wants them, so
-// that a chunk is read from the socket into its bank.
+// that a chunk is read from the socket into its bank, and with it, in one call, what comes behind
+// it into a buffer.
 //
 //     room = reader.Room();  n = receive(room);  reader.Take(n, handler);
 //
 // Nothing of the stream is believed: the handler accepts each header before its payload is read.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -25,19 +27,20 @@ class MessageReader {
     virtual Status OnMessage(const MessageHeader& header, std::span<const std::byte> payload) = 0;
   };
 
-  // Where to receive next; never empty.
-  std::span<std::byte> Room();
+  // What is received together with a header is copied out of the buffer, and a buffer can be full
+  // of small messages; it has room for a header at least.
+  explicit MessageReader(size_t buffer_bytes) : buffer_(buffer_bytes) {}
+
+  // Where to receive next: the rest of a payload, which may be none, and the buffer's room.
+  std::array<std::span<std::byte>, 2> Room();
   // `bytes` of the room have been filled. After an error the reader is of no more use.
   Status Take(size_t bytes, Handler& handler);
 
  private:
-  // Small messages are received many at a time.
-  static constexpr size_t kBufferBytes = 64 << 10;
-
   Status TakeFromBuffer(Handler& handler);
   Status Finish(Handler& handler);
 
-  std::vector<std::byte> buffer_ = std::vector<std::byte>(kBufferBytes);
+  std::vector<std::byte> buffer_;
   size_t begin_ = 0;  // of what is in the buffer
   size_t end_ = 0;
   bool in_payload_ = false;

@@ -20,13 +20,13 @@ constexpr double kAddressSeconds = 3;
 // What the connecting rank tells first on an authenticated stream; the bytes are the wire's.
 struct Hello {
   static constexpr uint64_t kMagic = 0x504354'4f524f48;  // "HOROTCP"
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
   int32_t rank = -1;
-  uint32_t is_data = 0;
-  uint32_t reserved = 0;
+  uint32_t stream = 0;  // 0: control; then data
+  uint32_t data_streams = 0;
 };
 static_assert(sizeof(Hello) == 24);
 
@@ -38,7 +38,7 @@ class MeshBuilder {
  public:
   MeshBuilder(const TcpMeshConfig& config, Store& store)
       : config_(config), store_(store), deadline_(Deadline::After(config.seconds)) {
-    for (const int peer : config.peers) streams_[peer];
+    for (const int peer : config.peers) streams_[peer].resize(1 + config.data_streams);
   }
 
   Result<std::map<int, TcpStreams>> Build() {
@@ -51,13 +51,17 @@ class MeshBuilder {
       HS_RETURN_IF_ERROR(ConnectTo(peer));
     }
     HS_RETURN_IF_ERROR(AcceptOthers());
-    for (const auto& [peer, streams] : streams_) {
-      // The control stream finds out for both: the data stream of a rank that lives, but is stopped
+    std::map<int, TcpStreams> result;
+    for (auto& [peer, streams] : streams_) {
+      // The control stream finds out for all: the data streams of a rank that lives, but is stopped
       // in a debugger, may be full for as long as that takes.
-      HS_RETURN_IF_ERROR(SetSilenceLimit(*streams.control, config_.silence_seconds));
-      SetKeepAlive(*streams.data, config_.silence_seconds);
+      HS_RETURN_IF_ERROR(SetSilenceLimit(*streams.front(), config_.silence_seconds));
+      for (std::optional<ByteStream>& stream : streams) {
+        SetKeepAlive(*stream, config_.silence_seconds);
+        result[peer].push_back(std::move(*stream));
+      }
     }
-    return std::move(streams_);
+    return result;
   }
 
  private:
@@ -114,8 +118,7 @@ class MeshBuilder {
 
   // The same address may belong to another machine as well, which does not know the secret.
   Status ConnectAt(int peer, const std::string& address, uint16_t port) {
-    TcpStreams& streams = streams_[peer];
-    for (const bool is_data : {false, true}) {
+    for (uint32_t number = 0; number <= config_.data_streams; ++number) {
       const Deadline deadline = Deadline::After(std::min(kAddressSeconds, deadline_.SecondsLeft()));
       Result<ByteStream> stream = ConnectTcp(address, port, deadline);
       if (!stream.ok()) return stream.status();
@@ -124,17 +127,18 @@ class MeshBuilder {
           AuthenticateToServer(*stream, config_.secret, AuthContext(peer), deadline_));
       Hello hello;
       hello.rank = config_.rank;
-      hello.is_data = is_data ? 1 : 0;
+      hello.stream = number;
+      hello.data_streams = config_.data_streams;
       HS_RETURN_IF_ERROR(stream->SendAll(std::as_bytes(std::span(&hello, 1)), deadline_));
-      (is_data ? streams.data : streams.control).emplace(stream.TakeValue());
+      streams_[peer][number].emplace(stream.TakeValue());
     }
     return {};
   }
 
-  bool IsComplete() const {
-    return std::all_of(streams_.begin(), streams_.end(), [](const auto& entry) {
-      return entry.second.control.has_value() && entry.second.data.has_value();
-    });
+  using Streams = std::vector<std::optional<ByteStream>>;  // control and data, by number
+
+  static bool AreComplete(const Streams& streams) {
+    return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s.has_value(); });
   }
 
   Status AcceptOthers() {
@@ -143,7 +147,8 @@ class MeshBuilder {
         AuthContext(config_.rank));
     if (!acceptor.ok()) return acceptor.status();
     acceptor_.emplace(acceptor.TakeValue());
-    while (!IsComplete()) {
+    while (!std::all_of(streams_.begin(), streams_.end(),
+                        [](const auto& entry) { return AreComplete(entry.second); })) {
       Result<ByteStream> stream = acceptor_->Next(deadline_);
       if (stream.status().code() == StatusCode::kTimeout) return DidNotConnect();
       if (!stream.ok()) return stream.status();
@@ -156,7 +161,7 @@ class MeshBuilder {
     std::vector<int> missing;
     std::string names;
     for (const auto& [peer, streams] : streams_) {
-      if (streams.data.has_value()) continue;
+      if (AreComplete(streams)) continue;
       names += (missing.empty() ? "" : ", ") + std::to_string(peer);
       missing.push_back(peer);
     }
@@ -179,8 +184,14 @@ class MeshBuilder {
       return Status::Protocol("a process at " + stream.peer() + " that says it is rank " +
                               std::to_string(hello.rank) + " connected to " + Me());
     }
+    if (hello.data_streams != config_.data_streams || hello.stream > config_.data_streams) {
+      return Status::InvalidArgument(
+          "rank " + std::to_string(hello.rank) + " has " + std::to_string(hello.data_streams) +
+          " TCP streams for data, " + Me() + " has " + std::to_string(config_.data_streams) +
+          ": give all ranks the same TCP_STREAMS");
+    }
     // A rank that had to try another address connects again: the last one counts.
-    (hello.is_data != 0 ? at->second.data : at->second.control).emplace(std::move(stream));
+    at->second[hello.stream].emplace(std::move(stream));
     return {};
   }
 
@@ -190,7 +201,7 @@ class MeshBuilder {
   // Who waits here to be let in sees them close: that comes after a failure was explained.
   std::optional<TcpListener> listener_;
   std::optional<Acceptor> acceptor_;
-  std::map<int, TcpStreams> streams_;
+  std::map<int, Streams> streams_;
 };
 
 }  // namespace

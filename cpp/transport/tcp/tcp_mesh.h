@@ -1,12 +1,13 @@
 // TcpMesh: the connections of one rank to all ranks of other hosts, made at start-up.
 //
 // Every rank listens, says in the store by which addresses it may be reached, connects to the ranks
-// below it and lets in those above it. A pair of ranks has two streams: control and data.
+// below it and lets in those above it. A pair of ranks has several streams: one for control, the
+// others for data.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,15 +26,14 @@ struct TcpMeshConfig {
   std::string secret;
   double seconds = 60;          // for everything
   double silence_seconds = 30;  // without an answer of the peer's machine end a link
+  uint32_t data_streams = 1;    // of a pair of ranks; the same on all
   // Called with a failure while the links still stand: to close them makes the peers fail, which
   // then have to find its cause. Returns what the failure is made of; may be empty.
   std::function<Status(const Status&)> explain = nullptr;
 };
 
-struct TcpStreams {
-  std::optional<ByteStream> control;
-  std::optional<ByteStream> data;
-};
+// The first one is for control, the others are for data.
+using TcpStreams = std::vector<ByteStream>;
 
 // By rank. An error names the ranks that did not come or can't be reached, and how it was tried.
 Result<std::map<int, TcpStreams>> ConnectTcpMesh(const TcpMeshConfig& config, Store& store);

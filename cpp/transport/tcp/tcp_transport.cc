@@ -16,12 +16,20 @@ namespace {
 // Of one stream in one Poll(), so that a busy peer can't keep the caller in it.
 constexpr size_t kReceiveBytes = 1 << 20;
 
-// The goodbye of a rank that leaves is sent before its data stream ends: lost packets may hold it
+// The goodbye of a rank that leaves is sent before its data streams end: lost packets may hold it
 // up for so long.
 constexpr double kGoodbyeSeconds = 3;
 
-uint64_t TagOf(int rank, bool is_data) {
-  return static_cast<uint64_t>(rank) << 1 | static_cast<uint64_t>(is_data);
+// Frames are received many at a time. Chunks are received in place, but for what comes with their
+// headers: a small chunk as a whole, so that it takes one call.
+constexpr size_t kControlBufferBytes = 64 << 10;
+constexpr size_t kDataBufferBytes = 4 << 10;
+
+constexpr size_t kControl = 0;  // its number among the streams of a link
+
+constexpr int kNumberBits = 8;
+uint64_t TagOf(int rank, size_t number) {
+  return static_cast<uint64_t>(rank) << kNumberBits | number;
 }
 
 bool IsControlKind(FrameKind kind) {
@@ -44,8 +52,13 @@ bool IsControlKind(FrameKind kind) {
 // What the messages of one stream mean.
 class TcpTransport::Arrivals final : public MessageReader::Handler {
  public:
-  Arrivals(TcpTransport& transport, int from, Link& link, bool is_data, TransportSink& sink)
-      : transport_(transport), from_(from), link_(link), is_data_(is_data), sink_(sink) {}
+  Arrivals(TcpTransport& transport, int from, Link& link, size_t number, TransportSink& sink)
+      : transport_(transport),
+        from_(from),
+        link_(link),
+        stream_(link.streams[number]),
+        is_data_(number != kControl),
+        sink_(sink) {}
 
   Result<std::byte*> OnHeader(const MessageHeader& header) override {
     if (is_data_ != (header.type == MessageType::kChunk)) {
@@ -61,13 +74,12 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
     }
     auto arrival = transport_.channels_.Begin(from_, header);
     if (!arrival.ok()) return arrival.status();
-    return (link_.data_arrival = arrival.TakeValue()).space;
+    return (stream_.arrival = arrival.TakeValue()).space;
   }
 
   Status OnMessage(const MessageHeader& header, std::span<const std::byte> payload) override {
     if (is_data_) {
-      transport_.channels_.End(link_.data_arrival);
-      link_.data_arrival = {};
+      transport_.channels_.End(std::exchange(stream_.arrival, {}));
       return {};
     }
     if (header.type != MessageType::kFrame) return transport_.channels_.OnMessage(from_, header);
@@ -90,17 +102,25 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
   TcpTransport& transport_;
   const int from_;
   Link& link_;
+  Stream& stream_;
   const bool is_data_;
   TransportSink& sink_;
 };
+
+TcpTransport::Link::Link(TcpStreams sockets) {
+  for (ByteStream& socket : sockets) {
+    streams.emplace_back(std::move(socket),
+                         streams.empty() ? kControlBufferBytes : kDataBufferBytes);
+  }
+}
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::Create(int rank,
                                                            std::map<int, TcpStreams> streams) {
   auto poller = Poller::Create();
   if (!poller.ok()) return poller.status();
   std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, poller.TakeValue()));
-  for (auto& [peer, pair] : streams) {
-    auto link = std::make_unique<Link>(std::move(*pair.control), std::move(*pair.data));
+  for (auto& [peer, sockets] : streams) {
+    auto link = std::make_unique<Link>(std::move(sockets));
     HS_RETURN_IF_ERROR(transport->Watch(peer, *link));
     transport->links_[peer] = std::move(link);
   }
@@ -111,8 +131,10 @@ TcpTransport::TcpTransport(int rank, Poller poller)
     : rank_(rank), poller_(std::move(poller)), channels_(rank_, this, &counters_) {}
 
 Status TcpTransport::Watch(int rank, Link& link) {
-  HS_RETURN_IF_ERROR(poller_.Add(link.control.socket.fd(), TagOf(rank, false)));
-  return poller_.Add(link.data.socket.fd(), TagOf(rank, true));
+  for (size_t number = 0; number < link.streams.size(); ++number) {
+    HS_RETURN_IF_ERROR(poller_.Add(link.streams[number].socket.fd(), TagOf(rank, number)));
+  }
+  return {};
 }
 
 void TcpTransport::Send(int to_rank, const FrameHeader& header,
@@ -122,17 +144,18 @@ void TcpTransport::Send(int to_rank, const FrameHeader& header,
   ++counters_.control_frames_sent;
   ++counters_.socket_frames_sent;
   counters_.control_bytes_sent += payload.size();
-  link.control.out.Add({MessageType::kFrame, header.kind, header.channel.process_set,
-                        header.channel.incarnation, static_cast<uint32_t>(payload.size()), 0, 0},
-                       payload);
-  Flush(to_rank, link, false);
+  link.streams[kControl].out.Add(
+      {MessageType::kFrame, header.kind, header.channel.process_set, header.channel.incarnation,
+       static_cast<uint32_t>(payload.size()), 0, 0},
+      payload);
+  Flush(to_rank, link, kControl);
 }
 
 void TcpTransport::PostMessage(int to_rank, const MessageHeader& header) {
   Link& link = *links_.at(to_rank);
   if (link.is_over) return;
-  link.control.out.Add(header, {});
-  Flush(to_rank, link, false);
+  link.streams[kControl].out.Add(header, {});
+  Flush(to_rank, link, kControl);
 }
 
 void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
@@ -141,12 +164,13 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
   Link& link = *links_.at(to_rank);
   if (link.is_over) return;
   counters_.network_bytes_sent += data.size();
-  link.data.out.AddFromPlace(header, data, memory, pending);
-  Flush(to_rank, link, true);
+  const size_t number = 1 + header.round % MessageExchange::kBanks % (link.streams.size() - 1);
+  link.streams[number].out.AddFromPlace(header, data, memory, pending);
+  Flush(to_rank, link, number);
 }
 
-void TcpTransport::Flush(int rank, Link& link, bool is_data) {
-  Stream& stream = is_data ? link.data : link.control;
+void TcpTransport::Flush(int rank, Link& link, size_t number) {
+  Stream& stream = link.streams[number];
   if (stream.failure.ok() && !stream.is_over) {
     stream.failure = stream.out.Flush(stream.socket).status();
     // The peer may have left: its last data and its goodbye wait to be read. Then comes the end.
@@ -157,7 +181,7 @@ void TcpTransport::Flush(int rank, Link& link, bool is_data) {
   if (awaits_room == stream.awaits_room || stream.is_over) return;
   stream.awaits_room = awaits_room;
   const auto interest = awaits_room ? Poller::Interest::kReadWrite : Poller::Interest::kRead;
-  const Status changed = poller_.Modify(stream.socket.fd(), TagOf(rank, is_data), interest);
+  const Status changed = poller_.Modify(stream.socket.fd(), TagOf(rank, number), interest);
   if (!changed.ok()) End(rank, link, changed);
 }
 
@@ -166,59 +190,64 @@ bool TcpTransport::Poll(TransportSink& sink) {
   const Result<size_t> count = poller_.Wait(0, ready);
   bool moved = false;
   for (size_t i = 0; count.ok() && i < *count; ++i) {
-    const int rank = static_cast<int>(ready[i].tag >> 1);
-    const bool is_data = (ready[i].tag & 1) != 0;
+    const int rank = static_cast<int>(ready[i].tag >> kNumberBits);
+    const size_t number = ready[i].tag % (1 << kNumberBits);
     Link& link = *links_.at(rank);
     if (ready[i].writable && !link.is_over) {
-      Flush(rank, link, is_data);
+      Flush(rank, link, number);
       moved = true;
     }
-    if (ready[i].readable && Receive(rank, link, is_data, sink)) moved = true;
+    if (ready[i].readable && Receive(rank, link, number, sink)) moved = true;
   }
   if (awaits_goodbyes_) EndWithoutGoodbye();
   return (has_news_ && TellLosses(sink)) || moved;
 }
 
-bool TcpTransport::Receive(int rank, Link& link, bool is_data, TransportSink& sink) {
-  Stream& stream = is_data ? link.data : link.control;
-  Arrivals arrivals(*this, rank, link, is_data, sink);
+bool TcpTransport::Receive(int rank, Link& link, size_t number, TransportSink& sink) {
+  Stream& stream = link.streams[number];
+  Arrivals arrivals(*this, rank, link, number, sink);
   for (size_t received = 0; received < kReceiveBytes && !link.is_over && !stream.is_over;) {
-    const Result<size_t> got = stream.socket.ReceiveSome(stream.in.Room());
+    const auto room = stream.in.Room();
+    const Result<size_t> got = stream.socket.ReceiveSome(room);
     if (!got.ok()) {
-      OnStreamOver(rank, link, is_data, stream.failure.ok() ? got.status() : stream.failure);
+      OnStreamOver(rank, link, number, stream.failure.ok() ? got.status() : stream.failure);
       return true;
     }
     if (*got == 0) return received > 0;
     received += *got;
     if (Status taken = stream.in.Take(*got, arrivals); !taken.ok()) End(rank, link, taken);
+    if (*got < room[0].size() + room[1].size()) break;  // that was all
   }
   return true;
 }
 
-void TcpTransport::OnStreamOver(int rank, Link& link, bool is_data, const Status& reason) {
-  Stream& stream = is_data ? link.data : link.control;
+void TcpTransport::OnStreamOver(int rank, Link& link, size_t number, const Status& reason) {
+  Stream& stream = link.streams[number];
   if (link.is_over || stream.is_over) return;
   stream.is_over = true;
   stream.out.Clear();
   poller_.Remove(stream.socket.fd());
-  // A rank that leaves ends its data stream, says goodbye, and ends that stream too.
-  const bool may_go_on = is_data ? !link.control.is_over : link.has_goodbye && !link.data.is_over;
-  if (!may_go_on) return End(rank, link, reason);
-  if (!is_data || link.has_goodbye) return;
+  // A rank that leaves says goodbye and ends all of its streams, which arrive in any order.
+  const bool all_over = std::all_of(link.streams.begin(), link.streams.end(),
+                                    [](const Stream& other) { return other.is_over; });
+  if (all_over || (number == kControl && !link.has_goodbye)) return End(rank, link, reason);
+  if (link.has_goodbye || link.goodbye_until > 0) return;
   link.goodbye_until = MonotonicSeconds() + kGoodbyeSeconds;
-  link.reason = reason;
+  link.reason = Status::Protocol("its data stream " + std::to_string(number) + " of " +
+                                 std::to_string(link.streams.size() - 1) +
+                                 " ended alone: " + reason.message());
   awaits_goodbyes_ = true;
 }
 
 void TcpTransport::EndWithoutGoodbye() {
   awaits_goodbyes_ = false;
   for (auto& [rank, link] : links_) {
-    if (link->is_over || !link->data.is_over || link->has_goodbye) continue;
+    if (link->is_over || link->goodbye_until == 0 || link->has_goodbye) continue;
     if (MonotonicSeconds() < link->goodbye_until) {
       awaits_goodbyes_ = true;
       continue;
     }
-    End(rank, *link, Status::Protocol("its data stream ended alone: " + link->reason.message()));
+    End(rank, *link, Status(link->reason));
   }
 }
 
@@ -229,10 +258,10 @@ void TcpTransport::End(int rank, Link& link, const Status& reason) {
   link.reason =
       Status(StatusCode::kRankFailed, link.has_goodbye ? "it closed its link" : reason.message(),
              FailureDetail{{rank}, -1, ""});
-  for (Stream* stream : {&link.control, &link.data}) {
-    if (!stream->is_over) poller_.Remove(stream->socket.fd());
-    stream->is_over = true;
-    stream->out.Clear();
+  for (Stream& stream : link.streams) {
+    if (!stream.is_over) poller_.Remove(stream.socket.fd());
+    stream.is_over = true;
+    stream.out.Clear();
   }
 }
 
@@ -253,7 +282,9 @@ bool TcpTransport::TellLosses(TransportSink& sink) {
 
 bool TcpTransport::HasUnsent() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& entry) {
-    return !entry.second->control.out.empty() || !entry.second->data.out.empty();
+    const std::deque<Stream>& streams = entry.second->streams;
+    return std::any_of(streams.begin(), streams.end(),
+                       [](const Stream& stream) { return !stream.out.empty(); });
   });
 }
 
@@ -269,10 +300,10 @@ void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& 
   } nobody;
   for (auto& [rank, link] : links_) {
     if (link->is_over) continue;
-    link->control.out.Add({MessageType::kFrame, FrameKind::kGoodbye, 0, 0,
-                           static_cast<uint32_t>(last_frame.size()), 0, 0},
-                          last_frame);
-    Flush(rank, *link, false);
+    link->streams[kControl].out.Add({MessageType::kFrame, FrameKind::kGoodbye, 0, 0,
+                                     static_cast<uint32_t>(last_frame.size()), 0, 0},
+                                    last_frame);
+    Flush(rank, *link, kControl);
   }
   while (HasUnsent() && !deadline.Passed()) {
     std::array<Poller::Ready, 1> ready;
@@ -281,8 +312,7 @@ void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& 
   }
   for (auto& [rank, link] : links_) {
     // Not close() alone: a forked child of ours may hold the sockets as well.
-    shutdown(link->data.socket.fd(), SHUT_WR);
-    shutdown(link->control.socket.fd(), SHUT_WR);
+    for (const Stream& stream : link->streams) shutdown(stream.socket.fd(), SHUT_WR);
   }
 }
 

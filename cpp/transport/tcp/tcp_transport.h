@@ -1,9 +1,11 @@
-// The transport to ranks of other hosts: two TCP streams per pair of ranks, one for control and
-// what is said of chunks, one for the chunks themselves. A chunk is sent only into a bank that its
-// receiver has released, so a set that stalls holds up no other one.
+// The transport to ranks of other hosts: several TCP streams per pair of ranks, one for control and
+// what is said of chunks, the others for the chunks themselves. A chunk is sent only into a bank
+// that its receiver has released, so a set that stalls holds up no other one. A bank's chunks take
+// one stream: they arrive in their order, while those of other banks may overtake them.
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -39,24 +41,22 @@ class TcpTransport final : private MessagePost {
 
  private:
   struct Stream {
-    explicit Stream(ByteStream stream) : socket(std::move(stream)) {}
+    Stream(ByteStream stream, size_t buffer_bytes) : socket(std::move(stream)), in(buffer_bytes) {}
     ByteStream socket;
     MessageReader in;
     MessageWriter out;
-    bool awaits_room = false;  // the poller tells when more can be sent
-    Status failure;            // of sending; what has come is still read
-    bool is_over = false;      // the peer sends nothing more
+    MessageChannels::Arrival arrival;  // the chunk that is being received
+    bool awaits_room = false;          // the poller tells when more can be sent
+    Status failure;                    // of sending; what has come is still read
+    bool is_over = false;              // the peer sends nothing more
   };
   struct Link {
-    Link(ByteStream control_socket, ByteStream data_socket)
-        : control(std::move(control_socket)), data(std::move(data_socket)) {}
-    Stream control;
-    Stream data;
-    MessageChannels::Arrival data_arrival;  // the chunk that is being received
-    std::vector<std::byte> goodbye;         // once it has come; delivered behind all data
+    explicit Link(TcpStreams sockets);
+    std::deque<Stream> streams;      // by number: control, then data
+    std::vector<std::byte> goodbye;  // once it has come; delivered behind all data
     bool has_goodbye = false;
-    double goodbye_until = 0;  // when it must have come, since the data stream is over
-    Status reason;             // once it is over
+    double goodbye_until = 0;  // when it must have come, since a data stream is over; 0: none is
+    Status reason;             // of that; of the link's end, once it is over
     bool is_over = false;      // nothing moves any more
     bool is_told = false;      // the sink knows
   };
@@ -70,10 +70,10 @@ class TcpTransport final : private MessagePost {
                  const std::shared_ptr<const void>& memory, uint32_t* pending) override;
 
   Status Watch(int rank, Link& link);
-  void Flush(int rank, Link& link, bool is_data);
-  bool Receive(int rank, Link& link, bool is_data, TransportSink& sink);
+  void Flush(int rank, Link& link, size_t number);
+  bool Receive(int rank, Link& link, size_t number, TransportSink& sink);
   // Whether the link has ended in good order, or is to be given up for `reason`.
-  void OnStreamOver(int rank, Link& link, bool is_data, const Status& reason);
+  void OnStreamOver(int rank, Link& link, size_t number, const Status& reason);
   void EndWithoutGoodbye();
   bool TellLosses(TransportSink& sink);
   void End(int rank, Link& link, const Status& reason);
@@ -83,7 +83,7 @@ class TcpTransport final : private MessagePost {
   TransportCounters counters_;
   std::map<int, std::unique_ptr<Link>> links_;
   bool has_news_ = false;         // a link has ended, and the sink has not been told
-  bool awaits_goodbyes_ = false;  // of links whose data stream is over
+  bool awaits_goodbyes_ = false;  // of links one of whose data streams is over
   MessageChannels channels_;
 };
 

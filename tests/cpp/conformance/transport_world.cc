@@ -59,7 +59,7 @@ class ShmWorld : public TransportWorld {
 };
 
 // Hosts of so many ranks each, played by this one.
-template <int kRanksOfHost>
+template <int kRanksOfHost, uint32_t kDataStreams>
 class HostsWorld : public TransportWorld {
  public:
   HostsWorld(int size, const MemoryOptions& options) : endpoints_(static_cast<size_t>(size)) {
@@ -80,6 +80,7 @@ class HostsWorld : public TransportWorld {
     tcp.rank = rank;
     tcp.key_prefix = "test/";
     tcp.secret = "secret";
+    tcp.data_streams = kDataStreams;
     std::vector<uint32_t> hosts;
     for (int other = 0; other < size; ++other) {
       hosts.push_back(static_cast<uint32_t>(other / kRanksOfHost));
@@ -130,9 +131,10 @@ std::vector<TransportKind> MemoryTransportKinds() {
 
 std::vector<TransportKind> AllTransportKinds() {
   std::vector<TransportKind> kinds = MemoryTransportKinds();
-  kinds.push_back(Kind<HostsWorld<1>>("tcp", false));
+  kinds.push_back(Kind<HostsWorld<1, 1>>("tcp", false));
+  kinds.push_back(Kind<HostsWorld<1, 3>>("tcp_3_streams", false));
 #ifndef HOROSCALE_TSAN
-  kinds.push_back(Kind<HostsWorld<2>>("hosts"));
+  kinds.push_back(Kind<HostsWorld<2, 2>>("hosts"));
 #endif
   return kinds;
 }

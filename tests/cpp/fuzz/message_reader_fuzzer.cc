@@ -36,13 +36,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const size_t piece = data[0] + size_t{1};
   std::span<const std::byte> stream = std::as_bytes(std::span(data, size)).subspan(1);
-  MessageReader reader;
+  MessageReader reader(64 + data[0]);
   Handler handler;
   while (!stream.empty()) {
-    const std::span<std::byte> room = reader.Room();
-    if (room.empty()) abort();
-    const size_t bytes = std::min({piece, room.size(), stream.size()});
-    std::copy_n(stream.begin(), bytes, room.begin());
+    const auto room = reader.Room();
+    if (room[0].empty() && room[1].empty()) abort();
+    const size_t first = std::min({piece, room[0].size(), stream.size()});
+    const size_t bytes = std::min({piece, first + room[1].size(), stream.size()});
+    std::copy_n(stream.begin(), first, room[0].begin());
+    if (first == room[0].size()) {
+      std::copy_n(stream.begin() + first, bytes - first, room[1].begin());
+    }
     stream = stream.subspan(bytes);
     if (!reader.Take(bytes, handler).ok()) break;
   }

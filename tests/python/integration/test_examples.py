@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from support import namespaces
 from support.examples import EXAMPLES, ROOT, SECONDS, accuracy_of, launch, run
 
 
@@ -97,6 +99,16 @@ def test_benchmark_of_training_steps(tmp_path: Path) -> None:
     )
     assert "ddp / horoscale-overlap" in output
     assert json.loads(figures.read_text())["seconds"].keys() == {"transformer"}
+
+
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+@pytest.mark.parametrize("link", [(), ("--delay-us", "200", "--connection-rate", "1e9")])
+def test_benchmark_between_hosts(link: tuple[str, ...], tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "python")])
+    benchmark = ROOT / "benchmarks" / "hosts.py"
+    command = ("env", f"PYTHONPATH={path}", sys.executable, benchmark, "--smoke", *link)
+    output = run(*command, folder=tmp_path)
+    assert "| 1,048,576 |" in output
 
 
 def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:

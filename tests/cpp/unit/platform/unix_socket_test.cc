@@ -65,7 +65,7 @@ TEST(ByteStreamTest, SomeTakesWhatIsThere) {
   EXPECT_EQ(*b.ReceiveSome(bytes), 0u);
   EXPECT_EQ(*a.SendSome(std::span(bytes).first(3)), 3u);
   EXPECT_EQ(*b.ReceiveSome(bytes), 3u);
-  EXPECT_EQ(*b.ReceiveSome({}), 0u);
+  EXPECT_EQ(*b.ReceiveSome(std::span<std::byte>()), 0u);
 }
 
 TEST(UnixSocketTest, ConnectsAndAccepts) {

@@ -33,14 +33,13 @@ constexpr double kPatience = 20;
 class RawPeer : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto [control, far_control] = UnixPair().TakeValue();
-    auto [data, far_data] = UnixPair().TakeValue();
     std::map<int, TcpStreams> streams;
-    streams[1].control.emplace(std::move(control));
-    streams[1].data.emplace(std::move(data));
+    for (std::unique_ptr<ByteStream>* far : {&control_, &data_, &second_data_}) {
+      auto [near, other] = UnixPair().TakeValue();
+      streams[1].push_back(std::move(near));
+      *far = std::make_unique<ByteStream>(std::move(other));
+    }
     transport_ = TcpTransport::Create(0, std::move(streams)).TakeValue();
-    control_ = std::make_unique<ByteStream>(std::move(far_control));
-    data_ = std::make_unique<ByteStream>(std::move(far_data));
   }
 
   static void Send(ByteStream& stream, const MessageHeader& header,
@@ -63,7 +62,7 @@ class RawPeer : public ::testing::Test {
   }
 
   std::unique_ptr<TcpTransport> transport_;
-  std::unique_ptr<ByteStream> control_, data_;
+  std::unique_ptr<ByteStream> control_, data_, second_data_;
   Inbox inbox_;
 };
 
@@ -149,6 +148,9 @@ TEST_F(RawPeer, AGoodbyeComesBehindTheDataSentBeforeIt) {
   EXPECT_TRUE(inbox_.lost.empty()) << "its data stream is open";
   Send(*data_, Header(MessageType::kChunk, 16), std::vector<std::byte>(16));
   data_.reset();
+  for (int i = 0; i < 10; ++i) transport_->Poll(inbox_);
+  EXPECT_TRUE(inbox_.lost.empty()) << "its other data stream is open";
+  second_data_.reset();
   EXPECT_THAT(Loss(), HasSubstr("closed its link"));
   EXPECT_NE(exchange->Peek(0, 1), nullptr);
   ASSERT_EQ(inbox_.frames[1].size(), 1u);
@@ -161,6 +163,7 @@ TEST_F(RawPeer, WhatCameBeforeThePeerLeftIsReadAlthoughSendingFails) {
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
   Send(*data_, Header(MessageType::kChunk, 16), std::vector<std::byte>(16));
   Send(*control_, Header(MessageType::kFrame, 0, FrameKind::kGoodbye));
+  second_data_.reset();
   data_.reset();
   control_.reset();
   transport_->Send(1, {FrameKind::kReport, {7, 1}}, {});
@@ -171,8 +174,96 @@ TEST_F(RawPeer, WhatCameBeforeThePeerLeftIsReadAlthoughSendingFails) {
 }
 
 TEST_F(RawPeer, ADataStreamThatEndsAloneEndsTheLink) {
-  data_.reset();
-  EXPECT_THAT(Loss(), HasSubstr("data"));
+  second_data_.reset();
+  EXPECT_THAT(Loss(), HasSubstr("data stream 2 of 2 ended alone"));
+}
+
+TEST_F(RawPeer, ChunksOfOtherStreamsMayOvertake) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.round = 1;
+  Send(*second_data_, header, std::vector<std::byte>(16, std::byte{1}));
+  PollUntil([&] { return exchange->Peek(1, 1) != nullptr; });
+  EXPECT_EQ(exchange->Peek(0, 1), nullptr);
+  header.round = 0;
+  Send(*data_, header, std::vector<std::byte>(16, std::byte{2}));
+  PollUntil([&] { return exchange->Peek(0, 1) != nullptr; });
+  EXPECT_EQ(exchange->Peek(0, 1)[15], std::byte{2});
+  EXPECT_EQ(exchange->Peek(1, 1)[15], std::byte{1});
+}
+
+// A chunk in pieces of all sizes, with the next one's beginning in the same piece.
+TEST_F(RawPeer, ChunksInPiecesArriveWhole) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  constexpr uint32_t kBytes = 10'000;
+  std::vector<std::byte> stream;
+  for (uint64_t round = 0; round < MessageExchange::kBanks; ++round) {
+    MessageHeader header = Header(MessageType::kChunk, kBytes);
+    header.round = round;
+    const auto bytes = std::as_bytes(std::span(&header, 1));
+    stream.insert(stream.end(), bytes.begin(), bytes.end());
+    for (uint32_t i = 0; i < kBytes; ++i) stream.push_back(static_cast<std::byte>(round + i % 7));
+  }
+  size_t piece = 1;
+  for (std::span<const std::byte> rest(stream); !rest.empty(); piece = piece * 7 % 4999) {
+    const size_t bytes = std::min(piece, rest.size());
+    ASSERT_TRUE(data_->SendAll(rest.first(bytes), Deadline::After(kPatience)).ok());
+    rest = rest.subspan(bytes);
+    transport_->Poll(inbox_);
+  }
+  for (uint64_t round = 0; round < MessageExchange::kBanks; ++round) {
+    PollUntil([&] { return exchange->Peek(round, 1) != nullptr; });
+    for (uint32_t i = 0; i < kBytes; ++i) {
+      ASSERT_EQ(exchange->Peek(round, 1)[i], static_cast<std::byte>(round + i % 7)) << i;
+    }
+  }
+}
+
+// What was sent first into a bank is the last that may be there.
+TEST_F(RawPeer, AnOlderChunkForABankEndsTheLink) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.round = MessageExchange::kBanks;
+  exchange->Release(header.round);
+  Send(*data_, header, std::vector<std::byte>(16));
+  header.round = 0;
+  Send(*second_data_, header, std::vector<std::byte>(16));
+  EXPECT_THAT(Loss(), HasSubstr("no space"));
+}
+
+// The receiver reads nothing for a while: what is sent waits, in order, and arrives in place.
+TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  Send(*control_, Header(MessageType::kOpened, 0));
+  PollUntil([&] { return exchange->Reserve(0) != nullptr; });
+  for (uint64_t round = 0; round < MessageExchange::kBanks; ++round) {
+    std::byte* const chunk = exchange->Reserve(round);
+    std::memset(chunk, static_cast<int>(round + 1), MessageExchange::kChunkBytes);
+    exchange->Publish(round, MessageExchange::kChunkBytes, {});
+  }
+  EXPECT_TRUE(transport_->HasUnsent());
+  for (uint64_t round = 0; round < MessageExchange::kBanks; ++round) {
+    ByteStream& stream = *(round % 2 == 0 ? data_ : second_data_);
+    MessageHeader header;
+    std::vector<std::byte> chunk(MessageExchange::kChunkBytes);
+    for (std::span<std::byte> rest :
+         {std::as_writable_bytes(std::span(&header, 1)), std::span(chunk)}) {
+      while (!rest.empty()) {
+        const Result<size_t> got =
+            stream.ReceiveSome(rest.first(std::min<size_t>(rest.size(), 999)));
+        ASSERT_TRUE(got.ok());
+        rest = rest.subspan(*got);
+        transport_->Poll(inbox_);
+      }
+    }
+    EXPECT_EQ(header.round, round);
+    EXPECT_EQ(chunk, std::vector<std::byte>(chunk.size(), static_cast<std::byte>(round + 1)));
+  }
+  EXPECT_FALSE(transport_->HasUnsent());
 }
 
 // ------------------------------------------------------------------ the mesh
@@ -186,6 +277,7 @@ TcpMeshConfig MeshConfigOf(int rank, int size) {
   config.key_prefix = "7/";
   config.secret = "secret";
   config.seconds = kPatience;
+  config.data_streams = 2;
   return config;
 }
 
@@ -221,6 +313,14 @@ TEST(TcpMeshTest, RanksThatDoNotConnectAreNamed) {
   EXPECT_THAT(status.detail().ranks, ElementsAre(1, 2));
 }
 
+TEST(TcpMeshTest, RanksWithOtherNumbersOfStreamsSaySo) {
+  MemoryStore store;
+  std::vector<TcpMeshConfig> configs = {MeshConfigOf(0, 2), MeshConfigOf(1, 2)};
+  configs[1].data_streams = 3;
+  EXPECT_THAT(StartAll(store, configs)[0].message(),
+              HasSubstr("rank 1 has 3 TCP streams for data, rank 0 has 2"));
+}
+
 TEST(TcpMeshTest, AWrongSecretIsRefused) {
   MemoryStore store;
   std::vector<TcpMeshConfig> configs = {MeshConfigOf(0, 2), MeshConfigOf(1, 2)};
@@ -246,7 +346,7 @@ TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  ByteStream& data = *streams[0].at(1).data;
+  ByteStream& data = streams[0].at(1)[1];
   const std::vector<std::byte> bytes(1 << 20, std::byte{1});
   size_t sent = 0;
   // More than the sockets hold, for longer than a machine may be silent.
@@ -257,7 +357,7 @@ TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
     if (*some == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   std::vector<std::byte> received(sent);
-  EXPECT_TRUE(streams[1].at(0).data->ReceiveAll(received, Deadline::After(kPatience)).ok());
+  EXPECT_TRUE(streams[1].at(0)[1].ReceiveAll(received, Deadline::After(kPatience)).ok());
 }
 
 TEST(TcpMeshTest, AnInterfaceThatIsNotThereIsNamed) {
