@@ -17,6 +17,8 @@ namespace {
 // How long a reply may take beyond the wait that was asked for: a busy server, a slow network.
 constexpr double kReplySeconds = 30;
 constexpr double kRetrySeconds = 0.02;
+// One address may swallow connections without a word: others get their turn.
+constexpr double kAddressSeconds = 3;
 
 }  // namespace
 
@@ -33,6 +35,23 @@ Result<std::unique_ptr<StoreClient>> StoreClient::Connect(const std::string& hos
     const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline.SecondsLeft()));
     nanosleep(&pause, nullptr);
   }
+}
+
+Result<std::unique_ptr<StoreClient>> StoreClient::ConnectToAny(std::span<const std::string> hosts,
+                                                               uint16_t port,
+                                                               std::string_view secret,
+                                                               double seconds) {
+  const Deadline deadline = Deadline::After(seconds);
+  std::string tried;
+  for (const std::string& host : hosts) {
+    const Deadline own = Deadline::After(std::min(kAddressSeconds, deadline.SecondsLeft()));
+    Result<ByteStream> stream = ConnectTcp(host, port, own);
+    Status status = stream.status();
+    if (status.ok()) status = AuthenticateToServer(*stream, secret, kStoreAuthContext, own);
+    if (status.ok()) return std::unique_ptr<StoreClient>(new StoreClient(stream.TakeValue()));
+    tried += (tried.empty() ? "" : "; ") + status.message();
+  }
+  return Status(StatusCode::kSystem, tried);
 }
 
 Status StoreClient::Set(std::string_view key, std::span<const std::byte> value) {

@@ -23,6 +23,13 @@ class StoreClient final : public Store {
   static Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t port,
                                                       std::string_view secret, double seconds);
 
+  // At the first of the server's addresses where it is found: those of a machine don't all lead to
+  // it from everywhere, and may lead to another one. kSystem names all of them if none does within
+  // `seconds`.
+  static Result<std::unique_ptr<StoreClient>> ConnectToAny(std::span<const std::string> hosts,
+                                                           uint16_t port, std::string_view secret,
+                                                           double seconds);
+
   // Of this machine, by which it reaches the server.
   Result<std::string> LocalAddress() const { return horoscale::LocalAddress(stream_); }
 

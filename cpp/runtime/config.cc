@@ -169,7 +169,8 @@ constexpr ConfigVariable kVariables[] = {
     {"LIBMPI", "path", "", "The MPI library to open where the process has not loaded one already.",
      nullptr},
     {"HOSTNAME", "text", "",
-     "Names the host: ranks with the same name share memory. Default: host name and boot id.",
+     "Names the host: ranks with the same name share memory where they can, and are on several "
+     "hosts where they can't. Default: host name and boot id.",
      nullptr},
     {"NETWORK_INTERFACE", "names", "",
      "Network interfaces between the hosts of a job, separated by commas. Empty: all, beginning "

@@ -30,12 +30,12 @@ Status MeetAll(Runtime& runtime, double seconds) {
 
 Result<Meeting> Meet(const JobOptions& options, const Config& config, const Deadline& deadline) {
   const auto host_variable = FindVariable("HOSTNAME");
-  std::string host =
+  const std::string host =
       HostIdentity(host_variable ? std::optional<std::string>(host_variable->value) : std::nullopt);
   const auto mpi = ChooseMpi(options, FindVariable, config.backend);
   if (!mpi.ok()) return mpi.status();
-  if (*mpi != nullptr) return MeetOverMpi(**mpi, options, config, std::move(host), deadline);
-  return MeetOverStore(options, FindVariable, std::move(host), deadline);
+  if (*mpi != nullptr) return MeetOverMpi(**mpi, options, config, host, deadline);
+  return MeetOverStore(options, FindVariable, host, deadline);
 }
 
 // A rank that can't start makes others fail. The first to do so leaves its reason in the store,
@@ -124,6 +124,7 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   if (!meeting.ok()) return meeting.status();
   const Identity& identity = meeting->identity;
   ConfigureLog(config->log_level, config->log_time, identity.rank);
+  if (!meeting->notice.empty()) Log(LogLevel::kWarning, meeting->notice);
   if (config->state_signal && !TakeStateSignal()) {
     Log(LogLevel::kInfo, "SIGUSR2 has a handler of its own, and does not show this rank's state");
   }

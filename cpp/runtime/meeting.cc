@@ -1,42 +1,75 @@
 #include "runtime/meeting.h"
 
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "rendezvous/memory_store.h"
 #include "rendezvous/store_client.h"
+#include "runtime/neighbours.h"
 #include "runtime/rank_list.h"
 
 namespace horoscale {
 namespace {
 
-// Every rank tells its host and hears of the others': the hosts by rank.
-Result<std::vector<std::string>> ExchangeHosts(Store& store, const Identity& identity,
-                                               const std::string& prefix,
-                                               const std::string& own_host,
+Status SetText(Store& store, const std::string& key, const std::string& text) {
+  return store.Set(key, std::as_bytes(std::span(text)));
+}
+
+std::string TextOf(const std::vector<std::byte>& value) {
+  return std::string(reinterpret_cast<const char*>(value.data()), value.size());
+}
+
+// Every rank shows its card and sees the others': by rank.
+Result<std::vector<std::string>> ExchangeCards(Store& store, const Identity& identity,
+                                               const std::string& prefix, const std::string& own,
                                                const Deadline& deadline) {
   const std::string key = prefix + "host/";
-  HS_RETURN_IF_ERROR(store.Set(key + std::to_string(identity.rank),
-                               std::as_bytes(std::span(own_host.data(), own_host.size()))));
-  std::vector<std::string> hosts;
+  HS_RETURN_IF_ERROR(SetText(store, key + std::to_string(identity.rank), own));
+  std::vector<std::string> cards;
   std::vector<int> missing;
   for (int rank = 0; rank < identity.size; ++rank) {
-    const auto host = store.Get(key + std::to_string(rank), deadline.SecondsLeft());
-    if (host.ok()) {
-      hosts.emplace_back(reinterpret_cast<const char*>(host->data()), host->size());
-    } else if (host.status().code() == StatusCode::kTimeout) {
+    const auto card = store.Get(key + std::to_string(rank), deadline.SecondsLeft());
+    if (card.ok()) {
+      cards.push_back(TextOf(*card));
+    } else if (card.status().code() == StatusCode::kTimeout) {
       missing.push_back(rank);
     } else {
-      return host.status();
+      return card.status();
     }
   }
-  if (missing.empty()) return hosts;
+  if (missing.empty()) return cards;
   return Status(StatusCode::kTimeout,
                 RankList(missing) + " of " + std::to_string(identity.size) +
                     " did not call init() in time (START_TIMEOUT says how long to wait)",
                 {missing, -1, ""});
+}
+
+// Every rank tells a number and hears of the others': by rank. Rank 0 collects them, so that it
+// costs each of the others one question.
+Result<std::vector<int>> ExchangeNumbers(Store& store, const Identity& identity,
+                                         const std::string& key, int own,
+                                         const Deadline& deadline) {
+  HS_RETURN_IF_ERROR(SetText(store, key + std::to_string(identity.rank), std::to_string(own)));
+  if (identity.rank == 0) {
+    std::string all;
+    for (int rank = 0; rank < identity.size; ++rank) {
+      const auto number = store.Get(key + std::to_string(rank), deadline.SecondsLeft());
+      if (!number.ok()) return number.status();
+      all += TextOf(*number) + " ";
+    }
+    HS_RETURN_IF_ERROR(SetText(store, key + "all", all));
+  }
+  const auto all = store.Get(key + "all", deadline.SecondsLeft());
+  if (!all.ok()) return all.status();
+  std::istringstream text(TextOf(*all));
+  const std::vector<int> numbers{std::istream_iterator<int>(text), {}};
+  if (numbers.size() == static_cast<size_t>(identity.size)) return numbers;
+  return Status::Protocol("the store has " + std::to_string(numbers.size()) + " numbers of " +
+                          std::to_string(identity.size) + " ranks at " + key + "all");
 }
 
 // Serves the store on rank 0, where the launcher does not. It is served until the process ends: a
@@ -91,16 +124,25 @@ std::string KeyPrefix(const JobOptions& options) {
 }
 
 Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,
-                              std::string host, const Deadline& deadline) {
+                              const std::string& host, const Deadline& deadline) {
   Meeting meeting;
   auto identity = ReadIdentity(options, lookup);
   if (!identity.ok()) return identity.status();
   meeting.identity = identity.TakeValue();
   HS_RETURN_IF_ERROR(MeetStore(deadline.SecondsLeft(), &meeting));
-  auto hosts = ExchangeHosts(*meeting.store, meeting.identity, KeyPrefix(options), host, deadline);
+  const std::string prefix = KeyPrefix(options);
+  const auto self = Neighbours::Create(host);
+  if (!self.ok()) return self.status();
+  const auto cards =
+      ExchangeCards(*meeting.store, meeting.identity, prefix, self->card(), deadline);
+  if (!cards.ok()) return cards.status();
+  const int own = Neighbours::FindLowest(*cards, meeting.identity.rank, deadline, &meeting.notice);
+  const auto lowest =
+      ExchangeNumbers(*meeting.store, meeting.identity, prefix + "lowest/", own, deadline);
+  if (!lowest.ok()) return lowest.status();
+  auto hosts = HostsOf(*cards, *lowest);
   if (!hosts.ok()) return hosts.status();
   meeting.hosts = hosts.TakeValue();
-  meeting.host = std::move(host);
   return meeting;
 }
 

@@ -22,8 +22,8 @@ namespace horoscale {
 // What a rank knows when it has met the others.
 struct Meeting {
   Identity identity;
-  std::string host;                     // this rank's
-  std::vector<std::string> hosts;       // by rank
+  std::vector<std::string> hosts;       // by rank; the same for ranks that share memory
+  std::string notice;                   // what the user should know of them; may be empty
   std::string address;                  // of this machine, by which it reaches the store
   std::unique_ptr<StoreServer> server;  // of the store, on rank 0 of ranks that met over MPI
   std::unique_ptr<Store> store;
@@ -39,7 +39,7 @@ std::string KeyPrefix(const JobOptions& options);
 
 // Waits until all ranks have said where they run; kTimeout names those that haven't.
 Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,
-                              std::string host, const Deadline& deadline);
+                              const std::string& host, const Deadline& deadline);
 
 // The MPI library, if MPI is to bring the ranks together: a communicator was given, CONTROLLER or
 // BACKEND says so, or an MPI launcher started this process and nothing else says who it is. Null
@@ -48,9 +48,9 @@ Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLoo
                                     BackendChoice backend);
 
 // Initializes MPI where that is not done yet. Rank 0 then serves the store and tells the others
-// over MPI where, and the secret; on several hosts, and where BACKEND says so, MPI carries
-// everything.
+// over MPI where, and the secret. MPI carries everything on several hosts, unless BACKEND says that
+// our own transports are to do that, and where BACKEND says so.
 Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, const Config& config,
-                            std::string host, const Deadline& deadline);
+                            const std::string& host, const Deadline& deadline);
 
 }  // namespace horoscale

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "platform/random.h"
+#include "platform/tcp_socket.h"
 #include "rendezvous/memory_store.h"
 #include "rendezvous/store_client.h"
 #include "runtime/meeting.h"
 #include "runtime/mpi_launcher.h"
+#include "runtime/neighbours.h"
 
 namespace horoscale {
 namespace {
@@ -38,6 +41,7 @@ std::string FromRecord(const char* record) {
 // How rank 0 serves the store, or why it can't: what it tells the others.
 struct Served {
   uint16_t port = 0;
+  char addresses[1024] = {};  // separated by newlines, the likeliest first
   char secret[2 * kSecretBytes + 1] = {};
   char error[512] = {};
 };
@@ -93,43 +97,85 @@ Result<std::unique_ptr<MpiCommunicator>> CommunicatorOf(const MpiLibrary& mpi,
   return MpiCommunicator::OfWorldRanks(mpi, options.ranks);
 }
 
-Result<std::vector<std::string>> ExchangeHosts(MpiCommunicator& comm, const std::string& host,
+Result<std::vector<std::string>> ExchangeCards(MpiCommunicator& comm, const std::string& own,
                                                const Deadline& deadline) {
-  const auto record = ToRecord(host);
+  const auto record = ToRecord(own);
   if (!record.ok()) return record.status();
   const auto all = comm.AllGather(std::as_bytes(std::span(*record)), deadline);
   if (!all.ok()) return all.status();
-  std::vector<std::string> hosts;
+  std::vector<std::string> cards;
   for (size_t at = 0; at < all->size(); at += sizeof(Record)) {
-    hosts.push_back(FromRecord(reinterpret_cast<const char*>(all->data() + at)));
+    cards.push_back(FromRecord(reinterpret_cast<const char*>(all->data() + at)));
   }
-  return hosts;
+  return cards;
 }
 
-Result<Served> ServeStore(std::unique_ptr<StoreServer>* server) {
+// Finds out which ranks share memory.
+Status FindHosts(MpiCommunicator& comm, const std::string& host, Meeting& meeting,
+                 const Deadline& deadline) {
+  const auto self = Neighbours::Create(host);
+  if (!self.ok()) return self.status();
+  const auto cards = ExchangeCards(comm, self->card(), deadline);
+  if (!cards.ok()) return cards.status();
+  const int own = Neighbours::FindLowest(*cards, comm.rank(), deadline, &meeting.notice);
+  const auto all = comm.AllGather(std::as_bytes(std::span(&own, 1)), deadline);
+  if (!all.ok()) return all.status();
+  std::vector<int> lowest(all->size() / sizeof(int));
+  std::memcpy(lowest.data(), all->data(), all->size());
+  auto hosts = HostsOf(*cards, lowest);
+  if (!hosts.ok()) return hosts.status();
+  meeting.hosts = hosts.TakeValue();
+  return {};
+}
+
+// Where the others may reach rank 0: on loopback if they are all on its host.
+Result<std::string> ServerAddresses(bool one_host, const Config& config) {
+  if (one_host) return std::string(kLoopback);
+  auto addresses = MachineAddresses(config.network_interfaces);
+  if (!addresses.ok()) return addresses.status();
+  // Last, for ranks that only play several hosts on one machine.
+  if (config.network_interfaces.empty()) addresses->insert(addresses->end(), {kLoopback, "::1"});
+  std::string text;
+  for (const std::string& address : *addresses) {
+    if (text.size() + 1 + address.size() >= sizeof(Served::addresses)) break;
+    text += (text.empty() ? "" : "\n") + address;
+  }
+  return text;
+}
+
+Result<Served> ServeStore(bool one_host, const Config& config,
+                          std::unique_ptr<StoreServer>* server) {
   std::array<std::byte, kSecretBytes> random;
   HS_RETURN_IF_ERROR(FillRandom(random));
   Served served;
+  const auto addresses = ServerAddresses(one_host, config);
+  if (!addresses.ok()) return addresses.status();
+  addresses->copy(served.addresses, sizeof(served.addresses) - 1);
   for (size_t i = 0; i < random.size(); ++i) {
     const auto value = static_cast<unsigned>(random[i]);
     served.secret[2 * i] = "0123456789abcdef"[value >> 4];
     served.secret[2 * i + 1] = "0123456789abcdef"[value & 15];
   }
   StoreServerOptions options;
-  options.host = kLoopback;
+  options.host = one_host ? kLoopback : "::";
   options.secret = served.secret;
-  auto started = StoreServer::Start(std::move(options));
+  auto started = StoreServer::Start(options);
+  if (!started.ok() && !one_host) {
+    options.host = "0.0.0.0";  // machines may lack IPv6
+    started = StoreServer::Start(options);
+  }
   if (!started.ok()) return started.status();
   *server = started.TakeValue();
   served.port = (*server)->port();
   return served;
 }
 
-// All ranks are on one host: rank 0 serves them the store on loopback.
-Status ShareStore(MpiCommunicator& comm, Meeting& meeting, const Deadline& deadline) {
+// Rank 0 serves the store, where all ranks find it.
+Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config, Meeting& meeting,
+                  const Deadline& deadline) {
   Served served;
   if (comm.rank() == 0) {
-    auto started = ServeStore(&meeting.server);
+    auto started = ServeStore(one_host, config, &meeting.server);
     if (started.ok()) {
       served = *started;
     } else {
@@ -140,11 +186,20 @@ Status ShareStore(MpiCommunicator& comm, Meeting& meeting, const Deadline& deadl
   if (served.port == 0) {
     return {StatusCode::kSystem, std::string("rank 0 can't serve the store: ") + served.error};
   }
-  meeting.identity.rendezvous = {kLoopback, served.port};
   meeting.identity.serve = comm.rank() == 0;
   meeting.identity.secret = served.secret;
-  auto client = StoreClient::Connect(kLoopback, served.port, served.secret, deadline.SecondsLeft());
-  if (!client.ok()) return client.status();
+  std::istringstream lines(served.addresses);
+  std::vector<std::string> addresses;
+  for (std::string line; std::getline(lines, line);) addresses.push_back(line);
+  auto client =
+      StoreClient::ConnectToAny(addresses, served.port, served.secret, deadline.SecondsLeft());
+  if (!client.ok()) {
+    return {client.status().code(),
+            "rank " + std::to_string(comm.rank()) +
+                " can't reach the store of rank 0 (NETWORK_INTERFACE chooses the network): " +
+                client.status().message()};
+  }
+  if (const auto address = (*client)->LocalAddress(); address.ok()) meeting.address = *address;
   meeting.store = client.TakeValue();
   return {};
 }
@@ -189,7 +244,7 @@ Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLoo
 }
 
 Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, const Config& config,
-                            std::string host, const Deadline& deadline) {
+                            const std::string& host, const Deadline& deadline) {
   const BackendChoice backend = config.backend;
   HS_RETURN_IF_ERROR(mpi.Initialize());
   HS_RETURN_IF_ERROR(CheckSingleton(mpi));
@@ -200,12 +255,9 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
   meeting.mpi = &mpi;
   meeting.identity.rank = comm.rank();
   meeting.identity.size = comm.size();
-  auto hosts = ExchangeHosts(comm, host, deadline);
-  if (!hosts.ok()) return hosts.status();
-  meeting.hosts = hosts.TakeValue();
-  meeting.host = std::move(host);
+  HS_RETURN_IF_ERROR(FindHosts(comm, host, meeting, deadline));
   const bool one_host =
-      std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.host) == comm.size();
+      std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.hosts[0]) == comm.size();
   if (backend == BackendChoice::kMpi || (backend == BackendChoice::kAuto && !one_host)) {
     if (!config.deterministic_asked) {
       auto parent = MpiCommunicator::Duplicate(mpi, comm.handle(), deadline);
@@ -215,16 +267,11 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
     meeting.communicator = made.TakeValue();
     return meeting;
   }
-  if (!one_host) {
-    return Status::InvalidArgument(
-        "BACKEND=native, but MPI started the ranks on several hosts, where it carries their data: "
-        "leave BACKEND out");
-  }
   if (comm.size() == 1) {
     meeting.store = std::make_unique<MemoryStore>();
     return meeting;
   }
-  HS_RETURN_IF_ERROR(ShareStore(comm, meeting, deadline));
+  HS_RETURN_IF_ERROR(ShareStore(comm, one_host, config, meeting, deadline));
   return meeting;
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,63 @@ def test_torchruns_variables_on_two_hosts() -> None:
         for rank in ranks:
             out, err = rank.communicate(timeout=PATIENCE_S)
             assert out == "[0, 1]\n", err
+
+
+# What two containers may call their host, and how a rank says where it finds itself.
+NAMED_ALIKE = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+assert hvd.allreduce(np.ones(100000), op=hvd.Sum, name="x").tolist() == [hvd.size()] * 100000
+print(hvd.local_rank(), hvd.local_size(), hvd.cross_size(), hvd.metrics()["network_bytes_sent"] > 0)
+"""
+
+
+def places_of(prefixes: Sequence[Sequence[str]], rendezvous: str) -> list[tuple[str, str]]:
+    """What ranks with HOSTNAMEs alike print, and write to stderr; a rank for each prefix."""
+    variables = {
+        "HOROSCALE_SIZE": str(len(prefixes)),
+        "HOROSCALE_HOSTNAME": "node",
+        "HOROSCALE_RENDEZVOUS": rendezvous,
+        "HOROSCALE_SECRET": secrets.token_hex(16),
+    }
+    ranks = [
+        subprocess.Popen(
+            [*prefix, sys.executable, "-c", NAMED_ALIKE],
+            env=environment() | variables | {"HOROSCALE_RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, prefix in enumerate(prefixes)
+    ]
+    said = [rank.communicate(timeout=PATIENCE_S) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), said
+    return said
+
+
+def test_containers_of_one_name_are_hosts() -> None:
+    """Each has a network of its own: their ranks can't share memory, and the first says so."""
+    with NetworkHosts(2) as hosts:
+        prefixes = [hosts.command(host) for host in (0, 1, 0, 1, 1)]
+        said = places_of(prefixes, f"{hosts.addresses[0]}:29500")
+    places = ("0 2 2", "0 3 2", "1 2 2", "1 3 2", "2 3 1")
+    assert [out for out, _ in said] == [f"{place} True\n" for place in places]
+    notice = 'rank 0 and rank {} give their hosts the same name, "node", but can\'t share memory'
+    assert notice.format(1) in said[1][1]
+    assert [rank for rank, (_, err) in enumerate(said) if "same name" in err] == [1]
+
+
+def test_containers_with_one_network_share_memory() -> None:
+    """Whatever else is their own: /dev/shm, processes, IPC."""
+    with NetworkHosts(1) as hosts:
+        own = ("unshare", "--mount", "--ipc", "--pid", "--fork", "--mount-proc")
+        shm = ("sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"', "sh")
+        prefixes = [hosts.command(0), hosts.command(0, *own, *shm), hosts.command(0, *own, *shm)]
+        said = places_of(prefixes, f"{hosts.addresses[0]}:29500")
+    assert [out for out, _ in said] == [f"{rank} 3 1 False\n" for rank in range(3)]
 
 
 @pytest.mark.parametrize("how", ["killed", "cut-off"])

@@ -151,7 +151,7 @@ def test_the_controller_can_be_chosen(mpi: Mpi) -> None:
     )  # fmt: skip
 
 
-def test_ranks_of_several_hosts_use_mpi_and_get_the_same_bits(mpi: Mpi) -> None:
+def test_ranks_of_several_hosts_use_mpi_or_tcp_and_get_the_same_bits(mpi: Mpi) -> None:
     """Hosts are what HOROSCALE_HOSTNAME says; the sum is what shared memory gives."""
     script = """
 import os, sys
@@ -162,13 +162,19 @@ hvd.init()
 assert hvd.local_size() == {local}
 values = np.random.default_rng(hvd.rank()).standard_normal(300_001).astype(np.float32)
 total = hvd.allreduce(values, op=hvd.Sum)
+assert (hvd.metrics()["network_bytes_sent"] > 0) == {tcp}
 sys.stdout.write(f"bits {{hash(total.tobytes())}}\\n")
 """
     host = "os.environ['HOROSCALE_HOSTNAME'] = str(os.getpid())"
     said = set()
-    for options in ({"host": "", "local": 3}, {"host": host, "local": 1}):
+    for local, tcp in ((3, False), (1, False), (1, True)):
         ended = mpi.run(
-            3, "-c", script.format(**options), PYTHONHASHSEED="0", HOROSCALE_DETERMINISTIC="1"
+            3,
+            "-c",
+            script.format(host=host if local == 1 else "", local=local, tcp=tcp),
+            PYTHONHASHSEED="0",
+            HOROSCALE_DETERMINISTIC="1",
+            HOROSCALE_BACKEND="native" if tcp else "auto",
         )
         assert ended.returncode == 0, ended.stderr
         said.update(re.findall("bits (.*)", ended.stdout))
