@@ -18,11 +18,21 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """Wraps an optimizer of tf.compat.v1.train."""
 
     def __init__(
-        self, optimizer: Any, name: str, use_locking: bool, aggregation: GradientAggregation
+        self,
+        optimizer: Any,
+        name: str,
+        use_locking: bool,
+        reduction: GradientReduction,
+        aggregation: GradientAggregation,
     ) -> None:
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
+        self._reduction = reduction
         self._aggregation = aggregation
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leave the gradient of this variable to each rank."""
+        self._reduction.register_local([variable])
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Compute the gradients and reduce them over the ranks."""
@@ -92,8 +102,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Returns:
-        For an optimizer of Keras one of the same class and configuration, with
-        register_local_var(variable) beside; otherwise one that wraps it.
+        For an optimizer of Keras one of the same class and configuration, otherwise one that wraps
+        it. Both have register_local_var(variable) beside.
 
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
@@ -114,7 +124,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         own_name = name or f"Distributed{type(optimizer).__name__}"
-        return _DistributedOptimizer(optimizer, own_name, use_locking, aggregation)
+        return _DistributedOptimizer(optimizer, own_name, use_locking, reduction, aggregation)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return _wrap_keras(optimizer, reduction, aggregation)
     raise ValueError(

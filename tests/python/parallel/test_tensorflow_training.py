@@ -108,18 +108,23 @@ def test_tensorflow_1_graph(passes: int) -> None:
     v1 = tf.compat.v1
     with tf.Graph().as_default():
         x = v1.get_variable("x", initializer=tf.fill([3], float(hvd.rank() + 1)))
-        loss = tf.reduce_sum(x * float(hvd.rank() + 1))
+        local = v1.get_variable("local", initializer=0.0)
+        loss = tf.reduce_sum(x * float(hvd.rank() + 1)) + local * float(hvd.rank())
         optimizer = hvd.DistributedOptimizer(
-            v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=passes
+            v1.train.GradientDescentOptimizer(1.0),
+            backward_passes_per_step=passes,
+            scale_local_gradients=False,
         )
+        optimizer.register_local_var(local)
         step = optimizer.minimize(loss)
         hook = hvd.BroadcastGlobalVariablesHook(root_rank=0)
         with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
             for _ in range(2 * passes):
                 session.run(step)
-            result = session.run(x)
+            result, own = session.run([x, local])
     mean = np.mean([rank + 1.0 for rank in range(hvd.size())])
     np.testing.assert_allclose(result, np.full(3, 1.0 - 2 * passes * mean), rtol=1e-5)
+    assert own == pytest.approx(-2.0 * passes * hvd.rank())
 
 
 def test_local_sources() -> None:
