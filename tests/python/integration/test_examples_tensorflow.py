@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
 import pytest
-from support.examples import EXAMPLES, SECONDS, accuracy_of, launch
+from support.examples import EXAMPLES, ROOT, SECONDS, accuracy_of, launch, run
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs tensorflow"),
@@ -45,3 +46,13 @@ print(hvd.__name__)
 """
     output = launch(1, sys.executable, "-c", program, folder=tmp_path, flags=("--compat",))
     assert output.endswith("horoscale.tensorflow\n")
+
+
+def test_benchmark_of_training_steps(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    quick = ("--rounds", "1", "--steps", "1", "--tasks", "perceptron", "--modes", "function")
+    benchmark = ROOT / "benchmarks" / "tensorflow_step.py"
+    output = run(sys.executable, benchmark, *quick, "--json", figures, folder=tmp_path)
+    assert "mirrored / horoscale" in output
+    measured = json.loads(figures.read_text())["seconds"]["perceptron function"]
+    assert measured.keys() == {"one", "alone", "mirrored", "horoscale"}
