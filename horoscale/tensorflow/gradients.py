@@ -50,8 +50,8 @@ class GradientReduction:
     def __post_init__(self) -> None:
         """Raise ValueError if something is wrong."""
         resolve_op(self.op)
-        if self.process_set.included() is not False:
-            set_id(self.process_set)
+        if self.process_set.process_set_id is None or self.process_set.included() is not False:
+            set_id(self.process_set)  # raises where it can't be used
         if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
             raise ValueError(f"compression={self.compression!r} is no compressor: hvd.Compression")
         if self.gradient_predivide_factor != 1.0 and self.op != Average:

@@ -14,16 +14,15 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_digits(both: dict[str, Mpi], family: str) -> None:
-    ended = both[family].run(2, str(EXAMPLES / "tensorflow_digits.py"), seconds=150)
+def test_digits(both: dict[str, Mpi]) -> None:
+    ended = both["openmpi"].run(2, str(EXAMPLES / "tensorflow_digits.py"), seconds=150)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert accuracy_of(ended.stdout) >= 0.95
 
 
 def test_partitioned_transformer(both: dict[str, Mpi]) -> None:
-    """It fails by itself where the loss is not that of one process."""
+    """Two ranks a set. The example fails by itself where the loss is not that of one process."""
     script = str(EXAMPLES / "tensorflow_partitioned_transformer.py")
-    ended = both["openmpi"].run(3, script, "--check", "--epochs", "1", seconds=150)
+    ended = both["mpich"].run(6, script, "--check", "--epochs", "1", seconds=150)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "of one process" in ended.stdout

@@ -18,10 +18,14 @@ SECONDS = 240
 @pytest.mark.timeout(SECONDS + 30)
 @pytest.mark.parametrize(("ranks", "threads"), [(1, 0), (2, 0), (3, 1), (4, 0)])
 def test_on_ranks(ranks: int, threads: int) -> None:
-    """With one thread for a graph's operations a collective that occupied it would hang."""
+    """With one thread for a graph's operations a collective that occupied it would hang.
+
+    Training, which is slow to trace, on even numbers of ranks alone.
+    """
+    files = [file for file in FILES if ranks % 2 == 0 or "training" not in file.name]
     pytest_command = [
         *(sys.executable, "-m", "pytest", "-q", "--timeout=60", "-W", "default"),
-        *("--maxfail=3", "--tb=short", *map(str, FILES)),
+        *("--maxfail=3", "--tb=short", *map(str, files)),
     ]
     result = subprocess.run(
         [sys.executable, "-m", "horoscale.runner", "-np", str(ranks), *pytest_command],

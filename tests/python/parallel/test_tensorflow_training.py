@@ -56,7 +56,7 @@ def same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 @MODES
 @pytest.mark.parametrize(
     "options",
-    [{}, {"num_groups": 2}, {"gradient_predivide_factor": 2.0}, {"sparse_as_dense": True}],
+    [{}, {"num_groups": 2, "gradient_predivide_factor": 2.0}],
     ids=str,
 )
 def test_tape_trains_like_one_process(mode: str, options: dict) -> None:
