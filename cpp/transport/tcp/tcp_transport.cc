@@ -16,9 +16,9 @@ namespace {
 // Of one stream in one Poll(), so that a busy peer can't keep the caller in it.
 constexpr size_t kReceiveBytes = 1 << 20;
 
-// The goodbye of a rank that leaves is sent before its data streams end: lost packets may hold it
-// up for so long.
-constexpr double kGoodbyeSeconds = 3;
+// A rank that leaves has sent everything before one of its streams ends: lost packets may hold up
+// what comes on the others for so long.
+constexpr double kLastWordsSeconds = 3;
 
 // Frames are received many at a time. Chunks are received in place, but for what comes with their
 // headers: a small chunk as a whole, so that it takes one call.
@@ -199,7 +199,7 @@ bool TcpTransport::Poll(TransportSink& sink) {
     }
     if (ready[i].readable && Receive(rank, link, number, sink)) moved = true;
   }
-  if (awaits_goodbyes_) EndWithoutGoodbye();
+  if (awaits_ends_) EndTheSilent();
   return (has_news_ && TellLosses(sink)) || moved;
 }
 
@@ -215,6 +215,7 @@ bool TcpTransport::Receive(int rank, Link& link, size_t number, TransportSink& s
     }
     if (*got == 0) return received > 0;
     received += *got;
+    if (link.awaits_end) link.end_by = MonotonicSeconds() + kLastWordsSeconds;
     if (Status taken = stream.in.Take(*got, arrivals); !taken.ok()) End(rank, link, taken);
     if (*got < room[0].size() + room[1].size()) break;  // that was all
   }
@@ -231,23 +232,25 @@ void TcpTransport::OnStreamOver(int rank, Link& link, size_t number, const Statu
   const bool all_over = std::all_of(link.streams.begin(), link.streams.end(),
                                     [](const Stream& other) { return other.is_over; });
   if (all_over || (number == kControl && !link.has_goodbye)) return End(rank, link, reason);
-  if (link.has_goodbye || link.goodbye_until > 0) return;
-  link.goodbye_until = MonotonicSeconds() + kGoodbyeSeconds;
+  if (link.awaits_end) return;
   link.reason = Status::Protocol("its data stream " + std::to_string(number) + " of " +
                                  std::to_string(link.streams.size() - 1) +
                                  " ended alone: " + reason.message());
-  awaits_goodbyes_ = true;
+  link.awaits_end = awaits_ends_ = true;
+  link.end_by = MonotonicSeconds() + kLastWordsSeconds;
 }
 
-void TcpTransport::EndWithoutGoodbye() {
-  awaits_goodbyes_ = false;
+// The other streams may say nothing more, not even that they have ended: a network that fails now
+// takes the rest with it.
+void TcpTransport::EndTheSilent() {
+  awaits_ends_ = false;
   for (auto& [rank, link] : links_) {
-    if (link->is_over || link->goodbye_until == 0 || link->has_goodbye) continue;
-    if (MonotonicSeconds() < link->goodbye_until) {
-      awaits_goodbyes_ = true;
-      continue;
+    if (link->is_over || !link->awaits_end) continue;
+    if (MonotonicSeconds() < link->end_by) {
+      awaits_ends_ = true;
+    } else {
+      End(rank, *link, Status(link->reason));
     }
-    End(rank, *link, Status(link->reason));
   }
 }
 

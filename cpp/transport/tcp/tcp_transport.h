@@ -55,10 +55,11 @@ class TcpTransport final : private MessagePost {
     std::deque<Stream> streams;      // by number: control, then data
     std::vector<std::byte> goodbye;  // once it has come; delivered behind all data
     bool has_goodbye = false;
-    double goodbye_until = 0;  // when it must have come, since a data stream is over; 0: none is
-    Status reason;             // of that; of the link's end, once it is over
-    bool is_over = false;      // nothing moves any more
-    bool is_told = false;      // the sink knows
+    bool awaits_end = false;  // one of the streams is over
+    double end_by = 0;        // when the others must be, unless something comes
+    Status reason;            // of that; of the link's end, once it is over
+    bool is_over = false;     // nothing moves any more
+    bool is_told = false;     // the sink knows
   };
   class Arrivals;
 
@@ -74,7 +75,7 @@ class TcpTransport final : private MessagePost {
   bool Receive(int rank, Link& link, size_t number, TransportSink& sink);
   // Whether the link has ended in good order, or is to be given up for `reason`.
   void OnStreamOver(int rank, Link& link, size_t number, const Status& reason);
-  void EndWithoutGoodbye();
+  void EndTheSilent();
   bool TellLosses(TransportSink& sink);
   void End(int rank, Link& link, const Status& reason);
 
@@ -82,8 +83,8 @@ class TcpTransport final : private MessagePost {
   Poller poller_;
   TransportCounters counters_;
   std::map<int, std::unique_ptr<Link>> links_;
-  bool has_news_ = false;         // a link has ended, and the sink has not been told
-  bool awaits_goodbyes_ = false;  // of links one of whose data streams is over
+  bool has_news_ = false;     // a link has ended, and the sink has not been told
+  bool awaits_ends_ = false;  // of links one of whose streams is over
   MessageChannels channels_;
 };
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from support import namespaces
 
 from faults.harness import RANKS, Outcome, build_shim, run
-from faults.scenarios import SCENARIOS
+from faults.scenarios import SCENARIOS, Scenario
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +41,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def run_real(count: int, only: str, seed: int, jobs: int) -> list[Outcome]:
     """Each scenario in turn, with victims in turn, until `count` have been run."""
-    chosen = [one for one in SCENARIOS if only in one.name]
+    why_not = namespaces.why_not()
+    if why_not is not None:
+        print(f"without faults between hosts: {why_not}", file=sys.stderr)
+    possible = [one for one in SCENARIOS if why_not is None or not one.over_hosts]
+    chosen = [one for one in possible if only in one.name]
     victims = random.Random(seed)
     plan = [(chosen[i % len(chosen)], victims.randrange(RANKS)) for i in range(count)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
@@ -49,22 +54,26 @@ def run_real(count: int, only: str, seed: int, jobs: int) -> list[Outcome]:
 
 
 def real_table(outcomes: Iterable[Outcome]) -> Table:
-    cells: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    cells: dict[Scenario, list[Outcome]] = {one: [] for one in SCENARIOS}
     for outcome in outcomes:
-        cells[outcome.scenario.fault, outcome.scenario.phase].append(outcome)
+        cells[outcome.scenario].append(outcome)
     table = Table(title=f"real jobs of {RANKS} processes")
-    for column in ("fault", "phase", "runs", "hangs", "leaks", "wrong", "slowest", "allowed"):
-        table.add_column(column, justify="left" if column in ("fault", "phase") else "right")
-    for (fault, phase), runs in cells.items():
+    texts = ("fault", "phase", "ranks on")
+    for column in (*texts, "runs", "hangs", "leaks", "wrong", "slowest", "allowed"):
+        table.add_column(column, justify="left" if column in texts else "right")
+    for scenario, runs in cells.items():
+        if not runs:
+            continue
         table.add_row(
-            fault,
-            phase,
+            scenario.fault,
+            scenario.phase,
+            "two hosts" if scenario.over_hosts else "one host",
             str(len(runs)),
             str(sum(bool(one.hangs) for one in runs)),
             str(sum(bool(one.leaks) for one in runs)),
             str(sum(bool(one.wrong) for one in runs)),
             f"{max(one.slowest_s for one in runs):.2f} s",
-            f"{runs[0].scenario.limit_s:.1f} s",
+            f"{scenario.limit_s:.1f} s",
             style="" if all(one.good for one in runs) else "bold red",
         )
     return table

@@ -9,18 +9,23 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from support.namespaces import NetworkHosts
 from support.rank_processes import RankProcesses
 
-from faults.scenarios import PHASES, STALL_LIMIT_S, START_TIMEOUT_S, Scenario
+from faults.scenarios import PHASES, SILENCE_LIMIT_S, STALL_LIMIT_S, START_TIMEOUT_S, Scenario
 
 HERE = Path(__file__).parent
 RANKS = 3
+HOST_OF = (0, 0, 1)
+SLOW = "30mbit"  # a gradient takes longer than silence may
 PATIENCE_S = 30.0  # more than anything here may take: who needs it hangs
 
 
@@ -50,39 +55,51 @@ def build_shim(folder: Path) -> Path:
 
 
 def run(scenario: Scenario, victim: int, shim: Path) -> Outcome:
-    """Run a scenario once and judge it."""
-    outcome = Outcome(scenario, victim)
+    """Run a scenario once and judge it. The victim is a rank, unless the scenario has its own."""
+    outcome = Outcome(scenario, victim if scenario.victim is None else scenario.victim)
     shared_before = set(os.listdir("/dev/shm"))
     with ExitStack() as stack:
+        hosts = stack.enter_context(NetworkHosts(2)) if scenario.over_hosts else None
         files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = files / "ranks"
         folder.mkdir()
-        fault_file = files / "fault"
-        job = stack.enter_context(_start(scenario, victim, shim, folder, fault_file))
-        port = job.port
-        stack.enter_context(_strangers(port, int(scenario.variables.get("FAULT_STRANGERS", "0"))))
-        reports = _await(scenario, job, outcome)
-        _judge(scenario, outcome, reports, job, _fault_time(fault_file))
-        if left := job.survivors():
-            outcome.leaks.append(f"processes {left}")
-        if left := os.listdir(folder):
-            outcome.leaks.append(f"files {left}")
+        if hosts is not None and scenario.network == "slow":
+            hosts.limit_rate(SLOW)
+        with _start(scenario, outcome.victim, shim, folder, hosts) as job:
+            strangers = int(scenario.variables.get("FAULT_STRANGERS", "0"))
+            with _strangers(job, strangers):
+                if hosts is not None and scenario.action == "network":
+                    _strike(scenario, outcome, job, hosts, files)
+                reports = _await(scenario, job, outcome)
+            _judge(scenario, outcome, reports, job, _fault_time(files / "fault"))
+            if left := job.survivors():
+                outcome.leaks.append(f"processes {left}")
+            if left := os.listdir(folder):
+                outcome.leaks.append(f"files {left}")
+        if job.call(lambda: _accepts(job.address, job.port)):
+            outcome.leaks.append(f"port {job.port} is open still")
     if left := set(os.listdir("/dev/shm")) - shared_before:
         outcome.leaks.append(f"in /dev/shm: {sorted(left)}")
-    with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", port)) == 0:
-            outcome.leaks.append(f"port {port} is open still")
     return outcome
 
 
+def _accepts(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, port)) == 0
+
+
 def _start(
-    scenario: Scenario, victim: int, shim: Path, folder: Path, fault_file: Path
+    scenario: Scenario, victim: int, shim: Path, folder: Path, hosts: NetworkHosts | None
 ) -> RankProcesses:
     everybody = {
         "HOROSCALE_START_TIMEOUT": str(START_TIMEOUT_S),
-        "HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS": str(STALL_LIMIT_S),
-        "FAULT_FILE": str(fault_file),
+        "FAULT_FILE": str(folder.parent / "fault"),
+        "FAULT_DONE": str(folder.parent / "done"),
     }
+    if scenario.network:
+        everybody["HOROSCALE_NETWORK_TIMEOUT_SECONDS"] = str(SILENCE_LIMIT_S)
+    else:
+        everybody["HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS"] = str(STALL_LIMIT_S)
     own = {
         **scenario.variables,
         "LD_PRELOAD": str(shim),
@@ -92,7 +109,7 @@ def _start(
     return RankProcesses(
         RANKS,
         HERE / "rank.py",
-        scenario.phase if not scenario.harmless else "none",
+        scenario.phase,
         scenario.action,
         str(victim if not scenario.harmless else -1),
         folder=folder,
@@ -101,17 +118,42 @@ def _start(
         stderr_of={victim: scenario.variables["FAULT_STDERR"]}
         if "FAULT_STDERR" in scenario.variables
         else {},
+        hosts=hosts,
+        host_of=HOST_OF,
     )
 
 
 @contextmanager
-def _strangers(port: int, count: int) -> Iterator[None]:
+def _strangers(job: RankProcesses, count: int) -> Iterator[None]:
     """Connections to the job's store that say nothing, or half of something."""
     with ExitStack() as stack:
         for number in range(count):
-            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connect = partial(socket.create_connection, (job.address, job.port))
+            stranger = stack.enter_context(job.call(connect))
             stranger.sendall(b"HOROAUTH"[: number % 9])
         yield
+
+
+def _strike(
+    scenario: Scenario, outcome: Outcome, job: RankProcesses, hosts: NetworkHosts, files: Path
+) -> None:
+    """The fault of the network, while the victim waits for it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (files / "fault").exists():
+        if time.monotonic() > deadline or job.processes[outcome.victim].poll() is not None:
+            outcome.wrong.append(f"no moment for the fault; {job.errors(outcome.victim)}")
+            break
+        time.sleep(0.005)  # another process makes the file
+    host = HOST_OF[outcome.victim]
+    if scenario.network == "one way":
+        hosts.drop_towards(host)
+    else:
+        hosts.pull_cable(host)
+    if scenario.network == "half open":
+        job.processes[outcome.victim].kill()
+        job.processes[outcome.victim].wait()
+        hosts.plug_in(host)
+    (files / "done").touch()
 
 
 def _await(scenario: Scenario, job: RankProcesses, outcome: Outcome) -> dict[int, dict[str, Any]]:

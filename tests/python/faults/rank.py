@@ -61,7 +61,10 @@ def act(shim: ctypes.CDLL, action: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "exit":
         sys.exit(0)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    if action == "network":
+        shim.fault_await_network()
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def reduce_guarded(shim: ctypes.CDLL, action: str) -> None:

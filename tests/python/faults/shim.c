@@ -2,10 +2,13 @@
  * victim (LD_PRELOAD).
  *
  * FAULT_CALL    the call before whose first execution the fault happens: connect (over IP: to the
- *               rendezvous), sendmsg (with descriptors: the handshake of a link), shutdown (of a
- *               socket: the end of a link). Without it only fault_guard() does something.
- * FAULT_ACTION  kill, stop, exit, or fail: the call returns EIO
+ *               rendezvous), link (the handshake of a link: sendmsg() with descriptors; over IP
+ *               connect() and accept4()), shutdown (of a socket: the end of a link). Without it
+ *               only fault_guard() does something.
+ * FAULT_ACTION  kill, stop, exit, network (the network does, and says when it has), or fail: the
+ *               call returns EIO
  * FAULT_FILE    gets the monotonic time of the fault, in nanoseconds
+ * FAULT_DONE    file that comes when the network's fault has struck
  *
  * fault_guard() strikes at the first access to a page, which is how a process ends in the middle of
  * copying a tensor. */
@@ -13,6 +16,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -40,12 +44,18 @@ static void note_time(void) {
   close(fd);
 }
 
+static void await_network(void) {
+  const struct timespec pause = {0, 1000000};
+  while (access(getenv("FAULT_DONE"), F_OK) != 0) nanosleep(&pause, NULL);
+}
+
 /* Returns for "fail" and "raise", and for "stop" when the process goes on. */
 static void act(const char* action) {
   note_time();
   if (strcmp(action, "kill") == 0) kill(getpid(), SIGKILL);
   if (strcmp(action, "exit") == 0) _exit(0);
   if (strcmp(action, "stop") == 0) raise(SIGSTOP);
+  if (strcmp(action, "network") == 0) await_network();
 }
 
 /* Whether the call has to fail. */
@@ -58,18 +68,41 @@ static int strike_at(const char* call) {
   return strcmp(action, "fail") == 0;
 }
 
+/* Whether it is where the job's ranks meet. */
+static int is_rendezvous(const struct sockaddr* address) {
+  const char* text = getenv("HOROSCALE_RENDEZVOUS");
+  const char* colon = text == NULL ? NULL : strrchr(text, ':');
+  const in_port_t port = address->sa_family == AF_INET6
+                             ? ((const struct sockaddr_in6*)address)->sin6_port
+                             : ((const struct sockaddr_in*)address)->sin_port;
+  return colon != NULL && ntohs(port) == atoi(colon + 1);
+}
+
 int connect(int fd, const struct sockaddr* address, socklen_t length) {
   int (*real)(int, const struct sockaddr*, socklen_t) = dlsym(RTLD_NEXT, "connect");
-  if (address->sa_family != AF_UNIX && strike_at("connect")) {
+  const int is_ip = address->sa_family == AF_INET || address->sa_family == AF_INET6;
+  if (is_ip && strike_at(is_rendezvous(address) ? "connect" : "link")) {
     errno = EIO;
     return -1;
   }
   return real(fd, address, length);
 }
 
+int accept4(int fd, struct sockaddr* address, socklen_t* length, int flags) {
+  int (*real)(int, struct sockaddr*, socklen_t*, int) = dlsym(RTLD_NEXT, "accept4");
+  const int accepted = real(fd, address, length, flags);
+  const int is_ip = accepted >= 0 && address != NULL && address->sa_family != AF_UNIX;
+  if (is_ip && strike_at("link")) {
+    close(accepted);
+    errno = EIO;
+    return -1;
+  }
+  return accepted;
+}
+
 ssize_t sendmsg(int fd, const struct msghdr* message, int flags) {
   ssize_t (*real)(int, const struct msghdr*, int) = dlsym(RTLD_NEXT, "sendmsg");
-  if (message->msg_controllen > 0 && strike_at("sendmsg")) {
+  if (message->msg_controllen > 0 && strike_at("link")) {
     errno = EIO;
     return -1;
   }
@@ -118,3 +151,5 @@ void fault_guard(void* pages, size_t size) {
 void fault_resume(void) { atomic_store(&resumed, 1); }
 
 void fault_note_time(void) { note_time(); }
+
+void fault_await_network(void) { await_network(); }

@@ -7,14 +7,21 @@ names of the namespaces are the names of the hosts, for horoscalerun --remote-sh
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
+from typing import TypeVar
 
+T = TypeVar("T")
+
+_CLONE_NEWNET = 0x40000000
 REMOTE_SHELL = "ip netns exec"
 
 
@@ -66,6 +73,18 @@ class NetworkHosts:
         """A command that runs on a host."""
         return ["ip", "netns", "exec", self.names[host], *map(str, command)]
 
+    def call(self, host: int, function: Callable[[], T]) -> T:
+        """Call a function whose sockets, and threads, are on a host; they stay there."""
+
+        def enter_and_call() -> T:
+            with open(f"/run/netns/{self.names[host]}") as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+            return function()
+
+        with ThreadPoolExecutor(1) as pool:  # its thread moves there for good, and ends
+            return pool.submit(enter_and_call).result()
+
     def limit_rate(self, rate: str) -> None:
         """Slow every link down, such as to 100mbit."""
         for name in self.names:
@@ -75,6 +94,17 @@ class NetworkHosts:
     def pull_cable(self, host: int) -> None:
         """Cut a host off: nothing that is sent arrives, and nobody is told."""
         ip("-n", self._switch, "link", "set", f"port{host}", "down")
+
+    def plug_in(self, host: int) -> None:
+        """Undo pull_cable()."""
+        ip("-n", self._switch, "link", "set", f"port{host}", "up")
+
+    def drop_towards(self, host: int) -> None:
+        """Lose whatever is sent to a host; what it sends arrives."""
+        # A bucket into which no packet fits.
+        bucket = ("rate", "8bit", "burst", "1b", "limit", "1b")
+        _run(*("tc", "-n", self._switch, "qdisc", "replace", "dev", f"port{host}", "root", "tbf"),
+             *bucket)  # fmt: skip
 
     def processes(self, host: int) -> list[int]:
         """The processes on a host."""

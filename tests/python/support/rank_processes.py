@@ -10,18 +10,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, TypeVar
 
+from support.namespaces import NetworkHosts
 from support.ranks import clean_environment
 
 from horoscale._core import StoreServer
 
+T = TypeVar("T")
+
 
 class RankProcesses:
-    """One Python program on `size` ranks of this host. As a context it leaves no process behind."""
+    """One Python program on `size` ranks. As a context it leaves no process behind.
+
+    They are on this host, or on hosts of their own: the job's store is on the first of these.
+    """
 
     def __init__(
         self,
@@ -32,14 +38,19 @@ class RankProcesses:
         variables: Mapping[str, str] | None = None,
         variables_of: Mapping[int, Mapping[str, str]] | None = None,
         stderr_of: Mapping[int, str] | None = None,
+        hosts: NetworkHosts | None = None,
+        host_of: Sequence[int] = (),
     ) -> None:
         """Start `program` with its temporary files and its own in `folder`.
 
         `variables` is the environment that all ranks get beside a job's own; some have more of it
-        by number (`variables_of`), or their standard error in a file (`stderr_of`).
+        by number (`variables_of`), or their standard error in a file (`stderr_of`). `host_of` says
+        where each rank is among the `hosts`.
         """
         self.secret = secrets.token_hex(16)
-        self._store = StoreServer("127.0.0.1", 0, self.secret)
+        self._hosts = hosts
+        self.address = "127.0.0.1" if hosts is None else hosts.addresses[0]
+        self._store = self.call(lambda: StoreServer(self.address, 0, self.secret))
         self.port = self._store.port
         variables, variables_of, stderr_of = variables or {}, variables_of or {}, stderr_of or {}
         self._files = contextlib.ExitStack()
@@ -48,13 +59,19 @@ class RankProcesses:
         for rank in range(size):
             errors = open(stderr_of[rank], "wb") if rank in stderr_of else tempfile.TemporaryFile()  # noqa: SIM115
             self._errors.append(self._files.enter_context(errors))
+            command = [sys.executable, str(program), *arguments]
+            placed: dict[str, str] = {}
+            if hosts is not None:
+                command = hosts.command(host_of[rank], *command)
+                placed = {"HOROSCALE_HOSTNAME": hosts.names[host_of[rank]]}
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, str(program), *arguments],
+                    command,
                     cwd=folder,
                     env={
                         **clean_environment(),
                         **self._variables(rank, size, folder),
+                        **placed,
                         **variables,
                         **variables_of.get(rank, {}),
                     },
@@ -68,12 +85,16 @@ class RankProcesses:
         return {
             "HOROSCALE_RANK": str(rank),
             "HOROSCALE_SIZE": str(size),
-            "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{self._store.port}",
+            "HOROSCALE_RENDEZVOUS": f"{self.address}:{self.port}",
             "HOROSCALE_RENDEZVOUS_SERVED": "1",
             "HOROSCALE_SECRET": self.secret,
             "TMPDIR": str(folder),
             "OMP_NUM_THREADS": "1",
         }
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function where the job's store is."""
+        return function() if self._hosts is None else self._hosts.call(0, function)
 
     def read_line(self, rank: int, seconds: float) -> str:
         """The next line that the rank prints; AssertionError if it ends or the time is over."""

@@ -266,6 +266,13 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
   EXPECT_FALSE(transport_->HasUnsent());
 }
 
+// The network takes the end of its data stream with it.
+TEST_F(RawPeer, AControlStreamThatEndsAloneEndsTheLinkOfALeaver) {
+  Send(*control_, Header(MessageType::kFrame, 0, FrameKind::kGoodbye));
+  control_.reset();
+  EXPECT_THAT(Loss(), HasSubstr("closed its link"));
+}
+
 // ------------------------------------------------------------------ the mesh
 
 TcpMeshConfig MeshConfigOf(int rank, int size) {
