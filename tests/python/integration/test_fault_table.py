@@ -13,7 +13,6 @@ WHY_NOT = namespaces.why_not()
 SOME_OVER_HOSTS = (
     "kill -9 / handshake / hosts",
     "kill -9 / execute / hosts",
-    "cable pulled / execute / hosts",
     "cable pulled / shutdown / hosts",
     "nothing arrives / negotiate / hosts",
     "half-open link / negotiate / hosts",
