@@ -178,6 +178,13 @@ TEST_F(RawPeer, ADataStreamThatEndsAloneEndsTheLink) {
   EXPECT_THAT(Loss(), HasSubstr("data stream 2 of 2 ended alone"));
 }
 
+// The network takes the end of its data streams with it.
+TEST_F(RawPeer, AControlStreamThatEndsAloneEndsTheLinkOfALeaver) {
+  Send(*control_, Header(MessageType::kFrame, 0, FrameKind::kGoodbye));
+  control_.reset();
+  EXPECT_THAT(Loss(), HasSubstr("closed its link"));
+}
+
 TEST_F(RawPeer, ChunksOfOtherStreamsMayOvertake) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
@@ -264,13 +271,6 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
     EXPECT_EQ(chunk, std::vector<std::byte>(chunk.size(), static_cast<std::byte>(round + 1)));
   }
   EXPECT_FALSE(transport_->HasUnsent());
-}
-
-// The network takes the end of its data stream with it.
-TEST_F(RawPeer, AControlStreamThatEndsAloneEndsTheLinkOfALeaver) {
-  Send(*control_, Header(MessageType::kFrame, 0, FrameKind::kGoodbye));
-  control_.reset();
-  EXPECT_THAT(Loss(), HasSubstr("closed its link"));
 }
 
 // ------------------------------------------------------------------ the mesh
