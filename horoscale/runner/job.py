@@ -209,6 +209,7 @@ class Job:
             output.feed(data)
         except OSError as error:
             self._trouble = f"can't write the ranks' output: {error}"
+            self._say(f"{self._trouble}; it goes on without the file")
         if self._console.broken and not self._stopped:
             # As any program whose reader has gone, such as before `| head`.
             self._interrupted = self._interrupted or signal.SIGPIPE

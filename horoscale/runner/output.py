@@ -145,15 +145,27 @@ class RankOutput:
         self.last_lines: deque[bytes] = deque(maxlen=last_lines)
 
     def feed(self, data: bytes) -> None:
-        """The rank has printed something."""
-        if self._file is not None:
-            self._file.write(data)
-        self._print(self._splitter.feed(data))
+        """The rank has printed something. OSError, once, if its file can't take it."""
+        try:
+            self._keep(data)
+        finally:
+            self._print(self._splitter.feed(data))
 
     def finish(self) -> None:
         """No more will come: prints a last line that has no end, and closes the file."""
         if rest := self._splitter.finish():
             self._print(rest + b"\n")
+        self._close_file()
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            while self._file is not None and data:
+                data = data[self._file.write(data) :]  # a disk that gets full takes a part
+        except OSError:
+            self._close_file()
+            raise
+
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

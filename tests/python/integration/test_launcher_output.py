@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -103,6 +104,31 @@ def test_an_output_folder_that_can_not_be(tmp_path: Path) -> None:
     assert job.returncode == 2
     assert b"can't write the ranks' output" in job.stderr
     assert b"Traceback" not in job.stderr
+
+
+def test_a_full_disk_takes_no_part_in_the_job(tmp_path: Path) -> None:
+    """The lines are printed all the same, and the end says that the files lack some."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"needs a small disk: {mounted.stderr.decode().strip()}")
+    try:
+        program = "for i in range(50_000): print(i)"
+        job = run_launcher("-np", 2, "--output-filename", disk / "logs", *python(program))
+        written = sum(path.stat().st_size for path in disk.rglob("stdout"))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    for rank in range(2):
+        prefix = f"[{rank}]<stdout>:".encode()
+        own = [line[len(prefix) :] for line in job.stdout.splitlines() if line.startswith(prefix)]
+        assert own == [str(i).encode() for i in range(50_000)]
+    assert job.returncode != 0
+    assert b"can't write the ranks' output: [Errno 28] No space left on device" in job.stderr
+    assert b"Traceback" not in job.stderr
+    assert written > 32 << 10
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -1,0 +1,210 @@
+"""Strangers at the ports of a job on two hosts: refused, told of in the log, no harm to the job."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pickle
+import re
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from launcher_process import PATIENCE_S, environment
+from support import namespaces
+from support.namespaces import NetworkHosts
+
+from horoscale._core import StoreClient, StoreServer
+
+pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+
+PROGRAM = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+print(hvd.allreduce(np.arange(1000) + hvd.rank(), op=hvd.Sum).tolist() == list(range(1, 2001, 2)))
+"""
+FLOOD = 10_000
+PREFIX = "init0/"  # of the keys in the store
+HELLO = b"HOROAUTH" + (1).to_bytes(4, "little")
+HELLO_BYTES = len(HELLO) + 32
+
+Stranger = Callable[[socket.socket], None]
+
+
+class Bomb:
+    """A pickle of it makes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.mkdir, (str(self.path),)
+
+
+def proof(secret: str, context: str, own: bytes, theirs: bytes) -> bytes:
+    message = b"client" + own + theirs + context.encode()
+    return hmac.new(secret.encode(), message, hashlib.sha256).digest()
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (piece := connection.recv(size - len(data))):
+        data += piece
+    return data
+
+
+def with_secret(secret: str, context: str) -> Stranger:
+    """A handshake by the rules."""
+
+    def intrude(connection: socket.socket) -> None:
+        own = secrets.token_bytes(32)
+        connection.sendall(HELLO + own)
+        theirs = receive(connection, HELLO_BYTES)[len(HELLO) :]
+        connection.sendall(proof(secret, context, own, theirs))
+        assert receive(connection, 1) == b"\0", "the verdict"
+
+    return intrude
+
+
+def replay(secret: str, context: str) -> Stranger:
+    """What a rank of this job said to another nonce: right in everything else."""
+
+    def intrude(connection: socket.socket) -> None:
+        own = secrets.token_bytes(32)
+        recorded = HELLO + own + proof(secret, context, own, secrets.token_bytes(32))
+        connection.sendall(recorded)
+        answer = receive(connection, HELLO_BYTES + 1)
+        assert answer[HELLO_BYTES:] == b"\0", "the verdict"
+
+    return intrude
+
+
+def saying(data: bytes) -> Stranger:
+    return lambda connection: connection.sendall(data)
+
+
+def strangers(secret: str, context: str, folder: Path) -> dict[str, Stranger]:
+    return {
+        "no secret": with_secret("", context),
+        "wrong secret": with_secret("hunter2", context),
+        "another job's secret": with_secret(secrets.token_hex(32), context),
+        "another purpose": with_secret(secret, "link of another rank"),
+        "replay": replay(secret, context),
+        "4 GiB": saying(b"\xff" * HELLO_BYTES),
+        "4 GiB after a greeting": saying(HELLO + b"\xff" * 300),
+        "pickle": saying(pickle.dumps(Bomb(folder / "harm")).ljust(HELLO_BYTES, b".")),
+        "half a greeting": saying(HELLO),
+    }
+
+
+class Job:
+    """Two ranks on two hosts, of which the second is started when the strangers have gone."""
+
+    def __init__(self, hosts: NetworkHosts, stack: ExitStack, folder: Path) -> None:
+        self.hosts = hosts
+        self.stack = stack
+        self.folder = folder
+        self.secret = secrets.token_hex(32)
+        self.address = hosts.addresses[0]
+        self.store = hosts.call(0, lambda: StoreServer(self.address, 0, self.secret))
+        stack.callback(self.store.close)
+        self.ranks = [self.start(0)]
+
+    def start(self, rank: int) -> subprocess.Popen[str]:
+        variables = {
+            "HOROSCALE_RANK": str(rank),
+            "HOROSCALE_SIZE": "2",
+            "HOROSCALE_RENDEZVOUS": f"{self.address}:{self.store.port}",
+            "HOROSCALE_RENDEZVOUS_SERVED": "1",
+            "HOROSCALE_SECRET": self.secret,
+            "HOROSCALE_HOSTNAME": self.hosts.names[rank],
+        }
+        process = self.stack.enter_context(
+            subprocess.Popen(
+                self.hosts.command(rank, sys.executable, "-c", PROGRAM),
+                cwd=self.folder,
+                env=environment(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        self.stack.callback(process.kill)
+        return process
+
+    def data_port(self) -> int:
+        """Where rank 0 listens for the links of other hosts."""
+        client = self.hosts.call(0, lambda: StoreClient(self.address, self.store.port, self.secret))
+        # Rank 0 listens when it knows the hosts of all: what rank 1 will say later is said now.
+        client.set(PREFIX + "host/1", self.hosts.names[1].encode())
+        entry = client.get(PREFIX + "tcp/0", PATIENCE_S)
+        return int(entry.split(b"\n")[0])
+
+    def finish(self) -> str:
+        """The rest of the job; what its ranks logged."""
+        self.ranks.append(self.start(1))
+        log = ""
+        for rank in self.ranks:
+            out, err = rank.communicate(timeout=PATIENCE_S)
+            assert out == "True\n", err
+            log += err
+        return log
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with NetworkHosts(3) as hosts, ExitStack() as stack:
+        yield Job(hosts, stack, tmp_path)
+
+
+def visit(job: Job, port: int, context: str) -> dict[str, int]:
+    """Send every stranger; their names and ports."""
+    ports = {}
+    for name, intrude in strangers(job.secret, context, job.folder).items():
+        with socket.create_connection((job.address, port), PATIENCE_S) as connection:
+            ports[name] = connection.getsockname()[1]
+            with suppress(ConnectionError):  # as soon as it is clear what this is
+                intrude(connection)
+    return ports
+
+
+def flood(job: Job, port: int) -> None:
+    """Connections that say nothing."""
+    for _ in range(FLOOD):
+        with socket.create_connection((job.address, port), PATIENCE_S):
+            pass
+
+
+@pytest.mark.parametrize("target", ["rendezvous", "data"])
+def test_strangers(job: Job, target: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Those who say something are told of by address; nobody learns anything, or does harm."""
+    data_port = job.data_port()
+    port, context = {
+        "rendezvous": (job.store.port, "store"),
+        "data": (data_port, f"tcp link to rank 0 of {PREFIX}"),
+    }[target]
+    connect = partial(socket.create_connection, (job.address, port))
+    with job.hosts.call(2, connect) as slow:
+        slow.sendall(HELLO[:1])
+        ports = job.hosts.call(2, partial(visit, job, port, context))
+        slow.sendall(HELLO[1:2])
+        job.hosts.call(1, partial(flood, job, port))  # from there: no port is used again
+        log = job.finish() + capfd.readouterr().err
+    for name, number in ports.items():
+        address = rf"\b{re.escape(job.hosts.addresses[2])}\]?:{number}\b"
+        lines = [line for line in log.splitlines() if re.search(address, line)]
+        assert len(lines) == 1, (name, number, log[-3000:])
+    assert len(log.splitlines()) < FLOOD / 10
+    assert job.secret not in log
+    assert "hunter2" not in log
+    assert os.listdir(job.folder) == []
