@@ -26,19 +26,25 @@
 namespace horoscale {
 namespace {
 
-// Up to here the number of messages matters, not that of their bytes: one lane, and everybody folds
-// everything. An estimate, not measured: about what a network carries while a message takes a hop.
-constexpr int64_t kSmallBytes = 32 * 1024;
+// What a network carries while a message takes a hop (docs/algorithms.md has the measurements).
+constexpr int64_t kHopBytes = 16 * 1024;
+
+// Whether the number of messages matters, not that of their bytes: then there is one lane, and
+// everybody folds everything. That spares a hop, and a host sends (H-1) B instead of 2 (H-1)/H B:
+// (H-1) (H-2)/H B more, which two hosts don't pay.
+bool IsSmall(int64_t hosts, int64_t bytes) {
+  return bytes <= kHopBytes && bytes * (hosts - 1) * (hosts - 2) <= kHopBytes * hosts;
+}
 
 enum Phase : size_t { kContribution, kPartial, kResult, kSpread, kNumPhases };
 
 // What follows from the arguments, and is the same on all members.
 struct Plan {
   Plan(const Exchange& exchange, const HostGroups& hosts, int64_t bytes)
-      : lanes(bytes <= kSmallBytes ? 1 : hosts.fewest()) {
+      : lanes(IsSmall(hosts.count(), bytes) ? 1 : hosts.fewest()) {
     has[kContribution] = has[kSpread] = hosts.most() > 1;
     has[kPartial] = true;
-    has[kResult] = hosts.count() > 2 && bytes > kSmallBytes;
+    has[kResult] = hosts.count() > 2 && !IsSmall(hosts.count(), bytes);
     int64_t phases = 0;
     for (size_t phase = 0; phase < kNumPhases; ++phase) {
       if (!has[phase]) continue;

@@ -300,6 +300,29 @@ TEST(HostsBroadcastTest, EachHostIsSentEachByteOnce) {
   }
 }
 
+// A hop more, or more bytes: which is dearer depends on the number of hosts.
+TEST(HostsAllreduceTest, TheMoreHostsTheSmallerIsSmall) {
+  struct Bound {
+    uint32_t hosts;
+    int64_t bytes;
+  };
+  std::mt19937_64 random(13);
+  for (const auto [h, most] : {Bound{2, 16384}, {3, 16384}, {4, 10880}, {8, 3072}}) {
+    Hosts hosts(h);
+    std::iota(hosts.begin(), hosts.end(), 0u);
+    for (const int64_t bytes : {most, most + 64}) {
+      FickleHub hub({.members = h, .chunk_bytes = 1 << 16, .refusals = 0.0, .hosts = hosts});
+      auto operation = MakeAllreduceCase(
+          random, {.members = Members(hosts), .elements = bytes / 4, .hosts = hosts});
+      ASSERT_EQ(RunInterleaved(random, hub, *operation), "") << operation->Describe();
+      int64_t messages = 0;
+      for (uint32_t host = 0; host < h; ++host) messages += hub.messages_sent_by(host);
+      const int64_t phases = h == 2 || bytes == most ? 1 : 2;
+      EXPECT_EQ(messages, phases * h * (h - 1)) << h << " hosts, " << bytes << " bytes";
+    }
+  }
+}
+
 // The bytes that members have on each host, with `of(m)` for member m.
 template <typename Of>
 std::vector<int64_t> ByHost(const Hosts& hosts, Of of) {
