@@ -126,10 +126,13 @@ def main() -> None:
     seconds = time.perf_counter() - begin
 
     result = accuracy(model, test_images, test_labels)
+    sent = torch.tensor(hvd.metrics()["network_bytes_sent"])
+    sent = hvd.allreduce(sent, op=hvd.Sum, name="sent").item()
     if hvd.rank() == 0:
         throughput = len(train_images) * arguments.epochs / seconds
         print(f"{hvd.size()} ranks: held-out accuracy {result:.4f}")
-        print(f"training took {seconds:.2f} s: {throughput:.0f} samples/s", flush=True)
+        print(f"training took {seconds:.2f} s: {throughput:.0f} samples/s")
+        print(f"{sent:,} bytes went between hosts", flush=True)
     hvd.shutdown()
 
 
