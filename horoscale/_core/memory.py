@@ -6,6 +6,8 @@ from functools import partial
 
 from horoscale._core._binding import ffi, lib
 
+_UINTPTR = ffi.typeof("uintptr_t")
+
 
 class OwnedBuffer:
     """Memory of the library with a Python owner.
@@ -35,4 +37,4 @@ class OwnedBuffer:
 
 def address_of(buffer: object) -> int:
     """Return the address of an object with the buffer protocol, which has to outlive its use."""
-    return int(ffi.cast("uintptr_t", ffi.from_buffer(buffer)))
+    return int(ffi.cast(_UINTPTR, ffi.from_buffer(buffer)))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from horoscale._core import DataType, OwnedBuffer, TensorArg
+from horoscale._core import DataType, OwnedBuffer, TensorArg, address_of
 from horoscale.common import current_runtime
 
 Array: TypeAlias = NDArray[Any]
@@ -55,8 +55,11 @@ def need_writable(tensor: object) -> Array:
 
 
 def address(array: Array) -> int:
-    """Return where the elements begin."""
-    return int(array.__array_interface__["data"][0])
+    """Return where the elements of an array in C order begin."""
+    try:
+        return address_of(array)
+    except ValueError:  # numpy knows no buffer of ml_dtypes' types
+        return int(array.__array_interface__["data"][0])
 
 
 def tensor_arg(array: Array, out: Array | None = None) -> TensorArg:
