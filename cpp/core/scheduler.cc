@@ -41,7 +41,8 @@ Part Scheduler::NextPart(const Queued& queued) const {
 }
 
 bool Scheduler::InCredit(int64_t bytes) const {
-  return outstanding_.empty() || outstanding_bytes_ + bytes <= credit_bytes_;
+  return outstanding_.empty() ||
+         (outstanding_.size() < entries_ahead_ && outstanding_bytes_ + bytes <= credit_bytes_);
 }
 
 bool Scheduler::CanTake() const {
@@ -82,7 +83,7 @@ std::vector<Bucket> Scheduler::Take() {
   }
   const int64_t room =
       outstanding_.empty() ? planner_.limits().bucket_bytes : credit_bytes_ - outstanding_bytes_;
-  const int64_t limit = std::min(planner_.limits().bucket_bytes, room);
+  int64_t limit = std::min(planner_.limits().bucket_bytes, room);
   size_t message_bytes = 0;
   bool emptied = divided || Fill(queue->second, limit, &message_bytes, buckets[0]);
   while (emptied) {
@@ -91,6 +92,9 @@ std::vector<Bucket> Scheduler::Take() {
     if (!level.empty()) break;
     levels_.erase(levels_.begin());
     if (levels_.empty() || fusion_class.alone != 0) break;
+    if (const int64_t part = planner_.limits().partition_bytes; part > 0) {
+      limit = std::min(limit, part);
+    }
     queue = levels_.begin()->second.find(fusion_class);
     if (queue == levels_.begin()->second.end()) break;
     emptied = Fill(queue->second, limit, &message_bytes, buckets[0]);

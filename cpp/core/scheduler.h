@@ -2,9 +2,14 @@
 // never more bytes ahead of execution than the credit, so that what becomes ready later can still
 // overtake.
 //
-// A bucket is filled with units of one class. Within one priority a later unit may join a bucket
-// before an earlier one of another class; a less urgent unit joins only when nothing more urgent is
-// left.
+// A bucket is filled with units of one class that are ready: none waits for others to come. Within
+// one priority a later unit may join a bucket before an earlier one of another class. A less urgent
+// unit joins only when nothing more urgent is left, and as long as the bucket is no larger than a
+// partition: that is how long an urgent tensor may have to wait for others.
+//
+// Buckets find their size by themselves. While one is executed the next is known to all members;
+// what becomes ready meanwhile is put together. So the first of a burst is small and starts at
+// once, and the slower buckets are executed, the larger they get.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +32,13 @@ class Scheduler {
     size_t message_bytes = 0;  // what naming it in full takes: bounds the size of a plan entry
   };
 
-  Scheduler(FusionPlanner planner, int64_t credit_bytes)
-      : planner_(planner), credit_bytes_(credit_bytes) {}
+  // One is executed, the next is known to all members. With more, what could travel together would
+  // be published apart.
+  static constexpr size_t kEntriesAhead = 2;
+
+  // `entries_ahead`: published and not executed, at most.
+  Scheduler(FusionPlanner planner, int64_t credit_bytes, size_t entries_ahead = kEntriesAhead)
+      : planner_(planner), credit_bytes_(credit_bytes), entries_ahead_(entries_ahead) {}
 
   // From now on. Units that wait are cut or not as they were when they came.
   void SetLimits(FusionPlanner planner, int64_t credit_bytes);
@@ -70,6 +80,7 @@ class Scheduler {
 
   FusionPlanner planner_;
   int64_t credit_bytes_;
+  size_t entries_ahead_;
   uint64_t next_order_ = 1;
   std::map<int, Level, std::greater<>> levels_;  // by priority; no level and no queue is empty
   std::deque<Outstanding> outstanding_;

@@ -43,7 +43,8 @@ void BindFusionPlanner(py::module_& module) {
 
 void BindScheduler(py::module_& module) {
   py::class_<Scheduler>(module, "Scheduler", "What is most urgent, within the credit?")
-      .def(py::init<FusionPlanner, int64_t>(), py::arg("planner"), py::arg("credit_bytes"))
+      .def(py::init<FusionPlanner, int64_t, size_t>(), py::arg("planner"), py::arg("credit_bytes"),
+           py::arg("entries_ahead") = Scheduler::kEntriesAhead)
       .def(
           "push",
           [](Scheduler& scheduler, UnitId unit, const Signature& signature, int priority) {

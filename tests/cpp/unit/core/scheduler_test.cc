@@ -12,7 +12,7 @@ namespace {
 class SchedulerTest : public ::testing::Test {
  protected:
   static Scheduler Make(int64_t bucket_bytes, int64_t partition_bytes, int64_t credit_bytes) {
-    return Scheduler(FusionPlanner({bucket_bytes, partition_bytes}), credit_bytes);
+    return Scheduler(FusionPlanner({bucket_bytes, partition_bytes}), credit_bytes, 1000);
   }
 
   static void Push(Scheduler& scheduler, UnitId unit, const Signature& signature, int priority = 0,
@@ -63,6 +63,32 @@ TEST_F(SchedulerTest, AnUrgentUnitIsNotDelayedToFillABucket) {
   Push(scheduler, 0, Allreduce({10}), 5);
   Push(scheduler, 2, Allreduce({10}), 0);
   EXPECT_EQ(Drain(scheduler), (Units{{0, 2}}));
+}
+
+TEST_F(SchedulerTest, ALessUrgentUnitJoinsOnlyWhileThatIsSoonOver) {
+  Scheduler scheduler = Make(1 << 20, 8192, 1 << 22);
+  Push(scheduler, 0, Allreduce({10}), 5);
+  for (UnitId unit = 1; unit < 4; ++unit) Push(scheduler, unit, Allreduce({1000}), 0);
+  Push(scheduler, 4, Allreduce({1}), -1);
+  // Not even the small one: that would be before its turn.
+  EXPECT_EQ(Drain(scheduler), (Units{{0, 1, 2}, {3, 4}}));
+}
+
+TEST_F(SchedulerTest, BucketsGrowWithTheTimeThatOneTakes) {
+  Scheduler scheduler(FusionPlanner({1 << 20, 0}), 1 << 22, 2);
+  UnitId next = 0;
+  std::vector<size_t> sizes;
+  uint64_t executed = 0;
+  for (int arrivals = 1; arrivals < 40; ++arrivals) {
+    Push(scheduler, next++, Allreduce({100}), -arrivals);
+    for (const auto& units : Drain(scheduler)) sizes.push_back(units.size());
+    if (arrivals % 5 == 0) scheduler.Executed(++executed);
+  }
+  // The first two at once, then what came in the time of five.
+  EXPECT_EQ(sizes, (std::vector<size_t>{1, 1, 4, 5, 5, 5, 5, 5, 5}));
+  Push(scheduler, 1000, Allreduce({100}), 7);
+  scheduler.Executed(++executed);
+  EXPECT_EQ(Drain(scheduler)[0][0], 1000u);  // what is urgent is in the next one, and first
 }
 
 TEST_F(SchedulerTest, BucketsNeverMix) {
