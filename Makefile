@@ -60,8 +60,8 @@ lint: $(VENV)/.test  ## clang-format, ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.demo  ## allreduce beside Gloo and MPICH
-	$(BIN)/python benchmarks/allreduce.py --peers gloo,mpich --peer-venv $(VENV)-mpich
+bench: $(VENV)/.test  ## all benchmarks beside other libraries, and which aims are reached: 20 idle minutes
+	$(BIN)/python benchmarks/report.py --peer-venv $(VENV)-peers --output $(BUILD)/bench
 
 docs: $(VENV)/.test  ## write the documents that are generated from the code
 	$(BIN)/python docs/generate_configuration.py
@@ -116,7 +116,7 @@ wheel-check:  ## one wheel without TensorFlow and with each version of it (minut
 	PYTHON=$(PYTHON) tests/python/wheels/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-mpich $(VENV)-mpi-* $(VENV)-tf
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf
 
 # ---------------------------------------------------------------- how things come about
 #

@@ -39,7 +39,7 @@ def main() -> None:
     if unknown := set(models) - set(MODELS):
         parser.error(f"unknown models {sorted(unknown)}; known are {', '.join(MODELS)}")
     if arguments.smoke:
-        models, rounds = ["resnet50"], 1
+        models, rounds, arguments.steps = ["resnet50"], 1, 1
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         jobs = []

@@ -83,9 +83,9 @@ def test_benchmark_measures_and_verifies(tmp_path: Path) -> None:
         *(sys.executable, benchmark, "--smoke", "--peers", "gloo", "--json", figures),
         folder=tmp_path,
     )
-    assert "time of the peer / time of horoscale" in output
+    assert "gloo / horoscale: " in output
     seconds = json.loads(figures.read_text())["seconds"]
-    assert seconds.keys() == {"4096", "1048576"}
+    assert seconds.keys() == {"4 KiB", "1 MiB"}
     for of_size in seconds.values():
         assert of_size.keys() == {"horoscale", "horoscale-shared", "gloo"}
 
@@ -109,6 +109,20 @@ def test_benchmark_between_hosts(link: tuple[str, ...], tmp_path: Path) -> None:
     command = ("env", f"PYTHONPATH={path}", sys.executable, benchmark, "--smoke", *link)
     output = run(*command, folder=tmp_path)
     assert "| 1,048,576 |" in output
+
+
+def test_report_of_benchmarks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    report = ROOT / "benchmarks" / "report.py"
+    output = run(
+        *(sys.executable, report, "--smoke", "--only", "gradients,startup", "--output", tmp_path),
+        folder=tmp_path,
+    )
+    assert "ddp / horoscale" in output
+    assert "init MiB" in output
+    assert (tmp_path / "gradients.png").stat().st_size > 0
+    assert (tmp_path / "gradients.svg").stat().st_size > 0
 
 
 def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:

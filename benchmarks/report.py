@@ -1,0 +1,222 @@
+"""Runs the benchmarks, and says which of the project's aims are reached: `make bench`.
+
+    python benchmarks/report.py --peer-venv .venv-peers --output build/bench
+
+Each benchmark is a program of its own, which can be run alone. Their figures go into the output
+folder as JSON, with plots of them as PNG and SVG. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import figures
+from matplotlib import pyplot
+from rich.console import Console
+from rich.table import Table
+
+FOLDER = Path(__file__).parent
+LARGE = ("64 KiB", "1 MiB", "16 MiB", "64 MiB")
+FROM_1_MIB = LARGE[1:]
+TASKS = ("perceptron", "convolutions", "transformer")
+MODELS = ("resnet50", "vgg16", "bert-base")
+
+Results = Mapping[str, figures.Figures]
+OURS = "horoscale"
+SHARED = "horoscale-shared"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One benchmark, as it is called here."""
+
+    name: str  # of the file of its figures
+    command: tuple[str, ...]
+    smoke: bool = True  # whether the smoke run of everything has it
+
+    def __call__(self, arguments: argparse.Namespace, path: Path) -> None:
+        """Run it; its table goes to the standard output."""
+        program, *options = self.command
+        options += ["--json", str(path)]
+        if program == "allreduce.py":
+            options += ["--peer-venv", str(arguments.peer_venv)]
+        if arguments.smoke:
+            options.append("--smoke")
+        print(f"\n== benchmarks/{program} {' '.join(options)}", flush=True)
+        subprocess.run([sys.executable, FOLDER / program, *options], check=True)
+
+
+LIMITS = "limit,limit-shared,memcpy"
+FEW = ("--rounds", "3")
+BURST = ("--tensors", "160", "--sizes", "4,4096,65536", *FEW)
+RUNS = (
+    Run("allreduce-2", ("allreduce.py", "--np", "2", "--peers", f"gloo,mpich,openmpi,{LIMITS}")),
+    Run("allreduce-4", ("allreduce.py", "--np", "4", *FEW, "--peers", "gloo,mpich")),
+    Run(
+        "allreduce-8",
+        ("allreduce.py", "--np", "8", *FEW, "--sizes", "4096,1048576,16777216", "--peers", "gloo"),
+        smoke=False,
+    ),
+    Run(
+        "allreduce-bfloat16",
+        ("allreduce.py", "--np", "2", *FEW, "--dtype", "bfloat16", "--peers", "gloo"),
+        smoke=False,
+    ),
+    Run("allreduce-160", ("allreduce.py", "--np", "2", "--peers", "gloo,mpich", *BURST)),
+    Run("gradients", ("gradients.py",)),
+    Run("training", ("training.py",)),
+    Run("process_sets", ("process_sets.py",)),
+    Run("startup", ("startup.py",)),
+)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is to be reached: `ratio` of the figures of `run`, by round, is at least `least`."""
+
+    run: str
+    text: str
+    least: float
+    ratio: Callable[[figures.Figures], Sequence[float]]
+
+
+def mean_over(sizes: Sequence[str], peer: str, ours: str) -> Callable[..., Sequence[float]]:
+    """The geometric mean over sizes."""
+    return lambda measured: figures.mean_ratios([measured[size] for size in sizes], peer, ours)
+
+
+def worst_of(cases: Sequence[str], peer: str, ours: str) -> Callable[..., Sequence[float]]:
+    """The case with the least median."""
+
+    def ratio(measured: figures.Figures) -> Sequence[float]:
+        each = [figures.ratios(measured[case], peer, ours) for case in cases]
+        return min(each, key=statistics.median)
+
+    return ratio
+
+
+AIMS = (
+    Aim(
+        "allreduce-2",
+        "any memory, 64 KiB to 64 MiB: Gloo / ours",
+        5,
+        mean_over(LARGE, "gloo", OURS),
+    ),
+    Aim("allreduce-2", "the same: MPICH / ours", 1.3, mean_over(LARGE, "mpich", OURS)),
+    Aim("allreduce-2", "shared memory: Gloo / ours", 10, mean_over(LARGE, "gloo", SHARED)),
+    Aim("allreduce-2", "shared memory: MPICH / ours", 2.5, mean_over(LARGE, "mpich", SHARED)),
+    Aim(
+        "allreduce-2",
+        "any memory, from 1 MiB, worst: bare shared memory / ours",
+        1 / 1.25,
+        worst_of(FROM_1_MIB, "limit", OURS),
+    ),
+    Aim(
+        "allreduce-2",
+        "shared memory, from 1 MiB, worst: bare shared memory / ours",
+        1 / 1.25,
+        worst_of(FROM_1_MIB, "limit-shared", SHARED),
+    ),
+    Aim("allreduce-2", "4 KiB: MPICH / ours", 1 / 1.5, worst_of(("4 KiB",), "mpich", OURS)),
+    Aim("allreduce-4", "4 ranks, 64 KiB to 64 MiB: Gloo / ours", 4, mean_over(LARGE, "gloo", OURS)),
+    Aim("allreduce-4", "the same: MPICH / ours", 1.2, mean_over(LARGE, "mpich", OURS)),
+    Aim("gradients", "gradients of a model, worst: DDP / ours", 1, worst_of(MODELS, "ddp", OURS)),
+    *(
+        Aim(
+            "training",
+            f"{task}: without communication / ours",
+            0.95,
+            worst_of((task,), "alone", OURS),
+        )
+        for task in TASKS
+    ),
+    *(Aim("training", f"{task}: DDP / ours", 1, worst_of((task,), "ddp", OURS)) for task in TASKS),
+)
+
+
+def verdicts(results: Results) -> Table:
+    """The aims, and whether each is reached."""
+    table = Table("benchmark", "ratio of times", "at least", "median (range)", "")
+    for aim in AIMS:
+        try:
+            values = aim.ratio(results[aim.run])
+        except KeyError:
+            continue  # not measured: a smoke run has few cases
+        reached = statistics.median(values) >= aim.least
+        verdict = "[green]reached" if reached else "[red]not reached"
+        table.add_row(aim.run, aim.text, f"{aim.least:.2f}", figures.spread(values), verdict)
+    return table
+
+
+def plot(name: str, measured: figures.Figures, output: Path) -> None:
+    """Draw the medians of all implementations, with their ranges, case by case."""
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    cases = list(measured)
+    names = list(measured[cases[0]])
+    width = 0.8 / len(names)
+    for i, implementation in enumerate(names):
+        milliseconds = [[1e3 * s for s in measured[case][implementation]] for case in cases]
+        middle = [statistics.median(each) for each in milliseconds]
+        below = [m - min(each) for m, each in zip(middle, milliseconds, strict=True)]
+        above = [max(each) - m for m, each in zip(middle, milliseconds, strict=True)]
+        places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(cases))]
+        axes.bar(places, middle, width, yerr=[below, above], label=implementation)
+    axes.set_xticks(range(len(cases)), cases)
+    axes.set_yscale("log")
+    axes.set_ylabel("milliseconds: median and range")
+    axes.set_title(name)
+    axes.legend(fontsize="small")
+    for kind in ("png", "svg"):
+        figure.savefig(output / f"{name}.{kind}")
+    pyplot.close(figure)
+
+
+def machine() -> str:
+    """What it ran on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{len(models)} x {models[0] if models else 'unknown CPU'}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer-venv", type=Path, default=Path(".venv-peers"), metavar="DIR")
+    parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="DIR")
+    parser.add_argument("--only", help="comma-separated, of " + ", ".join(r.name for r in RUNS))
+    parser.add_argument("--smoke", action="store_true", help="little of each: does it run?")
+    arguments = parser.parse_args()
+    chosen = [run for run in RUNS if not arguments.smoke or run.smoke]
+    if arguments.only:
+        wanted = arguments.only.split(",")
+        if unknown := set(wanted) - {run.name for run in RUNS}:
+            parser.error(f"unknown benchmarks {sorted(unknown)}")
+        chosen = [run for run in RUNS if run.name in wanted]
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    results: dict[str, Any] = {}
+    for run in chosen:
+        path = arguments.output / f"{run.name}.json"
+        run(arguments, path)
+        results[run.name] = json.loads(path.read_text()).get("seconds", {})
+        if results[run.name]:
+            plot(run.name, results[run.name], arguments.output)
+    console = Console(width=120)
+    console.print(f"\n{machine()}, {time.monotonic() - begin:.0f} s", verdicts(results))
+
+
+if __name__ == "__main__":
+    main()
