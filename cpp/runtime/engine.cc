@@ -151,7 +151,8 @@ void Engine::Idle(bool is_thread, double deadline) {
   asleep_.store(true);
   const bool wanted = stop_.load() || (is_thread && waiting_.load() > 0);
   if (!wanted && !work_.Step()) {
-    transport_.Sleep(is_thread ? kSleepSeconds : std::min(deadline - now, kSleepSeconds));
+    const double most = std::min(kSleepSeconds, work_.MaxSleepSeconds());
+    transport_.Sleep(is_thread ? most : std::min(deadline - now, most));
   }
   asleep_.store(false);
   transport_.Disarm();

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -34,6 +35,9 @@ class Engine {
     virtual bool Step() = 0;
     // Whether anything is pending or was enqueued, so that the engine has to go on. Any thread.
     virtual bool HasWork() const = 0;
+    // What runs now may end without waking the transport: how long it may be left alone. By the
+    // owner.
+    virtual double MaxSleepSeconds() const { return std::numeric_limits<double>::infinity(); }
     // Completion callbacks that Step() collected, to be run without the engine. By the owner.
     virtual std::vector<std::function<void()>> TakeCallbacks() = 0;
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "backends/mpi/mpi_collectives.h"
@@ -16,6 +17,12 @@ namespace {
 
 // Slots are given by the coordinator, whose own limit counts: members accept what it decides.
 constexpr size_t kMemberCacheCapacity = 1'000'000;
+
+// MPI's own operations have to be asked whether they are done: after sleeping for a share of the
+// time that they have taken so far, which bounds what the sleep adds to it.
+constexpr double kMpiSleepShare = 0.125;
+constexpr double kLeastMpiSleepSeconds = 50e-6;
+constexpr double kMostMpiSleepSeconds = 1e-3;
 
 // The limit is looked at with each report: the last one before it comes when it is due.
 double StallPeriod(const Config& config) {
@@ -74,6 +81,12 @@ ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, C
 
 bool ProcessSet::Contains(int rank) const {
   return std::binary_search(ranks_.begin(), ranks_.end(), rank);
+}
+
+double ProcessSet::MaxSleepSeconds(double now) const {
+  if (collective_ == nullptr || !is_run_by_mpi_) return std::numeric_limits<double>::infinity();
+  return std::clamp(kMpiSleepShare * (now - progressed_at_), kLeastMpiSleepSeconds,
+                    kMostMpiSleepSeconds);
 }
 
 bool ProcessSet::Busy() const {
@@ -267,7 +280,8 @@ Status ProcessSet::StartBucket(const Action& action) {
 }
 
 Status ProcessSet::StartCollective() {
-  if (mpi_ != nullptr && IsServedByMpi(*fused_)) {
+  is_run_by_mpi_ = mpi_ != nullptr && IsServedByMpi(*fused_);
+  if (is_run_by_mpi_) {
     ++counters_.mpi_buckets;
     collective_ = StartMpi(mpi_, *fused_);
     return Status::Ok();

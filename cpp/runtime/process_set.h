@@ -78,6 +78,8 @@ class ProcessSet {
   bool Step(double now);
   // Whether Step() could do anything without news from outside.
   bool Busy() const;
+  // How long it may be left alone: an operation that MPI itself runs wakes nobody when it ends.
+  double MaxSleepSeconds(double now) const;
   bool HasPending() const { return !pending_.empty(); }
   bool HasPending(Token token) const { return pending_.contains(token); }
 
@@ -139,6 +141,7 @@ class ProcessSet {
   std::unique_ptr<Exchange> exchange_;  // opened by the first operation that moves data
   std::unique_ptr<FusedOperation> fused_;
   std::unique_ptr<Collective> collective_;
+  bool is_run_by_mpi_ = false;  // the collective
   double started_at_ = 0;
   double progressed_at_ = 0;  // of what is running, as the next
   double stuck_told_at_ = 0;

@@ -148,6 +148,14 @@ std::string Runtime::MetricsJson() {
 
 // ------------------------------------------------------------------ the engine's owner
 
+double Runtime::MaxSleepSeconds() const {
+  double seconds = std::numeric_limits<double>::infinity();
+  if (mpi_ == nullptr) return seconds;
+  const double now = MonotonicSeconds();
+  for (const auto& set : active_) seconds = std::min(seconds, set->MaxSleepSeconds(now));
+  return seconds;
+}
+
 bool Runtime::HasWork() const {
   return has_input_.load() || unfinished_.load() > 0 || has_unsent_.load() ||
          metrics_wanted_.load();

@@ -80,6 +80,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   // Engine::Work
   bool Step() override;
   bool HasWork() const override;
+  double MaxSleepSeconds() const override;
   std::vector<std::function<void()>> TakeCallbacks() override;
   // TransportSink
   void OnFrame(int from_rank, const FrameHeader& header,

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "collectives/fold.h"
 
@@ -67,9 +68,22 @@ bool IsReducedByMpi(const Reduction& reduction) {
   }
 }
 
-// Allreduce or broadcast of a bucket, in a buffer of its own: MPI wants contiguous memory, and
-// can't take an operation back, so that it may still write where a failed one's tensors are long
-// gone.
+// MPI counts in int, and a reducescatter can't be cut.
+bool IsCountedByInt(const FusedOperation& operation) {
+  int64_t bytes = 0;
+  for (const FusedPiece& piece : operation.pieces) bytes += piece.bytes;
+  return bytes / static_cast<int64_t>(SizeOf(operation.reduction.dtype)) <= INT_MAX;
+}
+
+// What MPI reads and writes until an operation is done. It is not the tensors' memory: MPI wants it
+// contiguous, and can't take an operation back, so that it may still write where a failed one's
+// tensors are long gone.
+struct MpiBucket {
+  OwnedBytes data;
+  std::vector<int> counts;  // elements for each member (reducescatter)
+};
+
+// Allreduce, reducescatter or broadcast of a bucket, in place.
 class MpiCollective final : public Collective {
  public:
   MpiCollective(std::shared_ptr<MpiSetCommunicator> communicator, FusedOperation& operation)
@@ -78,7 +92,7 @@ class MpiCollective final : public Collective {
   }
   ~MpiCollective() override {
     if (!in_flight_) return;
-    (void)buffer_.release();
+    (void)bucket_.release();
     communicator_->Abandon();
     mpi_->ExitWithoutFinalize();
   }
@@ -109,33 +123,68 @@ class MpiCollective final : public Collective {
   }
 
  private:
-  bool IsAllreduce() const { return operation_.kind == OpKind::kAllreduce; }
+  bool IsReduced() const { return operation_.kind != OpKind::kBroadcast; }
+  bool IsScattered() const { return operation_.kind == OpKind::kReducescatter; }
   bool IsRoot() const { return comm_->rank() == static_cast<int>(operation_.root); }
+  int64_t unit() const {
+    return IsReduced() ? static_cast<int64_t>(SizeOf(operation_.reduction.dtype)) : 1;
+  }
+  RowRange RowsFor(const FusedPiece& piece, int member) const {
+    return RowsOf(piece.rows, static_cast<uint32_t>(comm_->size()), static_cast<uint32_t>(member));
+  }
 
   Status Pack() {
-    buffer_.reset(static_cast<std::byte*>(std::malloc(static_cast<size_t>(bytes_))));
-    if (buffer_ == nullptr) {
+    bucket_ = std::make_unique<MpiBucket>();
+    bucket_->data.reset(static_cast<std::byte*>(std::malloc(static_cast<size_t>(bytes_))));
+    if (bucket_->data == nullptr) {
       return {StatusCode::kSystem,
               "no memory for a bucket of " + std::to_string(bytes_) + " bytes"};
     }
-    if (!IsAllreduce() && !IsRoot()) return {};
-    std::byte* to = buffer_.get();
-    for (const FusedPiece& piece : operation_.pieces) {
-      if (piece.bytes > 0) std::memcpy(to, piece.in, static_cast<size_t>(piece.bytes));
-      to += piece.bytes;
+    if (IsScattered()) {
+      PackByMember();
+    } else if (IsReduced() || IsRoot()) {
+      PackPieces();
     }
     return {};
   }
 
-  // MPI counts in int.
+  // Each member's rows of all pieces, one member after the other.
+  void PackByMember() {
+    std::byte* to = bucket_->data.get();
+    for (int member = 0; member < comm_->size(); ++member) {
+      const std::byte* const begin = to;
+      for (const FusedPiece& piece : operation_.pieces) {
+        const RowRange rows = RowsFor(piece, member);
+        const int64_t bytes = rows.count * piece.row_bytes;
+        if (bytes == 0) continue;
+        std::memcpy(to, piece.in + rows.first * piece.row_bytes, static_cast<size_t>(bytes));
+        to += bytes;
+      }
+      bucket_->counts.push_back(static_cast<int>((to - begin) / unit()));
+    }
+  }
+
+  void PackPieces() {
+    std::byte* to = bucket_->data.get();
+    for (const FusedPiece& piece : operation_.pieces) {
+      if (piece.bytes > 0) std::memcpy(to, piece.in, static_cast<size_t>(piece.bytes));
+      to += piece.bytes;
+    }
+  }
+
+  // MPI counts in int: what is larger is done in several turns (never a reducescatter).
   Status Begin() {
     const MpiHandles& handles = mpi_->handles();
-    const int64_t unit =
-        IsAllreduce() ? static_cast<int64_t>(SizeOf(operation_.reduction.dtype)) : 1;
-    const int64_t count = std::min<int64_t>((bytes_ - begun_) / unit, INT_MAX);
-    std::byte* const at = buffer_.get() + begun_;
-    if (IsAllreduce()) {
-      void* const in_place = reinterpret_cast<void*>(mpi_->constants().in_place);
+    const int64_t count = std::min<int64_t>((bytes_ - begun_) / unit(), INT_MAX);
+    std::byte* const at = bucket_->data.get() + begun_;
+    void* const in_place = reinterpret_cast<void*>(mpi_->constants().in_place);
+    if (IsScattered()) {
+      HS_RETURN_IF_ERROR(mpi_->Check(
+          mpi_->call().Ireduce_scatter(
+              in_place, at, bucket_->counts.data(), TypeOf(handles, operation_.reduction.dtype),
+              OpOf(handles, operation_.reduction.op), comm_->handle(), &request_),
+          "Ireduce_scatter"));
+    } else if (IsReduced()) {
       HS_RETURN_IF_ERROR(mpi_->Check(
           mpi_->call().Iallreduce(
               in_place, at, static_cast<int>(count), TypeOf(handles, operation_.reduction.dtype),
@@ -148,23 +197,24 @@ class MpiCollective final : public Collective {
           "Ibcast"));
     }
     in_flight_ = true;
-    begun_ += count * unit;
+    begun_ += count * unit();
     return {};
   }
 
   // A fold of one operand is what remains of an average: divisor and scale.
   void Unpack() {
-    const std::byte* from = buffer_.get();
-    const auto unit = static_cast<int64_t>(SizeOf(operation_.reduction.dtype));
+    const std::byte* from = bucket_ == nullptr ? nullptr : bucket_->data.get();
     for (const FusedPiece& piece : operation_.pieces) {
-      if (piece.bytes > 0 && piece.out != nullptr) {
-        if (IsAllreduce()) {
-          Fold(operation_.reduction, piece.out, std::array{from}, piece.bytes / unit);
+      int64_t bytes = piece.bytes;
+      if (bytes > 0 && IsScattered()) bytes = RowsFor(piece, comm_->rank()).count * piece.row_bytes;
+      if (bytes > 0 && piece.out != nullptr) {
+        if (IsReduced()) {
+          Fold(operation_.reduction, piece.out, std::array{from}, bytes / unit());
         } else {
-          std::memcpy(piece.out, from, static_cast<size_t>(piece.bytes));
+          std::memcpy(piece.out, from, static_cast<size_t>(bytes));
         }
       }
-      from += piece.bytes;
+      from += bytes;
     }
   }
 
@@ -172,7 +222,7 @@ class MpiCollective final : public Collective {
   FusedOperation& operation_;
   const MpiLibrary* mpi_ = nullptr;
   const MpiCommunicator* comm_ = nullptr;  // null until it is made
-  OwnedBytes buffer_;
+  std::unique_ptr<MpiBucket> bucket_;
   int64_t bytes_ = 0;
   int64_t begun_ = 0;  // of them
   MpiHandle request_ = 0;
@@ -184,7 +234,9 @@ class MpiCollective final : public Collective {
 bool IsServedByMpi(const FusedOperation& operation) {
   if (!operation.absent.empty() || operation.wire) return false;
   if (operation.kind == OpKind::kBroadcast) return true;
-  return operation.kind == OpKind::kAllreduce && IsReducedByMpi(operation.reduction);
+  if (!IsReducedByMpi(operation.reduction)) return false;
+  if (operation.kind == OpKind::kAllreduce) return true;
+  return operation.kind == OpKind::kReducescatter && IsCountedByInt(operation);
 }
 
 std::unique_ptr<Collective> StartMpi(std::shared_ptr<MpiSetCommunicator> communicator,

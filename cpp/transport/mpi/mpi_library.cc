@@ -70,6 +70,7 @@ const char* LoadFunctions(const DynamicLibrary& library, MpiFunctions& f) {
       .Load("MPI_Comm_free", f.Comm_free)
       .Load("MPI_Ibcast", f.Ibcast)
       .Load("MPI_Iallreduce", f.Iallreduce)
+      .Load("MPI_Ireduce_scatter", f.Ireduce_scatter)
       .Load("MPI_Iallgather", f.Iallgather)
       .Load("MPI_Isend", f.Isend)
       .Load("MPI_Irecv", f.Irecv)

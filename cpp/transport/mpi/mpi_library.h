@@ -43,6 +43,8 @@ struct MpiFunctions {
                 MpiHandle* request);
   int (*Iallreduce)(const void* in, void* out, int count, MpiHandle type, MpiHandle op,
                     MpiHandle comm, MpiHandle* request);
+  int (*Ireduce_scatter)(const void* in, void* out, const int counts[], MpiHandle type,
+                         MpiHandle op, MpiHandle comm, MpiHandle* request);
   int (*Iallgather)(const void* in, int in_count, MpiHandle in_type, void* out, int out_count,
                     MpiHandle out_type, MpiHandle comm, MpiHandle* request);
   int (*Isend)(const void* data, int count, MpiHandle type, int to, int tag, MpiHandle comm,

@@ -45,6 +45,17 @@ for of in sets:
             floating = dtype in ("float32", "float64")
             exact = dtype in by_mpi and not (floating and op != hvd.Sum)
             assert served(of.process_set_id) - before == (exact and of.size() > 1), (of, dtype, op)
+        if dtype not in ("bool", "complex64"):
+            mine = values(rank, dtype, 21).reshape(7, 3)  # rows that don't divide evenly
+            whole = sum(values(o, dtype, 21).astype("int64") for o in of.ranks).reshape(7, 3)
+            before = served(of.process_set_id)
+            part, empty, row = hvd.grouped_reducescatter(
+                [mine, mine[:0], mine[:1]], op=hvd.Sum, process_set=of)
+            at = of.rank()
+            assert np.array_equal(part, np.array_split(whole, of.size())[at]), (of, dtype, part)
+            assert len(empty) == 0 and len(row) == (at == 0), (of, dtype)
+            assert np.array_equal(row, whole[: len(row)]), (of, dtype)
+            assert (served(of.process_set_id) > before) == (dtype in by_mpi and of.size() > 1)
         root = of.ranks[-1]
         got = hvd.broadcast(values(rank, dtype), root, process_set=of)
         assert np.array_equal(got, values(root, dtype)), (of, dtype)
