@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from horoscale._core import StoreServer
 
@@ -40,6 +40,16 @@ def peer_python(peer: str, folder: Path) -> Path:
     return python
 
 
+class Hosts(Protocol):
+    """Where ranks run if not here: each of these has a network, and an interface eth0."""
+
+    names: list[str]
+    addresses: list[str]
+
+    def command(self, host: int, *command: object) -> list[str]:
+        """A command that runs on a host."""
+
+
 class Job:
     """The ranks of one implementation, started and waiting for orders."""
 
@@ -51,9 +61,16 @@ class Job:
         folder: Path,
         peer_venv: Path,
         variables: Mapping[str, str] | None = None,
+        hosts: Hosts | None = None,
+        port: int = 0,
     ) -> None:
-        """Start the ranks of a program that calls orders.serve(); wait until all are ready."""
+        """Start the ranks of a program that calls orders.serve(); wait until all are ready.
+
+        With `hosts` each rank is on one of its own, and ours meet at this port of the first.
+        """
         self.name = name
+        self._hosts = hosts
+        self._port = port
         self._program = program
         self._extra = dict(variables or {})
         self._num_ranks = num_ranks
@@ -106,7 +123,11 @@ class Job:
         job = self._job_variables(folder)
         for rank in range(self._num_ranks):
             variables = {name: value.format(rank=rank) for name, value in job.items()}
-            command = [sys.executable, self._program, self.name, address]
+            command = [sys.executable, str(self._program), self.name, address]
+            if self._hosts:
+                command = self._hosts.command(rank, *command)
+                variables["HOROSCALE_HOSTNAME"] = self._hosts.names[rank]
+                variables["GLOO_SOCKET_IFNAME"] = "eth0"
             self._launch(command, environment | variables)
 
     def _launch(self, command: Sequence[str | Path], environment: dict[str, str]) -> None:
@@ -119,14 +140,18 @@ class Job:
             own = folder / self.name
             return {"RANK": "{rank}", "WORLD_SIZE": size, "JOB_FILE": f"{own}.job"} | self._extra
         secret = secrets.token_hex(16)
-        self._store = StoreServer("127.0.0.1", 0, secret)
+        if self._hosts:
+            rendezvous = f"{self._hosts.addresses[0]}:{self._port}"
+        else:
+            self._store = StoreServer("127.0.0.1", 0, secret)
+            rendezvous = f"127.0.0.1:{self._store.port}"
         return {
             "HOROSCALE_RANK": "{rank}",
             "HOROSCALE_SIZE": size,
-            "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{self._store.port}",
-            "HOROSCALE_RENDEZVOUS_SERVED": "1",
+            "HOROSCALE_RENDEZVOUS": rendezvous,
+            "HOROSCALE_RENDEZVOUS_SERVED": "0" if self._hosts else "1",
             "HOROSCALE_SECRET": secret,
-        }
+        } | self._extra
 
     def _accept(self, listener: socket.socket) -> None:
         """Wait until every rank has connected, which it does when its job stands."""

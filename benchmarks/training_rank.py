@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from orders import serve
@@ -71,7 +71,8 @@ TASKS = {
 }
 
 Step = Callable[[], object]
-Train = Callable[[Task], Step]
+Trained = tuple[nn.Module, torch.optim.Optimizer]
+Make = Callable[[Task], Trained]
 
 
 def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -> Step:
@@ -87,49 +88,61 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -
     return step
 
 
+def timed(step: Step, iterations: int) -> list[float]:
+    """The seconds of each, after some that don't count."""
+    for _ in range(WARM_UP):
+        step()
+    seconds = []
+    for _ in range(iterations):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
 
-def alone() -> Train:
+def alone() -> Make:
     """No communication: what the others could reach at best on the same cores."""
 
-    def train(task: Task) -> Step:
+    def make(task: Task) -> Trained:
         model = task.model()
-        return plain_step(model, sgd(model), task)
+        return model, sgd(model)
 
-    return train
+    return make
 
 
-def ddp() -> Train:
+def ddp() -> Make:
     """PyTorch's DistributedDataParallel over Gloo."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     where = f"file://{os.environ['JOB_FILE']}"
     torch.distributed.init_process_group("gloo", where, rank=rank, world_size=size)
 
-    def train(task: Task) -> Step:
+    def make(task: Task) -> Trained:
         model = nn.parallel.DistributedDataParallel(task.model(), gradient_as_bucket_view=True)
-        return plain_step(model, sgd(model), task)
+        return model, sgd(model)
 
-    return train
+    return make
 
 
-def horoscale(**options: bool) -> Train:
+def horoscale(**options: Any) -> Make:
     """DistributedOptimizer with `options`."""
     import horoscale.torch as hvd
 
     hvd.init()
 
-    def train(task: Task) -> Step:
+    def make(task: Task) -> Trained:
         model = task.model()
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         names = model.named_parameters()
-        return plain_step(model, hvd.DistributedOptimizer(sgd(model), names, **options), task)
+        return model, hvd.DistributedOptimizer(sgd(model), names, **options)
 
-    return train
+    return make
 
 
-IMPLEMENTATIONS: dict[str, Callable[[], Train]] = {
+IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
     "alone": alone,
     "ddp": ddp,
     "horoscale": horoscale,
@@ -143,21 +156,14 @@ def main() -> None:
     parser.add_argument("socket", help="where the benchmark listens")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    train = IMPLEMENTATIONS[arguments.implementation]()
+    make = IMPLEMENTATIONS[arguments.implementation]()
     steps: dict[str, Step] = {}
 
     def carry_out(name: str, iterations: int) -> list[float]:
         if name not in steps:
             steps.clear()  # one model at a time
-            steps[name] = train(TASKS[name])
-        for _ in range(WARM_UP):
-            steps[name]()
-        seconds = []
-        for _ in range(iterations):
-            start = time.perf_counter()
-            steps[name]()
-            seconds.append(time.perf_counter() - start)
-        return seconds
+            steps[name] = plain_step(*make(TASKS[name]), TASKS[name])
+        return timed(steps[name], iterations)
 
     serve(arguments.socket, carry_out)
 

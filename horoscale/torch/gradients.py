@@ -7,6 +7,7 @@ that no gradient is reduced twice.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -66,14 +67,15 @@ class Gradient:
         self.parameter = parameter
         self.name = name
         self.passes = 0  # backward passes since the last step
+        self.arrival: int | None = None  # how many of this process have come before it
         self.layout = Layout.UNKNOWN
-        self._default_priority = priority
+        self.default_priority = priority  # if the user gives none
         self._view = view
 
     @property
     def priority(self) -> int:
         """How urgent it is."""
-        return priority_of(self.parameter, self.name, self._default_priority)
+        return priority_of(self.parameter, self.name, self.default_priority)
 
     def observe(self, sparse_as_dense: bool) -> None:
         """Note the layout of the gradient, if autograd has made one."""
@@ -176,10 +178,17 @@ class GradientGroup:
                 "optimizer.finish_step() before"
             )
         gradient.passes += 1
+        if gradient.arrival is None:
+            gradient.arrival = next(_arrivals)
         self._complete += gradient.passes == self.passes
         if self._complete >= self._expected and all(map(self._has_passed, self.gradients)):
             with torch.no_grad():
                 self.start()
+
+    def forget_arrivals(self) -> None:
+        """Have the next backward pass tell again in which order gradients come."""
+        for gradient in self.gradients:
+            gradient.arrival = None
 
     def start(self) -> None:
         """Start the reduction of whatever gradients there are, which is the same on all ranks.
@@ -310,6 +319,7 @@ class _Announcements:
 
 
 _announcements = _Announcements()
+_arrivals = itertools.count()
 _groups: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references, by parameter
 _names_used: Counter[tuple[int | None, str]] = Counter()  # by process set
 job.at_end(_names_used.clear)

@@ -87,7 +87,7 @@ class OverlappedStep:
         self._reducer.start()
         self._busy_optimizer = self._weak_optimizer()
         self._options = [_options(group) for group in self._busy_optimizer._plain_groups]
-        for group in self._reducer.groups:
+        for group in self._reducer.by_first_use:
             if group.in_flight:
                 for gradient in group.gradients:
                     self._outstanding[id(gradient.parameter)] = group

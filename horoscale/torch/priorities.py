@@ -12,9 +12,10 @@ _of_names: dict[str, int] = {}
 def set_priority(parameter_or_name: torch.Tensor | str, priority: int) -> None:
     """Set how urgent the gradient of a parameter is for DistributedOptimizer, from now on.
 
-    Without it, the parameters that the optimizer was given first are the most urgent ones, since
-    the next step's forward pass needs them first: 0, -1, -2, and so on. Where the ranks give
-    different priorities the lowest rank's counts.
+    Without it, the parameters that the forward pass uses first are the most urgent ones, since the
+    next one needs them first: 0, -1, -2, and so on. The first step shows which they are; in it they
+    have the optimizer's order. Where the ranks give different priorities the lowest rank's
+    counts.
 
     Args:
         parameter_or_name: a parameter, or the name that it has in `named_parameters`.

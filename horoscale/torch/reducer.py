@@ -12,6 +12,7 @@ from horoscale.torch import collectives
 from horoscale.torch.buckets import make_bucket
 from horoscale.torch.collectives import Call, Reduction
 from horoscale.torch.compression import Compression
+from horoscale.torch.forward_order import rank_by_first_use
 from horoscale.torch.gradients import (
     Gradient,
     GradientGroup,
@@ -39,8 +40,10 @@ class GradientReducer:
         self.settings = settings
         self.passes = passes
         self.groups: list[GradientGroup] = []
+        self.by_first_use: list[GradientGroup] = []  # the same, as the forward pass needs them
         self._names = names
         self._partners = {id(one): list(group) for group in grouping for one in group}
+        self._order_known = True  # of by_first_use
         self._adopted: set[int] = set()  # ids; the groups keep the parameters alive
         self._layouts_name = unique_name("gradients.layouts", settings.process_set)
         self._layouts_known = True  # by all ranks, of all gradients
@@ -72,6 +75,9 @@ class GradientReducer:
     @torch.no_grad()
     def start(self) -> None:
         """Start the reductions that no backward pass has started."""
+        if not self._order_known and any(group.pending for group in self.groups):
+            self.by_first_use = rank_by_first_use(self.groups)
+            self._order_known = True
         if not self._layouts_known:
             self._agree_on_layouts()
         for group in self.groups:
@@ -142,3 +148,7 @@ class GradientReducer:
                 name += f".and.{len(gradients) - 1}.more"
             name = unique_name(name, self.settings.process_set)
             self.groups.append(GradientGroup(name, gradients, self.passes, self.settings))
+        self.by_first_use = list(self.groups)
+        self._order_known = False
+        for group in self.groups:
+            group.forget_arrivals()

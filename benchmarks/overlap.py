@@ -1,0 +1,159 @@
+"""What priorities and overlap across steps are worth on a slow network.
+
+    python benchmarks/overlap.py
+
+Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
+on each a rank with one thread. "fifo" is DistributedOptimizer with HOROSCALE_SCHEDULER=fifo,
+"priority" with priorities and overlap_step=True, "-bf16" with hvd.Compression.bf16.
+
+A step computes for "compute" (two ranks at once without communication), "forward" of it in the
+forward pass, and its gradients take "communication" to be reduced when nothing else is done. The
+shortest step is then max(compute, communication) if communication overlaps with the whole next
+step, and forward + max(compute - forward, communication) if it overlaps with the backward pass
+only. The second divided by the first is what fifo / priority may become at best.
+
+A figure is the median over the steps of the slowest rank's time, then the median over the rounds; a
+ratio is that of one round's times, with its range over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import figures
+from ranks import Job
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+from support.namespaces import NetworkHosts, why_not
+
+RANK_PROGRAM = Path(__file__).with_name("overlap_rank.py")
+TASKS = ("transformer", "vgg")
+FIFO = {"HOROSCALE_SCHEDULER": "fifo"}
+JOBS = {"alone": {}, "ddp": {}, "fifo": FIFO, "priority": {}, "priority-bf16": {}}
+PAIRS = (
+    ("fifo", "priority"),
+    ("ideal", "priority"),
+    ("ddp", "priority"),
+    ("ddp", "fifo"),
+    ("ddp", "priority-bf16"),
+)
+FIRST_PORT = 29400  # nobody else has ports on these hosts
+
+
+class Measured(NamedTuple):
+    """A figure: what one job is ordered to measure."""
+
+    name: str
+    job: Job
+    what: str
+
+    def measure(self, *order: Any) -> float:
+        """Return the median over the calls of the slowest rank's seconds."""
+        return self.job.measure(self.what, *order)
+
+
+def main() -> None:
+    arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
+    if reason := why_not():
+        sys.exit(reason)
+    rates = [int(rate) for rate in arguments.rates.split(",")]
+    tasks = arguments.tasks.split(",")
+    with contextlib.ExitStack() as stack:
+        hosts = stack.enter_context(NetworkHosts(2))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        jobs = {}
+        for port, (name, variables) in enumerate(JOBS.items(), FIRST_PORT):
+            jobs[name] = Job(RANK_PROGRAM, name, 2, folder, folder, variables, hosts, port)
+            stack.callback(jobs[name].end)
+        measured: figures.Figures = {}
+        for rate in rates:
+            hosts.limit_rate(f"{rate}mbit")
+            cases = {f"{task} {rate}": (task, arguments.steps) for task in tasks}
+            measured |= figures.interleave(figures_of(jobs), cases, arguments.rounds)
+        if arguments.timelines:
+            record(arguments.timelines, jobs, tasks[-1], f"{rates[-1]} Mbit/s")
+    report(measured, arguments.rounds)
+    figures.write(arguments.json, measured, np=2)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rates", default="200,1000", help="of the link, in Mbit/s")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="steps in a round (default: 5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument(
+        "--timelines",
+        metavar="NAME",
+        help="write pictures of a step of the last task and rate to NAME.png and NAME.svg",
+    )
+    parser.add_argument("--smoke", action="store_true", help="one task, one round: does it run?")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.tasks.split(",")) - set(TASKS):
+        parser.error(f"unknown tasks {sorted(unknown)}; known are {', '.join(TASKS)}")
+    if arguments.smoke:
+        arguments.rates, arguments.tasks, arguments.rounds = "1000", "vgg", 1
+    return arguments
+
+
+def figures_of(jobs: dict[str, Job]) -> list[Measured]:
+    """Each job's steps, and what the ideal is computed from."""
+    return [
+        Measured("forward", jobs["alone"], "forward"),
+        Measured("compute", jobs["alone"], "step"),
+        Measured("communication", jobs["fifo"], "communication"),
+        *(Measured(name, jobs[name], "step") for name in JOBS if name != "alone"),
+    ]
+
+
+def ideals(rounds: figures.Rounds) -> figures.Rounds:
+    """The shortest steps with overlap across steps ("ideal") and without, round by round."""
+    parts = [rounds[name] for name in ("forward", "compute", "communication")]
+    return {
+        "ideal": [max(step, sent) for _, step, sent in zip(*parts, strict=True)],
+        "ideal-fifo": [f + max(step - f, sent) for f, step, sent in zip(*parts, strict=True)],
+    }
+
+
+def report(measured: figures.Figures, num_rounds: int) -> None:
+    """Print times and ratios, and how much of the ideal ratio was reached."""
+    print(f"a training step, 2 hosts, {os.cpu_count()} cores, {num_rounds} rounds")
+    print("\n".join(figures.medians(measured, "ms", 1e3)))
+    complete = {case: rounds | ideals(rounds) for case, rounds in measured.items()}
+    print("\n".join(figures.comparison(complete, PAIRS)))
+    for case, rounds in complete.items():
+        possible = figures.ratios(rounds, "ideal-fifo", "ideal")
+        reached = figures.ratios(rounds, "fifo", "priority")
+        share = [one / other for one, other in zip(reached, possible, strict=True)]
+        print(f"{case}: at best {figures.spread(possible)}; of it reached {figures.spread(share)}")
+
+
+def record(name: str, jobs: dict[str, Job], task: str, link: str) -> None:
+    """Draw steps of both ways to order gradients."""
+    import timelines
+
+    recorded: Sequence[tuple[str, Path]] = [
+        (job, Path(f"{name}-{job}.json").absolute()) for job in ("fifo", "priority")
+    ]
+    for job, path in recorded:
+        jobs[job].measure("timeline", task, str(path))
+    timelines.draw(recorded, [f"{name}.png", f"{name}.svg"], f"{task}, {link}")
+    for _, path in recorded:
+        path.unlink()
+        path.with_suffix(".phases").unlink()
+
+
+if __name__ == "__main__":
+    main()

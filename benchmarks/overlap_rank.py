@@ -1,0 +1,135 @@
+"""One rank of one way of training over a slow network, for benchmarks/overlap.py.
+
+The benchmark starts it and tells it what to measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import training_rank
+from orders import serve
+from torch import nn
+from torch.nn import functional
+from training_rank import Make, Task, alone, ddp, horoscale, plain_step, timed
+
+RECORDED = 5  # steps in a timeline
+
+
+def vgg() -> nn.Module:
+    """Most of the work is in the first layers and most of the 11 MB of gradients in the last."""
+    channels = [3, 32, 32, 64, 64, 128, 128]
+    layers: list[nn.Module] = []
+    for index, (before, after) in enumerate(pairwise(channels)):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+        if index % 2:
+            layers.append(nn.MaxPool2d(2))
+    dense = [nn.Flatten(), nn.Linear(8192, 256), nn.ReLU(), nn.Linear(256, 512), nn.ReLU()]
+    return nn.Sequential(*layers, *dense, nn.Linear(512, 10))
+
+
+TASKS = {
+    "transformer": training_rank.TASKS["transformer"],
+    "vgg": Task(vgg, lambda: torch.randn(40, 3, 64, 64)),
+}
+
+
+class Trainer:
+    """One task, trained in one way."""
+
+    def __init__(self, make: Make, task: Task) -> None:
+        self._model, self._optimizer = make(task)
+        self._inputs = task.inputs()
+        self._targets = torch.randint(0, 10, (len(self._inputs),))
+        self._step = plain_step(self._model, self._optimizer, task)
+        self._buffers: list[torch.Tensor] = []
+
+    def measure(self, what: str, iterations: int) -> list[float]:
+        """Return the seconds of whole steps, of their forward pass or of their communication."""
+        calls = {"step": self._step, "forward": self._loss, "communication": self._communicate}
+        return timed(calls[what], iterations)
+
+    def record(self, path: Path) -> None:
+        """Write a timeline of some steps, and beside it when they did what."""
+        import horoscale.torch as hvd
+
+        for _ in range(training_rank.WARM_UP):
+            self._step()
+        phases = []
+        if hvd.rank() == 0:
+            hvd.start_timeline(str(path), mark_cycles=True)
+        for _ in range(RECORDED):
+            times = [time.monotonic()]
+            self._optimizer.zero_grad()
+            loss = self._loss()
+            times.append(time.monotonic())
+            loss.backward()
+            times.append(time.monotonic())
+            self._optimizer.step()
+            times.append(time.monotonic())
+            phases += list(zip(("forward", "backward", "step"), pairwise(times), strict=True))
+        hvd.barrier()
+        if hvd.rank() == 0:
+            hvd.stop_timeline()
+            path.with_suffix(".phases").write_text(json.dumps(phases))
+
+    def _loss(self) -> torch.Tensor:
+        return functional.cross_entropy(self._model(self._inputs), self._targets)
+
+    def _communicate(self) -> None:
+        """As many bytes as all gradients, at once."""
+        import horoscale.torch as hvd
+
+        if not self._buffers:
+            self._buffers = [hvd.empty_shared(one.shape) for one in self._model.parameters()]
+        for handle in [
+            hvd.allreduce_async_(b, name=f"all.{i}") for i, b in enumerate(self._buffers)
+        ]:
+            handle.wait()
+
+
+def with_bf16() -> Make:
+    import horoscale.torch as hvd
+
+    return horoscale(overlap_step=True, compression=hvd.Compression.bf16)
+
+
+IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
+    "alone": alone,
+    "ddp": ddp,
+    "fifo": horoscale,
+    "priority": lambda: horoscale(overlap_step=True),
+    "priority-bf16": with_bf16,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("implementation", choices=IMPLEMENTATIONS)
+    parser.add_argument("socket", help="where the benchmark listens")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    make = IMPLEMENTATIONS[arguments.implementation]()
+    trainers: dict[str, Trainer] = {}
+
+    def carry_out(what: str, task: str, detail: Any) -> list[float]:
+        if task not in trainers:
+            trainers.clear()  # one model at a time
+            trainers[task] = Trainer(make, TASKS[task])
+        if what == "timeline":
+            trainers[task].record(Path(detail))
+            return [0.0]
+        return trainers[task].measure(what, detail)
+
+    serve(arguments.socket, carry_out)
+
+
+if __name__ == "__main__":
+    main()
