@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.keras import optimizer as of_keras
 from horoscale.tensorflow.aggregation import GradientAggregation
 from horoscale.tensorflow.compression import Compression, Compressor
 from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
@@ -102,12 +103,34 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Returns:
-        For an optimizer of Keras one of the same class and configuration, otherwise one that wraps
-        it. Both have register_local_var(variable) beside.
+        An optimizer of Keras itself, as horoscale.keras.DistributedOptimizer() changes it; for one
+        of tf.compat.v1.train one that wraps it. Both have register_local_var(variable).
 
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
     """
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        return of_keras.DistributedOptimizer(
+            optimizer,
+            name,
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            gradient_predivide_factor,
+            op,
+            backward_passes_per_step,
+            average_aggregated_gradients,
+            num_groups,
+            groups,
+            process_set,
+            scale_local_gradients,
+        )
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        raise ValueError(
+            "hvd.DistributedOptimizer() takes an optimizer of Keras or tf.compat.v1.train, not "
+            f"{optimizer!r}"
+        )
     reduction = GradientReduction(
         device_dense,
         device_sparse,
@@ -122,46 +145,5 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     aggregation = GradientAggregation(
         reduction, backward_passes_per_step, average_aggregated_gradients
     )
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        own_name = name or f"Distributed{type(optimizer).__name__}"
-        return _DistributedOptimizer(optimizer, own_name, use_locking, reduction, aggregation)
-    if isinstance(optimizer, keras.optimizers.Optimizer):
-        return _wrap_keras(optimizer, reduction, aggregation)
-    raise ValueError(
-        f"hvd.DistributedOptimizer() takes an optimizer of Keras or tf.compat.v1.train, not "
-        f"{optimizer!r}"
-    )
-
-
-class _KerasMixin:
-    """What the class of a Keras optimizer is extended by."""
-
-    _hvd_reduction: GradientReduction
-    _hvd_aggregation: GradientAggregation
-
-    def register_local_var(self, variable: Any) -> None:
-        """Leave the gradient of this variable to each rank."""
-        self._hvd_reduction.register_local([variable])
-
-    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Reduce the gradients over the ranks, and apply them on the last pass of a step."""
-        variables = list(trainable_variables or self._trainable_variables)  # type: ignore[attr-defined]
-        if not self.built:  # type: ignore[attr-defined]
-            with tf.init_scope():
-                self.build(variables)  # type: ignore[attr-defined]
-        gradients = self._hvd_aggregation.reduce(list(grads), variables)
-        apply = super().apply  # type: ignore[misc]
-        return self._hvd_aggregation.apply(lambda: apply(gradients, variables), gradients)
-
-
-def _wrap_keras(
-    optimizer: Any, reduction: GradientReduction, aggregation: GradientAggregation
-) -> Any:
-    cls = type(optimizer)
-    # Under the plain class' name, which is what saved models then ask for.
-    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    distributed: Any = type(cls.__name__, (_KerasMixin, cls), members)
-    result = distributed.from_config(optimizer.get_config())
-    result._hvd_reduction = reduction
-    result._hvd_aggregation = aggregation
-    return result
+    own_name = name or f"Distributed{type(optimizer).__name__}"
+    return _DistributedOptimizer(optimizer, own_name, use_locking, reduction, aggregation)

@@ -1,4 +1,4 @@
-"""Starts the tests of this folder but TensorFlow's on ranks: all on 2 and 4, else a subset."""
+"""Starts these tests but TensorFlow's and Keras' on ranks: all on 2 and 4, else a subset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILURES_UNTIL_END = 3
 def test_on_ranks(ranks: int, subset: str | None) -> None:
     pytest_command = [
         *(sys.executable, "-m", "pytest", "-q", "--timeout=60", str(FOLDER)),
-        "--ignore-glob=*/test_tensorflow_*.py",
+        *("--ignore-glob=*/test_tensorflow_*.py", "--ignore-glob=*/test_keras*.py"),
         *(f"--maxfail={FAILURES_UNTIL_END}", "--tb=short"),
         *(("-m", subset) if subset else ()),
     ]

@@ -1,0 +1,146 @@
+"""horoscale for Keras 3, on its TensorFlow, PyTorch and JAX backends.
+
+    import horoscale.keras as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001 * hvd.size()))
+    model.compile(optimizer=optimizer, loss=...)
+    model.fit(..., callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+    ])
+
+Each rank calls fit() with its own part of the data, in as many batches as the others. With batches
+of one size, the weights are those that one process gets from the ranks' batches put together.
+
+How it is built: optimizer.py extends the class of an optimizer; backend.py chooses who reduces its
+gradients, graph_step.py, eager_step.py or jax_step.py; callbacks.py and models.py are what fit()
+needs around it; values.py has collectives of numbers and arrays.
+"""
+
+try:
+    import keras
+except ImportError as error:
+    raise ImportError(
+        f"horoscale.keras needs Keras 3 ({error}): pip install keras, and tensorflow, torch or jax"
+    ) from error
+if not hasattr(keras, "backend") or keras.__version__.startswith("2."):
+    raise ImportError(
+        f"horoscale.keras needs Keras 3, not {keras.__version__}: horoscale.tensorflow.keras works "
+        "with tf_keras, the name of Keras 2 by now"
+    )
+from horoscale.common import (
+    Adasum,
+    Average,
+    DuplicateNameError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    Max,
+    Min,
+    MismatchError,
+    ProcessSet,
+    Product,
+    RankFailedError,
+    Sum,
+    add_process_set,
+    allgather_object,
+    barrier,
+    broadcast_object,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    metrics,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from horoscale.keras import callbacks, elastic
+from horoscale.keras.compression import Compression
+from horoscale.keras.models import load_model
+from horoscale.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from horoscale.keras.values import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    broadcast_variables,
+    reducescatter,
+)
+
+del keras
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "DuplicateNameError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "Max",
+    "Min",
+    "MismatchError",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Product",
+    "RankFailedError",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

@@ -1,0 +1,52 @@
+"""Step: how the gradients of a training step are reduced, by the backend that Keras runs on.
+
+With TensorFlow they are values of a graph, and horoscale.tensorflow makes the operations. With
+PyTorch they are there when apply() is called. The other binding's framework is never imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import keras
+
+Apply = Callable[[list[Any]], Any]
+
+
+class Step(Protocol):
+    """What a DistributedOptimizer does with the gradients of a step."""
+
+    def register_local(self, variables: Iterable[Any]) -> None:
+        """Leave the gradients of these variables to each rank."""
+
+    def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
+        """Reduce the gradients of the variables, and `apply` them if it is time."""
+
+    def outside_of_graph(self, build: Callable[[], None]) -> None:
+        """Make variables, which may not be part of a graph that is being made."""
+
+
+def make_step(**options: Any) -> Step:
+    """Return what serves the backend of Keras; the options are those of DistributedOptimizer().
+
+    Raises ValueError if one of them is wrong, or the backend is not served.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from horoscale.keras.graph_step import GraphStep
+
+        return GraphStep(**options)
+    if backend == "torch":
+        from horoscale.keras.eager_step import EagerStep
+        from horoscale.torch.ops import grouped_allreduce
+
+        return EagerStep(grouped_allreduce, **options)
+    if backend == "jax":
+        from horoscale.keras.jax_step import JaxStep
+
+        return JaxStep(**options)
+    raise ValueError(
+        f"hvd.DistributedOptimizer() can't reduce gradients of Keras' {backend} backend: set "
+        "KERAS_BACKEND to tensorflow, torch or jax"
+    )

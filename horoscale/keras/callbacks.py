@@ -1,0 +1,252 @@
+"""What the ranks of a job have to do around Keras' fit()."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from horoscale import common
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.keras.values import broadcast_variables
+from horoscale.numpy.reductions import allreduce
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Gives the model and its optimizer the root's values when training begins."""
+
+    def __init__(
+        self, root_rank: int, device: str = "", process_set: ProcessSet = global_process_set
+    ) -> None:
+        """`root_rank` is the global rank that sends; `device` is accepted as Horovod's."""
+        super().__init__()
+        self._root_rank = root_rank
+        self._process_set = process_set
+        self._done = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Broadcast before the first step, if the model does not wait for its input to be built."""
+        if not self.model.built:
+            return
+        if not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+        self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Broadcast what the first step has built."""
+        self._broadcast()
+
+    def _broadcast(self) -> None:
+        if self._done or not self._process_set.included():
+            return
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()  # during a step the values are not in the variables
+        variables = [*self.model.weights, *self.model.optimizer.variables]
+        broadcast_variables(variables, self._root_rank, self._process_set)
+        self._done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Averages the metrics of an epoch over the ranks.
+
+    Callbacks that come after this one in the list, such as ReduceLROnPlateau or EarlyStopping, see
+    the averages, and decide alike on all ranks.
+    """
+
+    def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
+        """`device` is accepted as Horovod's."""
+        super().__init__()
+        self._process_set = process_set
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Replace the metrics by their averages."""
+        if not logs or not self._process_set.included():
+            return
+        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+        values = np.array([float(logs[name]) for name in names], np.float64)
+        name = f"metrics.{'.'.join(names)}"  # ranks with other metrics are told which
+        averages = allreduce(values, name=name, process_set=self._process_set)
+        logs.update(zip(names, averages.tolist(), strict=True))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Multiplies the initial learning rate by a factor that depends on the epoch."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        """Schedule the epochs from `start_epoch` until before `end_epoch`.
+
+        Args:
+            initial_lr: what is multiplied.
+            multiplier: a number, or a function of the epoch that gives one. A number as it is with
+                staircase=True; its powers by the epoch since `start_epoch` otherwise.
+            start_epoch: the first epoch.
+            end_epoch: the first epoch that it leaves alone; None: all are scheduled.
+            staircase: change it once an epoch; else with each batch, by a fraction of the epoch.
+            momentum_correction: scale the momentum with the learning rate for the step in which
+                that changes (Goyal et al., Accurate, Large Minibatch SGD, 2017), where Keras has
+                not compiled it in as a constant: with the torch backend or run_eagerly=True.
+            steps_per_epoch: batches in an epoch, with staircase=False; None: as fit() knows it.
+        """
+        super().__init__()
+        self._initial_lr = initial_lr
+        self._start_epoch = start_epoch
+        self._end_epoch = math.inf if end_epoch is None else end_epoch
+        self._staircase = staircase
+        self._momentum_correction = momentum_correction
+        self._steps_per_epoch = steps_per_epoch
+        self._multiplier = multiplier
+        self._epoch = 0
+        self._momentum: float | None = None  # to be restored
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Find out how many batches an epoch has."""
+        if not self._staircase and not self._steps_per_epoch:
+            self._steps_per_epoch = self.params.get("steps")
+            if not self._steps_per_epoch:
+                raise ValueError(
+                    f"{type(self).__name__} needs steps_per_epoch=: fit() does not know it"
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Note the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Set the learning rate if it is time."""
+        if not self._start_epoch <= self._epoch < self._end_epoch:
+            return
+        if self._staircase:
+            if batch == 0:
+                self._adjust(self._epoch)
+        else:
+            assert self._steps_per_epoch
+            self._adjust(self._epoch + batch / self._steps_per_epoch)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Restore the momentum."""
+        if self._momentum is not None:
+            _innermost(self.model.optimizer).momentum = self._momentum
+            self._momentum = None
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Report the learning rate among the metrics."""
+        if logs is not None:
+            logs["lr"] = float(self.model.optimizer.learning_rate)
+
+    def _factor(self, epoch: float) -> float:
+        if callable(self._multiplier):
+            return self._multiplier(epoch)
+        if self._staircase:
+            return self._multiplier
+        return float(self._multiplier ** (epoch - self._start_epoch))
+
+    def _adjust(self, epoch: float) -> None:
+        optimizer = _innermost(self.model.optimizer)
+        before = float(optimizer.learning_rate)
+        after = self._initial_lr * self._factor(epoch)
+        optimizer.learning_rate = after
+        eager = keras.backend.backend() == "torch" or self.model.run_eagerly
+        momentum = getattr(optimizer, "momentum", None)
+        if self._momentum_correction and eager and momentum and before:
+            self._momentum = momentum
+            optimizer.momentum = momentum * after / before
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from that of one rank to `initial_lr` within the first epochs.
+
+    As many ranks see as many times the batch, and take a learning rate so many times as large,
+    which at the beginning is too much (Goyal et al., Accurate, Large Minibatch SGD, 2017).
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        """Begin with initial_lr / hvd.size(); `verbose`: rank 0 tells when it is done.
+
+        The other arguments are those of LearningRateScheduleCallback.
+        """
+
+        def multiplier(epoch: float) -> float:
+            size = common.size() or 1
+            # The end of the last batch of the last epoch has the whole rate.
+            assert self._steps_per_epoch
+            epoch += 1.0 / self._steps_per_epoch
+            return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch=0,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tell when the warm-up is over."""
+        super().on_epoch_end(epoch, logs)
+        if epoch == self._end_epoch - 1 and self._verbose > 0 and common.rank() == 0:
+            rate = float(self.model.optimizer.learning_rate)
+            print(f"\nEpoch {epoch + 1}: the learning rate is warmed up to {rate:g}.")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """Saves the model after each epoch that was the best so far, on rank 0.
+
+    To be put after MetricAverageCallback, so that the best is that of all ranks.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        filepath: str = "best.keras",
+    ) -> None:
+        """As keras.callbacks.ModelCheckpoint with save_best_only=True."""
+        super().__init__(
+            filepath,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            mode=mode,
+            save_freq=save_freq,
+        )
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if common.rank() == 0:
+            super()._save_model(*args, **kwargs)
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The optimizer that has the learning rate and the momentum."""
+    return getattr(optimizer, "inner_optimizer", optimizer)

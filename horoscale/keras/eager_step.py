@@ -1,0 +1,136 @@
+"""EagerStep: gradients that are there when they are to be reduced: PyTorch's, or arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from horoscale.common.arguments import members_of, resolve_op, set_id
+from horoscale.common.basics import Average
+from horoscale.common.process_sets import ProcessSet
+from horoscale.keras.backend import Apply
+
+
+class EagerStep:
+    """Sums gradients over the passes of a step on this rank, and then over the ranks; see Step."""
+
+    def __init__(
+        self,
+        grouped_allreduce: Callable[..., Sequence[Any]],
+        *,
+        passes: int,
+        average_passes: bool,
+        compression: Any,
+        op: int,
+        gradient_predivide_factor: float,
+        num_groups: int,
+        groups: Any,
+        process_set: ProcessSet,
+        scale_local_gradients: bool,
+        device_dense: str = "",
+        device_sparse: str = "",
+        sparse_as_dense: bool = False,
+    ) -> None:
+        """`grouped_allreduce` is that of the binding; the rest as for DistributedOptimizer().
+
+        Devices and sparse gradients are TensorFlow's.
+        """
+        resolve_op(op)
+        if process_set.included() is not False:
+            set_id(process_set)
+        if passes < 1:
+            raise ValueError(f"backward_passes_per_step={passes} has to be at least 1")
+        if gradient_predivide_factor != 1.0 and op != Average:
+            raise ValueError("gradient_predivide_factor= needs op=Average")
+        if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+            raise ValueError(f"compression={compression!r} is no compressor: hvd.Compression")
+        self._allreduce = grouped_allreduce
+        self._passes = passes
+        self._average_passes = average_passes
+        self._options = {
+            "compression": compression,
+            "op": op,
+            "prescale_factor": 1.0 / gradient_predivide_factor,
+            "postscale_factor": gradient_predivide_factor,
+            "process_set": process_set,
+        }
+        self._groups = _check_groups(num_groups, groups)
+        self._process_set = process_set
+        self._scale_local = scale_local_gradients
+        self._local: set[int] = set()  # ids; the model keeps the variables alive
+        self._pass = 0
+        self._sums: list[Any] = []
+
+    def register_local(self, variables: Iterable[Any]) -> None:
+        """Leave the gradients of these variables to each rank."""
+        self._local.update(map(id, variables))
+
+    def outside_of_graph(self, build: Callable[[], None]) -> None:
+        """Make variables: there is no graph."""
+        build()
+
+    def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
+        """Reduce the gradients, and `apply` them on the last pass of a step."""
+        if self._passes > 1:
+            self._add(gradients)
+            self._pass = (self._pass + 1) % self._passes
+            if self._pass:
+                return None
+            gradients, self._sums = self._sums, []
+            if self._average_passes:
+                gradients = [None if one is None else one / self._passes for one in gradients]
+        return apply(self.reduce(gradients, variables))
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients reduced over the ranks; on a rank outside of the set as they are."""
+        results = list(gradients)
+        if not self._process_set.included():
+            return results
+        present = [i for i, gradient in enumerate(results) if gradient is not None]
+        local = [i for i in present if id(variables[i]) in self._local]
+        if self._scale_local:
+            for i in local:
+                results[i] = results[i] / len(members_of(self._process_set))
+        for group in self._grouped([i for i in present if i not in local], variables):
+            reduced = self._allreduce([results[i] for i in group], **self._options)
+            for i, gradient in zip(group, reduced, strict=True):
+                results[i] = gradient
+        return results
+
+    def _add(self, gradients: Sequence[Any]) -> None:
+        if not self._sums:
+            # Copies: the backend may use the memory of a gradient again.
+            self._sums = [None if one is None else one + 0 for one in gradients]
+            return
+        self._sums = [
+            total if one is None else one + 0 if total is None else total + one
+            for total, one in zip(self._sums, gradients, strict=True)
+        ]
+
+    def _grouped(self, indices: list[int], variables: Sequence[Any]) -> list[list[int]]:
+        """Return the gradients that are reduced in one operation, by their places."""
+        if not indices:
+            return []
+        if isinstance(self._groups, int):
+            count = min(self._groups or 1, len(indices))  # each would be waited for
+            bounds = [len(indices) * i // count for i in range(count + 1)]
+            return [indices[a:b] for a, b in pairwise(bounds)]
+        place = {id(variables[i]): i for i in indices}
+        chosen = [[place.pop(id(v)) for v in group if id(v) in place] for group in self._groups]
+        rest = list(place.values())
+        return [group for group in [*chosen, rest] if group]
+
+
+def _check_groups(num_groups: int, groups: Any) -> int | Sequence[Sequence[Any]]:
+    if num_groups and groups is not None:
+        raise ValueError("give groups= or num_groups=, not both: num_groups is the older one")
+    chosen: int | Sequence[Sequence[Any]] = groups or num_groups
+    if isinstance(chosen, int):
+        if chosen < 0:
+            raise ValueError(f"the number of groups can't be negative: {chosen}")
+        return chosen
+    members = [id(variable) for group in chosen for variable in group]
+    if len(set(members)) != len(members):
+        raise ValueError("groups= names a variable twice")
+    return chosen

@@ -1,0 +1,196 @@
+"""DistributedOptimizer: a Keras optimizer that applies the gradients of all ranks.
+
+It works on every backend of Keras, since each of them hands the gradients of a step to apply().
+They are reduced there, before Keras clips them, accumulates them or looks whether they are finite.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Any
+
+import keras
+
+from horoscale.common.basics import Average
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.keras.backend import Apply, Step, make_step
+from horoscale.keras.compression import Compression
+
+
+class _Distributed:
+    """What the class of a Keras optimizer is extended by."""
+
+    _hvd_step: Step
+    _hvd_local_layers: tuple[Any, ...]
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leave the gradient of this variable to each rank."""
+        self._hvd_step.register_local([variable])
+
+    def build(self, variables: Any) -> Any:
+        """Make the optimizer's variables; Keras calls it before it compiles the training step."""
+        caller: Any = sys._getframe(1).f_locals.get("self")
+        if caller is not self and isinstance(caller, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                "a LossScaleOptimizer around hvd.DistributedOptimizer() would skip steps on one "
+                "rank and not on another: wrap it the other way round, as in "
+                "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), also with mixed_float16"
+            )
+        _turn_off_xla(self)
+        return super().build(variables)  # type: ignore[misc]
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Reduce the gradients over the ranks, and apply them on the last pass of a step."""
+        variables = list(trainable_variables or self._trainable_variables)  # type: ignore[attr-defined]
+        if not self.built:  # type: ignore[attr-defined]
+            self._hvd_step.outside_of_graph(lambda: self.build(variables))
+        apply = super().apply  # type: ignore[misc]
+        given = () if trainable_variables is None else (variables,)
+        return self._hvd_reduce(grads, variables, lambda reduced: apply(reduced, *given))
+
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
+        """Do what apply() does, as the JAX backend has it."""
+        stateless_apply = super().stateless_apply  # type: ignore[misc]
+        if not isinstance(self, keras.optimizers.LossScaleOptimizer):
+            return stateless_apply(optimizer_variables, grads, trainable_variables)  # by apply()
+
+        def apply(reduced: list[Any]) -> Any:
+            return stateless_apply(optimizer_variables, reduced, trainable_variables)
+
+        return self._hvd_reduce(grads, self._trainable_variables, apply)
+
+    def _hvd_reduce(self, grads: Any, variables: Sequence[Any], apply: Apply) -> Any:
+        for layer in self._hvd_local_layers:
+            self._hvd_step.register_local(layer.trainable_variables)
+        return self._hvd_step(list(grads), variables, apply)
+
+
+def DistributedOptimizer(  # noqa: N802 (Horovod's name)
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Make a Keras optimizer apply the gradients of all ranks.
+
+    The optimizer is changed itself, and keeps its variables and its iterations. It is saved as one
+    of its own class: see load_model() for the way back. With the TensorFlow backend XLA is turned
+    off for the model that uses it; the steps are graphs all the same.
+
+    Args:
+        optimizer: any keras.optimizers.Optimizer. A LossScaleOptimizer has to be in here, not
+            around the result: the ranks decide together whether their gradients are finite.
+        name: accepted as Horovod's; an optimizer of Keras has a name.
+        device_dense: where the operation is placed for tensors, with the TensorFlow backend,
+        device_sparse: and for tf.IndexedSlices.
+        compression: how gradients travel: Compression.none, .fp16 or .bf16.
+        sparse_as_dense: reduce tf.IndexedSlices as tensors.
+        gradient_predivide_factor: divide by it before the sum and by the rest after it; with
+            op=Average.
+        op: Average (the default), Sum, Min, Max or Product.
+        backward_passes_per_step: so many gradients are summed before the ranks reduce the sums and
+            the optimizer makes a step. Not with the JAX backend, where the
+            gradient_accumulation_steps of the optimizer do the same.
+        average_aggregated_gradients: divide the sums by the number of passes.
+        num_groups: older name of `groups`, a number.
+        groups: how many groups of gradients are reduced all or nothing, or lists of the variables
+            that make one.
+        process_set: the ranks that take part; others train on their own.
+        scale_local_gradients: divide the gradients of local variables by the number of ranks.
+
+    Returns:
+        The optimizer, with register_local_var(variable) beside.
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+    """
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("the optimizer is a DistributedOptimizer already")
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(
+            f"hvd.DistributedOptimizer() takes an optimizer of Keras, not {optimizer!r}"
+        )
+    step = make_step(
+        passes=backward_passes_per_step,
+        average_passes=average_aggregated_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    cls = type(optimizer)
+    # Under the plain class' name, which is what saved models then ask for.
+    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    optimizer.__class__ = type(cls.__name__, (_Distributed, cls), members)
+    optimizer._hvd_step = step
+    optimizer._hvd_local_layers = ()
+    return optimizer
+
+
+def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
+    optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any
+) -> Any:
+    """Make a Keras optimizer apply the gradients of all ranks but those of some layers.
+
+    Args:
+        optimizer: as for DistributedOptimizer(), as are all other arguments.
+        *args: as for DistributedOptimizer().
+        local_layers: a layer, or some, whose gradients stay with each rank; they need not be built.
+        **kwargs: as for DistributedOptimizer(). With scale_local_gradients=True, the default, local
+            gradients are divided by the number of ranks, so that they have the scale of averages.
+
+    Returns:
+        As DistributedOptimizer().
+
+    Raises:
+        ValueError: an argument is wrong, or hvd.init() was not called.
+    """
+    layers = tuple(_layers(local_layers))
+    distributed = DistributedOptimizer(optimizer, *args, **kwargs)
+    distributed._hvd_local_layers = layers
+    return distributed
+
+
+def _layers(given: Any) -> Iterable[Any]:
+    layers = [] if given is None else [given] if isinstance(given, keras.layers.Layer) else given
+    for layer in layers:
+        if not isinstance(layer, keras.layers.Layer):
+            raise ValueError(f"local_layers= takes layers of Keras, not {layer!r}")
+        yield layer
+
+
+def _turn_off_xla(optimizer: Any) -> None:
+    """Have the model that builds this optimizer make graphs that XLA does not compile.
+
+    XLA knows no operation of ours; Keras would choose it wherever there is an accelerator. An
+    optimizer is not told its model: it is the one that is calling.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        model = frame.f_locals.get("self")
+        if isinstance(model, keras.Model) and getattr(model, "optimizer", None) is optimizer:
+            model.jit_compile = False
+            return
+        frame = frame.f_back

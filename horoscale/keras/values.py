@@ -1,0 +1,137 @@
+"""Collectives of values: numbers and arrays, whatever backend Keras runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+
+from horoscale.common.basics import Average
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.keras.compression import Compression, of_arrays
+from horoscale.numpy import movement, reductions
+
+Array = np.ndarray[Any, Any]
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Return the reduction of a value over the ranks: a number, an array, or a tensor of Keras.
+
+    Args:
+        value: of the same shape and type on all ranks.
+        name: tells operations from each other; None: matched by the order of the calls.
+        average: older way to say op=Average or op=Sum.
+        prescale_factor: values are multiplied by it before,
+        postscale_factor: and the result by this one.
+        op: Average (the default), Sum, Min, Max or Product.
+        compression: how it travels.
+        process_set: the ranks that take part.
+
+    Returns:
+        An array of the value's shape and type.
+
+    Raises:
+        ValueError, MismatchError, HorovodInternalError: as every collective.
+    """
+    return reductions.allreduce(
+        _array(value),
+        average=average,
+        name=name,
+        compression=of_arrays(compression),
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+    )
+
+
+def allgather(
+    value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
+    """Return the values of all ranks one after the other, joined along the first dimension.
+
+    The first dimensions may differ. A number counts as an array of one.
+    """
+    return movement.allgather(np.atleast_1d(_array(value)), name=name, process_set=process_set)
+
+
+def broadcast(
+    value: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Return the value of the root, a global rank; others give one of its shape and type."""
+    return movement.broadcast(_array(value), root_rank, name=name, process_set=process_set)
+
+
+def reducescatter(
+    value: Any,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Return this rank's rows of the reduction of a value over the ranks; op is Average or Sum."""
+    return reductions.reducescatter(_array(value), name=name, op=op, process_set=process_set)
+
+
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Give variables of Keras the root's values.
+
+    Args:
+        variables: such as model.weights and model.optimizer.variables, alike on all ranks.
+        root_rank: the global rank that sends.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError, MismatchError, HorovodInternalError: as every collective.
+    """
+    chosen = list(variables)
+    # As bytes: Keras has types that no collective needs to know.
+    values = [np.array(keras.ops.convert_to_numpy(one.value), order="C") for one in chosen]
+    handles = [
+        movement.broadcast_async_(
+            value.reshape(-1).view(np.uint8),
+            root_rank,
+            # Not the variable's: ranks that have made more models before count them on.
+            name=f"broadcast_variables.{i}.{value.dtype}.{value.shape}",
+            process_set=process_set,
+        )
+        for i, value in enumerate(values)
+    ]
+    for one, value, handle in zip(chosen, values, handles, strict=True):
+        handle.wait()
+        one.assign(value)
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Return the op that gives all global variables of a TensorFlow 1 graph the root's values.
+
+    Raises RuntimeError elsewhere: Keras has no global variables.
+    """
+    if keras.backend.backend() == "tensorflow":
+        from horoscale.tensorflow.functions import broadcast_global_variables as of_graph
+
+        return of_graph(root_rank)
+    raise RuntimeError(
+        "Keras has no global variables: use hvd.callbacks.BroadcastGlobalVariablesCallback(0), or "
+        "hvd.broadcast_variables(model.weights, root_rank=0)"
+    )
+
+
+def _array(value: Any) -> Array:
+    array: Array = np.array(keras.ops.convert_to_numpy(value), order="C")
+    return array
