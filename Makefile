@@ -110,6 +110,7 @@ python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, whe
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest python/parallel/test_on_ranks_tensorflow.py \
+	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/mpi/test_tensorflow.py
 
 wheel-check:  ## one wheel without TensorFlow and with each version of it (minutes, gigabytes; not in CI)

@@ -29,7 +29,6 @@ _SERVED_BY = {
 
 # What horoscale does not have, and what to tell those who import it.
 _ABSENT = {
-    "keras": "Keras",
     "mxnet": "MXNet",
     "spark": "Spark",
     "ray": "Ray",

@@ -36,7 +36,8 @@ class _Distributed:
             raise ValueError(
                 "a LossScaleOptimizer around hvd.DistributedOptimizer() would skip steps on one "
                 "rank and not on another: wrap it the other way round, as in "
-                "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), also with mixed_float16"
+                "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), also "
+                "with mixed_float16"
             )
         _turn_off_xla(self)
         return super().build(variables)  # type: ignore[misc]

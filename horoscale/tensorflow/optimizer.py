@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.keras import optimizer as of_keras
 from horoscale.tensorflow.aggregation import GradientAggregation
 from horoscale.tensorflow.compression import Compression, Compressor
 from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
@@ -110,6 +109,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         ValueError: an argument is wrong, or hvd.init() was not called.
     """
     if isinstance(optimizer, keras.optimizers.Optimizer):
+        from horoscale.keras import optimizer as of_keras  # which needs this package
+
         return of_keras.DistributedOptimizer(
             optimizer,
             name,

@@ -73,7 +73,7 @@ def test_a_module_that_is_nowhere_is_not_found() -> None:
     assert b"ModuleNotFoundError: No module named 'horovod.nothing'" in job.stderr
 
 
-@pytest.mark.parametrize("name", ["keras", "spark", "mxnet"])
+@pytest.mark.parametrize("name", ["spark", "mxnet"])
 def test_bindings_that_do_not_exist_say_so(name: str) -> None:
     job = run_compat(f"import horovod.{name}")
     assert b"ImportError: horovod." in job.stderr

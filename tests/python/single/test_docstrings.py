@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import os
 import pkgutil
 from types import ModuleType
 
@@ -11,12 +13,11 @@ import pytest
 
 import horoscale
 
-NEEDED = {
-    "torch": "torch",
-    "tensorflow": "tensorflow",
-    "keras": "keras",
-    "sim": "horoscale.sim._sim",
-}
+# What modules of the bindings need, which the environment may lack.
+NEEDED = ("torch", "tensorflow", "keras", "jax", "horoscale.sim._sim")
+os.environ.setdefault(  # Keras needs one of its backends to be imported
+    "KERAS_BACKEND", "tensorflow" if importlib.util.find_spec("tensorflow") else "torch"
+)
 
 
 def module_names() -> list[str]:
@@ -29,10 +30,13 @@ def module_names() -> list[str]:
 
 
 def load(name: str) -> ModuleType:
-    needed = NEEDED.get((name + "..").split(".")[1])
-    if needed is not None:
-        pytest.importorskip(needed)
-    return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = [one for one in NEEDED if one in str(error) and not importlib.util.find_spec(one)]
+        if missing or "is for Keras with TensorFlow" in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 @pytest.mark.parametrize("module_name", module_names())

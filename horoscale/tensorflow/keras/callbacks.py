@@ -1,0 +1,3 @@
+"""The callbacks of horoscale.keras."""
+
+from horoscale.keras.callbacks import *  # noqa: F403

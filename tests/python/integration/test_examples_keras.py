@@ -1,0 +1,26 @@
+"""The example of Keras' binding does what its first lines say, on each backend."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from support.examples import EXAMPLES, SECONDS, accuracy_of, launch
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras"),
+    pytest.mark.timeout(2 * SECONDS),
+]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_digits(backend: str, num_ranks: int, tmp_path: Path) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"needs {backend}")
+    script = EXAMPLES / "keras_digits.py"
+    output = launch(num_ranks, sys.executable, script, "--backend", backend, folder=tmp_path)
+    assert accuracy_of(output) >= 0.95
+    assert (tmp_path / "digits.keras").exists()
