@@ -1,0 +1,68 @@
+// The engine sleeps no longer than its work allows: what MPI runs by itself wakes nobody.
+#include "runtime/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "platform/clock.h"
+
+namespace horoscale {
+namespace {
+
+// Notes how long it is asked to sleep, and returns at once.
+class SleepyTransport final : public Transport {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void Send(int, const FrameHeader&, std::span<const std::byte>) override {}
+  bool Poll(TransportSink&) override { return false; }
+  bool HasUnsent() const override { return false; }
+  Result<std::unique_ptr<Exchange>> Open(ChannelId, std::span<const int>) override {
+    return Status(StatusCode::kUnimplemented, "no channels");
+  }
+  void Arm() override {}
+  void Sleep(double seconds) override { sleeps.push_back(seconds); }
+  void Disarm() override {}
+  void Wake() override {}
+  Result<std::byte*> AllocateShared(size_t) override {
+    return Status(StatusCode::kUnimplemented, "no memory");
+  }
+  void FreeShared(std::byte*) override {}
+  int64_t SharedOffset(const std::byte*, size_t) const override { return -1; }
+  std::byte* SharedAddress(int, int64_t, size_t) const override { return nullptr; }
+  TransportCounters counters() const override { return {}; }
+  void Close(std::span<const std::byte>, double) override {}
+
+  std::vector<double> sleeps;
+};
+
+class StuckWork final : public Engine::Work {
+ public:
+  explicit StuckWork(double most) : most_(most) {}
+  bool Step() override { return false; }
+  bool HasWork() const override { return true; }
+  double MaxSleepSeconds() const override { return most_; }
+  std::vector<std::function<void()>> TakeCallbacks() override { return {}; }
+
+ private:
+  const double most_;
+};
+
+double FirstSleep(double most) {
+  SleepyTransport transport;
+  StuckWork work(most);
+  Engine engine(work, transport);
+  engine.WaitFor([&] { return !transport.sleeps.empty(); }, MonotonicSeconds() + 60);
+  engine.Stop();
+  return transport.sleeps.empty() ? -1 : transport.sleeps.front();
+}
+
+TEST(EngineTest, SleepsNoLongerThanItsWorkAllows) {
+  EXPECT_EQ(FirstSleep(1e-3), 1e-3);
+  EXPECT_EQ(FirstSleep(std::numeric_limits<double>::infinity()), 0.5);
+}
+
+}  // namespace
+}  // namespace horoscale
