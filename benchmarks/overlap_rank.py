@@ -37,7 +37,7 @@ def vgg() -> nn.Module:
 
 TASKS = {
     "transformer": training_rank.TASKS["transformer"],
-    "vgg": Task(vgg, lambda: torch.randn(40, 3, 64, 64)),
+    "vgg": Task(vgg, lambda: torch.randn(28, 3, 64, 64)),
 }
 
 
