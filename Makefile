@@ -34,7 +34,7 @@ SIMULATED ?= 10000
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz faults models lint \
-        python-single python-parallel python-integration python-mpi python-tensorflow wheel-check clean
+        python-single python-parallel python-integration python-mpi python-nccl python-tensorflow wheel-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmar
 
 python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, wheels and Debian's
 	$(PYTEST) python/mpi
+
+python-nccl: $(VENV)/.test  ## CUDA operations on ranks as processes, with a double of NCCL
+	$(PYTEST) python/nccl
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest python/parallel/test_on_ranks_tensorflow.py \

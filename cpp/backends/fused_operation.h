@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "backends/nccl/cuda_device.h"
 #include "base/types.h"
 #include "collectives/collective.h"
 
@@ -31,6 +32,14 @@ struct FusedOperation {
   std::vector<int64_t> splits;  // alltoall
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;
+
+  // CUDA tensors only: what they wait for, by operation, and in whose order results are given back.
+  std::vector<CudaReady> ready;
+  // Set when the collective is done: then the device has been given its work; it comes to this
+  // event when it has done it.
+  CudaEventPtr finished;
+  std::vector<OwnedBytes> held;  // what the work needs until then
+  bool by_nccl = false;
 };
 
 }  // namespace horoscale

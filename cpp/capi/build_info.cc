@@ -1,6 +1,8 @@
 // What this library is: versions, what it found, and its configuration variables.
 #include <string>
 
+#include "backends/nccl/cuda_driver.h"
+#include "backends/nccl/nccl_library.h"
 #include "collectives/fold.h"
 #include "horoscale/horoscale.h"
 #include "runtime/config.h"
@@ -17,6 +19,10 @@ void hs_set_library_directory(const char* directory) {
   horoscale::MpiLibrary::SetLibraryDirectory(directory);
 }
 
+void hs_add_package_directory(const char* directory) {
+  horoscale::NcclLibrary::AddPackageDirectory(directory);
+}
+
 const char* hs_build_info(void) {
   const auto mpi = [] {
     const auto library = horoscale::MpiLibrary::Open();
@@ -30,8 +36,22 @@ const char* hs_build_info(void) {
     }
     return object.Build();
   };
-  const auto absent = [](const char* reason) {
-    return JsonObject().Add("available", false).Add("reason", reason).Build();
+  const auto nccl = [] {
+    const auto cuda = horoscale::CudaDriver::Open();
+    const auto library = horoscale::NcclLibrary::Open();
+    JsonObject object;
+    object.Add("available", cuda.ok() && library.ok());
+    if (library.ok()) {
+      object.Add("library", (*library)->path()).Add("version", "NCCL " + (*library)->version());
+    } else {
+      object.Add("reason", library.status().message());
+    }
+    if (cuda.ok()) {
+      object.Add("cuda", (*cuda)->path()).Add("cuda_version", (*cuda)->version());
+    } else {
+      object.Add("cuda_reason", cuda.status().message());
+    }
+    return object.Build();
   };
   static const std::string json =
       JsonObject()
@@ -42,7 +62,7 @@ const char* hs_build_info(void) {
           .AddJson("backends", JsonObject()
                                    .AddJson("native", JsonObject().Add("available", true).Build())
                                    .AddJson("mpi", mpi())
-                                   .AddJson("nccl", absent("this version has no NCCL backend"))
+                                   .AddJson("nccl", nccl())
                                    .Build())
           .Build();
   return json.c_str();

@@ -1,5 +1,6 @@
 // hs_enqueue, hs_wait and what belongs to a handle.
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <limits>
 
@@ -20,7 +21,10 @@ Status CheckEnumerator(const char* what, int32_t value, int32_t count) {
 }
 
 Status CheckRequest(const hs_request& given) {
-  HS_RETURN_IF_ERROR(CheckSize("hs_request", given.struct_size, sizeof(hs_request)));
+  // Before it had a device.
+  if (given.struct_size != offsetof(hs_request, device)) {
+    HS_RETURN_IF_ERROR(CheckSize("hs_request", given.struct_size, sizeof(hs_request)));
+  }
   HS_RETURN_IF_ERROR(CheckEnumerator("kind of operation", given.kind, kNumOpKinds));
   if (given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER) {
     HS_RETURN_IF_ERROR(CheckEnumerator("reduction operator", given.reduce_op, kNumReduceOps));
@@ -81,6 +85,23 @@ Status CopySplits(const hs_request& given, size_t members, Operation* operation)
   return Status::Ok();
 }
 
+const hs_device* DeviceOf(const hs_request& given) {
+  return given.struct_size == sizeof(hs_request) ? given.device : nullptr;
+}
+
+// Marks where the caller's stream is by now, as late as possible.
+Status AttachDevice(const hs_device& given, Operation* operation) {
+  const auto device = CudaDevice::Get(given.cuda_device);
+  if (!device.ok()) return device.status();
+  auto ready = (*device)->RecordReady(static_cast<CudaStreamHandle>(given.stream));
+  if (!ready.ok()) return ready.status();
+  operation->request.signature.on_device = true;
+  operation->on_device = std::make_unique<OnDevice>();
+  operation->on_device->device = *device;
+  operation->on_device->ready = ready.TakeValue();
+  return Status::Ok();
+}
+
 Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
   HS_RETURN_IF_ERROR(CheckRequest(given));
   auto operation = std::make_shared<Operation>();
@@ -120,11 +141,20 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
       callback(user, static_cast<hs_code>(status.code()));
     };
   }
+  if (const hs_device* const device = DeviceOf(given); device != nullptr && given.num_tensors > 0) {
+    HS_RETURN_IF_ERROR(AttachDevice(*device, operation.get()));
+  }
   return operation;
 }
 
+bool IsLaunched(const Operation& operation) {
+  return operation.on_device != nullptr && operation.on_device->launched.load();
+}
+
 Result<AllgatherResult*> OutputOf(hs_handle* handle, int32_t index) {
-  if (!handle->operation->done.load() || !handle->operation->status.ok()) {
+  const Operation& operation = *handle->operation;
+  const bool has_output = IsLaunched(operation) || (operation.done.load() && operation.status.ok());
+  if (!has_output) {
     return Status::InvalidArgument("the operation has no output: it is not done, or it failed");
   }
   auto& results = handle->operation->results;
@@ -191,6 +221,28 @@ hs_code hs_wait(hs_handle* handle, double seconds) {
   return ToCode(handle->runtime->job->runtime().Wait(handle->operation, seconds));
 }
 
+int32_t hs_launched(const hs_handle* handle) {
+  if (handle == nullptr) return 0;
+  return horoscale::IsLaunched(*handle->operation) || handle->operation->done.load() ? 1 : 0;
+}
+
+hs_code hs_wait_on_stream(hs_handle* handle, void* stream, double seconds) {
+  if (Status status = CheckGiven(handle); !status.ok()) return ToCode(status);
+  const horoscale::Operation& operation = *handle->operation;
+  if (operation.on_device == nullptr) {
+    return ToCode(Status::InvalidArgument("the operation's tensors are in host memory"));
+  }
+  if (hs_launched(handle) == 0) {
+    if (Status status = CheckAlive(handle->runtime); !status.ok()) return ToCode(status);
+    Status status = handle->runtime->job->runtime().WaitLaunched(handle->operation, seconds);
+    if (!status.ok()) return ToCode(status);
+  }
+  if (operation.done.load() && !operation.status.ok()) return ToCode(operation.status);
+  if (operation.on_device->finished == nullptr) return HS_OK;  // nothing was left to the device
+  return ToCode(operation.on_device->device->Wait(static_cast<horoscale::CudaStreamHandle>(stream),
+                                                  *operation.on_device->finished));
+}
+
 hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes) {
   if (Status status = CheckGiven(handle, data, bytes); !status.ok()) return ToCode(status);
   *data = nullptr;
@@ -225,6 +277,8 @@ int64_t hs_result(const hs_handle* handle) {
 void hs_handle_free(hs_handle* handle) { delete handle; }
 
 void hs_free(void* memory) { std::free(memory); }
+
+void hs_device_free(void* memory) { horoscale::FreeDeviceMemory(memory); }
 
 hs_code hs_check_reduction(int32_t dtype, int32_t op) {
   Status known = CheckEnumerator("element type", dtype, horoscale::kNumDataTypes);

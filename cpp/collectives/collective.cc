@@ -5,8 +5,6 @@
 
 namespace horoscale {
 
-void FreeDeleter::operator()(std::byte* p) const { std::free(p); }
-
 RowRange RowsOf(int64_t rows, uint32_t size, uint32_t index) {
   const int64_t each = rows / size;
   const int64_t extra = rows % size;

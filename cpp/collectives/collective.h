@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
@@ -59,9 +60,11 @@ struct Segment {
   int64_t bytes = 0;
 };
 
-// Memory that a collective allocates for a result of unknown size; freed with std::free().
+// Memory that a collective allocates for a result of unknown size. Backends may have another
+// function than std::free() to give it back.
 struct FreeDeleter {
-  void operator()(std::byte* p) const;
+  void (*free)(void*) = std::free;
+  void operator()(std::byte* p) const { free(p); }
 };
 using OwnedBytes = std::unique_ptr<std::byte, FreeDeleter>;
 

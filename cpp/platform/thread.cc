@@ -40,6 +40,10 @@ Thread& Thread::operator=(Thread&& other) noexcept {
   return *this;
 }
 
+void Thread::Detach() {
+  if (handle_) pthread_detach(*std::exchange(handle_, std::nullopt));
+}
+
 void Thread::Join() {
   if (handle_) pthread_join(*std::exchange(handle_, std::nullopt), nullptr);
 }

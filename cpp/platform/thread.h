@@ -25,6 +25,8 @@ class Thread {
 
   bool joinable() const { return handle_.has_value(); }
   void Join();
+  // Leaves it to itself.
+  void Detach();
 
  private:
   explicit Thread(pthread_t handle) : handle_(handle) {}

@@ -87,15 +87,24 @@ constexpr ConfigVariable kVariables[] = {
      [](std::string_view t, Config* c) {
        return ParseCount(t, &c->cache_capacity) && c->cache_capacity <= 1'000'000;
      }},
-    {"BACKEND", "auto | native | mpi", "auto",
+    {"BACKEND", "auto | native | mpi | nccl", "auto",
      "What carries the ranks' data: our own transports, which are shared memory in a host and TCP "
      "between hosts, or MPI's messages. auto: our own, and MPI where it started ranks on several "
-     "hosts.",
+     "hosts. CUDA tensors go through NCCL where it can be used; nccl: else they are an error; "
+     "native: they always go through host memory.",
      [](std::string_view t, Config* c) {
        c->backend = t == "mpi"      ? BackendChoice::kMpi
                     : t == "native" ? BackendChoice::kNative
+                    : t == "nccl"   ? BackendChoice::kNccl
                                     : BackendChoice::kAuto;
-       return t == "auto" || t == "native" || t == "mpi";
+       return t == "auto" || t == "native" || t == "mpi" || t == "nccl";
+     }},
+    {"DEVICE_FUSION", "grouped | buffer", "grouped",
+     "How CUDA tensors that are reduced together reach NCCL: as one group of calls on the tensors "
+     "themselves, or copied into one buffer on the device.",
+     [](std::string_view t, Config* c) {
+       c->device_fusion_buffer = t == "buffer";
+       return t == "grouped" || t == "buffer";
      }},
     {"DETERMINISTIC", "switch", "",
      "1: only algorithms whose sums have the same bits on every run with the same ranks on each "
@@ -168,6 +177,10 @@ constexpr ConfigVariable kVariables[] = {
      nullptr},
     {"LIBMPI", "path", "", "The MPI library to open where the process has not loaded one already.",
      nullptr},
+    {"LIBNCCL", "path", "",
+     "The NCCL library to open where the process has not loaded one already.", nullptr},
+    {"LIBCUDA", "path", "",
+     "The NVIDIA driver's library to open where the process has not loaded it already.", nullptr},
     {"HOSTNAME", "text", "",
      "Names the host: ranks with the same name share memory where they can, and are on several "
      "hosts where they can't. Default: host name and boot id.",

@@ -19,7 +19,7 @@
 
 namespace horoscale {
 
-enum class BackendChoice { kAuto, kNative, kMpi };
+enum class BackendChoice { kAuto, kNative, kMpi, kNccl };
 
 struct Config {
   int64_t fusion_threshold_bytes = int64_t{128} << 20;
@@ -28,6 +28,7 @@ struct Config {
   int64_t cache_capacity = 1024;
   BackendChoice backend = BackendChoice::kAuto;
   bool deterministic_asked = false;  // explicitly: nothing but canonical sums
+  bool device_fusion_buffer = false;
   bool priority_scheduling = true;
   bool autotune = false;
   std::string autotune_log_path;

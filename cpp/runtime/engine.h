@@ -37,7 +37,7 @@ class Engine {
     virtual bool HasWork() const = 0;
     // What runs now may end without waking the transport: how long it may be left alone. By the
     // owner.
-    virtual double MaxSleepSeconds() const { return std::numeric_limits<double>::infinity(); }
+    virtual double MaxSleepSeconds() { return std::numeric_limits<double>::infinity(); }
     // Completion callbacks that Step() collected, to be run without the engine. By the owner.
     virtual std::vector<std::function<void()>> TakeCallbacks() = 0;
   };

@@ -14,6 +14,8 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
                                            .Add("bytes", counters.bytes)
                                            .Add("buckets", counters.buckets)
                                            .Add("mpi_buckets", counters.mpi_buckets)
+                                           .Add("device_buckets", counters.device_buckets)
+                                           .Add("nccl_buckets", counters.nccl_buckets)
                                            .Add("fused_tensors", counters.fused_tensors)
                                            .Add("cache_hits", counters.cache_hits)
                                            .Add("cache_misses", counters.cache_misses)

@@ -258,7 +258,7 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
   HS_RETURN_IF_ERROR(FindHosts(comm, host, meeting, deadline));
   const bool one_host =
       std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.hosts[0]) == comm.size();
-  if (backend == BackendChoice::kMpi || (backend == BackendChoice::kAuto && !one_host)) {
+  if (backend == BackendChoice::kMpi || (backend != BackendChoice::kNative && !one_host)) {
     if (!config.deterministic_asked) {
       auto parent = MpiCommunicator::Duplicate(mpi, comm.handle(), deadline);
       if (!parent.ok()) return parent.status();

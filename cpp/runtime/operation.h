@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "backends/nccl/cuda_device.h"
 #include "base/status.h"
 #include "collectives/collective.h"
 #include "core/member.h"
@@ -22,6 +23,15 @@ struct TensorMemory {
   int64_t row_bytes = 0;
 };
 
+// What an operation on CUDA tensors has beside: it is launched (its work has been given to the
+// device) some time before it is done.
+struct OnDevice {
+  CudaDevice* device = nullptr;
+  CudaReady ready;
+  CudaEventPtr finished;  // set before `launched`, constant afterwards
+  std::atomic<bool> launched{false};
+};
+
 struct Operation {
   // Set before it is enqueued, constant afterwards.
   Token token = kNoToken;
@@ -30,6 +40,7 @@ struct Operation {
   std::vector<TensorMemory> tensors;
   std::vector<int64_t> splits;
   std::function<void(const Status&)> callback;
+  std::unique_ptr<OnDevice> on_device;  // null: host memory
   double enqueued_at = 0;
 
   // Written by the engine's owner until `done`, constant afterwards.

@@ -71,11 +71,13 @@ ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, C
       mpi_(std::move(mpi)),
       self_(IndexOf(ranks_, transport.rank())),
       member_(static_cast<int>(channel.process_set), self_, static_cast<uint32_t>(ranks_.size()),
-              kMemberCacheCapacity) {
+              kMemberCacheCapacity),
+      has_company_(channel.process_set != 0) {
   if (Contains(transport.rank()) && self_ == 0) {
     const CoordinatorOptions options = OptionsFor(config, id(), ranks_);
     coordinator_.emplace(options);
     if (config.autotune && ranks_.size() > 1) tuner_.emplace(options.limits);
+    collector_.emplace(ranks_.size());
   }
 }
 
@@ -90,7 +92,7 @@ double ProcessSet::MaxSleepSeconds(double now) const {
 }
 
 bool ProcessSet::Busy() const {
-  return !pending_.empty() || !queue_.empty() || fail_after_.has_value() ||
+  return !pending_.empty() || !queue_.empty() || !launched_.empty() || fail_after_.has_value() ||
          (coordinator_ && coordinator_->HasWork());
 }
 
@@ -127,11 +129,12 @@ Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std:
     if (!entry.ok()) return entry.status();
     return Apply(*entry, now);
   }
+  if (kind == FrameKind::kLaunch) return TakeStamp(from_rank, payload);
   return Status::Protocol("a frame that is not its to send");
 }
 
 bool ProcessSet::Step(double now) {
-  if (!failure_.ok()) return false;
+  if (!failure_.ok()) return FinishFailed(now);
   bool moved = SendReport(now);
   moved |= failure_.ok() && PublishPlan(now);
   moved |= failure_.ok() && Advance(now);
@@ -189,6 +192,7 @@ Status ProcessSet::Apply(const PlanEntry& entry, double now) {
   for (const Piece& piece : action->pieces) {
     if (const OperationPtr operation = Find(piece.token)) CountPlanned(*operation, now);
   }
+  ProposeLaunch(*action);
   queue_.push_back(action.TakeValue());
   return Status::Ok();
 }
@@ -200,8 +204,11 @@ void ProcessSet::CountPlanned(Operation& operation, double now) {
 }
 
 bool ProcessSet::Advance(double now) {
-  if (queue_.empty()) return false;
+  bool moved = !launched_.empty() && FinishLaunched(now);
+  if (!failure_.ok() || queue_.empty()) return moved;
   if (!collective_) {
+    // Actions end in the order of the plan.
+    if (!launched_.empty() && !queue_.front().common.on_device) return moved;
     if (Status status = Start(queue_.front(), now); !status.ok()) {
       Poison(status);
       return true;
@@ -213,11 +220,15 @@ bool ProcessSet::Advance(double now) {
       Poison(progress.status());
       return true;
     }
-    if (*progress == Progress::kIdle) return false;
+    if (*progress == Progress::kIdle) return moved;
     progressed_at_ = now;
     if (*progress != Progress::kDone) return true;
   }
-  FinishAction(now);
+  if (fused_ && fused_->finished != nullptr) {
+    OnFrontLaunched();
+  } else {
+    FinishFront(now);
+  }
   return true;
 }
 
@@ -270,17 +281,19 @@ Status ProcessSet::StartBucket(const Action& action) {
       run.rows = memory.rows;
       run.row_bytes = memory.row_bytes;
       if (common.kind == OpKind::kAlltoall) fused_->splits = operation->splits;
+      if (operation->on_device) fused_->ready.push_back(operation->on_device->ready);
     }
     counters_.bytes += static_cast<uint64_t>(run.bytes);
     fused_->pieces.push_back(run);
   }
   ++counters_.buckets;
   if (action.pieces.size() > 1) counters_.fused_tensors += action.pieces.size();
-  return StartCollective();
+  return StartCollective(action);
 }
 
-Status ProcessSet::StartCollective() {
-  is_run_by_mpi_ = mpi_ != nullptr && IsServedByMpi(*fused_);
+Status ProcessSet::StartCollective(const Action& action) {
+  const bool on_device = action.common.on_device;
+  is_run_by_mpi_ = mpi_ != nullptr && !on_device && IsServedByMpi(*fused_);
   if (is_run_by_mpi_) {
     ++counters_.mpi_buckets;
     collective_ = StartMpi(mpi_, *fused_);
@@ -291,27 +304,35 @@ Status ProcessSet::StartCollective() {
     if (!exchange.ok()) return exchange.status();
     exchange_ = exchange.TakeValue();
   }
+  if (on_device) return StartOnDevice(action);
   collective_ = StartNative(*exchange_, *fused_);
   return Status::Ok();
 }
 
-void ProcessSet::FinishAction(double now) {
+void ProcessSet::FinishFront(double now) {
   // The action leaves the queue first: what follows may call back into this set.
   const Action action = std::move(queue_.front());
   queue_.pop_front();
   const std::unique_ptr<FusedOperation> fused = std::move(fused_);
   collective_.reset();
-  executed_sequence_ = action.sequence;
-  if (fused) {
-    counters_.execute_seconds += now - started_at_;
-    for (size_t i = 0; i < fused->results.size(); ++i) {
-      const Piece& piece = action.pieces[i];
-      const OperationPtr operation = Find(piece.token);
-      operation->results.resize(operation->tensors.size());
-      operation->results[piece.tensor] = std::move(fused->results[i]);
-    }
+  if (fused) TakeResults(action, *fused);
+  FinishAction(action, fused.get(), started_at_, now);
+}
+
+void ProcessSet::TakeResults(const Action& action, FusedOperation& fused) {
+  for (size_t i = 0; i < fused.results.size(); ++i) {
+    const Piece& piece = action.pieces[i];
+    const OperationPtr operation = Find(piece.token);
+    operation->results.resize(operation->tensors.size());
+    operation->results[piece.tensor] = std::move(fused.results[i]);
   }
-  host_.OnBucketDone(*this, action, started_at_);
+}
+
+void ProcessSet::FinishAction(const Action& action, FusedOperation* fused, double started_at,
+                              double now) {
+  executed_sequence_ = action.sequence;
+  if (fused != nullptr) counters_.execute_seconds += now - started_at;
+  host_.OnBucketDone(*this, action, started_at);
   if (coordinator_) coordinator_->OnExecuted(action.sequence);
 
   Status status = action.type == Action::Type::kFail ? action.failure : Status::Ok();
@@ -357,13 +378,14 @@ void ProcessSet::Fail(const Status& cause) {
   failure_ = cause;
   fail_after_.reset();
   host_.OnFailed(*this);
+  EndLane(cause);
   // The exchange stays: other members may still be reading what was published.
   collective_.reset();
   fused_.reset();
   queue_.clear();
   coordinator_.reset();
   (void)member_.Abandon();
-  while (!pending_.empty()) FinishToken(pending_.begin()->first, cause);
+  (void)FinishFailed(MonotonicSeconds());
 }
 
 void ProcessSet::FailAfter(uint64_t sequence, const Status& cause) {

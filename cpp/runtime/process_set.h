@@ -16,8 +16,10 @@
 
 #include "backends/fused_operation.h"
 #include "backends/mpi/mpi_communicators.h"
+#include "backends/nccl/device_lane.h"
 #include "core/autotuner.h"
 #include "core/coordinator.h"
+#include "core/launch_order.h"
 #include "core/member.h"
 #include "core/step_clock.h"
 #include "runtime/config.h"
@@ -30,8 +32,10 @@ struct SetCounters {
   uint64_t operations = 0;
   uint64_t bytes = 0;  // of the inputs
   uint64_t buckets = 0;
-  uint64_t mpi_buckets = 0;    // of them, run by MPI's own collectives
-  uint64_t fused_tensors = 0;  // that shared their bucket with others
+  uint64_t mpi_buckets = 0;     // of them, run by MPI's own collectives
+  uint64_t device_buckets = 0;  // of them, of CUDA tensors
+  uint64_t nccl_buckets = 0;    // of these, run by NCCL
+  uint64_t fused_tensors = 0;   // that shared their bucket with others
   uint64_t cache_hits = 0;
   uint64_t cache_misses = 0;
   double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
@@ -47,6 +51,9 @@ class ProcessSet {
     virtual void Finish(const OperationPtr& operation, Status status) = 0;
     // Performs add_process_set or remove_process_set here; the new id, or 0.
     virtual Result<int64_t> Register(const Signature& signature) = 0;
+    // Operations have been given to the device, or are done.
+    virtual void OnLaunched() = 0;
+    virtual LaunchOrder& launch_order() = 0;
     // The set has failed, before its pending operations are finished.
     virtual void OnFailed(const ProcessSet& set) = 0;
     virtual void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) = 0;
@@ -80,6 +87,10 @@ class ProcessSet {
   bool Busy() const;
   // How long it may be left alone: an operation that MPI itself runs wakes nobody when it ends.
   double MaxSleepSeconds(double now) const;
+  // Whether the device is at work for it, of which nothing but polling tells.
+  bool WaitsForDevice() const {
+    return !launched_.empty() || (collective_ && queue_.front().common.on_device);
+  }
   bool HasPending() const { return !pending_.empty(); }
   bool HasPending(Token token) const { return pending_.contains(token); }
 
@@ -89,8 +100,11 @@ class ProcessSet {
   // For the user who asks what this rank waits for, in lines.
   std::vector<std::string> DescribeState(double now) const;
 
-  // Fails everything pending and everything that comes later.
+  // Fails everything pending and everything that comes later. What the device is at work for is
+  // finished when it has been made to stop.
   void Fail(const Status& cause);
+  // The end: waits for the device for so long, and finishes all that has failed.
+  void Close(double seconds);
   // The same on all members: an operation has been given up half-way.
   void Poison(const Status& cause);
   // What Poison() tells the others, also of a set that is not registered here.
@@ -108,8 +122,19 @@ class ProcessSet {
   bool Advance(double now);
   Status Start(const Action& action, double now);
   Status StartBucket(const Action& action);
-  Status StartCollective();
-  void FinishAction(double now);
+  Status StartCollective(const Action& action);
+  void FinishFront(double now);
+  void FinishAction(const Action& action, FusedOperation* fused, double started_at, double now);
+  void TakeResults(const Action& action, FusedOperation& fused);
+  // CUDA tensors: process_set_device.cc.
+  Status StartOnDevice(const Action& action);
+  void ProposeLaunch(const Action& action);
+  Status TakeStamp(int from_rank, std::span<const std::byte> payload);
+  Status CollectStamp(uint32_t member, LaunchStamp proposal);
+  void OnFrontLaunched();
+  bool FinishLaunched(double now);
+  void EndLane(const Status& cause);
+  bool FinishFailed(double now);
   OperationPtr Find(Token token) const;
   void FinishToken(Token token, const Status& status);
   void Finish(const OperationPtr& operation, const Status& status);
@@ -142,6 +167,18 @@ class ProcessSet {
   std::unique_ptr<FusedOperation> fused_;
   std::unique_ptr<Collective> collective_;
   bool is_run_by_mpi_ = false;  // the collective
+  // What the device is at work for, in the order of the plan.
+  struct Launched {
+    Action action;
+    std::unique_ptr<FusedOperation> fused;
+    double started_at;
+  };
+  std::deque<Launched> launched_;
+  std::unique_ptr<DeviceLane> lane_;         // made by the first operation on CUDA tensors
+  std::optional<StampCollector> collector_;  // on the coordinator
+  bool has_company_;                         // other sets have been registered by now
+  double abort_deadline_ = 0;                // of what failed while it was at work
+  bool close_waits_ = false;
   double started_at_ = 0;
   double progressed_at_ = 0;  // of what is running, as the next
   double stuck_told_at_ = 0;

@@ -87,11 +87,11 @@ ProcessSet::Due ProcessSet::CheckStuck(double since, double now) {
 
 // The operation that runs here: all members have called it, but one of them may have been stopped.
 void ProcessSet::CheckProgress(double now) {
-  if (!collective_) return;
+  if (!collective_ && launched_.empty()) return;
   const Due due = CheckStuck(progressed_at_, now);
   if (due == Due::kNo) return;
   const std::vector<int> silent = host_.Silent(*this);
-  const Action& action = queue_.front();
+  const Action& action = launched_.empty() ? queue_.front() : launched_.front().action;
   const std::string text =
       Quoted(action.common.kind, action.display_name) + OnSet(id()) + " of " + RankList(ranks_) +
       " is being executed and has not advanced for " + Seconds(now - progressed_at_) +
@@ -102,7 +102,7 @@ void ProcessSet::CheckProgress(double now) {
 
 // On the other members: the coordinator, which would report who is missing, may be stopped itself.
 void ProcessSet::CheckCoordinator(double now) {
-  if (coordinator_ || collective_) return;
+  if (coordinator_ || collective_ || !launched_.empty()) return;
   const Operation* oldest = nullptr;
   for (const auto& [token, operation] : pending_) {
     if (operation->planned_at != 0) continue;

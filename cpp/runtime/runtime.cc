@@ -6,6 +6,7 @@
 
 #include "core/codec.h"
 #include "platform/clock.h"
+#include "platform/deadline.h"
 #include "platform/log.h"
 #include "platform/state_signal.h"
 #include "runtime/metrics.h"
@@ -18,6 +19,10 @@ namespace {
 constexpr double kTickSeconds = 0.5;
 constexpr double kCloseSeconds = 1.0;
 constexpr double kMetricsSeconds = 1.0;
+constexpr double kCloseDeviceSeconds = 5.0;
+// A device gives nothing to sleep on: it is looked at, first soon and then less often.
+constexpr double kDevicePauseSeconds = 20e-6;
+constexpr double kMaxDevicePauseSeconds = 500e-6;
 // Frames of sets that this rank has not registered yet: its peers can be ahead by a few calls only.
 constexpr size_t kMaxEarlyFrames = 100'000;
 
@@ -64,6 +69,7 @@ Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
       detail.tensor = name;
       return {view.failure.code(), view.failure.message(), std::move(detail)};
     }
+    if (operation->on_device) HS_RETURN_IF_ERROR(BindDevice(*operation, view));
     if (!name.empty() && !view.pending_names.insert(name).second) {
       return {StatusCode::kDuplicateName,
               "an operation named \"" + name + "\" is pending on process set " +
@@ -81,13 +87,38 @@ Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
   return Status::Ok();
 }
 
+// The communicator of a set belongs to one device of each rank.
+Status Runtime::BindDevice(const Operation& operation, SetView& view) {
+  const CudaDevice* const device = operation.on_device->device;
+  if (view.device == nullptr) view.device = device;
+  if (view.device == device) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          "the tensors are on CUDA device " + std::to_string(device->ordinal()) +
+              ", and process set " + std::to_string(operation.process_set_id) +
+              " has used device " + std::to_string(view.device->ordinal()) +
+              " on this rank: a process set uses one device of each rank",
+          {{}, operation.process_set_id, operation.request.name}};
+}
+
 Status Runtime::Wait(const OperationPtr& operation, double seconds) {
+  return WaitUntil(operation, seconds, [&operation] { return operation->done.load(); });
+}
+
+Status Runtime::WaitLaunched(const OperationPtr& operation, double seconds) {
+  return WaitUntil(operation, seconds, [&operation] {
+    return operation->on_device->launched.load() || operation->done.load();
+  });
+}
+
+Status Runtime::WaitUntil(const OperationPtr& operation, double seconds,
+                          const std::function<bool()>& reached) {
   const double deadline =
       seconds < 0 ? std::numeric_limits<double>::infinity() : MonotonicSeconds() + seconds;
   operation->waiters.fetch_add(1);
-  const bool done = engine_.WaitFor([&operation] { return operation->done.load(); }, deadline);
+  const bool is_reached = engine_.WaitFor(reached, deadline);
   operation->waiters.fetch_sub(1);
-  if (done) return operation->status;
+  if (operation->done.load()) return operation->status;
+  if (is_reached) return Status::Ok();
   return {StatusCode::kTimeout,
           operation->request.DisplayName() + " is not done yet",
           {{}, operation->process_set_id, operation->request.name}};
@@ -109,6 +140,10 @@ void Runtime::Shutdown(const std::string& reason) {
   held_removals_.clear();
   // The global set last, with which joins fail: the other sets have let go of them by then.
   for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) it->second->Fail(status);
+  const Deadline deadline = Deadline::After(kCloseDeviceSeconds);
+  for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) {
+    it->second->Close(deadline.SecondsLeft());
+  }
   mpi_.reset();
   PublishMetrics();
   ended_.store(true);
@@ -148,12 +183,17 @@ std::string Runtime::MetricsJson() {
 
 // ------------------------------------------------------------------ the engine's owner
 
-double Runtime::MaxSleepSeconds() const {
+double Runtime::MaxSleepSeconds() {
   double seconds = std::numeric_limits<double>::infinity();
-  if (mpi_ == nullptr) return seconds;
   const double now = MonotonicSeconds();
-  for (const auto& set : active_) seconds = std::min(seconds, set->MaxSleepSeconds(now));
-  return seconds;
+  bool waits_for_device = false;
+  for (const auto& set : active_) {
+    seconds = std::min(seconds, set->MaxSleepSeconds(now));
+    waits_for_device |= set->WaitsForDevice();
+  }
+  if (!waits_for_device) return seconds;
+  device_pause_ = std::min(device_pause_ * 2, kMaxDevicePauseSeconds);
+  return std::min(seconds, device_pause_);
 }
 
 bool Runtime::HasWork() const {
@@ -182,6 +222,7 @@ bool Runtime::Step() {
     Tick(now);
     moved = true;  // it may have ended something
   }
+  if (moved) device_pause_ = kDevicePauseSeconds;
   return moved;
 }
 

@@ -51,6 +51,9 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   // Waits for an operation; kTimeout if it isn't done after `seconds` (negative: no limit).
   Status Wait(const OperationPtr& operation, double seconds);
 
+  // Waits until an operation on CUDA tensors is launched, or done; kTimeout otherwise.
+  Status WaitLaunched(const OperationPtr& operation, double seconds);
+
   // Drives once; whether anything moved.
   bool Turn() { return engine_.Turn(); }
 
@@ -75,12 +78,13 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
     std::vector<int> ranks;
     Status failure;
     std::unordered_set<std::string> pending_names;
+    const CudaDevice* device = nullptr;  // of the first CUDA tensors
   };
 
   // Engine::Work
   bool Step() override;
   bool HasWork() const override;
-  double MaxSleepSeconds() const override;
+  double MaxSleepSeconds() override;
   std::vector<std::function<void()>> TakeCallbacks() override;
   // TransportSink
   void OnFrame(int from_rank, const FrameHeader& header,
@@ -89,6 +93,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   // ProcessSet::Host
   void Finish(const OperationPtr& operation, Status status) override;
   Result<int64_t> Register(const Signature& signature) override;
+  void OnLaunched() override { engine_.NotifyDone(); }
+  LaunchOrder& launch_order() override { return launch_order_; }
   void OnFailed(const ProcessSet& set) override;
   void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) override;
   void OnTuned(const ProcessSet& set, const Autotuner::Record& record) override;
@@ -96,6 +102,9 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   void Probe(const ProcessSet& set) override;
   std::vector<int> Silent(const ProcessSet& set) const override;
 
+  Status WaitUntil(const OperationPtr& operation, double seconds,
+                   const std::function<bool()>& reached);
+  static Status BindDevice(const Operation& operation, SetView& view);
   bool TakeInput();
   void SubmitJoin(const OperationPtr& join);
   bool ReleaseHeldRemovals();
@@ -135,10 +144,12 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   uint32_t next_id_ = 0;
   uint32_t next_incarnation_ = 0;
   Departures departures_;
-  std::set<int> silent_;     // ranks that have not answered a probe yet
-  WaitGraph wait_graph_;     // on rank 0
-  OperationPtr join_;        // the last one
-  uint32_t state_requests_;  // that were answered, or made before this
+  LaunchOrder launch_order_;  // of all sets' CUDA operations
+  double device_pause_ = 0;   // between two looks at the device
+  std::set<int> silent_;      // ranks that have not answered a probe yet
+  WaitGraph wait_graph_;      // on rank 0
+  OperationPtr join_;         // the last one
+  uint32_t state_requests_;   // that were answered, or made before this
   double next_tick_ = 0;
 
   mutable std::mutex mutex_;

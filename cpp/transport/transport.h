@@ -33,6 +33,7 @@ enum class FrameKind : uint16_t {
   kPoison = 4,   // Goodbye: the sender has given up an operation of this set half-way
   kStall = 5,    // StallNotice, to rank 0
   kProbe = 6,    // one byte: 0 asks whether the rank's engine runs, 1 answers
+  kLaunch = 7,   // LaunchStamp: a member's proposal, the coordinator's decision
   kBank = 16,    // transports' own, never delivered: where a member's chunks live
 };
 

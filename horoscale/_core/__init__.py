@@ -12,8 +12,8 @@ from horoscale._core.errors import (
     RankFailedError,
 )
 from horoscale._core.handle import Handle
-from horoscale._core.memory import OwnedBuffer, address_of
-from horoscale._core.request import Signature
+from horoscale._core.memory import DeviceBuffer, OwnedBuffer, address_of
+from horoscale._core.request import Device, Signature
 from horoscale._core.runtime import (
     Runtime,
     build_info,
@@ -26,6 +26,8 @@ from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topolog
 
 __all__ = [
     "DataType",
+    "Device",
+    "DeviceBuffer",
     "DuplicateNameError",
     "Handle",
     "HorovodInternalError",

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import check, last_error
-from horoscale._core.memory import OwnedBuffer
+from horoscale._core.memory import DeviceBuffer, OwnedBuffer
 
 # Python runs signal handlers (Ctrl-C) only between two calls of C functions.
 WAIT_SLICE_SECONDS = 0.2
@@ -58,6 +58,27 @@ class Handle:
         if error is not None:
             raise error
 
+    def launched(self) -> bool:
+        """Tell whether wait_on_stream() would return at once."""
+        return bool(lib.hs_launched(self._pointer))
+
+    def wait_on_stream(self, stream: int) -> None:
+        """Make what is enqueued on a CUDA stream from now on wait for the operation.
+
+        The host waits until the device has been given the operation's work, not until that is
+        done: the tensors' memory is kept alive until then. `stream` is the stream's address. Raises
+        what went wrong by then; what goes wrong on the device is told by later operations.
+        """
+        runtime = self._runtime
+        address = ffi.cast("void *", stream)
+        code = lib.HS_TIMEOUT
+        while code == lib.HS_TIMEOUT:
+            code = lib.hs_wait_on_stream(self._pointer, address, WAIT_SLICE_SECONDS)
+        error = None if code == lib.HS_OK else last_error(code)
+        del runtime
+        if error is not None:
+            raise error
+
     def let_go(self) -> None:
         """Give up, now that the operation is done, what it needed."""
         self._keep_alive = None
@@ -69,6 +90,13 @@ class Handle:
         nbytes = ffi.new("size_t *")
         check(lib.hs_output(self._pointer, index, data, nbytes))
         return OwnedBuffer.of_output(data[0], nbytes[0])
+
+    def device_output(self, index: int) -> DeviceBuffer:
+        """Take result `index` of an operation on CUDA tensors."""
+        data = ffi.new("void **")
+        nbytes = ffi.new("size_t *")
+        check(lib.hs_output(self._pointer, index, data, nbytes))
+        return DeviceBuffer(data[0], nbytes[0])
 
     def output_rows(self, index: int, members: int) -> list[int]:
         """Return the rows that each of the set's `members` contributed to output `index`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import sys
 
 from horoscale._core._binding import lib
@@ -21,3 +22,6 @@ def check_abi(found: int, expected: int) -> None:
 check_abi(lib.hs_abi_version(), lib.HS_ABI_VERSION)
 # MPI's wheels put their library there.
 lib.hs_set_library_directory(os.fsencode(os.path.join(sys.prefix, "lib")))
+# NCCL's and CUDA's wheels put theirs among the packages.
+for _directory in dict.fromkeys([*site.getsitepackages(), site.getusersitepackages()]):
+    lib.hs_add_package_directory(os.fsencode(_directory))

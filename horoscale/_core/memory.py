@@ -35,6 +35,32 @@ class OwnedBuffer:
         return cls(ffi.gc(ffi.cast("char *", pointer), free), nbytes)
 
 
+class DeviceBuffer:
+    """Memory of a CUDA device that the library allocated.
+
+    It is given back after what the operation's stream holds when the last reference goes. What
+    understands __cuda_array_interface__ (torch, CuPy) sees it as bytes, and keeps it alive.
+    """
+
+    __slots__ = ("_owner", "nbytes", "pointer")
+
+    def __init__(self, pointer: object, nbytes: int) -> None:
+        """Adopt what hs_output() gave."""
+        self._owner = ffi.gc(pointer, lib.hs_device_free)
+        self.nbytes = nbytes
+        self.pointer = int(ffi.cast("uintptr_t", self._owner))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """Describe it, version 3 of the interface."""
+        return {
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "data": (self.pointer, False),
+            "version": 3,
+        }
+
+
 def address_of(buffer: object) -> int:
     """Return the address of an object with the buffer protocol, which has to outlive its use."""
     return int(ffi.cast(_UINTPTR, ffi.from_buffer(buffer)))

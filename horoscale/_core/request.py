@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from horoscale._core._binding import ffi
 from horoscale._core.errors import c_string
@@ -43,10 +43,17 @@ class Signature(NamedTuple):
     wire_dtype: DataType | None = None
 
 
+class Device(NamedTuple):
+    """Where the tensors of an operation are that are not in the host's memory."""
+
+    cuda_device: int
+    stream: int  # the caller's current one, as its address; 0: the legacy default stream
+
+
 class Request:
     """One signature as a structure of the C ABI. One thread at a time may use it."""
 
-    __slots__ = ("_keep_alive", "_words", "out", "pointer")
+    __slots__ = ("_device", "_keep_alive", "_words", "out", "pointer")
 
     def __init__(self, signature: Signature) -> None:
         """Describe the operation. Its memory is given by place(), anew for each call."""
@@ -83,6 +90,19 @@ class Request:
         request.will_wait = signature.will_wait
         request.wire_dtype = signature.wire_dtype or 0
         self._keep_alive = tensors, shapes, name, splits, ranks
+        self._device: Any = None
+
+    def on_device(self, device: Device | None) -> None:
+        """Say where the memory is: anew for each call, except that it is the host's at first."""
+        if device is None:
+            if self._device is not None:
+                self._device = None
+                self.pointer.device = ffi.NULL
+            return
+        if self._device is None:
+            self._device = self.pointer.device = ffi.new("hs_device *")
+        self._device.cuda_device = device.cuda_device
+        self._device.stream = ffi.cast("void *", device.stream)
 
     def place(self, index: int, source: int, target: int) -> None:
         """Set where tensor `index` lies and where its result goes; 0: allocated by the library."""

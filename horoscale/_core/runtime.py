@@ -13,7 +13,7 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import WAIT_SLICE_SECONDS, Handle, InFlight
 from horoscale._core.memory import OwnedBuffer
-from horoscale._core.request import Request, Requests, Signature
+from horoscale._core.request import Device, Request, Requests, Signature
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
 
@@ -114,10 +114,12 @@ class Runtime:
         will_wait: bool = False,
         wire_dtype: DataType | None = None,
         keep_alive: object = None,
+        device: Device | None = None,
     ) -> Handle:
         """Enqueue an operation and return at once; see hs_request in the C header.
 
         `keep_alive` is held until the operation is done: the owners of the tensors' memory.
+        `device` is where that memory is, if it isn't the host's.
         `will_wait` promises that this thread calls Handle.wait() next. Raises ValueError,
         DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
         """
@@ -140,6 +142,7 @@ class Runtime:
         request = self.requests.get(signature)
         for i, tensor in enumerate(tensors):
             request.place(i, tensor.in_ptr, tensor.out_ptr)
+        request.on_device(device)
         out = request.out
         check(lib.hs_enqueue(self._pointer, request.pointer, out))
         return Handle(out[0], keep_alive, self._pointer, self._in_flight)

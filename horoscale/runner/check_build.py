@@ -31,7 +31,7 @@ _CONTROLLERS = (
     ("native", "Gloo", "install horoscale again: pip install ."),
 )
 _OPERATIONS = (
-    ("nccl", "NCCL", "keep the tensors in the host's memory"),
+    ("nccl", "NCCL", "CUDA tensors need an NVIDIA driver, and NCCL to be fast"),
     ("mpi", "MPI", "the native operations need none"),
     ("native", "Gloo", "install horoscale again: pip install ."),
 )
@@ -87,9 +87,21 @@ def _from_core(
         backend = backends.get(key, {})
         if backend.get("available"):
             note = "the native backend, in Gloo's place" if key == "native" else _library(backend)
+            if key == "nccl":
+                note += f"; {_cuda(backend)}"
             yield Item(name, True, note)
+        elif key == "nccl" and not problem:
+            found = _library(backend) if "library" in backend else _reason(backend["reason"])
+            yield Item(name, False, f"{found}; {_cuda(backend)}; {remedy}")
         else:
             yield Item(name, False, f"{_reason(backend.get('reason') or problem)}; {remedy}")
+
+
+def _cuda(backend: dict[str, Any]) -> str:
+    """The NVIDIA driver, of which NCCL is no use without."""
+    if "cuda" in backend:
+        return f"CUDA {backend['cuda_version']}, {backend['cuda']}"
+    return _reason(backend.get("cuda_reason", ""))
 
 
 def _library(backend: dict[str, Any]) -> str:
@@ -99,9 +111,12 @@ def _library(backend: dict[str, Any]) -> str:
     return ", ".join(filter(None, (version, backend.get("library", ""))))
 
 
+_LIBRARY_VARIABLES = ("HOROSCALE_LIBMPI", "MPI4PY_LIBMPI", "HOROSCALE_LIBNCCL", "HOROSCALE_LIBCUDA")
+
+
 def _reason(text: str) -> str:
     """One line; of the places where a library was looked for, only what the user has named."""
     reason, _, tried = text.partition(" Tried:\n")
-    if any(name in os.environ for name in ("HOROSCALE_LIBMPI", "MPI4PY_LIBMPI")):
+    if any(name in os.environ and name in text for name in _LIBRARY_VARIABLES):
         reason += " " + tried.partition("\n")[0]
     return " ".join(reason.split()).rstrip(".")

@@ -42,21 +42,21 @@ def make_bucket(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]
     """Return room for the gradient of each parameter, in one piece of shared memory.
 
     A gradient has its parameter's shape and layout (channels_last, for example), as autograd makes
-    it. None for parameters without memory, and for all of them where there is no shared memory
-    left: their gradients stay where autograd puts them.
+    it. None for parameters without memory or on a device, and for all of them where there is no
+    shared memory left: their gradients stay where autograd puts them.
     """
     offsets = []
     end = 0
     for parameter in parameters:
         offsets.append(end)
-        nbytes = parameter.numel() * parameter.element_size()
+        nbytes = parameter.numel() * parameter.element_size() if parameter.is_cpu else 0
         end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
     try:
         memory = empty_shared(end, dtype=torch.uint8)
     except HorovodInternalError:
         return [None] * len(parameters)
     return [
-        _view(memory, offset, parameter) if parameter.numel() else None
+        _view(memory, offset, parameter) if parameter.is_cpu and parameter.numel() else None
         for offset, parameter in zip(offsets, parameters, strict=True)
     ]
 

@@ -32,7 +32,15 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.autograd import Gradient, connect, needs_gradient
 from horoscale.torch.handles import Handle
-from horoscale.torch.tensors import adopt, argument, data_type, in_memory, write_back
+from horoscale.torch.tensors import (
+    adopt,
+    adopt_on_device,
+    argument,
+    data_type,
+    device_of,
+    in_memory,
+    write_back,
+)
 
 Tensors = Sequence[torch.Tensor]
 
@@ -79,6 +87,7 @@ def _start(
     **request: Any,
 ) -> Handle:
     outputs = [None] * len(sources) if targets is None else targets
+    device = device_of(sources)
     operation = current_runtime().enqueue(
         kind,
         tensors=[argument(*pair) for pair in zip(sources, outputs, strict=True)],
@@ -87,9 +96,17 @@ def _start(
         will_wait=call.will_wait,
         priority=call.priority,
         keep_alive=(sources, targets),
+        device=device,
         **request,
     )
-    return Handle(operation, complete)
+    return Handle(operation, complete, None if device is None else device.cuda_device)
+
+
+def _output(operation: _core.Handle, index: int, like: torch.Tensor, rows: int) -> torch.Tensor:
+    shape = (rows, *like.shape[1:])
+    if like.is_cpu:
+        return adopt(operation.output(index), like.dtype, shape)
+    return adopt_on_device(operation.device_output(index), like.device, like.dtype, shape)
 
 
 def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[Tensors], Tensors]:
@@ -102,7 +119,9 @@ def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[T
 
 
 def _room_for(sources: Tensors) -> list[torch.Tensor]:
-    return [torch.empty(source.shape, dtype=source.dtype) for source in sources]
+    return [
+        torch.empty(source.shape, dtype=source.dtype, device=source.device) for source in sources
+    ]
 
 
 def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool = False) -> Handle:
@@ -167,7 +186,7 @@ def allgather(tensors: Tensors, call: Call) -> Handle:
         for i, source in enumerate(sources):
             rows = operation.output_rows(i, members)
             rows_of_members.append(rows)
-            results.append(adopt(operation.output(i), source.dtype, (sum(rows), *source.shape[1:])))
+            results.append(_output(operation, i, source, sum(rows)))
         return deliver(results)
 
     return _start(OpKind.ALLGATHER, call, sources, None, complete)
@@ -217,8 +236,7 @@ def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> 
 
     def complete(operation: _core.Handle) -> tuple[torch.Tensor, list[int]]:
         received.extend(operation.output_rows(0, members))
-        shape = (sum(received), *source.shape[1:])
-        (result,) = deliver([adopt(operation.output(0), source.dtype, shape)])
+        (result,) = deliver([_output(operation, 0, source, sum(received))])
         return result, received
 
     return _start(OpKind.ALLTOALL, call, [source], None, complete, splits=splits)
@@ -233,7 +251,7 @@ def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
     for source in sources:
         check_has_rows(source.shape, "reducescatter")
         rows = scattered_rows(source.shape[0], call.process_set)
-        targets.append(torch.empty((rows, *source.shape[1:]), dtype=source.dtype))
+        targets.append(source.new_empty((rows, *source.shape[1:])))
 
     def gradient(output_gradients: Tensors) -> Tensors:
         factor = reduction.prescale * reduction.postscale

@@ -80,10 +80,10 @@ def broadcast_optimizer_state(
 
     def take_out(tensor: torch.Tensor) -> _Missing:
         tensors.append(tensor)
-        return _Missing(tensor.shape, tensor.dtype)
+        return _Missing(tensor.shape, tensor.dtype, tensor.device.type)
 
     def make_room(missing: _Missing) -> torch.Tensor:
-        tensors.append(torch.empty(missing.shape, dtype=missing.dtype))
+        tensors.append(torch.empty(missing.shape, dtype=missing.dtype, device=missing.device))
         return tensors[-1]
 
     state = _replace(optimizer.state_dict(), torch.Tensor, take_out) if is_root else None
@@ -105,6 +105,7 @@ class _Missing(NamedTuple):
 
     shape: torch.Size
     dtype: torch.dtype
+    device: str  # its kind: each rank has its own
 
 
 def _replace(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:

@@ -114,7 +114,7 @@ class Gradient:
         if self.layout is Layout.SPARSE:
             like = self.parameter
             return torch.sparse_coo_tensor(
-                torch.empty((1, 0), dtype=torch.int64),
+                torch.empty((1, 0), dtype=torch.int64, device=like.device),
                 like.new_empty((0, *like.shape[1:])),
                 like.shape,
                 check_invariants=True,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horoscale import _core
+from horoscale.torch.tensors import current_stream
 
 # A tensor, a list of tensors (grouped operations) or a tuple (alltoall with splits).
 Outcome = Any
@@ -18,24 +19,39 @@ class Handle:
     meanwhile. A handle may be used by one thread at a time.
     """
 
-    __slots__ = ("_complete", "_operation", "_outcome")
+    __slots__ = ("_complete", "_cuda_device", "_operation", "_outcome")
 
     def __init__(
-        self, operation: _core.Handle, complete: Callable[[_core.Handle], Outcome]
+        self,
+        operation: _core.Handle,
+        complete: Callable[[_core.Handle], Outcome],
+        cuda_device: int | None = None,
     ) -> None:
-        """Follow `operation`; `complete` makes its result once it is done."""
+        """Follow `operation`; `complete` makes its result once it is done.
+
+        With tensors on a `cuda_device` that is: once the current stream waits for it. The host does
+        not wait for the device.
+        """
+        self._cuda_device = cuda_device
         self._operation: _core.Handle | None = operation
         self._complete: Callable[[_core.Handle], Outcome] | None = complete
         self._outcome: Outcome = None
 
     def done(self) -> bool:
         """Tell whether wait() would return (or raise) at once."""
-        return self._operation is None or self._operation.done()
+        if self._operation is None:
+            return True
+        if self._cuda_device is None:
+            return self._operation.done()
+        return self._operation.launched()
 
     def wait(self) -> Outcome:
         """Wait for the operation and return its result; the same again when called again."""
         if self._operation is not None and self._complete is not None:
-            self._operation.wait()
+            if self._cuda_device is None:
+                self._operation.wait()
+            else:
+                self._operation.wait_on_stream(current_stream(self._cuda_device))
             self._outcome = self._complete(self._operation)
             self._operation = self._complete = None
         return self._outcome
@@ -75,6 +91,7 @@ def synchronize(handle: Handle) -> Outcome:
 
     Returns:
         What the function of the same name without _async returns. Waiting again returns it again.
+        CUDA tensors are ready for what the current stream is given from now on.
 
     Raises:
         ValueError: this is no handle.

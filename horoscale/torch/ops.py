@@ -444,7 +444,8 @@ def join(device: int = -1) -> int:
     other operators ignore it. Call it when this rank has no more data.
 
     Args:
-        device: for Horovod's sake; nothing is allocated for the operations that this rank misses.
+        device: for Horovod's sake; nothing is allocated for the operations that this rank misses,
+            and those of the others on CUDA tensors go through host memory meanwhile.
 
     Returns:
         The last rank to join.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from horoscale._core import DataType, OwnedBuffer, TensorArg
+from horoscale._core import DataType, Device, DeviceBuffer, OwnedBuffer, TensorArg
 
 _DATA_TYPES: dict[torch.dtype, DataType] = {
     torch.uint8: DataType.UINT8,
@@ -62,13 +64,30 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
         )
     if isinstance(tensor, UninitializedTensorMixin):
         raise ValueError("a lazy parameter has no values yet: run one forward pass first")
-    if tensor.device.type != "cpu":
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise NotImplementedError(
-            f"the tensor is on {tensor.device}, and this version of horoscale has no backend for "
-            f"{tensor.device.type} tensors (CUDA will need nccl): move it to the CPU first"
+            f"the tensor is on {tensor.device}, and horoscale has no backend for "
+            f"{tensor.device.type} tensors: move it to the CPU first"
         )
     # Conjugate and negated views are flags on somebody else's memory.
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def device_of(tensors: Sequence[torch.Tensor]) -> Device | None:
+    """Return where the tensors of one operation are, and the stream that computes them.
+
+    None is the host's memory. Raises ValueError if they are not all in one place.
+    """
+    first = tensors[0].device
+    if any(tensor.device != first for tensor in tensors):
+        places = ", ".join(sorted({str(tensor.device) for tensor in tensors}))
+        raise ValueError(f"the tensors of one operation are on several devices: {places}")
+    return None if first.type == "cpu" else Device(first.index, current_stream(first.index))
+
+
+def current_stream(cuda_device: int) -> int:
+    """Return the address of this thread's current stream of a device."""
+    return int(torch.cuda.current_stream(cuda_device).cuda_stream)
 
 
 def argument(source: torch.Tensor, target: torch.Tensor | None) -> TensorArg:
@@ -82,6 +101,15 @@ def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> to
     if buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(buffer.buffer, dtype=dtype).view(shape)
+
+
+def adopt_on_device(
+    buffer: DeviceBuffer, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Return memory of a device that the library allocated as a tensor, as adopt() does."""
+    if buffer.nbytes == 0:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.as_tensor(buffer, device=device).view(dtype).view(shape)
 
 
 def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:

@@ -142,6 +142,9 @@ typedef struct hs_init_options {
  * lib folder of a Python environment. Local. */
 void hs_set_library_directory(const char* directory);
 
+/* A folder of Python packages, in which a wheel's NCCL is looked for (nvidia/nccl/lib). Local. */
+void hs_add_package_directory(const char* directory);
+
 /* Joins the job: meets the other ranks and starts the progress thread. Collective over the job;
  * blocks for at most START_TIMEOUT seconds. options may be null. HS_INVALID_ARGUMENT (a variable
  * does not parse: the message names it), HS_TIMEOUT (the message names the ranks that did not
@@ -184,6 +187,15 @@ typedef struct hs_tensor {
   const int64_t* shape; /* of the input */
 } hs_tensor;
 
+/* Where tensors are that are not in the host's memory. A process set uses one device of each rank.
+ */
+typedef struct hs_device {
+  int32_t cuda_device;
+  void* stream; /* CUstream or cudaStream_t, null for the legacy default stream: what it holds when
+                   the operation is enqueued comes before the operation, which comes before what it
+                   is given after hs_wait_on_stream(). Must live as long as the results do. */
+} hs_device;
+
 /* Called once when an operation is done, well or not, by whichever thread drives the engine. It may
  * enqueue further operations and shut down; it must not wait, free the runtime, or throw. hs_wait()
  * and hs_poll() may tell that the operation is done before the callback has been called. */
@@ -221,6 +233,7 @@ typedef struct hs_request {
   /* The 16-bit type in which float32 and float64 travel between hosts: HS_FLOAT16, HS_BFLOAT16, or
    * 0: in their own. Allreduce, reducescatter. Within a host nothing is rounded. */
   int32_t wire_dtype;
+  const hs_device* device; /* of all tensors; null: host memory */
 } hs_request;
 
 /* Enqueues an operation and returns at once. The strings, shapes and lists of the request are
@@ -247,14 +260,24 @@ int32_t hs_poll(const hs_handle* handle);
  */
 hs_code hs_wait(hs_handle* handle, double seconds);
 
+/* For an operation on CUDA tensors: waits until the device has been given its work, at most so
+ * long, and makes what is enqueued on `stream` from now on wait for that work. The host does not.
+ * Returns what hs_wait() would, HS_OK also while the device is still at work: a failure of that
+ * work is told by later operations. Blocks. Any thread. */
+hs_code hs_wait_on_stream(hs_handle* handle, void* stream, double seconds);
+
+/* 1 when hs_wait_on_stream() would return at once: launched, or done. Local, any thread. */
+int32_t hs_launched(const hs_handle* handle);
+
 /* hs_enqueue(), with will_wait, and hs_wait() in one call, and returns what these would: for
  * operations so small that each call counts. *out is null unless the operation goes on after
  * `seconds` (HS_TIMEOUT) or has allocated results (HS_OK): then it is its handle. Blocks. */
 hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, hs_handle** out);
 
 /* Result `index` of an operation that allocates its output (allgather, alltoall): the caller
- * becomes its owner and frees it with hs_free(). bytes may be 0, *data is null then. Only after
- * hs_wait() gave HS_OK, once for each index. */
+ * becomes its owner and frees it with hs_free(), or hs_device_free() where the tensors are on a
+ * device. bytes may be 0, *data is null then. Only after hs_wait() or hs_wait_on_stream() gave
+ * HS_OK, once for each index. */
 hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes);
 
 /* Rows that each member contributed to output `index`, into rows[0 … set size). Only after HS_OK.
@@ -271,6 +294,9 @@ void hs_handle_free(hs_handle* handle);
 
 /* Frees memory that the library handed over. */
 void hs_free(void* memory);
+
+/* The same for memory of a device, after what the stream of the operation holds by then. */
+void hs_device_free(void* memory);
 
 /* ---------------------------------------------------------------- process sets */
 

@@ -123,6 +123,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kPoison:
     case FrameKind::kStall:
     case FrameKind::kProbe:
+    case FrameKind::kLaunch:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);
       return {};

@@ -250,6 +250,7 @@ Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
     case FrameKind::kPoison:
     case FrameKind::kStall:
     case FrameKind::kProbe:
+    case FrameKind::kLaunch:
       break;
     default:
       return Status::Protocol("control frame of unknown kind " +

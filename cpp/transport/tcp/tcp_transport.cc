@@ -40,6 +40,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kPoison:
     case FrameKind::kStall:
     case FrameKind::kProbe:
+    case FrameKind::kLaunch:
       return true;
     case FrameKind::kBank:
       return false;

@@ -43,7 +43,7 @@ class StuckWork final : public Engine::Work {
   explicit StuckWork(double most) : most_(most) {}
   bool Step() override { return false; }
   bool HasWork() const override { return true; }
-  double MaxSleepSeconds() const override { return most_; }
+  double MaxSleepSeconds() override { return most_; }
   std::vector<std::function<void()>> TakeCallbacks() override { return {}; }
 
  private:

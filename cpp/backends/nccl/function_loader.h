@@ -1,0 +1,26 @@
+// FunctionLoader: fills a table of functions from a library and remembers the first that is
+// missing.
+#pragma once
+
+#include "platform/dynamic_library.h"
+
+namespace horoscale {
+
+class FunctionLoader {
+ public:
+  explicit FunctionLoader(const DynamicLibrary& library) : library_(library) {}
+
+  template <typename Function>
+  void Load(Function*& function, const char* symbol) {
+    function = library_.FindFunction<Function>(symbol);
+    if (function == nullptr && missing_ == nullptr) missing_ = symbol;
+  }
+
+  const char* missing() const { return missing_; }  // null: nothing
+
+ private:
+  const DynamicLibrary& library_;
+  const char* missing_ = nullptr;
+};
+
+}  // namespace horoscale

@@ -1,0 +1,43 @@
+// LaneConnector: the members of a set agree on how they move CUDA tensors, and make a communicator.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/nccl/device_lane.h"
+#include "collectives/collective.h"
+
+namespace horoscale {
+
+// What each member tells the others, as bytes.
+struct LaneHello {
+  int32_t nccl_version = 0;    // 0: none, and `problem` says why
+  int32_t shares_devices = 0;  // NCCL_MULTI_RANK_GPU_ENABLE is set
+  CudaUuid device;
+  NcclUniqueId id;         // of the lowest member
+  char problem[200] = {};  // ends with NUL
+};
+
+// Why the ranks that said this can't use NCCL together; empty if they can.
+std::string ObjectionTo(std::span<const LaneHello> hellos, std::span<const int> ranks);
+
+// A state machine like a collective.
+class LaneConnector {
+ public:
+  LaneConnector(DeviceLane& lane, Exchange& exchange);
+  Result<Progress> Step();
+
+ private:
+  LaneHello OwnHello() const;
+  Status Decide();
+
+  DeviceLane& lane_;
+  Exchange& exchange_;
+  LaneHello hello_;
+  std::vector<AllgatherResult> answers_;
+  std::unique_ptr<Collective> exchange_of_hellos_;  // null: done
+};
+
+}  // namespace horoscale

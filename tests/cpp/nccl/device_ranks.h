@@ -1,0 +1,53 @@
+// Ranks as threads with a device each, over the test double of NCCL and the driver.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/nccl/cuda_device.h"
+#include "nccl_double/nccl_double.h"
+#include "platform/dynamic_library.h"
+#include "unit/runtime/ranks.h"
+
+namespace horoscale::testing {
+
+// The double's own functions. The library is opened by the test, and found loaded by the runtime.
+class Double {
+ public:
+  static const Double& Get();
+
+  decltype(double_set_exclusive)* set_exclusive;
+  decltype(double_set_delay)* set_delay;
+  decltype(double_hold)* hold;
+  decltype(double_fail_next)* fail_next;
+  decltype(double_set_capturing)* set_capturing;
+  decltype(double_live_communicators)* live_communicators;
+  decltype(double_aborted_communicators)* aborted_communicators;
+
+  // Communicators in the order in which the device got kernels of them.
+  std::vector<std::string> Launches(int device) const;
+
+ private:
+  Double();
+  decltype(double_log)* log_;
+};
+
+CudaDevice& Device(int ordinal);
+
+// Makes an operation one on CUDA tensors of this device, whose caller's stream is the legacy one.
+inline OperationPtr OnCuda(OperationPtr operation, int ordinal) {
+  operation->request.signature.on_device = true;
+  operation->on_device = std::make_unique<OnDevice>();
+  operation->on_device->device = &Device(ordinal);
+  auto ready = Device(ordinal).RecordReady(nullptr);
+  EXPECT_TRUE(ready.ok()) << ready.status().message();
+  if (ready.ok()) operation->on_device->ready = ready.TakeValue();
+  return operation;
+}
+
+}  // namespace horoscale::testing

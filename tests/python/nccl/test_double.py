@@ -1,0 +1,103 @@
+"""Ranks as processes, with the test double: results, fallback, faults, what --check-build says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.rank_processes import RankProcesses
+
+PROGRAM = Path(__file__).with_name("rank.py")
+SECONDS = 60
+
+
+def _collectives_of(ranks: RankProcesses, size: int) -> list[dict[str, object]]:
+    said = [json.loads(ranks.read_line(rank, SECONDS)) for rank in range(size)]
+    for rank in range(size):
+        ranks.wait(rank, SECONDS)
+    for rank, one in enumerate(said):
+        mean = sum(range(1, size + 1)) / size
+        assert one["average"] == [mean, mean]
+        assert one["rows"] == list(range(1, size + 1))
+        assert one["gathered"] == [float(r) for r in range(size) for _ in range(2 * (r + 1))]
+        assert one["exchanged"] == [float(rank)] * size
+        assert one["device_buckets"] == 5
+    return said
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_collectives(size: int, variables: dict[str, str], tmp_path: Path) -> None:
+    with RankProcesses(size, PROGRAM, "collectives", folder=tmp_path, variables=variables) as ranks:
+        for one in _collectives_of(ranks, size):
+            assert one["nccl_buckets"] == 5
+        assert "host memory" not in ranks.errors(0)
+
+
+@pytest.mark.parametrize(
+    ("of_rank_1", "reason"),
+    [
+        ({"HOROSCALE_LIBNCCL": "/nowhere/libnccl.so.2"}, "rank 1 can't: /nowhere/libnccl.so.2"),
+        ({"NCCL_DOUBLE_VERSION": "21708"}, "which is too old: 2.18.0 or newer is needed"),
+        ({"NCCL_DOUBLE_VERSION": "22801"}, "rank 0 has 2.27.3, rank 1 has 2.28.1"),
+    ],
+    ids=["missing", "too-old", "different"],
+)
+def test_without_one_nccl_for_all_they_go_through_host_memory(
+    of_rank_1: dict[str, str], reason: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    with RankProcesses(
+        2,
+        PROGRAM,
+        "collectives",
+        folder=tmp_path,
+        variables=variables,
+        variables_of={1: of_rank_1},
+    ) as ranks:
+        for one in _collectives_of(ranks, 2):
+            assert one["nccl_buckets"] == 0
+        said = ranks.errors(0)
+        assert said.count("go through host memory") == 1
+        assert reason in said
+        assert "host memory" not in ranks.errors(1)
+
+
+def test_nccl_that_is_asked_for_and_missing_is_an_error(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    wanted = variables | {"HOROSCALE_BACKEND": "nccl"}
+    with RankProcesses(
+        2,
+        PROGRAM,
+        "collectives",
+        folder=tmp_path,
+        variables=wanted,
+        variables_of={1: {"HOROSCALE_LIBNCCL": "/nowhere/libnccl.so.2"}},
+    ) as ranks:
+        for rank in range(2):
+            assert ranks.processes[rank].wait(SECONDS) != 0
+            assert "HOROSCALE_BACKEND=nccl, and the members of process set 0" in ranks.errors(rank)
+
+
+def test_a_killed_rank_ends_the_kernels_of_the_others(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    with RankProcesses(3, PROGRAM, "survive", folder=tmp_path, variables=variables) as ranks:
+        for rank in range(2):
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            assert said == {"error": "RankFailedError", "ranks": [2]}
+            ranks.wait(rank, SECONDS)
+
+
+def test_check_build_says_what_was_found(variables: dict[str, str], double: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "horoscale.runner", "--check-build"],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f"[X] NCCL: NCCL 2.27.3, {double}; CUDA 12.8, {double}" in said
