@@ -1,6 +1,5 @@
 // hs_enqueue, hs_wait and what belongs to a handle.
 #include <algorithm>
-#include <cstddef>
 #include <cstdlib>
 #include <limits>
 
@@ -21,10 +20,7 @@ Status CheckEnumerator(const char* what, int32_t value, int32_t count) {
 }
 
 Status CheckRequest(const hs_request& given) {
-  // Before it had a device.
-  if (given.struct_size != offsetof(hs_request, device)) {
-    HS_RETURN_IF_ERROR(CheckSize("hs_request", given.struct_size, sizeof(hs_request)));
-  }
+  HS_RETURN_IF_ERROR(CheckSize("hs_request", given.struct_size, sizeof(hs_request)));
   HS_RETURN_IF_ERROR(CheckEnumerator("kind of operation", given.kind, kNumOpKinds));
   if (given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER) {
     HS_RETURN_IF_ERROR(CheckEnumerator("reduction operator", given.reduce_op, kNumReduceOps));
@@ -85,10 +81,6 @@ Status CopySplits(const hs_request& given, size_t members, Operation* operation)
   return Status::Ok();
 }
 
-const hs_device* DeviceOf(const hs_request& given) {
-  return given.struct_size == sizeof(hs_request) ? given.device : nullptr;
-}
-
 // Marks where the caller's stream is by now, as late as possible.
 Status AttachDevice(const hs_device& given, Operation* operation) {
   const auto device = CudaDevice::Get(given.cuda_device);
@@ -141,8 +133,8 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
       callback(user, static_cast<hs_code>(status.code()));
     };
   }
-  if (const hs_device* const device = DeviceOf(given); device != nullptr && given.num_tensors > 0) {
-    HS_RETURN_IF_ERROR(AttachDevice(*device, operation.get()));
+  if (given.device != nullptr && given.num_tensors > 0) {
+    HS_RETURN_IF_ERROR(AttachDevice(*given.device, operation.get()));
   }
   return operation;
 }
