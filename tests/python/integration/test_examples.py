@@ -104,7 +104,7 @@ def test_benchmark_of_training_steps(tmp_path: Path) -> None:
 @pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 @pytest.mark.parametrize("link", [(), ("--delay-us", "200", "--connection-rate", "1e9")])
 def test_benchmark_between_hosts(link: tuple[str, ...], tmp_path: Path) -> None:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "python")])
+    path = os.pathsep.join([str(ROOT / "tests" / "python"), os.environ.get("PYTHONPATH", "")])
     benchmark = ROOT / "benchmarks" / "hosts.py"
     command = ("env", f"PYTHONPATH={path}", sys.executable, benchmark, "--smoke", *link)
     output = run(*command, folder=tmp_path)
