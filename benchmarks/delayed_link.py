@@ -21,7 +21,9 @@ import select
 import struct
 import sys
 import time
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
 from support.namespaces import ip
 
 TUNSETIFF = 0x400454CA

@@ -26,6 +26,8 @@ from pathlib import Path
 
 import orders
 from ranks import Job
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
 from support.namespaces import NetworkHosts
 
 PORT = 29500  # nobody else is on these hosts
@@ -44,16 +46,16 @@ class HostsJob(Job):
         folder: Path,
         variables: dict[str, str],
     ) -> None:
-        self._index = index
-        self._hosts = hosts
         self._per_host: int = arguments.ranks_per_host
         size = arguments.hosts * self._per_host
-        super().__init__(Path(__file__), name, size, folder, folder, variables)
+        program = Path(__file__)
+        super().__init__(program, name, size, folder, folder, variables, hosts, PORT + index)
 
     def _start(self, address: str, folder: Path, peer_venv: Path) -> None:
+        assert self._hosts
         variables = {
             "HOROSCALE_SIZE": str(self._num_ranks),
-            "HOROSCALE_RENDEZVOUS": f"{self._hosts.addresses[0]}:{PORT + self._index}",
+            "HOROSCALE_RENDEZVOUS": f"{self._hosts.addresses[0]}:{self._port}",
             "HOROSCALE_SECRET": secrets.token_hex(16),
             "OMP_NUM_THREADS": "1",
         }
