@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -107,7 +108,7 @@ def strangers(secret: str, context: str, folder: Path) -> dict[str, Stranger]:
 
 
 class Job:
-    """Two ranks on two hosts, of which the second is started when the strangers have gone."""
+    """Two ranks on two hosts, of which the second makes its links when the strangers have gone."""
 
     def __init__(self, hosts: NetworkHosts, stack: ExitStack, folder: Path) -> None:
         self.hosts = hosts
@@ -143,16 +144,21 @@ class Job:
         return process
 
     def data_port(self) -> int:
-        """Where rank 0 listens for the links of other hosts."""
+        """Where rank 0 listens for the links of other hosts, and for now will wait for rank 1."""
         client = self.hosts.call(0, lambda: StoreClient(self.address, self.store.port, self.secret))
-        # Rank 0 listens when it knows the hosts of all: what rank 1 will say later is said now.
-        client.set(PREFIX + "host/1", self.hosts.names[1].encode())
+        # Each is stopped while it waits for the other, so that rank 1 can't hurry on.
+        client.get(PREFIX + "host/0", PATIENCE_S)
+        self.ranks[0].send_signal(signal.SIGSTOP)
+        self.ranks.append(self.start(1))
+        client.get(PREFIX + "lowest/1", PATIENCE_S)
+        self.ranks[1].send_signal(signal.SIGSTOP)
+        self.ranks[0].send_signal(signal.SIGCONT)
         entry = client.get(PREFIX + "tcp/0", PATIENCE_S)
         return int(entry.split(b"\n")[0])
 
     def finish(self) -> str:
         """The rest of the job; what its ranks logged."""
-        self.ranks.append(self.start(1))
+        self.ranks[1].send_signal(signal.SIGCONT)
         log = ""
         for rank in self.ranks:
             out, err = rank.communicate(timeout=PATIENCE_S)
