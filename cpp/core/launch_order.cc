@@ -36,10 +36,13 @@ Status LaunchOrder::Agree(uint32_t incarnation, LaunchStamp decision) {
   if (found == stamps_.end() || decision.stamp < found->second) {
     return Status::Protocol("a launch stamp can't be: nothing like it was proposed");
   }
-  places_.erase({found->second, incarnation, decision.sequence, false});
+  clock_ = std::max(clock_, decision.stamp);
+  if (places_.erase({found->second, incarnation, decision.sequence, false}) == 0) {
+    stamps_.erase(found);  // it was removed meanwhile
+    return Status::Ok();
+  }
   places_.insert({decision.stamp, incarnation, decision.sequence, true});
   found->second = decision.stamp;
-  clock_ = std::max(clock_, decision.stamp);
   return Status::Ok();
 }
 
@@ -52,8 +55,11 @@ bool LaunchOrder::IsNext(uint32_t incarnation, uint64_t sequence) const {
 void LaunchOrder::Remove(uint32_t incarnation, uint64_t sequence) {
   const auto found = stamps_.find({incarnation, sequence});
   if (found == stamps_.end()) return;
-  places_.erase({found->second, incarnation, sequence, false});
-  stamps_.erase(found);
+  const auto place = places_.find({found->second, incarnation, sequence, false});
+  if (place == places_.end()) return;
+  const bool is_agreed = place->is_agreed;
+  places_.erase(place);
+  if (is_agreed) stamps_.erase(found);  // else its decision is still to come
 }
 
 void LaunchOrder::RemoveSet(uint32_t incarnation) {

@@ -42,6 +42,10 @@ class LaunchOrder {
   uint64_t Propose(uint32_t incarnation, uint64_t sequence);
   // The members' decision; kProtocol if it was not proposed here, or is smaller than the proposal.
   Status Agree(uint32_t incarnation, LaunchStamp decision);
+  // Whether it has a stamp, and so waits for its turn.
+  bool Has(uint32_t incarnation, uint64_t sequence) const {
+    return stamps_.contains({incarnation, sequence});
+  }
   // Whether this is what this rank launches next.
   bool IsNext(uint32_t incarnation, uint64_t sequence) const;
   // It has been launched, or will not be.
@@ -62,7 +66,8 @@ class LaunchOrder {
 
   uint64_t clock_ = 0;
   std::set<Place> places_;
-  std::map<EntryId, uint64_t> stamps_;  // of what is in places_
+  // Of what is in places_, and of what was removed before its decision came.
+  std::map<EntryId, uint64_t> stamps_;
 };
 
 // The coordinator's part in one set: the largest proposal, once all members have made theirs.

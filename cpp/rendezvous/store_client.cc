@@ -42,16 +42,20 @@ Result<std::unique_ptr<StoreClient>> StoreClient::ConnectToAny(std::span<const s
                                                                std::string_view secret,
                                                                double seconds) {
   const Deadline deadline = Deadline::After(seconds);
-  std::string tried;
-  for (const std::string& host : hosts) {
-    const Deadline own = Deadline::After(std::min(kAddressSeconds, deadline.SecondsLeft()));
-    Result<ByteStream> stream = ConnectTcp(host, port, own);
-    Status status = stream.status();
-    if (status.ok()) status = AuthenticateToServer(*stream, secret, kStoreAuthContext, own);
-    if (status.ok()) return std::unique_ptr<StoreClient>(new StoreClient(stream.TakeValue()));
-    tried += (tried.empty() ? "" : "; ") + status.message();
+  while (true) {  // a crowded server drops connections: see Connect()
+    std::string tried;
+    for (const std::string& host : hosts) {
+      const Deadline own = Deadline::After(std::min(kAddressSeconds, deadline.SecondsLeft()));
+      Result<ByteStream> stream = ConnectTcp(host, port, own);
+      Status status = stream.status();
+      if (status.ok()) status = AuthenticateToServer(*stream, secret, kStoreAuthContext, own);
+      if (status.ok()) return std::unique_ptr<StoreClient>(new StoreClient(stream.TakeValue()));
+      tried += (tried.empty() ? "" : "; ") + status.message();
+    }
+    if (deadline.Passed()) return Status(StatusCode::kSystem, tried);
+    const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline.SecondsLeft()));
+    nanosleep(&pause, nullptr);
   }
-  return Status(StatusCode::kSystem, tried);
 }
 
 Status StoreClient::Set(std::string_view key, std::span<const std::byte> value) {

@@ -1,5 +1,6 @@
 #include "runtime/neighbours.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "transport/shm/link.h"
@@ -10,6 +11,9 @@ namespace {
 // A card is the name of the rank's socket, a newline, and the host's name.
 std::string SocketOf(const std::string& card) { return card.substr(0, card.find('\n')); }
 std::string HostOf(const std::string& card) { return card.substr(card.find('\n') + 1); }
+
+// A socket that is there answers at once: the kernel does.
+constexpr double kProbeSeconds = 1;
 
 Status Reach(const std::string& socket_name, const Deadline& deadline) {
   const Result<ByteStream> socket = ConnectUnix(socket_name, deadline);
@@ -32,8 +36,10 @@ int Neighbours::FindLowest(std::span<const std::string> cards, int rank, const D
   for (int other = 0; other < rank; ++other) {
     const std::string& card = cards[static_cast<size_t>(other)];
     if (HostOf(card) != host) continue;
-    const Status reached = Reach(SocketOf(card), deadline);
-    if (reached.ok()) return other;
+    const double seconds = std::min(kProbeSeconds, deadline.SecondsLeft());
+    const Status reached = Reach(SocketOf(card), Deadline::After(seconds));
+    // It is there also if so many wait at its socket that there is no room for one more.
+    if (reached.ok() || reached.code() == StatusCode::kTimeout) return other;
     if (reason.empty()) {
       reason = "rank " + std::to_string(other) + " and rank " + std::to_string(rank) +
                " give their hosts the same name, \"" + host +

@@ -378,7 +378,7 @@ void ProcessSet::Fail(const Status& cause) {
   failure_ = cause;
   fail_after_.reset();
   host_.OnFailed(*this);
-  EndLane(cause);
+  EndLane();
   // The exchange stays: other members may still be reading what was published.
   collective_.reset();
   fused_.reset();

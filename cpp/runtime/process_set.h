@@ -133,7 +133,7 @@ class ProcessSet {
   Status CollectStamp(uint32_t member, LaunchStamp proposal);
   void OnFrontLaunched();
   bool FinishLaunched(double now);
-  void EndLane(const Status& cause);
+  void EndLane();
   bool FinishFailed(double now);
   OperationPtr Find(Token token) const;
   void FinishToken(Token token, const Status& status);
@@ -178,7 +178,6 @@ class ProcessSet {
   std::optional<StampCollector> collector_;  // on the coordinator
   bool has_company_;                         // other sets have been registered by now
   double abort_deadline_ = 0;                // of what failed while it was at work
-  bool close_waits_ = false;
   double started_at_ = 0;
   double progressed_at_ = 0;  // of what is running, as the next
   double stuck_told_at_ = 0;

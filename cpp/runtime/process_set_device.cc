@@ -56,7 +56,9 @@ Status ProcessSet::StartOnDevice(const Action& action) {
     collective_ = StartNative(*exchange_, *fused_);
     return Status::Ok();
   }
-  LaunchOrder* const order = has_company_ ? &host_.launch_order() : nullptr;
+  LaunchOrder& launches = host_.launch_order();
+  const bool has_turn = launches.Has(channel_.incarnation, action.sequence);
+  LaunchOrder* const order = has_turn ? &launches : nullptr;
   collective_ = lane_->Start(*exchange_, *fused_, {order, channel_.incarnation, action.sequence});
   return Status::Ok();
 }
@@ -140,7 +142,7 @@ bool ProcessSet::FinishLaunched(double now) {
 }
 
 // The set has failed, or is at its end. Kernels that wait for a lost rank end only by force.
-void ProcessSet::EndLane(const Status& cause) {
+void ProcessSet::EndLane() {
   host_.launch_order().RemoveSet(channel_.incarnation);
   if (!lane_) return;
   if (collective_ && !fused_->ready.empty()) {  // it may have given the device something to do
@@ -149,10 +151,8 @@ void ProcessSet::EndLane(const Status& cause) {
     collective_.reset();
     launched_.push_back({{}, std::move(fused_), 0});
   }
-  // Where nothing is at work nobody waits for the end, except a shutdown, for a while: a peer may
-  // need this rank's part of what is done here.
+  // Where nothing is at work a peer may still need this rank's part of what is done here.
   lane_->End(launched_.empty() ? NcclCommunicator::How::kTogether : NcclCommunicator::How::kAbort);
-  close_waits_ = !launched_.empty() || cause.code() == StatusCode::kShutdown;
   abort_deadline_ = MonotonicSeconds() + kAbortSeconds;
 }
 

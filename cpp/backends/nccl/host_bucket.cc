@@ -46,6 +46,7 @@ class HostBucket final : public Collective {
     host_.root = operation_.root;
     host_.absent = operation_.absent;
     host_.splits = operation_.splits;
+    host_.wire = operation_.wire;
     HS_RETURN_IF_ERROR(WaitForInputs(lane_, operation_));
     for (const FusedPiece& piece : operation_.pieces) {
       FusedPiece on_host = piece;

@@ -19,6 +19,7 @@ constexpr size_t kReceiveBytes = 1 << 20;
 // A rank that leaves has sent everything before one of its streams ends: lost packets may hold up
 // what comes on the others for so long.
 constexpr double kLastWordsSeconds = 3;
+constexpr double kLastWordsSecondsAtMost = 30;
 
 // Frames are received many at a time. Chunks are received in place, but for what comes with their
 // headers: a small chunk as a whole, so that it takes one call.
@@ -216,7 +217,9 @@ bool TcpTransport::Receive(int rank, Link& link, size_t number, TransportSink& s
     }
     if (*got == 0) return received > 0;
     received += *got;
-    if (link.awaits_end) link.end_by = MonotonicSeconds() + kLastWordsSeconds;
+    if (link.awaits_end) {
+      link.end_by = std::min(MonotonicSeconds() + kLastWordsSeconds, link.end_at_most);
+    }
     if (Status taken = stream.in.Take(*got, arrivals); !taken.ok()) End(rank, link, taken);
     if (*got < room[0].size() + room[1].size()) break;  // that was all
   }
@@ -239,6 +242,7 @@ void TcpTransport::OnStreamOver(int rank, Link& link, size_t number, const Statu
                                  " ended alone: " + reason.message());
   link.awaits_end = awaits_ends_ = true;
   link.end_by = MonotonicSeconds() + kLastWordsSeconds;
+  link.end_at_most = MonotonicSeconds() + kLastWordsSecondsAtMost;
 }
 
 // The other streams may say nothing more, not even that they have ended: a network that fails now

@@ -57,6 +57,7 @@ class TcpTransport final : private MessagePost {
     bool has_goodbye = false;
     bool awaits_end = false;  // one of the streams is over
     double end_by = 0;        // when the others must be, unless something comes
+    double end_at_most = 0;   // and whatever comes
     Status reason;            // of that; of the link's end, once it is over
     bool is_over = false;     // nothing moves any more
     bool is_told = false;     // the sink knows

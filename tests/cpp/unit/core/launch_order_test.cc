@@ -145,6 +145,21 @@ void ExpectOneOrder(const LaunchSimulation& simulation, int ranks) {
   }
 }
 
+TEST(LaunchOrder, WhatIsRemovedBeforeItsDecisionHoldsUpNobody) {
+  LaunchOrder order;
+  const uint64_t first = order.Propose(1, 7);
+  const uint64_t second = order.Propose(2, 3);
+  EXPECT_TRUE(order.Has(1, 7));
+  EXPECT_FALSE(order.Has(1, 8));
+  order.Remove(1, 7);  // it goes another way than by a launch
+  ASSERT_TRUE(order.Agree(2, {3, second}).ok());
+  EXPECT_TRUE(order.IsNext(2, 3));
+  EXPECT_TRUE(order.Agree(1, {7, first + 10}).ok());  // as its peers' decision comes
+  EXPECT_TRUE(order.IsNext(2, 3));
+  EXPECT_GT(order.Propose(2, 4), first + 10);
+  EXPECT_FALSE(order.Agree(1, {7, first + 10}).ok());  // once
+}
+
 TEST(LaunchOrderTest, OverlappingSetsLaunchEverythingInOneOrder) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
