@@ -34,6 +34,8 @@ class GradientReduction:
             None, or 0: each is alone.
         scale_local_gradients: divide the gradients of local variables, which are not reduced, by
             the number of ranks, so that they have the scale of the averages.
+        name: names the operations, with the places of the gradients; "": graphs name them after
+            their tensors, whose names ranks that have traced other models before may not share.
     """
 
     device_dense: str = ""
@@ -45,6 +47,7 @@ class GradientReduction:
     groups: int | Sequence[Sequence[Any]] | None = None
     process_set: ProcessSet = field(default_factory=lambda: global_process_set)
     scale_local_gradients: bool = True
+    name: str = ""
     _local: dict[int, Any] = field(default_factory=dict)  # by key_of()
 
     def __post_init__(self) -> None:
@@ -88,12 +91,13 @@ class GradientReduction:
                 reduced.append(i)
         for group in self._grouped(reduced, variables):
             priority = max(priority_of(variables[i], default=-i) for i in group)
-            outcome = self._reduce([results[i] for i in group], priority)
+            name = f"{self.name}.{group[0]}" if self.name else None
+            outcome = self._reduce([results[i] for i in group], priority, name)
             for i, gradient in zip(group, outcome, strict=True):
                 results[i] = gradient
         return results
 
-    def _reduce(self, gradients: list[Any], priority: int) -> list[Any]:
+    def _reduce(self, gradients: list[Any], priority: int, name: str | None) -> list[Any]:
         factor = self.gradient_predivide_factor
         return grouped_allreduce(
             gradients,
@@ -103,6 +107,7 @@ class GradientReduction:
             op=self.op,
             prescale_factor=1.0 / factor,
             postscale_factor=factor,
+            name=name,
             process_set=self.process_set,
             priority=priority,
         )
