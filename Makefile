@@ -112,7 +112,7 @@ python-nccl: $(VENV)/.test  ## CUDA operations on ranks as processes, with a dou
 	$(PYTEST) python/nccl
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
-	cd tests && $(abspath $(VENV)-tf/bin)/pytest python/parallel/test_on_ranks_tensorflow.py \
+	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/mpi/test_tensorflow.py
 
