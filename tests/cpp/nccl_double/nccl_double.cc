@@ -309,7 +309,7 @@ int double_aborted_communicators() { return TheKnobs().aborted.load(); }
 size_t double_log(int device, char* out, size_t capacity) {
   std::lock_guard lock(TheKnobs().mutex);
   const std::string& log = TheKnobs().logs[device];
-  std::memcpy(out, log.data(), std::min(capacity, log.size()));
+  if (capacity > 0) std::memcpy(out, log.data(), std::min(capacity, log.size()));
   return log.size();
 }
 
