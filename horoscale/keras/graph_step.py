@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from horoscale.common import job
-from horoscale.common.process_sets import ProcessSet
 from horoscale.keras.backend import Apply
 from horoscale.tensorflow.aggregation import GradientAggregation
 from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
-
-_made: Counter[int | None] = Counter()  # by process set; the ranks make them in the same order
-job.at_end(_made.clear)
 
 
 class GraphStep:
     """Reduces gradients by operations of horoscale.tensorflow; see Step."""
 
     def __init__(
-        self,
-        passes: int,
-        average_passes: bool,
-        num_groups: int,
-        groups: Any,
-        process_set: ProcessSet,
-        **options: Any,
+        self, passes: int, average_passes: bool, num_groups: int, groups: Any, **options: Any
     ) -> None:
         """The options are GradientReduction's."""
-        _made[process_set.process_set_id] += 1
-        self._reduction = GradientReduction(
-            groups=chosen_groups(num_groups, groups),
-            process_set=process_set,
-            name=f"optimizer.{_made[process_set.process_set_id]}.gradient",
-            **options,
-        )
+        self._reduction = GradientReduction(groups=chosen_groups(num_groups, groups), **options)
         self._aggregation = GradientAggregation(self._reduction, passes, average_passes)
 
     def register_local(self, variables: Iterable[Any]) -> None:

@@ -16,6 +16,7 @@ from horoscale.common.arguments import members_of, resolve_op, set_id
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.naming import unique_name
 from horoscale.tensorflow.ops import grouped_allreduce
 from horoscale.tensorflow.variables import key_of, priority_of
 
@@ -34,8 +35,6 @@ class GradientReduction:
             None, or 0: each is alone.
         scale_local_gradients: divide the gradients of local variables, which are not reduced, by
             the number of ranks, so that they have the scale of the averages.
-        name: names the operations, with the places of the gradients; "": graphs name them after
-            their tensors, whose names ranks that have traced other models before may not share.
     """
 
     device_dense: str = ""
@@ -47,7 +46,6 @@ class GradientReduction:
     groups: int | Sequence[Sequence[Any]] | None = None
     process_set: ProcessSet = field(default_factory=lambda: global_process_set)
     scale_local_gradients: bool = True
-    name: str = ""
     _local: dict[int, Any] = field(default_factory=dict)  # by key_of()
 
     def __post_init__(self) -> None:
@@ -89,9 +87,11 @@ class GradientReduction:
                 if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
                     results[i] = tf.convert_to_tensor(gradient)
                 reduced.append(i)
+        # Not the tensors' names: they tell of models that a rank may have made alone.
+        base = None if tf.executing_eagerly() else unique_name("gradient")
         for group in self._grouped(reduced, variables):
             priority = max(priority_of(variables[i], default=-i) for i in group)
-            name = f"{self.name}.{group[0]}" if self.name else None
+            name = f"{base}.{group[0]}" if base else None
             outcome = self._reduce([results[i] for i in group], priority, name)
             for i, gradient in zip(group, outcome, strict=True):
                 results[i] = gradient

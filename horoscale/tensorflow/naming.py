@@ -23,7 +23,7 @@ def operation_name(
     source = tensor.name.replace(":", "_").replace("/", ".")
     if ignore_name_scope:
         source = source.rsplit(".", 1)[-1]
-    return _unique(f"{kind}.{source}")
+    return unique_name(f"{kind}.{source}")
 
 
 def gradient_name(name: bytes, suffix: str = "grad") -> str:
@@ -31,11 +31,11 @@ def gradient_name(name: bytes, suffix: str = "grad") -> str:
     if not name:
         return ""
     base = f"{name.decode()}.{suffix}"
-    return base if tf.executing_eagerly() else _unique(base)
+    return base if tf.executing_eagerly() else unique_name(base)
 
 
-def _unique(base: str) -> str:
-    """Make a name unique in the function that is traced, branches and loops in it included.
+def unique_name(base: str) -> str:
+    """Return a name that is unique in the traced function, branches and loops in it included.
 
     Functions that run side by side have ops of the same name, so that the function's is part of it.
     The names of branches are not: they count what this process has traced before.

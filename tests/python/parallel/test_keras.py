@@ -198,6 +198,19 @@ def test_a_saved_model_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     )
 
 
+def test_a_rank_may_have_made_models_alone() -> None:
+    if hvd.rank() == 0:
+        unnamed = keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)])
+        fit(unnamed, OPTIMIZERS["sgd"](), None, epochs=1)
+        hvd.DistributedOptimizer(OPTIMIZERS["sgd"]())
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)])
+    fit(model, hvd.DistributedOptimizer(OPTIMIZERS["sgd"]()), hvd.rank())
+    for kernels in zip(*hvd.allgather_object(model.get_weights()), strict=True):
+        for other in kernels:
+            np.testing.assert_array_equal(other, kernels[0])
+
+
 def test_local_layers_are_left_to_the_ranks() -> None:
     model, expected = make_model(), make_model()
     optimizer = hvd.PartialDistributedOptimizer(
