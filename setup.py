@@ -1,4 +1,4 @@
-"""Builds libhoroscale.so and TensorFlow's kernel with CMake, then the Python binding.
+"""Builds libhoroscale.so, TensorFlow's kernel and XLA's handler by CMake, then the binding.
 
 With HOROSCALE_BUILD_SIM=1 also the module of horoscale.sim, which makes the wheel one for this
 version of Python.
@@ -33,11 +33,13 @@ class BuildLibraryAndBinding(build_ext):
         build = Path(self.build_temp).resolve() / "library"
         options, targets = (
             ["-DCMAKE_BUILD_TYPE=Release", f"-DHOROSCALE_BUILD_SIM={BUILD_SIM}"],
-            ["horoscale", "horoscale_tensorflow"],
+            ["horoscale", "horoscale_tensorflow", "horoscale_xla"],
         )
+        parts = ["tensorflow", "keras"]
         if BUILD_SIM:
             import pybind11
 
+            parts += ["sim"]
             options += [f"-DPython_EXECUTABLE={sys.executable}"]
             options += [f"-Dpybind11_DIR={pybind11.get_cmake_dir()}"]
             targets += ["sim_module"]
@@ -47,13 +49,9 @@ class BuildLibraryAndBinding(build_ext):
             ["-G", "Ninja", ninja, "-S", ROOT, "-B", build, *options],
             ["--build", build, "--target", *targets],
             ["--install", build, "--prefix", prefix],
-            [
-                *("--install", build, "--component", "tensorflow"),
-                *("--prefix", prefix.parent / "tensorflow"),
-            ],
             *(
-                [["--install", build, "--prefix", prefix.parent / "sim", "--component", "sim"]]
-                * BUILD_SIM
+                ["--install", build, "--prefix", prefix.parent / part, "--component", part]
+                for part in parts
             ),
         ):
             subprocess.run(["cmake", *map(str, command)], check=True)

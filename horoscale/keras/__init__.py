@@ -14,8 +14,8 @@ Each rank calls fit() with its own part of the data, in as many batches as the o
 of one size, the weights are those that one process gets from the ranks' batches put together.
 
 How it is built: optimizer.py extends the class of an optimizer; backend.py chooses who reduces its
-gradients, graph_step.py, eager_step.py or jax_step.py; callbacks.py and models.py are what fit()
-needs around it; values.py has collectives of numbers and arrays.
+gradients, graph_step.py, eager_step.py or jax_step.py (with xla.py and native/); callbacks.py and
+models.py are what fit() needs around it; values.py has collectives of numbers and arrays.
 """
 
 try:

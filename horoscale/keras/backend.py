@@ -38,10 +38,10 @@ def make_step(**options: Any) -> Step:
 
         return GraphStep(**options)
     if backend == "torch":
-        from horoscale.keras.eager_step import EagerStep
+        from horoscale.keras.eager_step import EagerStep, one_by_one
         from horoscale.torch.ops import grouped_allreduce
 
-        return EagerStep(grouped_allreduce, **options)
+        return EagerStep(one_by_one(grouped_allreduce), **options)
     if backend == "jax":
         from horoscale.keras.jax_step import JaxStep
 

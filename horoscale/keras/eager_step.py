@@ -11,13 +11,25 @@ from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet
 from horoscale.keras.backend import Apply
 
+# Reduces groups of tensors, each all or nothing; with the options of grouped_allreduce().
+AllreduceGroups = Callable[..., list[list[Any]]]
+
+
+def one_by_one(grouped_allreduce: Callable[..., Sequence[Any]]) -> AllreduceGroups:
+    """Return what reduces one group after the other, by a binding's own function."""
+
+    def reduce(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
+        return [list(grouped_allreduce(group, **options)) for group in groups]
+
+    return reduce
+
 
 class EagerStep:
     """Sums gradients over the passes of a step on this rank, and then over the ranks; see Step."""
 
     def __init__(
         self,
-        grouped_allreduce: Callable[..., Sequence[Any]],
+        allreduce_groups: AllreduceGroups,
         *,
         passes: int,
         average_passes: bool,
@@ -32,7 +44,7 @@ class EagerStep:
         device_sparse: str = "",
         sparse_as_dense: bool = False,
     ) -> None:
-        """`grouped_allreduce` is that of the binding; the rest as for DistributedOptimizer().
+        """`allreduce_groups` is the backend's way; the rest as for DistributedOptimizer().
 
         Devices and sparse gradients are TensorFlow's.
         """
@@ -45,7 +57,7 @@ class EagerStep:
             raise ValueError("gradient_predivide_factor= needs op=Average")
         if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
             raise ValueError(f"compression={compression!r} is no compressor: hvd.Compression")
-        self._allreduce = grouped_allreduce
+        self._allreduce_groups = allreduce_groups
         self._passes = passes
         self._average_passes = average_passes
         self._options = {
@@ -92,9 +104,13 @@ class EagerStep:
         if self._scale_local:
             for i in local:
                 results[i] = results[i] / len(members_of(self._process_set))
-        for group in self._grouped([i for i in present if i not in local], variables):
-            reduced = self._allreduce([results[i] for i in group], **self._options)
-            for i, gradient in zip(group, reduced, strict=True):
+        groups = self._grouped([i for i in present if i not in local], variables)
+        if not groups:
+            return results
+        given = [[results[i] for i in group] for group in groups]
+        reduced = self._allreduce_groups(given, **self._options)
+        for group, gradients_of_group in zip(groups, reduced, strict=True):
+            for i, gradient in zip(group, gradients_of_group, strict=True):
                 results[i] = gradient
         return results
 

@@ -1,23 +1,27 @@
 """JaxStep: the gradients of a step with JAX, whose steps are compiled by XLA.
 
-The compiled step calls back into Python once, with all gradients.
+The compiled step calls the library once, with all gradients. Where XLA can't call it, it calls back
+into Python, as often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+import warnings
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import io_callback
 
-from horoscale.keras.backend import Apply
-from horoscale.keras.eager_step import EagerStep
+from horoscale.keras import xla
+from horoscale.keras.eager_step import AllreduceGroups, EagerStep, one_by_one
 from horoscale.numpy.reductions import grouped_allreduce
 
 
-class JaxStep:
+class JaxStep(EagerStep):
     """Reduces gradients within a compiled step; see Step."""
 
     def __init__(self, passes: int, **options: Any) -> None:
@@ -27,28 +31,40 @@ class JaxStep:
                 "backward_passes_per_step= is not possible with Keras' JAX backend: give the "
                 "optimizer gradient_accumulation_steps="
             )
-        self._eager = EagerStep(grouped_allreduce, passes=1, **options)
+        super().__init__(_allreduce_groups, passes=1, **options)
 
-    def register_local(self, variables: Iterable[Any]) -> None:
-        """Leave the gradients of these variables to each rank."""
-        self._eager.register_local(variables)
 
-    def outside_of_graph(self, build: Callable[[], None]) -> None:
-        """Make variables."""
-        build()
+def _allreduce_groups(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
+    return way()(groups, **options)
 
-    def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
-        """Reduce the gradients and `apply` them."""
-        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        chosen = [variables[i] for i in present]
 
-        def reduce(*arrays: Any) -> list[np.ndarray[Any, Any]]:
-            return self._eager.reduce([np.asarray(array) for array in arrays], chosen)
+@functools.cache
+def way() -> AllreduceGroups:
+    """Return how the step reaches the library. Ranks may go different ways."""
+    try:
+        xla.load()
+    except (RuntimeError, OSError) as error:
+        warnings.warn(
+            f"XLA can't call horoscale by itself ({error}): training steps call back into Python, "
+            "which is slower",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return through_python
+    return xla.allreduce_groups
 
-        shapes = [jax.ShapeDtypeStruct(gradients[i].shape, gradients[i].dtype) for i in present]
-        # Ordered: the ranks' steps have to meet.
-        reduced = io_callback(reduce, shapes, *[gradients[i] for i in present], ordered=True)
-        results = list(gradients)
-        for i, gradient in zip(present, reduced, strict=True):
-            results[i] = gradient
-        return apply(results)
+
+def through_python(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
+    """Do what xla.allreduce_groups() does by one call of Python, with arrays in host memory."""
+    sizes = [len(group) for group in groups]
+
+    def reduce(*arrays: Any) -> list[np.ndarray[Any, Any]]:
+        whole = iter([np.asarray(array) for array in arrays])
+        chosen = [[next(whole) for _ in range(size)] for size in sizes]
+        return list(chain.from_iterable(one_by_one(grouped_allreduce)(chosen, **options)))
+
+    flat = list(chain.from_iterable(groups))
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in flat]
+    # Ordered: the ranks' steps have to meet.
+    reduced = iter(io_callback(reduce, shapes, *flat, ordered=True))
+    return [[next(reduced) for _ in range(size)] for size in sizes]

@@ -1,0 +1,119 @@
+"""The allreduce that XLA calls by itself, without Python, while it runs a compiled step of JAX.
+
+The library that comes with horoscale registers with XLA through its foreign function interface,
+which is versioned: one library serves all versions of JAX from 0.6 on. It is tested when it is
+first needed. XLA begins steps in the order in which the program gave them to it; ranks rely on that
+since the operations have no names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from horoscale._core import Runtime
+from horoscale.common import job
+from horoscale.common.arguments import check_reduction, resolve_op, set_id
+from horoscale.common.process_sets import ProcessSet
+from horoscale.numpy.arrays import data_type
+from horoscale.numpy.compression import divide
+
+_LIBRARY = Path(__file__).with_name("libhoroscale_xla.so")
+_ALLREDUCE = "horoscale_xla_allreduce"
+_SELF_TEST = "horoscale_xla_self_test"
+_TEST_SECONDS = 60.0
+
+
+def load() -> None:
+    """Register the library with XLA, test it, and have it follow the jobs of this process.
+
+    Raises:
+        RuntimeError: XLA does not work with it; the message says why.
+        OSError: the library can't be loaded.
+    """
+    platform = jax.default_backend()
+    if platform != "cpu":
+        raise RuntimeError(f"gradients are on JAX's {platform} devices, and it knows host memory")
+    library = ctypes.CDLL(str(_LIBRARY))
+    try:
+        for name in (_ALLREDUCE, _SELF_TEST):
+            capsule = jax.ffi.pycapsule(getattr(library, name))
+            jax.ffi.register_ffi_target(name, capsule, platform="cpu")
+        _test()
+    except (AttributeError, ValueError, jax.errors.JaxRuntimeError) as error:
+        raise RuntimeError(f"JAX {jax.__version__}: {error}") from error
+    set_runtime = library.horoscale_xla_set_runtime
+    set_runtime.argtypes = [ctypes.c_void_p]
+    set_runtime.restype = None
+
+    def begin(runtime: Runtime) -> None:
+        set_runtime(runtime.address)
+
+    job.at_start(begin)
+    job.at_end(lambda: set_runtime(None))
+
+
+def allreduce_groups(
+    groups: Sequence[Sequence[Any]],
+    *,
+    compression: Any,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> list[list[Any]]:
+    """Return the reduced arrays of each group, as values of the step that is being compiled.
+
+    All of it is one call, which starts the groups together and is over when all of them are.
+    """
+    wire_dtype, compression = divide(compression)
+    pairs = [[compression.compress(array) for array in group] for group in groups]
+    arrays = [array for group in pairs for array, _ in group]
+    for array in arrays:
+        check_reduction(data_type(np.dtype(array.dtype)), resolve_op(op))
+    call = jax.ffi.ffi_call(
+        _ALLREDUCE,
+        [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays],
+        has_side_effect=True,
+        input_output_aliases={i: i for i in range(len(arrays))},
+    )
+    reduced = iter(
+        call(
+            *arrays,
+            process_set=np.int64(set_id(process_set)),
+            reduce_op=np.int64(op),
+            wire_dtype=np.int64(wire_dtype or 0),
+            prescale_factor=np.float64(prescale_factor),
+            postscale_factor=np.float64(postscale_factor),
+            groups=np.array([len(group) for group in groups], np.int64),
+        )
+    )
+    return [[compression.decompress(next(reduced), context) for _, context in g] for g in pairs]
+
+
+def _test() -> None:
+    """Have another thread complete a call, well and not; raise RuntimeError if that goes wrong.
+
+    In a thread, since this one may be in the middle of making a graph.
+    """
+    answers: list[object] = []
+
+    def ask() -> None:
+        test = jax.ffi.ffi_call(_SELF_TEST, jax.ShapeDtypeStruct((), np.int32))
+        try:
+            answers.append(int(test(np.int32(7), failure=np.int64(0))))
+            test(np.int32(7), failure=np.int64(1)).block_until_ready()
+        except Exception as error:  # of many types, from version to version
+            answers.append(str(error))
+
+    thread = threading.Thread(target=ask, name="horoscale-self-test", daemon=True)
+    thread.start()
+    thread.join(_TEST_SECONDS)
+    if len(answers) != 2 or answers[0] != 7 or "as asked for" not in str(answers[1]):
+        raise RuntimeError(f"its test gave {answers}")
