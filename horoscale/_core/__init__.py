@@ -13,7 +13,7 @@ from horoscale._core.errors import (
 )
 from horoscale._core.handle import Handle
 from horoscale._core.memory import DeviceBuffer, OwnedBuffer, address_of
-from horoscale._core.request import Device, Signature
+from horoscale._core.request import Device, Request, Signature
 from horoscale._core.runtime import (
     Runtime,
     build_info,
@@ -36,6 +36,7 @@ __all__ = [
     "OwnedBuffer",
     "RankFailedError",
     "ReduceOp",
+    "Request",
     "Runtime",
     "Signature",
     "StoreClient",

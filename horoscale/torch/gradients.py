@@ -8,19 +8,21 @@ that no gradient is reduced twice.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import torch
+from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from horoscale._core import Handle as Operation
-from horoscale._core import OpKind, Signature
+from horoscale._core import OpKind, Request, Signature
 from horoscale.common import job
 from horoscale.common.arguments import set_id
 from horoscale.common.exceptions import MismatchError
@@ -71,6 +73,12 @@ class Gradient:
         self.layout = Layout.UNKNOWN
         self.default_priority = priority  # if the user gives none
         self._view = view
+        self._moved: torch.Tensor | None = None  # what autograd made, once it is in its place
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it has a place in shared memory."""
+        return self._view is not None
 
     @property
     def priority(self) -> int:
@@ -88,7 +96,8 @@ class Gradient:
         """Return the gradient, which then is in its shared memory if it has a place there.
 
         Autograd makes a gradient anew where there is none, which costs less than adding to zeros.
-        It is moved while it is still in the cache.
+        It is moved while it is still in the cache. Its old memory is kept until free_moved(): freed
+        at once it would go back to the system, which would have to clear it for the next step.
         """
         self.observe(sparse_as_dense)
         gradient = self.parameter.grad
@@ -102,6 +111,7 @@ class Gradient:
             if self._view is not None and gradient.dtype == self._view.dtype:
                 if gradient.data_ptr() != self._view.data_ptr():
                     self._view.copy_(gradient)
+                    self._moved = gradient
                 gradient = self._view
         self.parameter.grad = gradient
         return gradient
@@ -109,6 +119,10 @@ class Gradient:
     def is_settled(self, value: torch.Tensor) -> bool:
         """Tell whether what settle() gave lies in the gradient's place in shared memory."""
         return value is self._view
+
+    def free_moved(self) -> None:
+        """Free the memory that the gradient was moved from."""
+        self._moved = None
 
     def _nothing(self) -> torch.Tensor:
         if self.layout is Layout.SPARSE:
@@ -135,6 +149,9 @@ class GradientGroup:
         self.settings = settings
         self.shared = False  # by several optimizers
         self._complete = 0  # gradients that have had their passes
+        self._in_place = all(gradient.has_place for gradient in self.gradients)
+        self._nbytes = sum(gradient.parameter.nbytes for gradient in self.gradients)
+        self._request: tuple[Hashable, Request] | None = None  # the last one that was in place
         self._expected = len(self.gradients)  # of _complete; parameters may be frozen later
         self._in_flight: list[
             tuple[Handle | Operation, Callable[[], None]]
@@ -151,7 +168,7 @@ class GradientGroup:
     @property
     def in_flight(self) -> bool:
         """Whether the reduction was started and not waited for yet."""
-        return bool(self._in_flight)
+        return bool(self._in_flight) or _batch.has(self)
 
     def done(self) -> bool:
         """Tell whether finish() would return, or raise, at once."""
@@ -183,18 +200,22 @@ class GradientGroup:
         self._complete += gradient.passes == self.passes
         if self._complete >= self._expected and all(map(self._has_passed, self.gradients)):
             with torch.no_grad():
-                self.start()
+                if self._in_place:
+                    _batch.add(self, self._nbytes)
+                else:
+                    self.start()
 
     def forget_arrivals(self) -> None:
         """Have the next backward pass tell again in which order gradients come."""
         for gradient in self.gradients:
             gradient.arrival = None
 
-    def start(self) -> None:
+    def start(self, wake: bool = False) -> None:
         """Start the reduction of whatever gradients there are, which is the same on all ranks.
 
-        To be called without autograd. A parameter that played no part on this rank may have on
-        another: its gradient is zeros.
+        Without `wake` one of gradients in shared memory begins with the next operation, or when
+        somebody waits. To be called without autograd. A parameter that played no part on this rank
+        may have on another: its gradient is zeros.
 
         The first operation always has the group's name: ranks where a gradient is sparse meet
         those where it is dense, and all of them raise MismatchError.
@@ -205,7 +226,7 @@ class GradientGroup:
         priority = max(gradient.priority for gradient in active)
         settled = [gradient.settle(self.settings.sparse_as_dense) for gradient in active]
         if all(map(Gradient.is_settled, active, settled)):
-            self._start_in_place(settled, priority)
+            self._start_in_place(settled, priority, wake)
             return
         dense = [value for value in settled if not value.is_sparse]
         if dense:
@@ -240,34 +261,33 @@ class GradientGroup:
     def _has_passed(self, gradient: Gradient) -> bool:
         return gradient.passes == self.passes or not gradient.parameter.requires_grad
 
-    def _start_in_place(self, values: Tensors, priority: int) -> None:
+    def _start_in_place(self, values: Tensors, priority: int, wake: bool) -> None:
         """Reduce gradients in shared memory: what every step does, so that it is made for speed."""
-        runtime = job.current_runtime()
-        process_set = set_id(self.settings.process_set)
-        tensors = tuple([(data_type(value.dtype), tuple(value.shape)) for value in values])
-        key = (self.name, process_set, priority, self.settings.reduction, tensors)
-        request = runtime.requests.find(key)
-        if request is None:
-            reduction = self.settings.reduction
-            reduction.check(values)
-            signature = Signature(
-                OpKind.ALLREDUCE,
-                tensors,
-                self.name,
-                process_set,
-                reduction.op,
-                reduction.prescale,
-                reduction.postscale,
-                priority=priority,
-                wire_dtype=reduction.wire_dtype,
-            )
-            request = runtime.requests.keep(key, signature)
-        for i, value in enumerate(values):
-            address = value.data_ptr()
-            request.place(i, address, address)
-        wake = _announcements.due(sum([value.nbytes for value in values]))
-        handle = runtime.start(request, keep_alive=values, wake=wake)
+        addresses = tuple([value.data_ptr() for value in values])
+        key = (set_id(self.settings.process_set), self.settings.reduction, priority, addresses)
+        if self._request is None or self._request[0] != key:
+            self._request = key, self._request_in_place(values, priority)
+        handle = job.current_runtime().start(self._request[1], keep_alive=values, wake=wake)
         self._in_flight.append((handle, handle.wait))
+
+    def _request_in_place(self, values: Tensors, priority: int) -> Request:
+        reduction = self.settings.reduction
+        reduction.check(values)
+        signature = Signature(
+            OpKind.ALLREDUCE,
+            tuple([(data_type(value.dtype), tuple(value.shape)) for value in values]),
+            self.name,
+            set_id(self.settings.process_set),
+            reduction.op,
+            reduction.prescale,
+            reduction.postscale,
+            priority=priority,
+            wire_dtype=reduction.wire_dtype,
+        )
+        request = Request(signature)
+        for i, value in enumerate(values):
+            request.place(i, value.data_ptr(), value.data_ptr())
+        return request
 
     def _start_dense(self, values: Tensors, priority: int) -> None:
         compression = self.settings.compression
@@ -298,27 +318,69 @@ class GradientGroup:
         self._in_flight.append((handle, wait))
 
 
-class _Announcements:
-    """Which gradients wake the engine: not each, since its thread may share the core with autograd.
+class _Batch:
+    """Groups in shared memory whose gradients are there, which start together.
 
-    Those that don't are found with the next one, or when somebody waits for them.
+    That costs less than each on its own: the caches have not forgotten in between what a start
+    needs, and the engine, whose thread may share the core with autograd, is woken once.
     """
 
-    BYTES = 1 << 20  # what is worth a bucket of its own
+    FIRST_BYTES = 1 << 20  # so that the engine has something to do early
+    BYTES = 8 << 20  # on one host, whose cores may all be busy: starting often disturbs autograd
 
     def __init__(self) -> None:
-        self._unannounced = 0
+        self._groups: dict[GradientGroup, None] = {}
+        self._nbytes = 0
+        self._enough = self.FIRST_BYTES
+        self._pass = -1  # autograd's number of the backward pass
+        self._lock = threading.RLock()
 
-    def due(self, nbytes: int) -> bool:
-        """Tell whether so many bytes, with those before, are worth it."""
-        self._unannounced += nbytes
-        if self._unannounced < self.BYTES:
-            return False
-        self._unannounced = 0
-        return True
+    def has(self, group: GradientGroup) -> bool:
+        """Tell whether a group waits to start."""
+        return group in self._groups
+
+    def add(self, group: GradientGroup, nbytes: int) -> None:
+        """Let a group wait for others, at most to the end of this backward pass, or start them."""
+        with self._lock:
+            this_pass = torch._C._current_graph_task_id()
+            if this_pass != self._pass:
+                self._pass = this_pass
+                self._enough = self.FIRST_BYTES
+                Variable._execution_engine.queue_callback(self._end_of_pass)
+            self._groups[group] = None
+            self._nbytes += nbytes
+            if self._nbytes >= self._enough:
+                self.start()
+                here = job.current_runtime().topology
+                self._enough = self.BYTES if here.size == here.local_size else self.FIRST_BYTES
+
+    def start(self) -> None:
+        """Start the groups that wait."""
+        with self._lock:
+            groups = list(self._groups)
+            self.clear()  # where one can't start, its optimizer's step() tries the others
+            for group in groups:
+                group.start(wake=group is groups[-1])
+
+    def clear(self) -> None:
+        """Forget the groups that wait."""
+        self._groups.clear()
+        self._nbytes = 0
+
+    def _end_of_pass(self) -> None:
+        with torch.no_grad():
+            self.start()
 
 
-_announcements = _Announcements()
+_batch = _Batch()
+job.at_end(_batch.clear)
+
+
+def start_waiting() -> None:
+    """Start the groups that a backward pass has left behind which did not come to its end."""
+    _batch.start()
+
+
 _arrivals = itertools.count()
 _groups: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references, by parameter
 _names_used: Counter[tuple[int | None, str]] = Counter()  # by process set

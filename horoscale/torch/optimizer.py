@@ -181,6 +181,15 @@ def _reduced_step(
 ) -> Any:
     """Do `step`, the plain step of an optimizer, with reduced gradients."""
     optimizer.finish_step()
+    try:
+        return _step_or_begin(optimizer, step, closure)
+    finally:
+        optimizer._reducer.free_moved()
+
+
+def _step_or_begin(
+    optimizer: _Distributed, step: Callable[..., Any], closure: Closure | None
+) -> Any:
     if not optimizer._by_step:
         return step() if closure is None else step(closure)
     if closure is not None:

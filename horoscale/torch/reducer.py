@@ -19,6 +19,7 @@ from horoscale.torch.gradients import (
     Layout,
     Settings,
     existing_group,
+    start_waiting,
     unique_name,
 )
 from horoscale.torch.handles import Handle
@@ -80,6 +81,7 @@ class GradientReducer:
             self._order_known = True
         if not self._layouts_known:
             self._agree_on_layouts()
+        start_waiting()
         for group in self.groups:
             if not group.in_flight:
                 group.start()
@@ -96,6 +98,12 @@ class GradientReducer:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def free_moved(self) -> None:
+        """Free the memory that gradients were moved from: after a step, as without horoscale."""
+        for group in self.groups:
+            for gradient in group.gradients:
+                gradient.free_moved()
 
     def _agree_on_layouts(self) -> None:
         """Learn from the other ranks which gradients are sparse, and let them learn it.
