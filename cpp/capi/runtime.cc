@@ -106,6 +106,16 @@ int32_t hs_over_mpi(const hs_runtime* runtime) {
   return CheckAlive(runtime).ok() && runtime->job->over_mpi() ? 1 : 0;
 }
 
+hs_code hs_use_communicator(hs_runtime* runtime, const int32_t* ranks, int32_t num_ranks,
+                            uint64_t mpi_comm) {
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  if (ranks == nullptr || num_ranks < 1) {
+    return ToCode(Status::InvalidArgument("a process set needs ranks"));
+  }
+  return ToCode(runtime->job->runtime().UseCommunicator(
+      {ranks, ranks + num_ranks}, static_cast<horoscale::MpiHandle>(mpi_comm)));
+}
+
 hs_code hs_process_sets(hs_runtime* runtime, int32_t* ids, int32_t capacity, int32_t* count) {
   if (Status status = CheckGiven(count); !status.ok()) return ToCode(status);
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);

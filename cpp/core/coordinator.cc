@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rank_list.h"
 #include "core/codec.h"
 #include "core/mismatch.h"
 
@@ -210,8 +211,8 @@ std::string Coordinator::JoinedObjection(UnitId id) const {
   }
   if (possible) return {};
   return std::string(Name(signature.kind)) + " \"" + DisplayNameOf(unit) +
-         "\" can't be executed: it needs " + (ranks.size() == 1 ? "rank " : "ranks ") +
-         FormatRanks(ranks) + ", which called join() and take no part until all ranks have";
+         "\" can't be executed: it needs " + RankList(ranks) +
+         ", which called join() and take no part until all ranks have";
 }
 
 void Coordinator::Fail(UnitId id, StatusCode code, std::string message) {

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <functional>
 
+#include "base/rank_list.h"
+
 namespace horoscale {
 namespace {
 
@@ -82,9 +84,7 @@ std::vector<FieldText> Fields(const Statements& statements) {
       {Differs(statements, [](const Signature& s) { return s.on_device; }),
        [](const Signature& s) { return std::string(s.on_device ? "on the GPU" : "on the CPU"); }},
       {Differs(statements, [](const Signature& s) { return s.ranks; }),
-       [](const Signature& s) {
-         return s.ranks.empty() ? "" : "the set of ranks " + FormatRanks(s.ranks);
-       }},
+       [](const Signature& s) { return s.ranks.empty() ? "" : "the set of " + RankList(s.ranks); }},
       {Differs(statements, [](const Signature& s) { return s.target_set; }),
        [](const Signature& s) {
          if (s.kind != OpKind::kRemoveProcessSet) return std::string();
@@ -95,22 +95,6 @@ std::vector<FieldText> Fields(const Statements& statements) {
 }
 
 }  // namespace
-
-std::string FormatRanks(const std::vector<int>& ranks) {
-  std::string text;
-  size_t listed = 0;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - i == 2) end = i + 1;  // "3, 4" reads better than "3-4"
-    if (!text.empty()) text += ", ";
-    if (++listed > kMaxListed) return text + "…";
-    text += std::to_string(ranks[i]);
-    if (end - i > 2) text.append("-").append(std::to_string(ranks[end - 1]));
-    i = end;
-  }
-  return text;
-}
 
 std::string FormatTensor(const TensorSpec& tensor) {
   std::string text(Name(tensor.dtype));
@@ -130,8 +114,7 @@ std::string DescribeMismatch(std::string_view display_name, int process_set_id,
   for (size_t i = 0; i < statements.size(); ++i) {
     if (i > 0) text += "; ";
     if (i == kMaxListed) return text + "…";
-    text += statements[i].ranks.size() == 1 ? "rank " : "ranks ";
-    text += FormatRanks(statements[i].ranks) + ":";
+    text += RankList(statements[i].ranks) + ":";
     bool first = true;
     for (const FieldText& field : fields) {
       const std::string said = field.differs ? field.text(*statements[i].signature) : "";

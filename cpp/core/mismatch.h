@@ -14,8 +14,6 @@ struct Statement {
   std::vector<int> ranks;  // global, ascending
 };
 
-// "0, 2-5".
-std::string FormatRanks(const std::vector<int>& ranks);
 // "float32[3, 4]".
 std::string FormatTensor(const TensorSpec& tensor);
 

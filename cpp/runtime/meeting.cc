@@ -7,10 +7,10 @@
 #include <sstream>
 #include <utility>
 
+#include "base/rank_list.h"
 #include "rendezvous/memory_store.h"
 #include "rendezvous/store_client.h"
 #include "runtime/neighbours.h"
-#include "runtime/rank_list.h"
 
 namespace horoscale {
 namespace {

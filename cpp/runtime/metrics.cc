@@ -1,6 +1,7 @@
 #include "runtime/metrics.h"
 
 #include "runtime/json.h"
+#include "transport/mpi/mpi_communicator.h"
 
 namespace horoscale {
 
@@ -32,6 +33,7 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
       .Add("data_bytes_sent", transport.data_bytes_sent)
       .Add("network_bytes_sent", transport.network_bytes_sent)
       .Add("doorbells_rung", transport.doorbells_rung)
+      .Add("mpi_communicators", static_cast<uint64_t>(MpiCommunicator::Living()))
       .Build();
 }
 

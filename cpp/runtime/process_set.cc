@@ -7,10 +7,10 @@
 
 #include "backends/mpi/mpi_collectives.h"
 #include "backends/native/native.h"
+#include "base/rank_list.h"
 #include "core/codec.h"
 #include "platform/clock.h"
 #include "platform/log.h"
-#include "runtime/rank_list.h"
 
 namespace horoscale {
 namespace {

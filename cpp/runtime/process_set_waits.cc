@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/rank_list.h"
 #include "platform/log.h"
 #include "runtime/process_set.h"
-#include "runtime/rank_list.h"
 
 namespace horoscale {
 namespace {

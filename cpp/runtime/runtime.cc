@@ -4,13 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "base/rank_list.h"
 #include "core/codec.h"
 #include "platform/clock.h"
 #include "platform/deadline.h"
 #include "platform/log.h"
 #include "platform/state_signal.h"
 #include "runtime/metrics.h"
-#include "runtime/rank_list.h"
 #include "runtime/validate.h"
 
 namespace horoscale {
@@ -144,7 +144,13 @@ void Runtime::Shutdown(const std::string& reason) {
   for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) {
     it->second->Close(deadline.SecondsLeft());
   }
-  mpi_.reset();
+  std::shared_ptr<MpiCommunicators> mpi;
+  {
+    std::lock_guard lock(mutex_);
+    mpi.swap(mpi_);
+    prepared_.clear();
+  }
+  mpi.reset();
   PublishMetrics();
   ended_.store(true);
   for (const auto& callback : TakeCallbacks()) callback();
@@ -467,91 +473,6 @@ void Runtime::OnBucketDone(const ProcessSet& set, const Action& action, double s
 
 void Runtime::OnTuned(const ProcessSet& set, const Autotuner::Record& record) {
   tuning_log_.Write(set.id(), record);
-}
-
-// ------------------------------------------------------------------ process sets
-
-Result<int64_t> Runtime::Register(const Signature& signature) {
-  return signature.kind == OpKind::kAddProcessSet ? AddSet(signature.ranks)
-                                                  : RemoveSet(signature.target_set);
-}
-
-// All ranks execute registrations in one order, so that ids and incarnations agree without being
-// sent.
-Result<int64_t> Runtime::AddSet(const std::vector<int>& ranks) {
-  for (const auto& [id, set] : sets_) {
-    if (set->ranks() == ranks) {
-      return Status::InvalidArgument("a process set of " + RankList(ranks) +
-                                     " exists already: process set " + std::to_string(id));
-    }
-  }
-  uint32_t id = next_id_;
-  if (free_ids_.empty()) {
-    ++next_id_;
-  } else {
-    id = free_ids_.front();
-    free_ids_.erase(free_ids_.begin());
-  }
-  CreateSet(id, ranks);
-  return static_cast<int64_t>(id);
-}
-
-void Runtime::CreateSet(uint32_t id, std::vector<int> ranks) {
-  const ChannelId channel{id, next_incarnation_++};
-  ProcessSet::Host& host = *this;
-  const auto set = std::make_shared<ProcessSet>(host, *transport_, config_, channel, ranks,
-                                                mpi_ == nullptr ? nullptr : mpi_->Make(ranks));
-  {
-    std::lock_guard lock(mutex_);
-    views_[static_cast<int>(id)].ranks = std::move(ranks);
-  }
-  sets_[id] = set;
-  std::vector<EarlyFrame> early;
-  std::erase_if(early_frames_, [&](EarlyFrame& frame) {
-    if (!(frame.header.channel == channel)) return false;
-    early.push_back(std::move(frame));
-    return true;
-  });
-  for (const EarlyFrame& frame : early) OnFrame(frame.from_rank, frame.header, frame.payload);
-  for (const auto& [rank, cause] : departures_.lost()) TellLoss(set, rank);
-  JoinSet(set);
-}
-
-// A registration has failed here because a rank was lost, and others may have executed it before
-// they lost that rank. Its set is given up, so that it can be used nowhere: they would wait for
-// this rank.
-void Runtime::AbandonRegistration(const Operation& operation) {
-  const Signature& signature = operation.request.signature;
-  if (signature.kind == OpKind::kRemoveProcessSet) {
-    const auto target = sets_.find(static_cast<uint32_t>(signature.target_set));
-    if (target != sets_.end() && target->first != 0) target->second->Poison(operation.status);
-    return;
-  }
-  if (signature.kind != OpKind::kAddProcessSet) return;
-  // Bindings have one registration pending at a time, so that this would have been the next one;
-  // and the global set has failed: there will be no other.
-  const ChannelId channel{free_ids_.empty() ? next_id_ : free_ids_.front(), next_incarnation_};
-  if (std::binary_search(signature.ranks.begin(), signature.ranks.end(), topology_.rank)) {
-    ProcessSet::SendPoison(*transport_, channel, signature.ranks, operation.status);
-  }
-}
-
-Result<int64_t> Runtime::RemoveSet(int id) {
-  if (id < 0) return int64_t{0};  // all agree that there is nothing to remove
-  const auto found = sets_.find(static_cast<uint32_t>(id));
-  if (id == 0 || found == sets_.end()) {
-    return Status::InvalidArgument("process set " + std::to_string(id) + " can't be removed");
-  }
-  {
-    std::lock_guard lock(mutex_);
-    views_.erase(id);
-  }
-  const std::shared_ptr<ProcessSet> set = found->second;
-  set->Fail(Status::InvalidArgument("process set " + std::to_string(id) + " was removed"));
-  if (mpi_ != nullptr) mpi_->Free(set->mpi());
-  sets_.erase(found);
-  free_ids_.push_back(static_cast<uint32_t>(id));
-  return int64_t{0};
 }
 
 void Runtime::PublishMetrics() {

@@ -65,6 +65,11 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   std::vector<int> ProcessSetIds() const;
   std::optional<std::vector<int>> ProcessSetRanks(int id) const;
 
+  // Where MPI's own collectives are used: those of a set of these ranks, which is registered next,
+  // run on a duplicate of a communicator that has exactly these ranks, if all of them call this.
+  // Collective over it; waits for them for START_TIMEOUT at most.
+  Status UseCommunicator(std::vector<int> ranks, MpiHandle comm);
+
   Result<std::byte*> AllocateShared(size_t bytes) { return transport_->AllocateShared(bytes); }
   void FreeShared(std::byte* memory);
 
@@ -114,6 +119,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   Result<int64_t> AddSet(const std::vector<int>& ranks);
   Result<int64_t> RemoveSet(int id);
   void CreateSet(uint32_t id, std::vector<int> ranks);
+  std::shared_ptr<MpiSetCommunicator> CommunicatorFor(const std::vector<int>& ranks);
   void TellLoss(const std::shared_ptr<ProcessSet>& set, int rank);
   void OnProbe(int from_rank, ChannelId channel, std::span<const std::byte> payload);
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
@@ -125,7 +131,9 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   const Config config_;
   const Topology topology_;
   const std::unique_ptr<Transport> transport_;
-  std::unique_ptr<MpiCommunicators> mpi_;  // null: its collectives are not used
+  // Null where its collectives are not used, and after the end. Set by the constructor; reset, with
+  // mutex_, by the last owner of the engine.
+  std::shared_ptr<MpiCommunicators> mpi_;
   Timeline timeline_;
   TuningLog tuning_log_;
 
@@ -155,6 +163,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   mutable std::mutex mutex_;
   std::vector<OperationPtr> input_;  // guarded by mutex_, as the following
   std::map<int, SetView> views_;
+  // Made by UseCommunicator() for sets that are not registered yet.
+  std::map<std::vector<int>, std::shared_ptr<MpiSetCommunicator>> prepared_;
   std::string metrics_json_;
   Token next_token_ = 1;
   bool closed_ = false;

@@ -86,6 +86,14 @@ class Runtime:
         """Whether the ranks met over MPI."""
         return bool(lib.hs_over_mpi(self._pointer))
 
+    def use_communicator(self, ranks: Sequence[int], mpi_comm: int) -> None:
+        """Have MPI's own collectives of a set of these ranks run on a duplicate of a communicator.
+
+        All of the ranks, which are exactly the communicator's, call it before they add the set.
+        Waits for them. `mpi_comm` is its handle.
+        """
+        check(lib.hs_use_communicator(self._pointer, list(ranks), len(ranks), mpi_comm))
+
     def shutdown(self) -> None:
         """Leave the job: pending operations fail. Does not wait for other ranks."""
         check(lib.hs_shutdown(self._pointer))

@@ -193,7 +193,14 @@ def begin_process_sets(
         problem = problem or _problem_with(process_set, runtime, seen)
         seen.append(process_set.ranks or [])
     said = _exchange(
-        runtime, {"sets": seen[1:], "problem": problem, "dynamic": dynamic, "rank": topology.rank}
+        runtime,
+        {
+            "sets": seen[1:],
+            "from_comm": [one.mpi_comm is not None for one in own_sets],
+            "problem": problem,
+            "dynamic": dynamic,
+            "rank": topology.rank,
+        },
     )
     for one in said:
         if one["problem"]:
@@ -202,11 +209,13 @@ def begin_process_sets(
         ranks = [one["rank"] for one in said if one["dynamic"]]
         raise ValueError(f'hvd.init(process_sets="dynamic") was called on ranks {ranks} only')
     for ranks in _agreed_order([one["sets"] for one in said]):
+        own = next((one for one in own_sets if one.ranks == ranks), None)
+        if own is not None and _all_gave_communicators(ranks, said):
+            runtime.use_communicator(ranks, communicators.handle_of(own.mpi_comm))
         set_id = _register(runtime, ranks)
-        for process_set in own_sets:
-            if process_set.ranks == ranks:
-                process_set.process_set_id = set_id
-                _registered[set_id] = process_set
+        if own is not None:
+            own.process_set_id = set_id
+            _registered[set_id] = own
     _dynamic = dynamic
 
 
@@ -227,6 +236,15 @@ def _resolve(
     except ValueError as error:
         return str(error)
     return None
+
+
+def _all_gave_communicators(ranks: Sequence[int], said: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether each member of a set made it from a communicator."""
+    return all(
+        (list(ranks), True) in zip(one["sets"], one["from_comm"], strict=True)
+        for one in said
+        if one["rank"] in ranks
+    )
 
 
 def _agreed_order(lists_of_ranks: Sequence[Sequence[list[int]]]) -> list[list[int]]:

@@ -80,7 +80,7 @@ bool IsCountedByInt(const FusedOperation& operation) {
 // tensors are long gone.
 struct MpiBucket {
   OwnedBytes data;
-  std::vector<int> counts;  // elements for each member (reducescatter)
+  std::vector<int> counts;  // elements for each rank (reducescatter)
 };
 
 // Allreduce, reducescatter or broadcast of a bucket, in place.
@@ -92,8 +92,8 @@ class MpiCollective final : public Collective {
   }
   ~MpiCollective() override {
     if (!in_flight_) return;
-    (void)bucket_.release();
-    communicator_->Abandon();
+    MpiLibrary::Keep(std::move(bucket_));
+    comm_->Keep();
     mpi_->ExitWithoutFinalize();
   }
 
@@ -125,12 +125,19 @@ class MpiCollective final : public Collective {
  private:
   bool IsReduced() const { return operation_.kind != OpKind::kBroadcast; }
   bool IsScattered() const { return operation_.kind == OpKind::kReducescatter; }
-  bool IsRoot() const { return comm_->rank() == static_cast<int>(operation_.root); }
+  bool IsRoot() const { return MemberAt(comm_->rank()) == operation_.root; }
+  // The members of the set may have other numbers in a communicator of the user's.
+  uint32_t MemberAt(int rank) const { return communicator_->MemberOf(rank); }
+  int RankOfRoot() const {
+    int rank = 0;
+    while (MemberAt(rank) != operation_.root) ++rank;
+    return rank;
+  }
   int64_t unit() const {
     return IsReduced() ? static_cast<int64_t>(SizeOf(operation_.reduction.dtype)) : 1;
   }
-  RowRange RowsFor(const FusedPiece& piece, int member) const {
-    return RowsOf(piece.rows, static_cast<uint32_t>(comm_->size()), static_cast<uint32_t>(member));
+  RowRange RowsFor(const FusedPiece& piece, int rank) const {
+    return RowsOf(piece.rows, static_cast<uint32_t>(comm_->size()), MemberAt(rank));
   }
 
   Status Pack() {
@@ -141,20 +148,20 @@ class MpiCollective final : public Collective {
               "no memory for a bucket of " + std::to_string(bytes_) + " bytes"};
     }
     if (IsScattered()) {
-      PackByMember();
+      PackByRank();
     } else if (IsReduced() || IsRoot()) {
       PackPieces();
     }
     return {};
   }
 
-  // Each member's rows of all pieces, one member after the other.
-  void PackByMember() {
+  // Each rank's rows of all pieces, one rank after the other.
+  void PackByRank() {
     std::byte* to = bucket_->data.get();
-    for (int member = 0; member < comm_->size(); ++member) {
+    for (int rank = 0; rank < comm_->size(); ++rank) {
       const std::byte* const begin = to;
       for (const FusedPiece& piece : operation_.pieces) {
-        const RowRange rows = RowsFor(piece, member);
+        const RowRange rows = RowsFor(piece, rank);
         const int64_t bytes = rows.count * piece.row_bytes;
         if (bytes == 0) continue;
         std::memcpy(to, piece.in + rows.first * piece.row_bytes, static_cast<size_t>(bytes));
@@ -191,10 +198,9 @@ class MpiCollective final : public Collective {
               OpOf(handles, operation_.reduction.op), comm_->handle(), &request_),
           "Iallreduce"));
     } else {
-      HS_RETURN_IF_ERROR(mpi_->Check(
-          mpi_->call().Ibcast(at, static_cast<int>(count), handles.byte,
-                              static_cast<int>(operation_.root), comm_->handle(), &request_),
-          "Ibcast"));
+      HS_RETURN_IF_ERROR(mpi_->Check(mpi_->call().Ibcast(at, static_cast<int>(count), handles.byte,
+                                                         RankOfRoot(), comm_->handle(), &request_),
+                                     "Ibcast"));
     }
     in_flight_ = true;
     begun_ += count * unit();
@@ -221,7 +227,7 @@ class MpiCollective final : public Collective {
   const std::shared_ptr<MpiSetCommunicator> communicator_;
   FusedOperation& operation_;
   const MpiLibrary* mpi_ = nullptr;
-  const MpiCommunicator* comm_ = nullptr;  // null until it is made
+  MpiCommunicator* comm_ = nullptr;  // null until it is made
   std::unique_ptr<MpiBucket> bucket_;
   int64_t bytes_ = 0;
   int64_t begun_ = 0;  // of them

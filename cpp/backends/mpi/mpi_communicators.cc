@@ -2,24 +2,57 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <string>
 #include <utility>
+
+#include "base/rank_list.h"
 
 namespace horoscale {
 namespace {
 
 constexpr std::chrono::seconds kCloseTimeout(5);
 
-}  // namespace
-
-Result<const MpiCommunicator*> MpiSetCommunicator::Get() const {
-  std::lock_guard lock(mutex_);
-  if (!failure_.ok()) return failure_;
-  return static_cast<const MpiCommunicator*>(communicator_.get());
+// 0, 1, 2, …: the members in the order of the set.
+std::vector<uint32_t> InOrder(size_t size) {
+  std::vector<uint32_t> members(size);
+  for (size_t i = 0; i < size; ++i) members[i] = static_cast<uint32_t>(i);
+  return members;
 }
 
-void MpiSetCommunicator::Abandon() {
+// Which of the set's ranks each rank of a user's communicator is.
+Result<std::vector<uint32_t>> FindMembers(MpiCommunicator& comm, int self,
+                                          std::span<const int> ranks, const Deadline& deadline) {
+  const auto all = comm.AllGather(std::as_bytes(std::span(&self, 1)), deadline);
+  if (!all.ok()) return all.status();
+  std::vector<int> given(all->size() / sizeof(int));
+  std::memcpy(given.data(), all->data(), all->size());
+  if (!std::is_permutation(given.begin(), given.end(), ranks.begin(), ranks.end())) {
+    std::sort(given.begin(), given.end());
+    return Status::InvalidArgument("the communicator of a process set of " + RankList(ranks) +
+                                   " has other ranks: " + RankList(given));
+  }
+  std::vector<uint32_t> members;
+  for (const int rank : given) {
+    const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+    members.push_back(static_cast<uint32_t>(at - ranks.begin()));
+  }
+  return members;
+}
+
+}  // namespace
+
+Result<MpiCommunicator*> MpiSetCommunicator::Get() const {
   std::lock_guard lock(mutex_);
-  abandoned_ = true;
+  if (!failure_.ok()) return failure_;
+  return communicator_.get();
+}
+
+void MpiSetCommunicator::Set(std::unique_ptr<MpiCommunicator> communicator,
+                             std::vector<uint32_t> members) {
+  std::lock_guard lock(mutex_);
+  communicator_ = std::move(communicator);
+  members_ = std::move(members);
 }
 
 Result<std::unique_ptr<MpiCommunicators>> MpiCommunicators::Create(
@@ -39,11 +72,10 @@ MpiCommunicators::~MpiCommunicators() {
   state_->changed.notify_all();
   const bool is_done =
       state_->changed.wait_for(lock, kCloseTimeout, [this] { return state_->is_done; });
-  lock.unlock();
   if (is_done) return;
   // A rank has gone without making a communicator that this one waits for in MPI.
   state_->parent->mpi().ExitWithoutFinalize();
-  (void)thread_.release();
+  MpiLibrary::Keep(std::move(thread_));
 }
 
 std::shared_ptr<MpiSetCommunicator> MpiCommunicators::Make(std::span<const int> ranks) {
@@ -55,6 +87,20 @@ std::shared_ptr<MpiSetCommunicator> MpiCommunicators::Make(std::span<const int> 
   std::lock_guard lock(state_->mutex);
   state_->tasks.push_back({communicator, {ranks.begin(), ranks.end()}});
   state_->changed.notify_all();
+  return communicator;
+}
+
+Result<std::shared_ptr<MpiSetCommunicator>> MpiCommunicators::Duplicate(MpiHandle comm,
+                                                                        std::span<const int> ranks,
+                                                                        const Deadline& deadline) {
+  if (ranks.size() < 2) return std::shared_ptr<MpiSetCommunicator>();
+  auto duplicate = MpiCommunicator::Duplicate(state_->parent->mpi(), comm, deadline);
+  if (!duplicate.ok()) return duplicate.status();
+  auto members = FindMembers(**duplicate, state_->parent->rank(), ranks, deadline);
+  if (!members.ok()) return members.status();
+  auto communicator = std::make_shared<MpiSetCommunicator>();
+  communicator->Set(duplicate.TakeValue(), members.TakeValue());
+  Add(*state_, communicator);
   return communicator;
 }
 
@@ -72,39 +118,38 @@ void MpiCommunicators::Run(State& state) {
     if (state.tasks.empty()) break;
     const Task task = std::move(state.tasks.front());
     state.tasks.pop_front();
+    if (task.ranks.empty()) std::erase(state.made, task.communicator);
     lock.unlock();
-    Execute(state, task);
+    if (task.ranks.empty()) {
+      task.communicator->Set(nullptr, {});
+    } else {
+      Make(state, task);
+    }
     lock.lock();
   }
-  for (const auto& communicator : state.made) Release(*communicator);
-  state.made.clear();
+  const auto made = std::exchange(state.made, {});
+  lock.unlock();
+  for (const auto& communicator : made) communicator->Set(nullptr, {});
+  lock.lock();
+  state.parent.reset();
   state.is_done = true;
   state.changed.notify_all();
 }
 
-void MpiCommunicators::Execute(State& state, const Task& task) {
-  if (task.ranks.empty()) {
-    Release(*task.communicator);
-    std::erase(state.made, task.communicator);
-    return;
-  }
+void MpiCommunicators::Make(State& state, const Task& task) {
   auto made = MpiCommunicator::OfRanks(*state.parent, task.ranks);
-  std::lock_guard lock(task.communicator->mutex_);
-  if (!made.ok()) {
-    task.communicator->failure_ = made.status();
+  if (made.ok()) {
+    task.communicator->Set(made.TakeValue(), InOrder(task.ranks.size()));
+    Add(state, task.communicator);
     return;
   }
-  task.communicator->communicator_ = made.TakeValue();
-  state.made.push_back(task.communicator);
+  std::lock_guard lock(task.communicator->mutex_);
+  task.communicator->failure_ = made.status();
 }
 
-void MpiCommunicators::Release(MpiSetCommunicator& communicator) {
-  std::lock_guard lock(communicator.mutex_);
-  if (communicator.abandoned_) {
-    (void)communicator.communicator_.release();
-  } else {
-    communicator.communicator_.reset();
-  }
+void MpiCommunicators::Add(State& state, const std::shared_ptr<MpiSetCommunicator>& communicator) {
+  std::lock_guard lock(state.mutex);
+  state.made.push_back(communicator);
 }
 
 }  // namespace horoscale

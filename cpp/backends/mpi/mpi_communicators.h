@@ -3,10 +3,12 @@
 //
 // MPI can't make the communicator of a subset without blocking, and the engine must not block: a
 // thread makes and frees them, in the order of registration, which is the same on all ranks, so
-// that no two ranks wait for each other in different communicators.
+// that no two ranks wait for each other in different communicators. Those of sets that are made
+// from a user's communicator are duplicates of it, made by the thread that registers the set.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "platform/deadline.h"
 #include "platform/thread.h"
 #include "transport/mpi/mpi_communicator.h"
 
@@ -23,17 +26,19 @@ namespace horoscale {
 class MpiSetCommunicator {
  public:
   // Null while it is being made.
-  Result<const MpiCommunicator*> Get() const;
+  Result<MpiCommunicator*> Get() const;
 
-  // An operation was given up half-way, which MPI can't take back: the communicator is never freed.
-  void Abandon();
+  // Which member of the set has this rank in the communicator. Only once it is there.
+  uint32_t MemberOf(int rank) const { return members_[static_cast<size_t>(rank)]; }
 
  private:
   friend class MpiCommunicators;
+  void Set(std::unique_ptr<MpiCommunicator> communicator, std::vector<uint32_t> members);
+
   mutable std::mutex mutex_;
   std::unique_ptr<MpiCommunicator> communicator_;
   Status failure_;
-  bool abandoned_ = false;
+  std::vector<uint32_t> members_;  // by rank; written before the communicator is there
 };
 
 class MpiCommunicators {
@@ -46,6 +51,10 @@ class MpiCommunicators {
   // Begins to make the communicator of a set of these ranks; returns at once. Null where there is
   // nothing to communicate: this rank is outside or alone.
   std::shared_ptr<MpiSetCommunicator> Make(std::span<const int> ranks);
+  // The same as a duplicate of a communicator whose ranks these are, in any order. Collective over
+  // it; blocks. Any thread.
+  Result<std::shared_ptr<MpiSetCommunicator>> Duplicate(MpiHandle comm, std::span<const int> ranks,
+                                                        const Deadline& deadline);
   // The set was removed, on all ranks.
   void Free(std::shared_ptr<MpiSetCommunicator> communicator);
 
@@ -66,8 +75,8 @@ class MpiCommunicators {
   };
   explicit MpiCommunicators(std::shared_ptr<State> state) : state_(std::move(state)) {}
   static void Run(State& state);
-  static void Execute(State& state, const Task& task);
-  static void Release(MpiSetCommunicator& communicator);
+  static void Make(State& state, const Task& task);
+  static void Add(State& state, const std::shared_ptr<MpiSetCommunicator>& communicator);
 
   std::shared_ptr<State> state_;
   std::unique_ptr<Thread> thread_;

@@ -174,6 +174,14 @@ typedef struct hs_topology {
 /* 1 if the ranks of the job met over MPI. Local. */
 int32_t hs_over_mpi(const hs_runtime* runtime);
 
+/* Has MPI's own collectives, where they are used, run on a duplicate of this communicator for the
+ * process set of these ranks, which are exactly its own, in any order. All of them call it before
+ * they add the set; the communicator is not needed any more when it returns. Collective over the
+ * communicator; blocks for at most START_TIMEOUT seconds. HS_TIMEOUT, HS_INVALID_ARGUMENT (other
+ * ranks, no communicator), HS_SYSTEM (MPI's own errors). */
+hs_code hs_use_communicator(hs_runtime* runtime, const int32_t* ranks, int32_t num_ranks,
+                            uint64_t mpi_comm);
+
 /* Local. */
 hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out);
 

@@ -2,8 +2,10 @@
 
 #include <time.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "platform/wait.h"
 
@@ -12,6 +14,8 @@ namespace {
 
 constexpr double kPollSeconds = 100e-6;
 constexpr int kCreateGroupTag = 0x4853;  // "HS": apart from the user's own calls
+
+std::atomic<int> living{0};
 
 // What a nonblocking operation reads and writes until it is done.
 struct Pending {
@@ -32,7 +36,7 @@ Status Wait(const MpiLibrary& mpi, std::unique_ptr<Pending>& pending, const Dead
     nanosleep(&time, nullptr);
   }
   // MPI can't take a collective back: it may still write, and finalizing would wait for it.
-  (void)pending.release();
+  MpiLibrary::Keep(std::move(pending));
   mpi.ExitWithoutFinalize();
   return Status::Timeout(
       "not all ranks of the MPI job called hvd.init() in time (START_TIMEOUT says how long to "
@@ -101,9 +105,18 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::Adopt(const MpiLibrary
   return own;
 }
 
-MpiCommunicator::~MpiCommunicator() {
-  if (!mpi_.IsFinalized()) mpi_.call().Comm_free(&handle_);
+MpiCommunicator::MpiCommunicator(const MpiLibrary& mpi, MpiHandle handle)
+    : mpi_(mpi), handle_(handle) {
+  living.fetch_add(1);
 }
+
+MpiCommunicator::~MpiCommunicator() {
+  if (is_kept_) return;
+  if (!mpi_.IsFinalized()) mpi_.call().Comm_free(&handle_);
+  living.fetch_sub(1);
+}
+
+int MpiCommunicator::Living() { return living.load(); }
 
 Status MpiCommunicator::Broadcast(std::span<std::byte> data, int root, const Deadline& deadline) {
   auto pending = std::make_unique<Pending>();

@@ -29,7 +29,10 @@ class MpiCommunicator {
   static Result<std::unique_ptr<MpiCommunicator>> OfRanks(const MpiCommunicator& parent,
                                                           std::span<const int> ranks);
 
-  // Frees it, unless MPI is finalized.
+  // How many there are in this process, and have not been freed.
+  static int Living();
+
+  // Frees it, unless MPI is finalized, or was told to keep it.
   ~MpiCommunicator();
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -38,6 +41,9 @@ class MpiCommunicator {
   MpiHandle handle() const { return handle_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+
+  // MPI has an operation on it that was given up: it is never freed.
+  void Keep() { is_kept_ = true; }
 
   // Everybody gets the root's bytes. Collective.
   Status Broadcast(std::span<std::byte> data, int root, const Deadline& deadline);
@@ -49,13 +55,14 @@ class MpiCommunicator {
  private:
   static Result<std::unique_ptr<MpiCommunicator>> OfRanksOf(const MpiLibrary& mpi, MpiHandle parent,
                                                             std::span<const int> ranks);
-  MpiCommunicator(const MpiLibrary& mpi, MpiHandle handle) : mpi_(mpi), handle_(handle) {}
+  MpiCommunicator(const MpiLibrary& mpi, MpiHandle handle);
   static Result<std::unique_ptr<MpiCommunicator>> Adopt(const MpiLibrary& mpi, MpiHandle handle);
 
   const MpiLibrary& mpi_;
   MpiHandle handle_;
   int rank_ = 0;
   int size_ = 1;
+  bool is_kept_ = false;
 };
 
 }  // namespace horoscale

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "transport/mpi/mpi_places.h"
 
@@ -120,13 +121,13 @@ MpiHandles ResolveAll(const DynamicLibrary& library, const MpiConstants& constan
 }  // namespace
 
 Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
-  MpiLibrary mpi;
-  if (const char* const missing = LoadFunctions(library, mpi.functions_)) {
+  MpiFunctions functions = {};
+  if (const char* const missing = LoadFunctions(library, functions)) {
     return Status(StatusCode::kUnimplemented,
                   std::string("it has no ") + missing + ": an MPI of version 3 or newer is needed");
   }
-  mpi.constants_ = &ConstantsOf(library);
-  mpi.handles_ = ResolveAll(library, *mpi.constants_);
+  const MpiConstants& constants = ConstantsOf(library);
+  MpiLibrary mpi(functions, constants, ResolveAll(library, constants));
   mpi.path_ = DynamicLibrary::FileOf(reinterpret_cast<const void*>(mpi.functions_.Init_thread));
   std::string text(8192, '\0');  // the largest MPI_MAX_LIBRARY_VERSION_STRING
   int length = 0;
@@ -208,6 +209,13 @@ Status MpiLibrary::Initialize() const {
 }
 
 void MpiLibrary::ExitWithoutFinalize() const { initialized_by.store(-1); }
+
+void MpiLibrary::Keep(std::shared_ptr<const void> memory) {
+  static std::mutex kept_mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const void>>;
+  std::lock_guard lock(kept_mutex);
+  kept->push_back(std::move(memory));
+}
 
 bool MpiLibrary::IsInitialized() const {
   int flag = 0;

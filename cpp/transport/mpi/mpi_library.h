@@ -6,8 +6,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 #include "platform/dynamic_library.h"
@@ -79,6 +79,11 @@ struct MpiHandles {
 
 class MpiLibrary {
  public:
+  // Functions of one ABI, from wherever they are.
+  MpiLibrary(const MpiFunctions& functions, const MpiConstants& constants,
+             const MpiHandles& handles)
+      : functions_(functions), constants_(&constants), handles_(handles) {}
+
   // The process' library, opened by the first call that finds one. kUnimplemented says where it was
   // looked for. Any thread.
   static Result<const MpiLibrary*> Open();
@@ -93,6 +98,10 @@ class MpiLibrary {
   // This process ends because of an error: MPI is not finalized when it exits, so that the launcher
   // ends the job instead of letting the other ranks wait.
   void ExitWithoutFinalize() const;
+
+  // What MPI may still read and write, because it can't take an operation back, stays as long as
+  // the process.
+  static void Keep(std::shared_ptr<const void> memory);
 
   bool IsInitialized() const;  // and not finalized
   bool IsFinalized() const;

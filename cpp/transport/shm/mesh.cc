@@ -5,20 +5,13 @@
 #include <string_view>
 #include <utility>
 
+#include "base/rank_list.h"
 #include "platform/unix_socket.h"
 #include "rendezvous/acceptor.h"
 #include "rendezvous/auth.h"
 
 namespace horoscale {
 namespace {
-
-std::string JoinRanks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  return text;
-}
 
 Status About(const Status& status, std::vector<int> ranks, const std::string& doing) {
   return Status(status.code(), doing + ": " + status.message(),
@@ -86,7 +79,7 @@ class MeshBuilder {
 
   Status DidNotCome(const std::vector<int>& missing, std::string_view what) const {
     return Status(StatusCode::kTimeout,
-                  JoinRanks(missing) + " did not " + std::string(what) + " within " +
+                  RankList(missing) + " did not " + std::string(what) + " within " +
                       std::to_string(static_cast<int>(config_.seconds)) +
                       " s of the start of rank " + std::to_string(self()) +
                       ": look at the output of these ranks",

@@ -112,6 +112,7 @@ class Mpi:
         """Run a script whose assertions have to hold on every rank."""
         said = "import sys; sys.stdout.write('this rank is done\\n')"
         ended = self.run(ranks, "-c", f"{dedent(script)}\n{said}", seconds=seconds, **options)
+        sys.stdout.write(ended.stdout)  # which pytest shows with -s
         assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
         assert ended.stdout.count("this rank is done") == ranks, f"{ended.stdout}\n{ended.stderr}"
 

@@ -104,19 +104,83 @@ def test_a_set_does_not_wait_for_a_rank_outside(mpi: Mpi) -> None:
     mpi.run_script(4, START + dedent(script), HOROSCALE_BACKEND="mpi")
 
 
-@pytest.mark.timeout(900)
-def test_communicators_are_freed(mpi: Mpi) -> None:
+def test_sets_of_communicators_use_duplicates_of_them(mpi: Mpi) -> None:
+    """Their ranks may be in another order, and they are not needed any more after init()."""
     script = """
-    import os
-    counts = []
-    for turn in range(int(os.environ["CYCLES"])):
+    import numpy as np
+    import horoscale.numpy as hvd
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    # Attributes go from a communicator to its duplicates and to nothing else.
+    copies = []
+    key = MPI.Comm.Create_keyval(copy_fn=lambda *given: copies.append(given[2]) or given[2])
+    half = world.Split(color=world.rank % 2, key=-world.rank)
+    half.Set_attr(key, "ours")
+    mixed = world.Split(color=world.rank // 2)  # rank 0 names its ranks instead
+    mixed.Set_attr(key, "mixed")
+    sets = [hvd.ProcessSet(half), hvd.ProcessSet([0, 1] if world.rank == 0 else mixed)]
+    hvd.init(world, process_sets=sets)
+    of_mixed = [] if world.rank < 2 else ["mixed"]
+    assert copies == ["ours", *of_mixed], copies
+    half.Free()
+    mixed.Free()
+    for of in sets:
+        rank, ranks = hvd.rank(), of.ranks
+        for root in ranks:
+            got = hvd.broadcast(np.full(3, rank), root, process_set=of)
+            assert got.tolist() == [root] * 3, (of, got)
+        got = hvd.allreduce(np.array([rank]), op=hvd.Sum, process_set=of)
+        assert got.tolist() == [sum(ranks)]
+        mine = np.arange(3) + rank  # one row more for the first member
+        part = hvd.reducescatter(mine, op=hvd.Sum, process_set=of)
+        whole = 2 * np.arange(3) + sum(ranks)
+        assert np.array_equal(part, np.array_split(whole, 2)[of.rank()]), (of, part)
+        assert hvd.metrics()["process_sets"][str(of.process_set_id)]["mpi_buckets"] == 4
+    hvd.shutdown()
+    assert world.allreduce(1) == 4
+    """
+    mpi.run_script(4, script, HOROSCALE_BACKEND="mpi")
+
+
+@pytest.mark.timeout(4000)
+def test_what_comes_and_goes_is_freed(mpi: Mpi) -> None:
+    """Memory, descriptors and communicators are what they were. The soak has 10,000 turns."""
+    script = """
+    import os, time
+    def until(count):
+        end = time.monotonic() + 20
+        while hvd.metrics()["mpi_communicators"] != count:
+            assert time.monotonic() < end, hvd.metrics()["mpi_communicators"]
+            time.sleep(0.01)  # they are freed by a thread
+    def memory():
+        with open("/proc/self/smaps_rollup") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Private_Dirty"))
+    def look():
+        hvd.barrier()
+        until(living)
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), memory()
+    living = 3  # of point-to-point, of collectives, and of the global set
+    until(living)
+    turns = int(os.environ["CYCLES"])
+    seen = []
+    for turn in range(turns):
         of = hvd.add_process_set([0, 1 + turn % (size - 1)])
         if of.included():
             got = hvd.allreduce(np.ones(3, np.float32), op=hvd.Sum, process_set=of)
             assert got.tolist() == [2] * 3
+            assert served(of.process_set_id) == 1
         assert hvd.remove_process_set(of)
-        if turn % 100 == 99:
-            counts.append(len(os.listdir("/proc/self/fd")))
-    assert len(set(counts[1:])) <= 1, counts
+        if turn % (turns // 10) == turns // 10 - 1:
+            seen.append(look())
+    # What a library keeps for the next time is there after the first turns.
+    descriptors, threads, kilobytes = zip(*seen[1:])
+    assert len(set(descriptors)) == len(set(threads)) == 1, seen
+    if rank == 0:
+        sys.stdout.write(f"after each tenth of {turns} turns: {seen}\\n")
+    assert kilobytes[-1] - kilobytes[0] < 1024 + turns // 10, seen
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.metrics()["mpi_communicators"] <= living
     """
-    mpi.run_script(4, START + dedent(script), HOROSCALE_BACKEND="mpi", CYCLES=CYCLES, seconds=800)
+    script = "import sys" + START + dedent(script)
+    mpi.run_script(4, script, HOROSCALE_BACKEND="mpi", CYCLES=CYCLES, seconds=1800)

@@ -69,7 +69,7 @@ TEST(Protocol, AMismatchNamesRanksAndWhatTheySaidAndIsOver) {
   EXPECT_THAT(actions[0].finished, SizeIs(1));
   EXPECT_EQ(actions[0].failure.code(), StatusCode::kMismatch);
   EXPECT_EQ(actions[0].failure.message(),
-            "the ranks of process set 0 disagree about \"a\": ranks 10, 30: float32[3, 4]; "
+            "the ranks of process set 0 disagree about \"a\": ranks 10 and 30: float32[3, 4]; "
             "rank 20: float32[4, 3]");
   EXPECT_EQ(actions[0].failure.detail().tensor, "a");
   // Both the old and a new shape work at once afterwards.
@@ -107,7 +107,7 @@ TEST(Protocol, RanksThatCompressDifferentlyDisagree) {
   cluster.Submit(2, Named("a", half));
   EXPECT_EQ(
       cluster.Run()[0].failure.message(),
-      "the ranks of process set 0 disagree about \"a\": ranks 10, 30: compressed to bfloat16; "
+      "the ranks of process set 0 disagree about \"a\": ranks 10 and 30: compressed to bfloat16; "
       "rank 20: not compressed");
 }
 

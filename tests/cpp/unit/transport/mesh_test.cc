@@ -63,7 +63,7 @@ TEST(MeshTest, RanksThatDoNotComeAreNamed) {
   for (ShmConfig& config : configs) config.mesh.seconds = 0.1;
   for (const Status& status : StartAll(store, configs)) {
     EXPECT_EQ(status.code(), StatusCode::kTimeout);
-    EXPECT_THAT(status.message(), HasSubstr("ranks 1, 3 did not start"));
+    EXPECT_THAT(status.message(), HasSubstr("ranks 1 and 3 did not start"));
     EXPECT_THAT(status.detail().ranks, ElementsAre(1, 3));
   }
 }
