@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ import horoscale
 
 ROOT = Path(__file__).parents[3]
 SHARED_MEMORY = Path("/dev/shm")
+# What MPICH leaves of a job that was aborted, and can't be told to put elsewhere.
+LEFT_BEHIND = ((SHARED_MEMORY, "mpich_shm_*"), (Path("/tmp"), "hydra_hwloc_xmlfile_*"))
+SECONDS_TO_DIE = 5
 # On small machines ranks outnumber cores, and CI runs as root.
 FLAGS = {
     "openmpi": ("--oversubscribe", "--bind-to", "none", "--allow-run-as-root"),
@@ -122,9 +126,9 @@ def _cleared_away() -> Iterator[dict[str, str]]:
     """Variables that put a job's temporary files where they can be removed; we leave none.
 
     A job that is aborted leaves its MPI's segments. Open MPI makes them where it is told; MPICH
-    knows no such setting, so what has appeared meanwhile and no process has mapped is removed.
+    knows no such setting, so what has appeared meanwhile and no process uses is removed.
     """
-    before = set(SHARED_MEMORY.iterdir())
+    before, ours_before = _left_behind(), set(SHARED_MEMORY.glob("*horoscale*"))
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY, prefix="mpi-test-") as folder:
         try:
             yield {
@@ -133,21 +137,38 @@ def _cleared_away() -> Iterator[dict[str, str]]:
                 "OMPI_MCA_btl_vader_backing_directory": folder,  # Open MPI 4
             }
         finally:
-            for path in set(SHARED_MEMORY.glob("mpich_shm_*")) - before:
-                if not _is_mapped(path):
-                    path.unlink(missing_ok=True)
+            _remove_unused(_left_behind() - before)
         ours = [*Path(folder).rglob("*horoscale*"), *SHARED_MEMORY.glob("*horoscale*")]
-        assert not set(ours) - before, "horoscale leaves files behind"
+        assert not set(ours) - ours_before, "horoscale leaves files behind"
 
 
-def _is_mapped(path: Path) -> bool:
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+def _left_behind() -> set[Path]:
+    return {path for folder, pattern in LEFT_BEHIND for path in folder.glob(pattern)}
+
+
+def _remove_unused(paths: set[Path]) -> None:
+    """Remove the files of processes that have ended; those that were killed get time for it."""
+    deadline = time.monotonic() + SECONDS_TO_DIE
+    while paths:
+        used = _used(paths)
+        for path in paths - used:
+            path.unlink(missing_ok=True)
+        if time.monotonic() > deadline:
+            return  # a job of somebody else's has made them
+        paths = used
+        time.sleep(0.05)
+
+
+def _used(paths: set[Path]) -> set[Path]:
+    """Those that a process has mapped, or is told of by a variable."""
+    used = set()
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if str(path) in maps.read_text(errors="replace"):
-                return True
+            seen = (process / "maps").read_bytes() + (process / "environ").read_bytes()
         except OSError:  # it has ended, or is somebody else's
             continue
-    return False
+        used |= {path for path in paths if os.fsencode(path) in seen}
+    return used
 
 
 def _make_environment(column: str) -> Path:
