@@ -1,12 +1,12 @@
-"""Two disjoint process sets of two ranks: allreduce in both at once, and in one after the other.
+"""Disjoint process sets of two ranks: allreduce in 1, 2 and 4 of them at once, and in turn.
 
     python benchmarks/process_sets.py
 
-*Apart*, the second set begins when the first has ended; *together*, both do the same at once. The
-ratio of the total throughputs is 2 where the sets cost each other nothing, which needs a core for
-each of the four ranks. With fewer cores the ranks of one set use them all already; there the
-overlap is what counts: the part of the time of one set's operations in which an operation of the
-other set was under way too, from the timelines.
+*Apart*, a set begins when the one before has ended; *together*, all do the same at once. The ratio
+of the total throughputs is the number of sets where they cost each other nothing, which needs a
+core for each rank. With fewer cores the ranks of one set use them all already; there the overlap is
+what counts: the part of the time of one set's operations in which an operation of another set was
+under way too, from the timelines, which --picture draws.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import horoscale.numpy as hvd
 
-RANKS = 4
+AT_ONCE = (1, 2, 4)
+RANKS = 2 * max(AT_ONCE)
 SECONDS = 300
+WINDOW_MS = 8  # of the picture that shows single operations
 Spans = list[tuple[float, float]]
 
 
@@ -36,9 +39,10 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bytes", type=int, default=1 << 20, help="of each array (1 MiB)")
-    parser.add_argument("--operations", type=int, default=300, help="of each set in a round")
+    parser.add_argument("--operations", type=int, default=200, help="of each set in a round")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the timelines")
     parser.add_argument("--smoke", action="store_true", help="one short round: does it run?")
     parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)  # the ranks' own call
     arguments = parser.parse_args()
@@ -49,65 +53,112 @@ def parse_arguments() -> argparse.Namespace:
 
 def run_rank(arguments: argparse.Namespace) -> None:
     """Measure as one of the ranks; rank 0 writes the figures into the folder."""
-    pairs = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([2, 3])]
+    pairs = [hvd.ProcessSet([first, first + 1]) for first in range(0, RANKS, 2)]
     hvd.init(process_sets=pairs)
-    own = pairs[0] if pairs[0].included() else pairs[1]
+    own = hvd.rank() // 2
     array = np.ones(arguments.bytes // 4, np.float32)
 
     def work() -> None:
         for _ in range(arguments.operations):
-            hvd.allreduce_(array, op=hvd.Average, name="x", process_set=own)
+            hvd.allreduce_(array, op=hvd.Average, name="x", process_set=pairs[own])
 
-    def apart() -> None:
-        for pair in pairs:
-            if pair is own:
+    def apart(sets: int) -> None:
+        for turn in range(sets):
+            if turn == own:
                 work()
             hvd.barrier()
 
-    def together() -> None:
-        work()
+    def together(sets: int) -> None:
+        if own < sets:
+            work()
         hvd.barrier()
 
-    together()  # warms up
-    ratios = [seconds(apart) / seconds(together) for _ in range(arguments.rounds)]
-    overlaps = {}
-    for way in (apart, together):
-        path = arguments.rank_of / f"timeline.{way.__name__}.{hvd.rank()}"
-        spans = hvd.allgather_object(executed(way, path))
-        overlaps[way.__name__] = overlap(spans[0], spans[2])
+    together(len(pairs))  # warms up
+    figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "rates": {}, "ratios": {}}
+    for sets in AT_ONCE:
+        rounds = [(seconds(apart, sets), seconds(together, sets)) for _ in range(arguments.rounds)]
+        total = sets * arguments.operations * arguments.bytes
+        figures["rates"][str(sets)] = [total / at_once for _, at_once in rounds]
+        figures["ratios"][str(sets)] = [in_turn / at_once for in_turn, at_once in rounds]
+    figures["spans"] = {
+        way.__name__: executed(way, arguments.rank_of / f"{way.__name__}.{hvd.rank()}")
+        for way in (apart, together)
+    }
     if hvd.rank() == 0:
-        cores = len(os.sched_getaffinity(0))
-        figures = {"cores": cores, "ratios": ratios, "overlaps": overlaps}
         (arguments.rank_of / "figures.json").write_text(json.dumps(figures))
     hvd.shutdown()
 
 
-def seconds(work: Callable[[], None]) -> float:
+def seconds(work: Callable[[int], None], sets: int) -> float:
     hvd.barrier()
     begin = time.perf_counter()
-    work()
+    work(sets)
     return time.perf_counter() - begin
 
 
-def executed(work: Callable[[], None], path: Path) -> Spans:
-    """When this rank's allreduces ran: on the clock of the host, in microseconds."""
+def executed(work: Callable[[int], None], path: Path) -> list[Spans]:
+    """When the allreduces of each set ran: on the clock of the host, in microseconds."""
     hvd.barrier()
     hvd.start_timeline(str(path))
-    work()
+    work(max(AT_ONCE))
     hvd.stop_timeline()
     written = path if hvd.rank() == 0 else path.with_name(f"{path.name}.rank{hvd.rank()}")
     events = json.loads(written.read_text())
-    return [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "allreduce"]
+    own = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "allreduce"]
+    return hvd.allgather_object(own)[::2]
 
 
-def overlap(ones: Spans, others: Spans) -> float:
-    """The part of the time of `ones` that is in `others`; neither overlaps with itself."""
+def overlap(sets: list[Spans]) -> float:
+    """The part of the first set's time that is also another's; no set overlaps with itself."""
+    ones, others = sets[0], merged(sorted(span for spans in sets[1:] for span in spans))
     common = sum(
         max(0.0, min(end, other_end) - max(begin, other_begin))
         for begin, end in ones
         for other_begin, other_end in others
     )
     return common / sum(end - begin for begin, end in ones)
+
+
+def merged(spans: Spans) -> Spans:
+    """The times that any of these covers, which are in order of their beginnings."""
+    result: Spans = []
+    for begin, end in spans:
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((begin, end))
+    return result
+
+
+def draw(spans: dict[str, list[Spans]], file: Path) -> None:
+    """Write a picture with a row for each set, in which a bar is one allreduce."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    begins = {way: min(begin for one in sets for begin, _ in one) for way, sets in spans.items()}
+    ends = {way: max(end for one in sets for _, end in one) for way, sets in spans.items()}
+    middle = (ends["together"] - begins["together"]) / 2e3
+    panels = [
+        ("apart", "one set after the other", None),
+        ("together", "all at once", None),
+        ("together", f"all at once, {WINDOW_MS} ms of it", (middle, middle + WINDOW_MS)),
+    ]
+    figure, axes = pyplot.subplots(len(panels), 1, figsize=(10, 6))
+    for axis, (way, title, window) in zip(axes, panels, strict=True):
+        for row, one in enumerate(spans[way]):
+            bars = [((b - begins[way]) / 1e3, (e - b) / 1e3) for b, e in one]
+            axis.broken_barh(bars, (row - 0.35, 0.7), color="#2b5d8a", edgecolor="white", lw=0.2)
+        rows = range(len(spans[way]))
+        axis.set_yticks(rows, [f"ranks {2 * row} and {2 * row + 1}" for row in rows])
+        axis.invert_yaxis()
+        axis.set_xlim(window or (0, max(ends[one] - begins[one] for one in spans) / 1e3))
+        axis.set_title(title)
+    axes[-1].set_xlabel("ms")
+    figure.tight_layout()
+    figure.savefig(file, dpi=100)
+    pyplot.close(figure)
 
 
 def main() -> None:
@@ -124,15 +175,20 @@ def main() -> None:
         figures = json.loads((Path(folder) / "figures.json").read_text())
     if arguments.json:
         arguments.json.write_text(json.dumps(figures))
-    ratios, overlaps = figures["ratios"], figures["overlaps"]
-    print(f"{RANKS} ranks on {figures['cores']} cores, {arguments.bytes} bytes, in two sets of 2")
+    spans = figures["spans"]
+    if arguments.picture:
+        draw(spans, arguments.picture)
+    print(f"{RANKS} ranks on {figures['cores']} cores, {arguments.bytes} bytes, sets of 2")
+    for sets in AT_ONCE:
+        rates, ratios = figures["rates"][str(sets)], figures["ratios"][str(sets)]
+        print(
+            f"{sets} at once: {statistics.median(rates) / 1e6:,.0f} MB/s in all; "
+            "throughput together / apart: "
+            f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
+        )
     print(
-        "throughput together / apart: "
-        f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
-    )
-    print(
-        "time of set A's operations that is also set B's: "
-        f"{overlaps['together']:.0%} together, {overlaps['apart']:.0%} apart"
+        "time of the first set's operations that is also another's: "
+        f"{overlap(spans['together']):.0%} together, {overlap(spans['apart']):.0%} apart"
     )
 
 
