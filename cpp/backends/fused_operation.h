@@ -20,6 +20,7 @@ struct FusedPiece {
   int64_t bytes = 0;  // of the run; where rows count: of the whole input
   int64_t rows = 0;   // first dimension (allgather, alltoall, reducescatter)
   int64_t row_bytes = 0;
+  bool continues = false;  // the same tensor as the piece before, from where that ends
 };
 
 struct FusedOperation {

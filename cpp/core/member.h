@@ -30,6 +30,11 @@ struct Piece {
   uint32_t tensor = 0;
   int64_t begin = 0;  // elements
   int64_t count = 0;  // elements; for kinds with a free first dimension: elements per row
+
+  bool Continues(const Piece& before) const {
+    return token == before.token && tensor == before.tensor && before.count > 0 &&
+           begin == before.begin + before.count;
+  }
 };
 
 // What to do next, in this order.

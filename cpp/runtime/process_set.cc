@@ -270,8 +270,11 @@ Status ProcessSet::StartBucket(const Action& action) {
   }
   if (common.kind == OpKind::kBroadcast) fused_->root = IndexOf(ranks_, common.root);
   const auto element_bytes = static_cast<int64_t>(SizeOf(action.dtype));
+  const Piece* before = nullptr;
   for (const Piece& piece : action.pieces) {
     FusedPiece run;
+    run.continues = before != nullptr && piece.Continues(*before);
+    before = &piece;
     run.bytes = piece.count * element_bytes;
     if (const OperationPtr operation = Find(piece.token)) {
       const TensorMemory& memory = operation->tensors[piece.tensor];

@@ -181,13 +181,13 @@ class Group {
   Status status_;
 };
 
-// Parts of one tensor that follow each other are one call.
+// Parts of one tensor that follow each other are one call. Tensors that happen to lie next to each
+// other are not: the plan alone may decide how many calls there are, as all members make the same.
 std::vector<FusedPiece> Joined(const std::vector<FusedPiece>& pieces) {
   std::vector<FusedPiece> joined;
   for (const FusedPiece& piece : pieces) {
     if (piece.bytes == 0) continue;
-    if (!joined.empty() && joined.back().in + joined.back().bytes == piece.in &&
-        joined.back().out + joined.back().bytes == piece.out) {
+    if (piece.continues) {
       joined.back().bytes += piece.bytes;
     } else {
       joined.push_back(piece);
