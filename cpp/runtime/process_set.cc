@@ -208,7 +208,7 @@ bool ProcessSet::Advance(double now) {
   if (!failure_.ok() || queue_.empty()) return moved;
   if (!collective_) {
     // Actions end in the order of the plan.
-    if (!launched_.empty() && !queue_.front().common.on_device) return moved;
+    if (!launched_.empty() && !IsLaunched(queue_.front())) return moved;
     if (Status status = Start(queue_.front(), now); !status.ok()) {
       Poison(status);
       return true;

@@ -91,6 +91,7 @@ class ProcessSet {
   bool WaitsForDevice() const {
     return !launched_.empty() || (collective_ && queue_.front().common.on_device);
   }
+  bool HasLaunched() const { return !launched_.empty(); }
   bool HasPending() const { return !pending_.empty(); }
   bool HasPending(Token token) const { return pending_.contains(token); }
 
@@ -128,6 +129,7 @@ class ProcessSet {
   void TakeResults(const Action& action, FusedOperation& fused);
   // CUDA tensors: process_set_device.cc.
   Status StartOnDevice(const Action& action);
+  bool IsLaunched(const Action& action) const;
   void ProposeLaunch(const Action& action);
   Status TakeStamp(int from_rank, std::span<const std::byte> payload);
   Status CollectStamp(uint32_t member, LaunchStamp proposal);

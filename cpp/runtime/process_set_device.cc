@@ -63,6 +63,14 @@ Status ProcessSet::StartOnDevice(const Action& action) {
   return Status::Ok();
 }
 
+// Whether it ends with the device's work. What has failed, and what a joined rank has no tensors
+// in, ends when its turn comes.
+bool ProcessSet::IsLaunched(const Action& action) const {
+  return action.type == Action::Type::kExecute && action.common.on_device &&
+         std::any_of(action.pieces.begin(), action.pieces.end(),
+                     [this](const Piece& piece) { return Find(piece.token) != nullptr; });
+}
+
 // Which entries are stamped follows from the plan alone: those of the global set from the first
 // registration on, and all of other sets.
 void ProcessSet::ProposeLaunch(const Action& action) {
@@ -118,25 +126,29 @@ void ProcessSet::OnFrontLaunched() {
   host_.OnLaunched();
 }
 
-// Ends what the device has done, in the order of the plan.
+// Ends what the device has done, in the order of the plan. Kernels of a communicator that fails end
+// too: whether it has failed is asked after how far the device is.
 bool ProcessSet::FinishLaunched(double now) {
-  if (Status status = lane_->Poll(); !status.ok()) {
-    Poison(status);
-    return true;
-  }
-  bool moved = false;
-  while (!launched_.empty()) {
-    const auto is_done = launched_.front().fused->finished->IsDone();
+  size_t done = 0;
+  for (const Launched& launched : launched_) {
+    const auto is_done = launched.fused->finished->IsDone();
     if (!is_done.ok()) {
       Poison(is_done.status());
       return true;
     }
     if (!*is_done) break;
+    ++done;
+  }
+  if (Status status = lane_->Poll(); !status.ok()) {
+    Poison(status);
+    return true;
+  }
+  const bool moved = done > 0;
+  for (; done > 0 && !launched_.empty(); --done) {
     const Launched launched = std::move(launched_.front());
     launched_.pop_front();
     progressed_at_ = now;
     FinishAction(launched.action, launched.fused.get(), launched.started_at, now);
-    moved = true;
   }
   return moved;
 }

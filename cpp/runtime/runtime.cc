@@ -1,7 +1,9 @@
 #include "runtime/runtime.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "base/rank_list.h"
@@ -19,10 +21,12 @@ namespace {
 constexpr double kTickSeconds = 0.5;
 constexpr double kCloseSeconds = 1.0;
 constexpr double kMetricsSeconds = 1.0;
+constexpr double kDrainDeviceSeconds = 30.0;
 constexpr double kCloseDeviceSeconds = 5.0;
 // A device gives nothing to sleep on: it is looked at, first soon and then less often.
 constexpr double kDevicePauseSeconds = 20e-6;
 constexpr double kMaxDevicePauseSeconds = 500e-6;
+constexpr std::chrono::microseconds kDrainPause(100);
 // Frames of sets that this rank has not registered yet: its peers can be ahead by a few calls only.
 constexpr size_t kMaxEarlyFrames = 100'000;
 
@@ -131,6 +135,7 @@ void Runtime::Shutdown(const std::string& reason) {
     closed_ = true;
   }
   engine_.Stop();  // from here on this thread is the owner
+  if (reason.empty()) DrainDevice();
   const std::vector<std::byte> goodbye = Encode(MakeGoodbye(reason));
   // Peers may still be copying out of this rank's memory: it is unmapped here, not cleared.
   transport_->Close(goodbye, kCloseSeconds);
@@ -155,6 +160,19 @@ void Runtime::Shutdown(const std::string& reason) {
   ended_.store(true);
   for (const auto& callback : TakeCallbacks()) callback();
   (void)timeline_.Stop();
+}
+
+// What the device has been given is executed, as its peers' parts are: callers may have let their
+// streams wait for it, and asked for nothing since.
+void Runtime::DrainDevice() {
+  const Deadline deadline = Deadline::After(kDrainDeviceSeconds);
+  const auto is_at_work = [this] {
+    return std::any_of(sets_.begin(), sets_.end(),
+                       [](const auto& entry) { return entry.second->HasLaunched(); });
+  };
+  while (is_at_work() && deadline.SecondsLeft() > 0) {
+    if (!Step()) std::this_thread::sleep_for(kDrainPause);
+  }
 }
 
 std::vector<int> Runtime::ProcessSetIds() const {

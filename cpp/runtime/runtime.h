@@ -110,6 +110,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   Status WaitUntil(const OperationPtr& operation, double seconds,
                    const std::function<bool()>& reached);
   static Status BindDevice(const Operation& operation, SetView& view);
+  void DrainDevice();
   bool TakeInput();
   void SubmitJoin(const OperationPtr& join);
   bool ReleaseHeldRemovals();

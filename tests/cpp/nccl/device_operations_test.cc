@@ -16,61 +16,16 @@ using testing::AddSet;
 using testing::Allreduce;
 using testing::Call;
 using testing::Device;
+using testing::DeviceTest;
 using testing::Double;
 using testing::Enqueued;
 using testing::kDeadlineSeconds;
+using testing::Moved;
 using testing::OnCuda;
 using testing::Ranks;
 using testing::RemoveSet;
-
-class DeviceTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const Double& knobs = Double::Get();
-    knobs.set_exclusive(0);
-    for (int device = 0; device < 8; ++device) {
-      knobs.set_delay(device, 0);
-      knobs.hold(device, 0);
-      knobs.fail_next(device, 0);
-    }
-  }
-  void TearDown() override {
-    // Threads end the communicators.
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (Double::Get().live_communicators() > 0 && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    EXPECT_EQ(Double::Get().live_communicators(), 0);
-  }
-};
-
-// Runs the body on each rank, and shuts all down at the same time.
-void RunAll(Ranks& ranks, const Ranks::Body& body) {
-  ranks.Run([&](int rank, Runtime& runtime) {
-    body(rank, runtime);
-    runtime.Shutdown("");
-  });
-}
-
-OperationPtr Move(OpKind kind, const std::vector<float>& in, int64_t row_floats) {
-  auto operation = std::make_shared<Operation>();
-  operation->request.name = "moved";
-  Signature& signature = operation->request.signature;
-  signature.kind = kind;
-  const auto rows = static_cast<int64_t>(in.size()) / row_floats;
-  signature.tensors = {
-      {DataType::kFloat32, {HasFreeFirstDimension(kind) ? kFreeDimension : rows, row_floats}}};
-  operation->tensors = {
-      {reinterpret_cast<const std::byte*>(in.data()), nullptr, rows, row_floats * 4}};
-  return operation;
-}
-
-std::vector<float> ResultOf(const Operation& operation) {
-  const AllgatherResult& result = operation.results.front();
-  const int64_t rows = std::accumulate(result.rows.begin(), result.rows.end(), int64_t{0});
-  const auto* floats = reinterpret_cast<const float*>(result.data.get());
-  return {floats, floats + rows * operation.tensors.front().row_bytes / 4};
-}
+using testing::ResultOf;
+using testing::RunAll;
 
 float SumOfRanks(int size) { return static_cast<float>(size * (size - 1) / 2); }
 
@@ -120,7 +75,8 @@ TEST_F(DeviceTest, ScaledAverageOfAGroup) {
   }
 }
 
-// Whether tensors lie next to each other is a rank's own affair: it must not show in what is called.
+// Whether tensors lie next to each other is a rank's own affair: it must not show in what is
+// called.
 TEST_F(DeviceTest, TensorsAreReducedOneByOneWhereverTheyLie) {
   constexpr size_t kFloats = 64;
   Ranks ranks(2);
@@ -164,7 +120,7 @@ TEST_P(DeviceMoveTest, RowsOfDifferentNumber) {
   Ranks ranks(3, config);
   RunAll(ranks, [&](int rank, Runtime& runtime) {
     const std::vector<float> in(static_cast<size_t>(rank) * 6, static_cast<float>(rank));
-    const auto gather = OnCuda(Move(OpKind::kAllgather, in, 3), rank);
+    const auto gather = OnCuda(Moved(OpKind::kAllgather, in, 3), rank);
     ASSERT_TRUE(Call(runtime, gather).ok());
     std::vector<float> expected(6, 1.0f);
     expected.resize(18, 2.0f);
@@ -172,7 +128,7 @@ TEST_P(DeviceMoveTest, RowsOfDifferentNumber) {
     EXPECT_EQ(gather->results.front().rows, (std::vector<int64_t>{0, 2, 4}));
 
     const std::vector<float> sent(6, static_cast<float>(rank));
-    const auto exchange = OnCuda(Move(OpKind::kAlltoall, sent, 1), rank);
+    const auto exchange = OnCuda(Moved(OpKind::kAlltoall, sent, 1), rank);
     exchange->splits = {1, 2, 3};
     ASSERT_TRUE(Call(runtime, exchange).ok());
     std::vector<float> received;
@@ -197,7 +153,7 @@ TEST_P(DeviceMoveTest, BroadcastAndReducescatterOfRowsThatDontDivide) {
 
     std::vector<float> rows(14);
     std::iota(rows.begin(), rows.end(), 0.0f);
-    const auto scatter = OnCuda(Move(OpKind::kReducescatter, rows, 2), rank);
+    const auto scatter = OnCuda(Moved(OpKind::kReducescatter, rows, 2), rank);
     const RowRange own = RowsOf(7, 3, static_cast<uint32_t>(rank));
     std::vector<float> result(static_cast<size_t>(own.count) * 2);
     scatter->tensors.front().out = reinterpret_cast<std::byte*>(result.data());

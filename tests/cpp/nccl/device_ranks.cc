@@ -2,10 +2,14 @@
 
 #include <stdlib.h>
 
+#include <chrono>
+#include <numeric>
 #include <sstream>
+#include <thread>
 
-// ThreadSanitizer asks for it. The C library frees the thread-local memory of a detached thread that
-// has ended in whichever thread comes by; that it has ended the kernel says, which is not seen.
+// ThreadSanitizer asks for it. The C library frees the thread-local memory of a detached thread
+// that has ended in whichever thread comes by; that it has ended the kernel says, which is not
+// seen.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:_dl_deallocate_tls\n"; }
 
@@ -55,6 +59,52 @@ CudaDevice& Device(int ordinal) {
     abort();
   }
   return **device;
+}
+
+void DeviceTest::SetUp() {
+  const Double& knobs = Double::Get();
+  knobs.set_exclusive(0);
+  for (int device = 0; device < 8; ++device) {
+    knobs.set_delay(device, 0);
+    knobs.hold(device, 0);
+    knobs.fail_next(device, 0);
+  }
+}
+
+void DeviceTest::TearDown() {
+  // Threads end the communicators.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (Double::Get().live_communicators() > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(Double::Get().live_communicators(), 0);
+}
+
+void RunAll(Ranks& ranks, const Ranks::Body& body) {
+  ranks.Run([&](int rank, Runtime& runtime) {
+    body(rank, runtime);
+    runtime.Shutdown("");
+  });
+}
+
+OperationPtr Moved(OpKind kind, const std::vector<float>& in, int64_t row_floats) {
+  auto operation = std::make_shared<Operation>();
+  operation->request.name = "moved";
+  Signature& signature = operation->request.signature;
+  signature.kind = kind;
+  const auto rows = static_cast<int64_t>(in.size()) / row_floats;
+  signature.tensors = {
+      {DataType::kFloat32, {HasFreeFirstDimension(kind) ? kFreeDimension : rows, row_floats}}};
+  operation->tensors = {
+      {reinterpret_cast<const std::byte*>(in.data()), nullptr, rows, row_floats * 4}};
+  return operation;
+}
+
+std::vector<float> ResultOf(const Operation& operation) {
+  const AllgatherResult& result = operation.results.front();
+  const int64_t rows = std::accumulate(result.rows.begin(), result.rows.end(), int64_t{0});
+  const auto* floats = reinterpret_cast<const float*>(result.data.get());
+  return {floats, floats + rows * operation.tensors.front().row_bytes / 4};
 }
 
 }  // namespace horoscale::testing

@@ -50,4 +50,20 @@ inline OperationPtr OnCuda(OperationPtr operation, int ordinal) {
   return operation;
 }
 
+// The double is as it was before each test, and keeps no communicator after it.
+class DeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+};
+
+// Runs the body on each rank, and shuts all down at the same time.
+void RunAll(Ranks& ranks, const Ranks::Body& body);
+
+// An operation whose rows move: allgather, alltoall (its splits are still to be set),
+// reducescatter.
+OperationPtr Moved(OpKind kind, const std::vector<float>& in, int64_t row_floats);
+// What an allgather or an alltoall has received.
+std::vector<float> ResultOf(const Operation& operation);
+
 }  // namespace horoscale::testing
