@@ -31,6 +31,7 @@ CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 FUZZ_SECONDS ?= 10
 REAL ?= 200
 SIMULATED ?= 10000
+NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz faults models lint \
@@ -108,8 +109,8 @@ python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmar
 python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, wheels and Debian's
 	$(PYTEST) python/mpi
 
-python-nccl: $(VENV)/.test  ## CUDA operations on ranks as processes, with a double of NCCL
-	$(PYTEST) python/nccl
+python-nccl: $(VENV)/.test $(BUILD)/nccl/nccl.h  ## CUDA operations on ranks as processes, with a double of NCCL
+	export NCCL_INCLUDE=$(abspath $(BUILD)/nccl) && $(PYTEST) python/nccl
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \
@@ -153,6 +154,15 @@ $(VENV)-tf/.test: $(SOURCES)
 	@$(PYTHON) -m venv $(VENV)-tf
 	@$(VENV)-tf/bin/python -m pip install -q '.[test]' 'tensorflow-cpu==2.21.*' 'keras==3.15.*'
 	@touch $@
+
+# NCCL's own header, with which our declarations of it are compared. Of the wheel nothing else is kept.
+$(BUILD)/nccl/nccl.h: | $(VENV)/.venv
+	@echo "== nccl.h out of NVIDIA's wheel (350 MB)"
+	@mkdir -p $(@D)
+	@$(BIN)/python -m pip download -q --no-deps --only-binary :all: -d $(@D) nvidia-nccl-cu12==$(NCCL_VERSION)
+	@$(BIN)/python -c 'import sys, zipfile; [open("$@", "wb").write(zipfile.ZipFile(p).read("nvidia/nccl/include/nccl.h")) for p in sys.argv[1:]]' \
+	    $(@D)/*.whl
+	@rm -f $(@D)/*.whl
 
 $(BUILD)/release/.built: $(CPP_SOURCES) | $(VENV)/.tools
 	$(CONFIGURE) $(RELEASE) -B $(@D)

@@ -16,6 +16,7 @@ void BindTypes(pybind11::module_& module);
 void BindMessages(pybind11::module_& module);
 void BindControlPlane(pybind11::module_& module);
 void BindScheduling(pybind11::module_& module);
+void BindLaunchOrder(pybind11::module_& module);
 void BindSimulation(pybind11::module_& module);
 
 // Carries a Status through pybind11; becomes horoscale.sim.StatusError.

@@ -11,5 +11,6 @@ PYBIND11_MODULE(_sim, module) {
   horoscale::sim::BindMessages(module);
   horoscale::sim::BindScheduling(module);
   horoscale::sim::BindControlPlane(module);
+  horoscale::sim::BindLaunchOrder(module);
   horoscale::sim::BindSimulation(module);
 }

@@ -30,10 +30,12 @@ def _header_folder() -> Path | None:
 def test_constants(tmp_path: Path) -> None:
     folder = _header_folder()
     if folder is None:
-        pytest.skip("no nccl.h: pip install nvidia-nccl-cu12 (200 MB), or set NCCL_INCLUDE")
-    # The header names those of CUDA, of which it needs one type.
+        pytest.skip("no nccl.h: `make python-nccl` gets it, or set NCCL_INCLUDE")
+    # The header names those of CUDA, of which it needs two types.
     (tmp_path / "cuda_runtime.h").write_text(
-        "#include <stddef.h>\ntypedef struct CUstream_st *cudaStream_t;\n"
+        "#include <stddef.h>\n"
+        "typedef struct CUstream_st *cudaStream_t;\n"
+        "typedef struct CUevent_st *cudaEvent_t;\n"
     )
     (tmp_path / "cuda_fp16.h").write_text("")
     program = tmp_path / "check"
