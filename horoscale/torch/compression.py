@@ -1,12 +1,13 @@
 """Compression: tensors that travel in a smaller type.
 
-The built-in compressors are the library's own business: it rounds what one host sends another, and
-nothing within a host. Any other class is called, and its result reduced.
+The built-in compressors are the library's own business for tensors on the CPU: it rounds what one
+host sends another, and nothing within a host. Any other class is called, and its result reduced.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -83,8 +84,15 @@ class Compression:
     bf16 = BF16Compressor
 
 
-def divide(compression: type[Compressor]) -> tuple[DataType | None, type[Compressor]]:
-    """Return the type in which the library has tensors travel, and what is left to do in Python."""
+def divide(
+    compression: type[Compressor], tensors: Iterable[torch.Tensor]
+) -> tuple[DataType | None, type[Compressor]]:
+    """Return the type in which the library has tensors travel, and what is left to do in Python.
+
+    Tensors on a GPU are converted there, by PyTorch: NCCL sends what it is given.
+    """
+    if any(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors):
+        return None, compression
     if compression is FP16Compressor:
         return DataType.FLOAT16, NoneCompressor
     if compression is BF16Compressor:

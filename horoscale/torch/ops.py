@@ -148,10 +148,11 @@ def grouped_allreduce(
     Returns:
         The list of results.
     """
-    wire_dtype, compression = divide(compression)
+    group = _group(tensors)
+    wire_dtype, compression = divide(compression, group)
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True, priority=priority)
-    compressed = [compression.compress(tensor) for tensor in _group(tensors)]
+    compressed = [compression.compress(tensor) for tensor in group]
     results = collectives.allreduce([sent for sent, _ in compressed], reduction, call).wait()
     return [
         compression.decompress(result, context)
@@ -413,10 +414,11 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
-    wire_dtype, compression = divide(compression)
+    group = _group(tensors)
+    wire_dtype, compression = divide(compression, group)
     reduction = _scatter_reduction(op, prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True)
-    compressed = [compression.compress(tensor) for tensor in _group(tensors)]
+    compressed = [compression.compress(tensor) for tensor in group]
     results = collectives.reducescatter([sent for sent, _ in compressed], reduction, call).wait()
     return [
         compression.decompress(result, context)

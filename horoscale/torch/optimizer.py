@@ -285,7 +285,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         set_id(process_set)  # raises where it can't be used; ranks outside train on their own
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise ValueError(f"compression={compression!r} is no compressor: see hvd.Compression")
-    wire_dtype, compression = divide(compression)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    wire_dtype, compression = divide(compression, parameters)
     settings = Settings(
         _reduction(resolve_op(op), gradient_predivide_factor, wire_dtype),
         compression,
@@ -293,7 +294,6 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         sparse_as_dense,
     )
     _check_passes(backward_passes_per_step)
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
     names = _names(named_parameters, parameters)
     grouping = _grouping(num_groups if groups is None else groups, parameters)
     reducer = GradientReducer(settings, backward_passes_per_step, names, grouping)

@@ -30,17 +30,23 @@ rank, size = runtime.topology.rank, runtime.topology.size
 device = Device(rank, 0)
 
 
-def argument(source: np.ndarray, target: np.ndarray | None) -> TensorArg:
+def argument(source: np.ndarray, target: np.ndarray | None, dtype: DataType) -> TensorArg:
     """Describe arrays."""
     out = 0 if target is None else target.ctypes.data
-    return TensorArg(source.ctypes.data, out, DataType.FLOAT32, source.shape)
+    return TensorArg(source.ctypes.data, out, dtype, source.shape)
 
 
-def start(kind: OpKind, source: np.ndarray, target: np.ndarray | None, **request: object):
+def start(
+    kind: OpKind,
+    source: np.ndarray,
+    target: np.ndarray | None,
+    dtype: DataType = DataType.FLOAT32,
+    **request: object,
+):
     """Enqueue an operation on this rank's device."""
     return runtime.enqueue(
         kind,
-        tensors=[argument(source, target)],
+        tensors=[argument(source, target, dtype)],
         keep_alive=(source, target),
         device=device,
         **request,
@@ -80,6 +86,66 @@ def collectives() -> dict[str, object]:
     return said
 
 
+def made(values_of: object, dtype: DataType) -> np.ndarray:
+    """Small numbers as elements of a type; those of bfloat16 are the upper halves of float32's."""
+    if dtype is DataType.BFLOAT16:
+        return (np.asarray(values_of, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return np.asarray(values_of).astype(dtype.name.lower())
+
+
+def read(array: np.ndarray, dtype: DataType) -> list[float]:
+    """The numbers of made()."""
+    if dtype is DataType.BFLOAT16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return [complex(x).real for x in array.ravel()]
+
+
+def one_type(dtype: DataType) -> dict[str, object]:
+    """Each operation on elements of one type, and how many of its buckets NCCL ran."""
+    before = runtime.metrics()["process_sets"]["0"]["nccl_buckets"]
+    name, said = dtype.name, dict[str, object]()
+
+    def reduce(op: ReduceOp, **scale: float) -> list[float]:
+        data = made([rank + 1.0, 2.0, 0.0], dtype)
+        label = f"{name}.{op.name}.{scale}"
+        start(OpKind.ALLREDUCE, data, data, dtype, name=label, reduce_op=op, **scale).wait()
+        return read(data, dtype)
+
+    said["sum"] = reduce(ReduceOp.SUM)
+    said["average"] = reduce(ReduceOp.AVERAGE)
+    said["scaled"] = reduce(ReduceOp.AVERAGE, prescale=4.0, postscale=0.5)
+    said["product"] = reduce(ReduceOp.PRODUCT)
+    rows = made([[row, row] for row in range(2 * size + 1)], dtype)
+    own = made(np.zeros((2 + (rank == 0), 2)), dtype)
+    start(OpKind.REDUCESCATTER, rows, own, dtype, name=f"{name}.scatter").wait()
+    said["scattered"] = read(own, dtype)
+    data = made([rank, rank], dtype)
+    start(OpKind.BROADCAST, data, data, dtype, name=f"{name}.broadcast", root=1).wait()
+    said["broadcast"] = read(data, dtype)
+    group = [made([rank, i], dtype) for i in range(3)]
+    runtime.enqueue(
+        OpKind.ALLREDUCE,
+        tensors=[argument(data, data, dtype) for data in group],
+        name=f"{name}.group",
+        keep_alive=group,
+        device=device,
+    ).wait()
+    said["group"] = [read(data, dtype) for data in group]
+    after = runtime.metrics()["process_sets"]["0"]["nccl_buckets"]
+    return said | {"nccl_buckets": after - before}
+
+
+TYPES = [
+    *(DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT32, DataType.FLOAT64),
+    *(DataType.INT8, DataType.UINT8, DataType.INT16, DataType.INT32, DataType.INT64),
+]
+
+
+def types() -> dict[str, object]:
+    """Every type that has all operators."""
+    return {dtype.name: one_type(dtype) for dtype in TYPES}
+
+
 def survive() -> dict[str, object]:
     """The last rank is killed while the others' kernels wait for it."""
     double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
@@ -103,6 +169,7 @@ def build() -> dict[str, object]:
     return dict(build_info()["backends"]["nccl"])
 
 
-print(json.dumps({"collectives": collectives, "survive": survive, "build": build}[sys.argv[1]]()))
+PARTS = {"collectives": collectives, "types": types, "survive": survive, "build": build}
+print(json.dumps(PARTS[sys.argv[1]]()))
 sys.stdout.flush()
 runtime.shutdown()

@@ -37,6 +37,31 @@ def test_collectives(size: int, variables: dict[str, str], tmp_path: Path) -> No
         assert "host memory" not in ranks.errors(0)
 
 
+# Of the seven buckets: NCCL has no 16-bit integers to add, and integers are not scaled by it.
+BUCKETS = {"FLOAT": 7, "BFLOAT": 7, "INT16": 1, "INT": 6, "UINT": 6}
+
+
+def test_types(variables: dict[str, str], tmp_path: Path) -> None:
+    size = 3
+    with RankProcesses(size, PROGRAM, "types", folder=tmp_path, variables=variables) as ranks:
+        said = [json.loads(ranks.read_line(rank, SECONDS)) for rank in range(size)]
+        for rank in range(size):
+            ranks.wait(rank, SECONDS)
+    for rank, of_types in enumerate(said):
+        first = 0 if rank == 0 else 1 + 2 * rank  # the lowest rank has a row more
+        for name, one in of_types.items():
+            assert one == {
+                "sum": [6, 6, 0],
+                "average": [2, 2, 0],
+                "scaled": [4, 4, 0],
+                "product": [6, 8, 0],
+                "scattered": [3 * row for row in range(first, 3 + 2 * rank) for _ in range(2)],
+                "broadcast": [1, 1],
+                "group": [[3, 3 * i] for i in range(3)],
+                "nccl_buckets": BUCKETS.get(name, BUCKETS[name.rstrip("0123456789")]),
+            }, name
+
+
 @pytest.mark.parametrize(
     ("of_rank_1", "reason"),
     [

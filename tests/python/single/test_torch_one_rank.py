@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import horoscale.torch as hvd  # noqa: E402
 from horoscale._core import DataType, HorovodInternalError  # noqa: E402
 from horoscale.torch import buckets  # noqa: E402
+from horoscale.torch.compression import divide  # noqa: E402
 from horoscale.torch.tensors import data_type  # noqa: E402
 
 ONE = torch.ones(3)
@@ -147,6 +148,19 @@ def test_buckets_have_room_for_every_layout() -> None:
             assert view.data_ptr() % 64 == 0
             view.fill_(1)
     assert all(view is None or view.equal(p) for p, view in zip(parameters, views, strict=True))
+
+
+class OnGpu(torch.Tensor):
+    """Claims to be there."""
+
+    is_cuda = True
+
+
+def test_tensors_on_a_gpu_are_compressed_there() -> None:
+    half = hvd.Compression.fp16
+    assert divide(half, [ONE]) == (DataType.FLOAT16, hvd.Compression.none)
+    assert divide(half, [ONE, OnGpu(3)]) == (None, half)
+    assert divide(hvd.Compression.none, [OnGpu(3)]) == (None, hvd.Compression.none)
 
 
 def test_every_type_has_its_size() -> None:
