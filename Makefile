@@ -109,8 +109,8 @@ python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmar
 python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, wheels and Debian's
 	$(PYTEST) python/mpi
 
-python-nccl: $(VENV)/.test $(BUILD)/nccl/nccl.h  ## CUDA operations on ranks as processes, with a double of NCCL
-	export NCCL_INCLUDE=$(abspath $(BUILD)/nccl) && $(PYTEST) python/nccl
+python-nccl: $(VENV)/.test $(BUILD)/nccl/nccl.h  ## CUDA operations: with a double of NCCL, and on a GPU if there is one
+	export NCCL_INCLUDE=$(abspath $(BUILD)/nccl) && $(PYTEST) python/nccl python/gpu
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \

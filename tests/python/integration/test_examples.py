@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -106,6 +107,24 @@ def test_benchmark_between_hosts(link: tuple[str, ...], tmp_path: Path) -> None:
     benchmark = ROOT / "benchmarks" / "hosts.py"
     output = run(sys.executable, benchmark, "--smoke", *link, folder=tmp_path)
     assert "| 1,048,576 |" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        (["--np", "1"], "--np: with one rank nothing is reduced"),
+        (["--sizes", "65537"], "--sizes: the elements are float32, a size is a multiple of 4"),
+        (["--smoke"], "no GPU: PyTorch"),
+    ],
+)
+def test_benchmark_of_nccl_refuses(arguments: list[str], refusal: str) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available() and arguments == ["--smoke"]:
+        pytest.skip("there is a GPU: it is measured")
+    benchmark = ROOT / "benchmarks" / "nccl.py"
+    said = subprocess.run([sys.executable, benchmark, *arguments], capture_output=True, text=True)
+    assert said.returncode == 2
+    assert refusal in said.stderr
 
 
 def test_report_of_benchmarks(tmp_path: Path) -> None:
