@@ -152,7 +152,7 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 $(VENV)-tf/.test: $(SOURCES)
 	@echo "== horoscale and TensorFlow in $(VENV)-tf (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)-tf
-	@$(VENV)-tf/bin/python -m pip install -q '.[test]' 'tensorflow-cpu==2.21.*' 'keras==3.15.*'
+	@$(VENV)-tf/bin/python -m pip install -q '.[test]' 'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
 	@touch $@
 
 # NCCL's own header, with which our declarations of it are compared. Of the wheel nothing else is kept.

@@ -1,4 +1,4 @@
-"""horoscale for Keras 3, on its TensorFlow, PyTorch and JAX backends.
+"""horoscale for Keras 3, on its TensorFlow, PyTorch and JAX backends, and for tf_keras (Keras 2).
 
     import horoscale.keras as hvd
 
@@ -19,15 +19,15 @@ models.py are what fit() needs around it; values.py has collectives of numbers a
 """
 
 try:
-    import keras
-except ImportError as error:
+    from horoscale.common.which_keras import IS_LEGACY, keras
+except ModuleNotFoundError as error:
     raise ImportError(
         f"horoscale.keras needs Keras 3 ({error}): pip install keras, and tensorflow, torch or jax"
     ) from error
-if not hasattr(keras, "backend") or keras.__version__.startswith("2."):
+if not IS_LEGACY and keras.__version__.startswith("2."):
     raise ImportError(
-        f"horoscale.keras needs Keras 3, not {keras.__version__}: horoscale.tensorflow.keras works "
-        "with tf_keras, the name of Keras 2 by now"
+        f"horoscale.keras needs Keras 3, not {keras.__version__}, or tf_keras, which is Keras 2, "
+        "with TF_USE_LEGACY_KERAS=1"
     )
 from horoscale.common import (
     Adasum,
@@ -86,7 +86,7 @@ from horoscale.keras.values import (
     reducescatter,
 )
 
-del keras
+del IS_LEGACY, keras
 
 __all__ = [
     "Adasum",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-import keras
+from horoscale.common.which_keras import backend
 
 Apply = Callable[[list[Any]], Any]
 
@@ -32,21 +32,21 @@ def make_step(**options: Any) -> Step:
 
     Raises ValueError if one of them is wrong, or the backend is not served.
     """
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
+    name = backend()
+    if name == "tensorflow":
         from horoscale.keras.graph_step import GraphStep
 
         return GraphStep(**options)
-    if backend == "torch":
+    if name == "torch":
         from horoscale.keras.eager_step import EagerStep, one_by_one
         from horoscale.torch.ops import grouped_allreduce
 
         return EagerStep(one_by_one(grouped_allreduce), **options)
-    if backend == "jax":
+    if name == "jax":
         from horoscale.keras.jax_step import JaxStep
 
         return JaxStep(**options)
     raise ValueError(
-        f"hvd.DistributedOptimizer() can't reduce gradients of Keras' {backend} backend: set "
+        f"hvd.DistributedOptimizer() can't reduce gradients of Keras' {name} backend: set "
         "KERAS_BACKEND to tensorflow, torch or jax"
     )

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 
 from horoscale import common
 from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.which_keras import IS_LEGACY, backend, keras
+from horoscale.keras import legacy_optimizer
 from horoscale.keras.values import broadcast_variables
 from horoscale.numpy.reductions import allreduce
 
@@ -39,8 +40,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         """Broadcast before the first step, if the model does not wait for its input to be built."""
         if not self.model.built:
             return
-        if not self.model.optimizer.built:
-            self.model.optimizer.build(self.model.trainable_variables)
+        _build(self.model.optimizer, self.model.trainable_variables)
         self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -50,9 +50,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     def _broadcast(self) -> None:
         if self._done or not self._process_set.included():
             return
-        if keras.backend.backend() == "jax":
+        if backend() == "jax":
             self.model.jax_state_sync()  # during a step the values are not in the variables
-        variables = [*self.model.weights, *self.model.optimizer.variables]
+        optimizer = self.model.optimizer
+        variables = [
+            *self.model.weights,
+            *(optimizer.variables() if IS_LEGACY else optimizer.variables),
+        ]
         broadcast_variables(variables, self._root_rank, self._process_set)
         self._done = True
 
@@ -165,7 +169,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         before = float(optimizer.learning_rate)
         after = self._initial_lr * self._factor(epoch)
         optimizer.learning_rate = after
-        eager = keras.backend.backend() == "torch" or self.model.run_eagerly
+        eager = backend() == "torch" or self.model.run_eagerly
         momentum = getattr(optimizer, "momentum", None)
         if self._momentum_correction and eager and momentum and before:
             self._momentum = momentum
@@ -250,3 +254,10 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
 def _innermost(optimizer: Any) -> Any:
     """The optimizer that has the learning rate and the momentum."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _build(optimizer: Any, variables: list[Any]) -> None:
+    if IS_LEGACY:
+        legacy_optimizer.build(optimizer, variables)
+    elif not optimizer.built:
+        optimizer.build(variables)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
+from horoscale.common.which_keras import backend
 from horoscale.numpy.compression import Compression as OfArrays
 
-if keras.backend.backend() == "tensorflow":
+if backend() == "tensorflow":
     from horoscale.tensorflow.compression import Compression
-elif keras.backend.backend() == "torch":
+elif backend() == "torch":
     from horoscale.torch.compression import Compression  # type: ignore[assignment]
 else:
     Compression = OfArrays  # type: ignore[assignment, misc]

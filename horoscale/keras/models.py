@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import keras
-
+from horoscale.common.which_keras import keras
 from horoscale.keras.compression import Compression
 from horoscale.keras.optimizer import DistributedOptimizer
 

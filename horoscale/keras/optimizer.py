@@ -11,19 +11,18 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 
-import keras
-
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.which_keras import IS_LEGACY, backend, keras
 from horoscale.keras.backend import Apply, Step, make_step
 from horoscale.keras.compression import Compression
+from horoscale.keras.legacy_optimizer import DistributedLegacy
 
 
 class _Distributed:
     """What the class of a Keras optimizer is extended by."""
 
     _hvd_step: Step
-    _hvd_local_layers: tuple[Any, ...]
 
     def register_local_var(self, variable: Any) -> None:
         """Leave the gradient of this variable to each rank."""
@@ -65,8 +64,6 @@ class _Distributed:
         return self._hvd_reduce(grads, self._trainable_variables, apply)
 
     def _hvd_reduce(self, grads: Any, variables: Sequence[Any], apply: Apply) -> Any:
-        for layer in self._hvd_local_layers:
-            self._hvd_step.register_local(layer.trainable_variables)
         return self._hvd_step(list(grads), variables, apply)
 
 
@@ -119,11 +116,12 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
     """
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, _Distributed | DistributedLegacy):
         raise ValueError("the optimizer is a DistributedOptimizer already")
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
+    if not is_optimizer(optimizer):
+        name = "tf_keras" if IS_LEGACY else "Keras"
         raise ValueError(
-            f"hvd.DistributedOptimizer() takes an optimizer of Keras, not {optimizer!r}"
+            f"hvd.DistributedOptimizer() takes an optimizer of {name}, not {optimizer!r}"
         )
     step = make_step(
         passes=backward_passes_per_step,
@@ -142,10 +140,19 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     cls = type(optimizer)
     # Under the plain class' name, which is what saved models then ask for.
     members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    optimizer.__class__ = type(cls.__name__, (_Distributed, cls), members)
+    extension = DistributedLegacy if IS_LEGACY else _Distributed
+    optimizer.__class__ = type(cls.__name__, (extension, cls), members)
     optimizer._hvd_step = step
-    optimizer._hvd_local_layers = ()
+    optimizer._hvd_passes = backward_passes_per_step
     return optimizer
+
+
+def is_optimizer(value: Any) -> bool:
+    """Tell whether it is an optimizer of Keras."""
+    kinds = [keras.optimizers.Optimizer]
+    if IS_LEGACY:
+        kinds += [keras.optimizers.legacy.Optimizer]
+    return isinstance(value, tuple(kinds))
 
 
 def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
@@ -168,8 +175,23 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
     """
     layers = tuple(_layers(local_layers))
     distributed = DistributedOptimizer(optimizer, *args, **kwargs)
-    distributed._hvd_local_layers = layers
+    distributed._hvd_step = _Partial(distributed._hvd_step, layers)
     return distributed
+
+
+class _Partial:
+    """A step that leaves the gradients of some layers to each rank; see Step."""
+
+    def __init__(self, step: Step, layers: tuple[Any, ...]) -> None:
+        self._step = step
+        self._layers = layers
+        self.register_local = step.register_local
+        self.outside_of_graph = step.outside_of_graph
+
+    def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
+        for layer in self._layers:  # whose variables may be new
+            self._step.register_local(layer.trainable_variables)
+        return self._step(gradients, variables, apply)
 
 
 def _layers(given: Any) -> Iterable[Any]:
@@ -186,7 +208,7 @@ def _turn_off_xla(optimizer: Any) -> None:
     XLA knows no operation of ours; Keras would choose it wherever there is an accelerator. An
     optimizer is not told its model: it is the one that is calling.
     """
-    if keras.backend.backend() != "tensorflow":
+    if backend() != "tensorflow":
         return
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

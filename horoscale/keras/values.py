@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import keras
 import numpy as np
 
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.which_keras import IS_LEGACY, backend, to_numpy
 from horoscale.keras.compression import Compression, of_arrays
 from horoscale.numpy import movement, reductions
 
@@ -45,7 +45,7 @@ def allreduce(
         ValueError, MismatchError, HorovodInternalError: as every collective.
     """
     return reductions.allreduce(
-        _array(value),
+        to_numpy(value),
         average=average,
         name=name,
         compression=of_arrays(compression),
@@ -63,7 +63,7 @@ def allgather(
 
     The first dimensions may differ. A number counts as an array of one.
     """
-    return movement.allgather(np.atleast_1d(_array(value)), name=name, process_set=process_set)
+    return movement.allgather(np.atleast_1d(to_numpy(value)), name=name, process_set=process_set)
 
 
 def broadcast(
@@ -73,7 +73,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Return the value of the root, a global rank; others give one of its shape and type."""
-    return movement.broadcast(_array(value), root_rank, name=name, process_set=process_set)
+    return movement.broadcast(to_numpy(value), root_rank, name=name, process_set=process_set)
 
 
 def reducescatter(
@@ -83,7 +83,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Return this rank's rows of the reduction of a value over the ranks; op is Average or Sum."""
-    return reductions.reducescatter(_array(value), name=name, op=op, process_set=process_set)
+    return reductions.reducescatter(to_numpy(value), name=name, op=op, process_set=process_set)
 
 
 def broadcast_variables(
@@ -101,7 +101,7 @@ def broadcast_variables(
     """
     chosen = list(variables)
     # As bytes: Keras has types that no collective needs to know.
-    values = [np.array(keras.ops.convert_to_numpy(one.value), order="C") for one in chosen]
+    values = [to_numpy(one if IS_LEGACY else one.value) for one in chosen]
     handles = [
         movement.broadcast_async_(
             value.reshape(-1).view(np.uint8),
@@ -122,7 +122,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
     Raises RuntimeError elsewhere: Keras has no global variables.
     """
-    if keras.backend.backend() == "tensorflow":
+    if backend() == "tensorflow":
         from horoscale.tensorflow.functions import broadcast_global_variables as of_graph
 
         return of_graph(root_rank)
@@ -130,8 +130,3 @@ def broadcast_global_variables(root_rank: int) -> Any:
         "Keras has no global variables: use hvd.callbacks.BroadcastGlobalVariablesCallback(0), or "
         "hvd.broadcast_variables(model.weights, root_rank=0)"
     )
-
-
-def _array(value: Any) -> Array:
-    array: Array = np.array(keras.ops.convert_to_numpy(value), order="C")
-    return array

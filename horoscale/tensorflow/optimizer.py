@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from horoscale.common.basics import Average
@@ -108,9 +107,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
     """
-    if isinstance(optimizer, keras.optimizers.Optimizer):
-        from horoscale.keras import optimizer as of_keras  # which needs this package
+    from horoscale.keras import optimizer as of_keras  # which needs this package
 
+    if of_keras.is_optimizer(optimizer):
         return of_keras.DistributedOptimizer(
             optimizer,
             name,

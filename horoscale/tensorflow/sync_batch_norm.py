@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from horoscale.common.basics import Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.which_keras import IS_LEGACY, keras
 from horoscale.tensorflow.ops import allreduce
 
 
@@ -22,11 +22,32 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         self, *args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any
     ) -> None:
         """Take the arguments of keras.layers.BatchNormalization, and the ranks that take part."""
+        if IS_LEGACY:
+            kwargs["fused"] = False  # which would compute the statistics itself
         super().__init__(*args, **kwargs)
         self._process_set = process_set
 
-    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-        """Return mean and variance of the examples of all ranks, without this axis' dimensions."""
+    if IS_LEGACY:
+
+        def _calculate_mean_and_var(
+            self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None
+        ) -> tuple[Any, Any]:
+            """Return what tf_keras asks for."""
+            axes = [axis % len(inputs.shape) for axis in reduction_axes]
+            mean, variance = self._statistics(inputs, axes, mask)
+            if not keep_dims:
+                return mean, variance
+            shape = [1 if i in axes else -1 for i in range(len(inputs.shape))]
+            return tf.reshape(mean, shape), tf.reshape(variance, shape)
+
+    else:
+
+        def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+            """Return what Keras 3 asks for."""
+            return self._statistics(inputs, self._reduction_axes, mask)
+
+    def _statistics(self, inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any]:
+        """Return mean and variance of the examples of all ranks, without these axes' dimensions."""
         wide = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         weights = tf.ones_like(wide)
         if mask is not None:
@@ -34,7 +55,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
                 [tf.shape(mask), tf.ones([tf.rank(wide) - tf.rank(mask)], tf.int32)], 0
             )
             weights *= tf.reshape(tf.cast(mask, wide.dtype), shape)
-        axes = self._reduction_axes
         count = tf.reduce_sum(weights, axes)
         total = tf.reduce_sum(wide * weights, axes)
         # In two steps: the sum of squares alone would lose what the mean's square is large beside.

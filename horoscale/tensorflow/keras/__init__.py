@@ -1,13 +1,16 @@
-"""horoscale for Keras with its TensorFlow backend: the names of horoscale.keras."""
+"""horoscale for Keras with its TensorFlow backend: the names of horoscale.keras.
 
-import keras
+With TF_USE_LEGACY_KERAS=1, tf_keras (Keras 2) is served, as it is what tf.keras then is.
+"""
 
-if keras.backend.backend() != "tensorflow":
+from horoscale.common.which_keras import backend
+
+if backend() != "tensorflow":
     raise ImportError(
-        f"horoscale.tensorflow.keras is for Keras with TensorFlow, not {keras.backend.backend()}: "
+        f"horoscale.tensorflow.keras is for Keras with TensorFlow, not {backend()}: "
         "import horoscale.keras"
     )
 from horoscale.keras import *  # noqa: F403
 from horoscale.keras import __all__ as __all__
 
-del keras
+del backend

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FILES = [str(Path(__file__).with_name(name)) for name in ("test_keras.py", "test_keras_jax.py")]
+FOLDER = Path(__file__).parent
 SECONDS = 240
 
 
@@ -25,10 +25,20 @@ SECONDS = 240
 def test_on_ranks(backend: str, ranks: int, subset: str | None) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"needs {backend}")
+    files = ["test_keras.py", *(["test_keras_jax.py"] if backend == "jax" else [])]
+    run(ranks, files, ["-m", subset] if subset else [], KERAS_BACKEND=backend)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
+@pytest.mark.timeout(SECONDS + 30)
+def test_legacy_tensorflow_on_ranks() -> None:
+    run(2, ["test_keras_legacy.py"], [], KERAS_BACKEND="tensorflow", TF_USE_LEGACY_KERAS="1")
+
+
+def run(ranks: int, files: list[str], options: list[str], **environment: str) -> None:
     pytest_command = [
         *(sys.executable, "-m", "pytest", "-q", "--timeout=60", "-W", "default"),
-        *("--maxfail=3", "--tb=short", *(FILES if backend == "jax" else FILES[:1])),
-        *(("-m", subset) if subset else ()),
+        *("--maxfail=3", "--tb=short", *(str(FOLDER / file) for file in files), *options),
     ]
     result = subprocess.run(
         [sys.executable, "-m", "horoscale.runner", "-np", str(ranks), *pytest_command],
@@ -36,8 +46,7 @@ def test_on_ranks(backend: str, ranks: int, subset: str | None) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=SECONDS,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": backend},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"} | environment,
         check=False,
     )
     assert result.returncode == 0, result.stdout[-20_000:]
