@@ -6,9 +6,9 @@ They are reduced there, before Keras clips them, accumulates them or looks wheth
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Sequence
-from types import FrameType
 from typing import Any
 
 from horoscale.common.basics import Average
@@ -38,7 +38,6 @@ class _Distributed:
                 "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), also "
                 "with mixed_float16"
             )
-        _turn_off_xla(self)
         return super().build(variables)  # type: ignore[misc]
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
@@ -144,6 +143,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     optimizer.__class__ = type(cls.__name__, (extension, cls), members)
     optimizer._hvd_step = step
     optimizer._hvd_passes = backward_passes_per_step
+    if backend() == "tensorflow" and not IS_LEGACY:
+        _turn_off_xla()
     return optimizer
 
 
@@ -202,18 +203,20 @@ def _layers(given: Any) -> Iterable[Any]:
         yield layer
 
 
-def _turn_off_xla(optimizer: Any) -> None:
-    """Have the model that builds this optimizer make graphs that XLA does not compile.
+@functools.cache
+def _turn_off_xla() -> None:
+    """Have models with a DistributedOptimizer make graphs that XLA does not compile.
 
-    XLA knows no operation of ours; Keras would choose it wherever there is an accelerator. An
-    optimizer is not told its model: it is the one that is calling.
+    XLA knows no operation of ours; Keras would choose it wherever there is an accelerator. Of an
+    optimizer nothing is asked before the graph is made: it is the model that has to be told.
     """
-    if backend() != "tensorflow":
-        return
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        model = frame.f_locals.get("self")
-        if isinstance(model, keras.Model) and getattr(model, "optimizer", None) is optimizer:
-            model.jit_compile = False
-            return
-        frame = frame.f_back
+    owner = next(cls for cls in keras.Model.__mro__ if "make_train_function" in vars(cls))
+    plain = owner.make_train_function
+
+    @functools.wraps(plain)
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.optimizer, _Distributed):
+            self.jit_compile = False
+        return plain(self, *args, **kwargs)
+
+    owner.make_train_function = make_train_function

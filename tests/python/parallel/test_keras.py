@@ -79,6 +79,23 @@ def test_fit_gives_the_weights_of_one_process(kind: str, eager: bool) -> None:
     assert_same(model, expected)
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="has no XLA")
+def test_xla_is_turned_off_where_it_knows_no_operation_of_ours(tmp_path: Path) -> None:
+    model, expected = make_model(), make_model()
+    model.compile(hvd.DistributedOptimizer(OPTIMIZERS["sgd"]()), "mse", jit_compile=True)
+    inputs, targets = data(hvd.size())
+    model.train_on_batch(inputs[0, hvd.rank()], targets[0, hvd.rank()])
+    assert model.jit_compile == (BACKEND == "jax")
+    model.save(tmp_path / "compiled.keras")
+    loaded = hvd.load_model(tmp_path / "compiled.keras")
+    loaded.train_on_batch(inputs[1, hvd.rank()], targets[1, hvd.rank()])
+    expected.compile(OPTIMIZERS["sgd"](), "mse", jit_compile=True)
+    assert expected.jit_compile
+    for batch in range(2):
+        expected.train_on_batch(inputs[batch].reshape(-1, 5), targets[batch].reshape(-1, 2))
+    assert_same(loaded, expected)
+
+
 @pytest.mark.parametrize(
     "options",
     [
