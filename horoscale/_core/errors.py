@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from horoscale._core._binding import ffi, lib
 
@@ -52,11 +53,17 @@ def last_error(code: int) -> Exception:
         message += " (a process that was forked after hvd.init() takes no part in the job)"
     if code == lib.HS_RANK_FAILED:
         ranks = [info.ranks[i] for i in range(info.num_ranks)]
-        return RankFailedError(message, ranks, info.process_set, text(info.tensor))
-    if code in _CLASSES:
+        tensor = text(info.tensor)
+        return RankFailedError(message + _where(info), ranks, info.process_set, tensor)
+    if code in _CLASSES:  # whose messages name the tensor
         return _CLASSES[code](message)
     name = ffi.typeof("hs_code").elements[code].removeprefix("HS_").lower()
-    return HorovodInternalError(f"{message} [{name}]")
+    return HorovodInternalError(f"{message}{_where(info)} [{name}]")
+
+
+def _where(info: Any) -> str:
+    tensor = text(info.tensor)
+    return f'; so "{tensor}" on process set {info.process_set} is not done' if tensor else ""
 
 
 def check(code: int) -> None:

@@ -86,11 +86,14 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::OfRanksOf(const MpiLib
   MpiHandle communicator = 0;
   HS_RETURN_IF_ERROR(mpi.Check(call.Comm_group(parent, &all), "Comm_group"));
   const int count = static_cast<int>(ranks.size());
-  HS_RETURN_IF_ERROR(mpi.Check(call.Group_incl(all, count, ranks.data(), &group), "Group_incl"));
-  HS_RETURN_IF_ERROR(mpi.Check(
-      call.Comm_create_group(parent, group, kCreateGroupTag, &communicator), "Comm_create_group"));
-  call.Group_free(&group);
+  Status made = mpi.Check(call.Group_incl(all, count, ranks.data(), &group), "Group_incl");
+  if (made.ok()) {
+    made = mpi.Check(call.Comm_create_group(parent, group, kCreateGroupTag, &communicator),
+                     "Comm_create_group");
+    call.Group_free(&group);
+  }
   call.Group_free(&all);
+  HS_RETURN_IF_ERROR(made);
   return Adopt(mpi, communicator);
 }
 

@@ -78,7 +78,6 @@ struct MpiDouble::State {
   // Operations that were begun, and memory that was handed out: reachable for the leak checker.
   std::vector<std::shared_ptr<Request>> requests;
   bool is_held = false;
-  int tests = 0;
 };
 
 namespace {
@@ -209,7 +208,6 @@ int Begin(const char* function, MpiHandle handle, Kind kind, MpiHandle type, int
 
 int Test(MpiHandle* request, int* done, MpiStatus*) {
   std::lock_guard lock(now->mutex);
-  ++now->tests;
   if (const int error = Fails("Test")) return error;
   Meeting& meeting = *Of<Request>(*request)->meeting;
   if (!meeting.is_done && !now->is_held && meeting.come == meeting.parts.size()) {
@@ -399,9 +397,9 @@ int MpiDouble::living() const {
   return static_cast<int>(state_->living.size() - state_->world.size());
 }
 
-int MpiDouble::tests() const {
+int MpiDouble::begun() const {
   std::lock_guard lock(state_->mutex);
-  return state_->tests;
+  return static_cast<int>(state_->requests.size());
 }
 
 }  // namespace horoscale::testing

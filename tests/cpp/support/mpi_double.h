@@ -31,8 +31,8 @@ class MpiDouble {
 
   // Communicators that were made and not freed, counted on each of their ranks.
   int living() const;
-  // Calls of MPI_Test so far.
-  int tests() const;
+  // Collectives that were begun, counted on each of their ranks.
+  int begun() const;
 
   struct State;
 
