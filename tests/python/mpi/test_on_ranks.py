@@ -20,8 +20,9 @@ def run(mpi: Mpi, ranks: int, *arguments: str, **variables: str) -> None:
     assert "skipped" not in ended.stdout, ended.stdout
 
 
-def test_communicators_of_mpi4py(mpi: Mpi) -> None:
-    run(mpi, 4, "--with-mpi", str(TESTS / "mpi" / "on_ranks"))
+@pytest.mark.parametrize("backend", ["native", "mpi"])
+def test_communicators_of_mpi4py(mpi: Mpi, backend: str) -> None:
+    run(mpi, 4, "--with-mpi", str(TESTS / "mpi" / "on_ranks"), HOROSCALE_BACKEND=backend)
 
 
 def test_the_parallel_tests_pass_over_mpi(mpi: Mpi) -> None:
