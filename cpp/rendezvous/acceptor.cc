@@ -1,6 +1,8 @@
 #include "rendezvous/acceptor.h"
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -10,6 +12,7 @@ namespace horoscale {
 namespace {
 
 constexpr uint64_t kListener = 0;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 // Unproved connections at a time: ranks that start at once, and strangers. The oldest makes room.
 constexpr size_t kMaxGuests = 256;
 // A stranger that comes again and again must not fill the log.
@@ -31,11 +34,18 @@ Acceptor::Acceptor(Accept accept, std::string secret, std::string context, Polle
       context_(std::move(context)),
       poller_(std::move(poller)) {}
 
-Result<ByteStream> Acceptor::Next(const Deadline& deadline) {
+Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<Status()>& look) {
+  Deadline next_look = Deadline::After(kLookSeconds);
   do {
     std::array<Poller::Ready, 16> ready;
-    Result<size_t> count = poller_.Wait(deadline.SecondsLeft(), ready);
+    const double seconds =
+        std::min(deadline.SecondsLeft(), look ? next_look.SecondsLeft() : kNever);
+    Result<size_t> count = poller_.Wait(seconds, ready);
     if (!count.ok()) return count.status();
+    if (look && next_look.Passed()) {
+      HS_RETURN_IF_ERROR(look());
+      next_look = Deadline::After(kLookSeconds);
+    }
     for (const auto& [id, readable, writable] : std::span(ready).first(*count)) {
       if (id == kListener) {
         HS_RETURN_IF_ERROR(AcceptGuest());

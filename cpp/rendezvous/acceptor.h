@@ -30,8 +30,10 @@ class Acceptor {
   static Result<Acceptor> Create(int listener, Accept accept, std::string secret,
                                  std::string context);
 
-  // The next connection that has proved the secret; kTimeout if none comes.
-  Result<ByteStream> Next(const Deadline& deadline);
+  // The next connection that has proved the secret; kTimeout if none comes. `look`, unless it is
+  // empty, is called every kLookSeconds while nobody has: its error ends the wait.
+  static constexpr double kLookSeconds = 0.25;
+  Result<ByteStream> Next(const Deadline& deadline, const std::function<Status()>& look = nullptr);
 
  private:
   struct Guest {

@@ -64,6 +64,12 @@ Status StoreClient::Set(std::string_view key, std::span<const std::byte> value) 
   return Call(EncodeSet(key, value), 0).status();
 }
 
+Status StoreClient::LeaveWill(std::string_view key, std::span<const std::byte> value) {
+  HS_RETURN_IF_ERROR(CheckStoreKey(key));
+  HS_RETURN_IF_ERROR(CheckStoreValue(key, value));
+  return Call(EncodeWill(key, value), 0).status();
+}
+
 Result<std::vector<std::byte>> StoreClient::Get(std::string_view key, double seconds) {
   HS_RETURN_IF_ERROR(CheckStoreKey(key));
   constexpr double kMaxWaitMs = std::numeric_limits<uint32_t>::max();
@@ -81,7 +87,8 @@ Result<std::vector<std::byte>> StoreClient::Call(std::span<const std::byte> requ
                                                  double seconds) {
   const std::lock_guard lock(mutex_);
   HS_RETURN_IF_ERROR(broken_);
-  const Deadline deadline = Deadline::After(seconds + kReplySeconds);
+  const double left = std::min(seconds + kReplySeconds, end_by_.SecondsLeft());
+  const Deadline deadline = Deadline::After(left);
   const auto fail = [this](const Status& why) {
     broken_ = Status(why.code(), "the job's store: " + why.message());
     return broken_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "platform/byte_stream.h"
+#include "platform/deadline.h"
 #include "platform/tcp_socket.h"
 #include "rendezvous/store.h"
 
@@ -36,6 +37,14 @@ class StoreClient final : public Store {
   Status Set(std::string_view key, std::span<const std::byte> value) override;
   Result<std::vector<std::byte>> Get(std::string_view key, double seconds) override;
 
+  // No call lasts beyond it, also if the server has become silent.
+  void EndBy(const Deadline& deadline) { end_by_ = deadline; }
+
+  // What the server sets when this connection ends, in whatever way, unless the key has a value by
+  // then: how others learn of the end of a process that can't say anything any more. The last will
+  // counts.
+  Status LeaveWill(std::string_view key, std::span<const std::byte> value);
+
  private:
   explicit StoreClient(ByteStream stream) : stream_(std::move(stream)) {}
 
@@ -45,7 +54,8 @@ class StoreClient final : public Store {
 
   std::mutex mutex_;
   ByteStream stream_;  // guarded by mutex_
-  Status broken_;      // guarded by mutex_; why the connection can't be used any more
+  Deadline end_by_ = Deadline::Never();
+  Status broken_;  // guarded by mutex_; why the connection can't be used any more
 };
 
 }  // namespace horoscale

@@ -67,14 +67,23 @@ class Fields {
 
 Status TooShort() { return Status::Protocol("store frame ends within a field"); }
 
-Result<StoreRequest> DecodeSet(Fields& fields) {
+std::vector<std::byte> EncodeEntry(StoreVerb verb, std::string_view key,
+                                   std::span<const std::byte> value) {
+  std::vector<std::byte> frame = StartFrame(verb, 4 + key.size() + value.size());
+  AppendU32(frame, static_cast<uint32_t>(key.size()));
+  AppendBytes(frame, AsBytes(key));
+  AppendBytes(frame, value);
+  return frame;
+}
+
+Result<StoreRequest> DecodeEntry(StoreVerb verb, Fields& fields) {
   const std::optional<uint32_t> key_bytes = fields.U32();
   if (!key_bytes) return TooShort();
   const std::optional<std::string_view> key = fields.Text(*key_bytes);
   if (!key) return TooShort();
   HS_RETURN_IF_ERROR(CheckStoreKey(*key));
   HS_RETURN_IF_ERROR(CheckStoreValue(*key, fields.rest()));
-  return StoreRequest{.verb = StoreVerb::kSet, .key = *key, .value = fields.rest(), .wait_ms = 0};
+  return StoreRequest{.verb = verb, .key = *key, .value = fields.rest(), .wait_ms = 0};
 }
 
 Result<StoreRequest> DecodeGet(Fields& fields) {
@@ -101,11 +110,11 @@ Status CheckStoreValue(std::string_view key, std::span<const std::byte> value) {
 }
 
 std::vector<std::byte> EncodeSet(std::string_view key, std::span<const std::byte> value) {
-  std::vector<std::byte> frame = StartFrame(StoreVerb::kSet, 4 + key.size() + value.size());
-  AppendU32(frame, static_cast<uint32_t>(key.size()));
-  AppendBytes(frame, AsBytes(key));
-  AppendBytes(frame, value);
-  return frame;
+  return EncodeEntry(StoreVerb::kSet, key, value);
+}
+
+std::vector<std::byte> EncodeWill(std::string_view key, std::span<const std::byte> value) {
+  return EncodeEntry(StoreVerb::kWill, key, value);
 }
 
 std::vector<std::byte> EncodeGet(std::string_view key, uint32_t wait_ms) {
@@ -135,8 +144,15 @@ Result<StoreRequest> DecodeStoreRequest(std::span<const std::byte> body) {
   Fields fields(body);
   const std::optional<uint8_t> verb = fields.U8();
   if (!verb) return TooShort();
-  if (*verb == static_cast<uint8_t>(StoreVerb::kSet)) return DecodeSet(fields);
-  if (*verb == static_cast<uint8_t>(StoreVerb::kGet)) return DecodeGet(fields);
+  switch (static_cast<StoreVerb>(*verb)) {
+    case StoreVerb::kSet:
+    case StoreVerb::kWill:
+      return DecodeEntry(static_cast<StoreVerb>(*verb), fields);
+    case StoreVerb::kGet:
+      return DecodeGet(fields);
+    case StoreVerb::kReply:
+      break;
+  }
   return Status::Protocol("store request with unknown verb " + std::to_string(*verb));
 }
 

@@ -170,10 +170,20 @@ Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
 Status StoreServerLoop::HandleRequest(ConnectionId id, Connection& connection,
                                       const StoreRequest& request) {
   if (request.verb == StoreVerb::kGet) return HandleGet(id, connection, request);
-  const Status status = table_.Set(request.key, request.value);
+  if (request.verb == StoreVerb::kWill) {
+    connection.will_key = request.key;
+    connection.will.assign(request.value.begin(), request.value.end());
+    return Reply(id, connection, StatusCode::kOk, {});
+  }
   // Others first: they get the value even if this client is gone by now.
-  if (status.ok()) AnswerWaiters(std::string(request.key));
+  const Status status = Set(request.key, request.value);
   return Reply(id, connection, status.code(), AsBytes(status.message()));
+}
+
+Status StoreServerLoop::Set(std::string_view key, std::span<const std::byte> value) {
+  HS_RETURN_IF_ERROR(table_.Set(key, value));
+  AnswerWaiters(std::string(key));
+  return Status::Ok();
 }
 
 Status StoreServerLoop::HandleGet(ConnectionId id, Connection& connection,
@@ -268,7 +278,10 @@ void StoreServerLoop::Drop(ConnectionId id, const Status& why) {
   StopAwaiting(id, connection);
   unauthenticated_.erase(id);
   poller_.Remove(connection.stream.fd());
+  const std::string will_key = std::move(connection.will_key);
+  const std::vector<std::byte> will = std::move(connection.will);
   connections_.erase(found);
+  if (!will_key.empty()) (void)Set(will_key, will);  // a value that is there already stays
 }
 
 // Strangers must not be able to fill a disk with our log.

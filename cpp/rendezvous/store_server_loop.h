@@ -50,6 +50,8 @@ class StoreServerLoop {
     bool in_body = false;                // input is a frame's body, else its header
     std::vector<std::byte> output;       // what the socket has not taken yet
     std::string awaited_key;             // of a GET that waits; empty: none
+    std::string will_key;                // to be set when the connection ends; empty: none
+    std::vector<std::byte> will;
     double deadline = std::numeric_limits<double>::infinity();
 
     // A client sends its next request only after it has the reply to the last.
@@ -66,6 +68,8 @@ class StoreServerLoop {
   Status FeedHandshake(ConnectionId id, Connection& connection, std::span<const std::byte> bytes);
   Status HandleRequest(ConnectionId id, Connection& connection, const StoreRequest& request);
   Status HandleGet(ConnectionId id, Connection& connection, const StoreRequest& request);
+  // The value of a key for all, also for those who wait for it.
+  Status Set(std::string_view key, std::span<const std::byte> value);
   void AnswerWaiters(const std::string& key);
   Status Reply(ConnectionId id, Connection& connection, StatusCode code,
                std::span<const std::byte> payload);

@@ -1,7 +1,6 @@
 #include "runtime/job.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "platform/deadline.h"
@@ -38,33 +37,6 @@ Result<Meeting> Meet(const JobOptions& options, const Config& config, const Dead
   return MeetOverStore(options, FindVariable, host, deadline);
 }
 
-// A rank that can't start makes others fail. The first to do so leaves its reason in the store,
-// where the others find what to blame.
-class FirstFailure {
- public:
-  FirstFailure(Store& store, const std::string& prefix, int rank)
-      : store_(store), key_(prefix + "failed"), rank_(rank) {}
-
-  // What to say of a failure; the store hears of the first only, while its links still stand.
-  Status Explain(const Status& failure) {
-    if (explained_) return failure;
-    explained_ = true;
-    const std::string own = "rank " + std::to_string(rank_) + ": " + failure.message();
-    if (store_.Set(key_, std::as_bytes(std::span(own))).ok()) return failure;
-    const auto first = store_.Get(key_, 0);
-    if (!first.ok()) return failure;
-    const std::string text(reinterpret_cast<const char*>(first->data()), first->size());
-    return {failure.code(), failure.message() + "; the first to fail was " + text,
-            failure.detail()};
-  }
-
- private:
-  Store& store_;
-  const std::string key_;
-  const int rank_;
-  bool explained_ = false;
-};
-
 // More make use of more cores, and of networks that limit a connection; but each rank has them with
 // every rank of the other hosts.
 uint32_t DataStreams(const Config& config, int size) {
@@ -74,7 +46,7 @@ uint32_t DataStreams(const Config& config, int size) {
 }
 
 Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOptions& options,
-                                                 const Config& config, Store* store,
+                                                 const Config& config, StartingStore* store,
                                                  const Deadline& deadline) {
   if (meeting.communicator != nullptr) {
     auto mpi = MpiTransport::Create(std::move(meeting.communicator), NumberHosts(meeting.hosts));
@@ -83,13 +55,13 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   }
   const Identity& identity = meeting.identity;
   const std::vector<uint32_t> hosts = NumberHosts(meeting.hosts);
-  FirstFailure first(*store, KeyPrefix(options), identity.rank);
-  const auto explain = [&first](const Status& failure) { return first.Explain(failure); };
+  const auto look = [store] { return store->Look(); };
+  const auto explain = [store](const Status& failure) { return store->Explain(failure); };
   ShmConfig shm;
   shm.rank = identity.rank;
   shm.size = identity.size;
   shm.arena_bytes = static_cast<size_t>(config.arena_bytes);
-  shm.mesh = {{}, KeyPrefix(options), identity.secret, deadline.SecondsLeft(), explain};
+  shm.mesh = {{}, KeyPrefix(options), identity.secret, deadline.SecondsLeft(), look, explain};
   TcpMeshConfig tcp;
   tcp.rank = identity.rank;
   tcp.interfaces = config.network_interfaces;
@@ -97,6 +69,7 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   tcp.key_prefix = KeyPrefix(options);
   tcp.secret = identity.secret;
   tcp.silence_seconds = config.silence_seconds;
+  tcp.look = look;
   tcp.explain = explain;
   tcp.data_streams = DataStreams(config, identity.size);
   for (int rank = 0; rank < identity.size; ++rank) {

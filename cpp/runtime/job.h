@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "rendezvous/store.h"
 #include "rendezvous/store_server.h"
 #include "runtime/runtime.h"
+#include "runtime/starting_store.h"
 #include "transport/mpi/mpi_library.h"
 
 namespace horoscale {
@@ -45,7 +45,7 @@ class Job {
   Job() = default;
 
   std::unique_ptr<StoreServer> server_;  // on rank 0 of a job that met over MPI
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<StartingStore> store_;
   std::unique_ptr<Runtime> runtime_;
   const MpiLibrary* mpi_ = nullptr;
 };

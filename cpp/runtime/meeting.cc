@@ -102,18 +102,39 @@ Status Serve(const Identity& identity) {
   return Status::Ok();
 }
 
-Status MeetStore(double seconds, Meeting* meeting) {
+Status MeetStore(const std::string& prefix, const Deadline& deadline, Meeting* meeting) {
   const Identity& identity = meeting->identity;
   if (identity.size == 1) {
-    meeting->store = std::make_unique<MemoryStore>();
+    meeting->store = std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), prefix, 0);
     return {};
   }
   if (identity.serve) HS_RETURN_IF_ERROR(Serve(identity));
   auto client = StoreClient::Connect(identity.rendezvous.host, identity.rendezvous.port,
-                                     identity.secret, seconds);
+                                     identity.secret, deadline.SecondsLeft());
   if (!client.ok()) return client.status();
   if (const auto address = (*client)->LocalAddress(); address.ok()) meeting->address = *address;
-  meeting->store = client.TakeValue();
+  auto store = StartingStore::Create(client.TakeValue(), prefix, identity.rank, deadline);
+  if (!store.ok()) return store.status();
+  meeting->store = store.TakeValue();
+  return {};
+}
+
+// Which ranks share a host.
+Status FindHosts(const std::string& prefix, const std::string& host, const Deadline& deadline,
+                 Meeting* meeting) {
+  const auto self = Neighbours::Create(host);
+  if (!self.ok()) return self.status();
+  const auto cards =
+      ExchangeCards(*meeting->store, meeting->identity, prefix, self->card(), deadline);
+  if (!cards.ok()) return cards.status();
+  const int own =
+      Neighbours::FindLowest(*cards, meeting->identity.rank, deadline, &meeting->notice);
+  const auto lowest =
+      ExchangeNumbers(*meeting->store, meeting->identity, prefix + "lowest/", own, deadline);
+  if (!lowest.ok()) return lowest.status();
+  auto hosts = HostsOf(*cards, *lowest);
+  if (!hosts.ok()) return hosts.status();
+  meeting->hosts = hosts.TakeValue();
   return {};
 }
 
@@ -129,20 +150,10 @@ Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& l
   auto identity = ReadIdentity(options, lookup);
   if (!identity.ok()) return identity.status();
   meeting.identity = identity.TakeValue();
-  HS_RETURN_IF_ERROR(MeetStore(deadline.SecondsLeft(), &meeting));
   const std::string prefix = KeyPrefix(options);
-  const auto self = Neighbours::Create(host);
-  if (!self.ok()) return self.status();
-  const auto cards =
-      ExchangeCards(*meeting.store, meeting.identity, prefix, self->card(), deadline);
-  if (!cards.ok()) return cards.status();
-  const int own = Neighbours::FindLowest(*cards, meeting.identity.rank, deadline, &meeting.notice);
-  const auto lowest =
-      ExchangeNumbers(*meeting.store, meeting.identity, prefix + "lowest/", own, deadline);
-  if (!lowest.ok()) return lowest.status();
-  auto hosts = HostsOf(*cards, *lowest);
-  if (!hosts.ok()) return hosts.status();
-  meeting.hosts = hosts.TakeValue();
+  HS_RETURN_IF_ERROR(MeetStore(prefix, deadline, &meeting));
+  const Status found = FindHosts(prefix, host, deadline, &meeting);
+  if (!found.ok()) return meeting.store->Explain(found);
   return meeting;
 }
 

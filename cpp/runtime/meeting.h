@@ -9,11 +9,11 @@
 
 #include "base/status.h"
 #include "platform/deadline.h"
-#include "rendezvous/store.h"
 #include "rendezvous/store_server.h"
 #include "runtime/config.h"
 #include "runtime/identity.h"
 #include "runtime/job.h"
+#include "runtime/starting_store.h"
 #include "transport/mpi/mpi_communicator.h"
 #include "transport/mpi/mpi_library.h"
 
@@ -26,7 +26,7 @@ struct Meeting {
   std::string notice;                   // what the user should know of them; may be empty
   std::string address;                  // of this machine, by which it reaches the store
   std::unique_ptr<StoreServer> server;  // of the store, on rank 0 of ranks that met over MPI
-  std::unique_ptr<Store> store;
+  std::unique_ptr<StartingStore> store;
   const MpiLibrary* mpi = nullptr;  // where the ranks met over MPI
   // Where MPI is to carry everything; there is no store then.
   std::unique_ptr<MpiCommunicator> communicator;

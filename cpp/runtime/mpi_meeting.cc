@@ -171,8 +171,8 @@ Result<Served> ServeStore(bool one_host, const Config& config,
 }
 
 // Rank 0 serves the store, where all ranks find it.
-Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config, Meeting& meeting,
-                  const Deadline& deadline) {
+Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
+                  const std::string& prefix, Meeting& meeting, const Deadline& deadline) {
   Served served;
   if (comm.rank() == 0) {
     auto started = ServeStore(one_host, config, &meeting.server);
@@ -200,7 +200,9 @@ Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config, Me
                 client.status().message()};
   }
   if (const auto address = (*client)->LocalAddress(); address.ok()) meeting.address = *address;
-  meeting.store = client.TakeValue();
+  auto store = StartingStore::Create(client.TakeValue(), prefix, comm.rank(), deadline);
+  if (!store.ok()) return store.status();
+  meeting.store = store.TakeValue();
   return {};
 }
 
@@ -268,10 +270,11 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
     return meeting;
   }
   if (comm.size() == 1) {
-    meeting.store = std::make_unique<MemoryStore>();
+    meeting.store =
+        std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), KeyPrefix(options), 0);
     return meeting;
   }
-  HS_RETURN_IF_ERROR(ShareStore(comm, one_host, config, meeting, deadline));
+  HS_RETURN_IF_ERROR(ShareStore(comm, one_host, config, KeyPrefix(options), meeting, deadline));
   return meeting;
 }
 

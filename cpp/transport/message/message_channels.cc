@@ -7,6 +7,18 @@
 #include <string>
 
 namespace horoscale {
+namespace {
+
+// Channels that one peer may have opened before us. Registration is collective, so that only a few
+// can be on the way at any time; more means that the peer went wrong.
+constexpr size_t kMaxEarlyOfPeer = 4096;
+
+std::string Describe(std::pair<uint32_t, uint32_t> key) {
+  return "process set " + std::to_string(key.first) + " (incarnation " +
+         std::to_string(key.second) + ")";
+}
+
+}  // namespace
 
 MessageChannels::~MessageChannels() {
   for (auto& [key, channel] : channels_) {
@@ -20,9 +32,13 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
   assert(std::is_sorted(ranks.begin(), ranks.end()));
   const Key key = {id.process_set, id.incarnation};
   Channel& channel = channels_[key];
-  if (channel.exchange != nullptr) {
-    return Status::InvalidArgument("process set " + std::to_string(id.process_set) +
-                                   " has been opened before");
+  if (!channel.ranks.empty()) {
+    return Status::InvalidArgument(Describe(key) + " has been opened before");
+  }
+  for (const int early : channel.opened) {
+    if (std::binary_search(ranks.begin(), ranks.end(), early)) continue;
+    return Status::Protocol("rank " + std::to_string(early) + " has opened " + Describe(key) +
+                            ", of which it is no member here");
   }
   std::vector<bool> reached(ranks.size());
   std::transform(ranks.begin(), ranks.end(), reached.begin(), served);
@@ -31,6 +47,7 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
       MessageExchange::Create(id, ranks, static_cast<uint32_t>(self), reached, std::move(hosts),
                               post_, counters_, [this, key] { Close(key); });
   if (exchange == nullptr) return Status::System("allocating the banks of a process set", ENOMEM);
+  for (const int early : channel.opened) --early_[early];
   channel.ranks.assign(ranks.begin(), ranks.end());
   channel.served = static_cast<size_t>(std::count(reached.begin(), reached.end(), true));
   channel.exchange = exchange.get();
@@ -47,7 +64,6 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
 void MessageChannels::Close(Key key) {
   Channel& channel = channels_.at(key);
   channel.exchange = nullptr;
-  channel.is_closed = true;
   // Kept until all have opened it: their messages must not look like those of a new channel.
   if (channel.opened.size() == channel.served) channels_.erase(key);
 }
@@ -55,8 +71,8 @@ void MessageChannels::Close(Key key) {
 Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, Key key, int rank) {
   const auto position = std::lower_bound(channel.ranks.begin(), channel.ranks.end(), rank);
   if (position == channel.ranks.end() || *position != rank) {
-    return Status::Protocol("a message for process set " + std::to_string(key.first) +
-                            " from a rank outside it");
+    return Status::Protocol("a message for " + Describe(key) + " from rank " +
+                            std::to_string(rank) + ", which is outside it");
   }
   return static_cast<uint32_t>(position - channel.ranks.begin());
 }
@@ -67,22 +83,30 @@ Status MessageChannels::OnMessage(int from, const MessageHeader& header) {
                             std::to_string(static_cast<int>(header.type)));
   }
   const Key key = {header.process_set, header.incarnation};
-  if (header.type == MessageType::kOpened) {
-    Channel& channel = channels_[key];
-    channel.opened.insert(from);
-    if (channel.is_closed && channel.opened.size() == channel.served) {
-      channels_.erase(key);
-      return {};
-    }
-  }
+  if (header.type == MessageType::kOpened) return OnOpened(from, key);
   const auto at = channels_.find(key);
   if (at == channels_.end() || at->second.exchange == nullptr) return {};
   const auto member = MemberOf(at->second, key, from);
   if (!member.ok()) return member.status();
-  if (header.type == MessageType::kOpened) {
-    at->second.exchange->OnOpened(*member);
-  } else {
-    at->second.exchange->OnReleased(*member, header.round);
+  at->second.exchange->OnReleased(*member, header.round);
+  return {};
+}
+
+Status MessageChannels::OnOpened(int from, Key key) {
+  Channel& channel = channels_[key];
+  if (channel.ranks.empty()) {  // not open here yet
+    if (!channel.opened.insert(from).second || ++early_[from] <= kMaxEarlyOfPeer) return {};
+    return Status::Protocol("rank " + std::to_string(from) + " has opened more than " +
+                            std::to_string(kMaxEarlyOfPeer) +
+                            " process sets that are unknown here");
+  }
+  const auto member = MemberOf(channel, key, from);
+  if (!member.ok()) return member.status();
+  channel.opened.insert(from);
+  if (channel.exchange != nullptr) {
+    channel.exchange->OnOpened(*member);
+  } else if (channel.opened.size() == channel.served) {
+    channels_.erase(key);
   }
   return {};
 }

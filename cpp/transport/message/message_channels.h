@@ -29,7 +29,7 @@ class MessageChannels {
                                                 const std::function<bool(int)>& served,
                                                 std::vector<uint32_t> hosts);
 
-  // What a rank says of its exchange: kOpened, kReleased.
+  // What a rank says of its exchange: kOpened, kReleased. kProtocol if it may not say so.
   Status OnMessage(int from, const MessageHeader& header);
 
   // A part of a chunk on its way into its bank, or nowhere if the channel is closed here.
@@ -49,12 +49,12 @@ class MessageChannels {
   struct Channel {
     std::vector<int> ranks;               // empty: not open here yet
     size_t served = 0;                    // of the ranks
-    MessageExchange* exchange = nullptr;  // null: not open here
+    MessageExchange* exchange = nullptr;  // null: not open here yet, or not any more
     std::set<int> opened;                 // the served ones that have
-    bool is_closed = false;               // here
   };
 
   void Close(Key key);
+  Status OnOpened(int from, Key key);
   // Position among the ranks; kProtocol for one that isn't there.
   static Result<uint32_t> MemberOf(const Channel& channel, Key key, int rank);
 
@@ -62,6 +62,7 @@ class MessageChannels {
   MessagePost* post_;
   TransportCounters* counters_;
   std::map<Key, Channel> channels_;
+  std::map<int, size_t> early_;  // by rank: channels that it has opened and we have not yet
 };
 
 }  // namespace horoscale

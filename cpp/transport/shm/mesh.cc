@@ -111,7 +111,7 @@ class MeshBuilder {
     if (!acceptor.ok()) return acceptor.status();
     acceptor_.emplace(acceptor.TakeValue());
     while (links_.size() + 1 < names_.size()) {
-      Result<ByteStream> socket = acceptor_->Next(deadline_);
+      Result<ByteStream> socket = acceptor_->Next(deadline_, config_.look);
       if (socket.status().code() == StatusCode::kTimeout) {
         std::vector<int> missing;
         for (const auto& [rank, name] : names_) {

@@ -21,6 +21,8 @@ struct MeshConfig {
   std::string key_prefix;  // of the job and its generation, such as "job/1/"
   std::string secret;
   double seconds = 60;  // for everything
+  // Called now and then while others are waited for: an error says why to give up. May be empty.
+  std::function<Status()> look = nullptr;
   // Called with a failure while the links still stand: to close them makes the peers fail, which
   // then have to find its cause. Returns what the failure is made of; may be empty.
   std::function<Status(const Status&)> explain = nullptr;

@@ -1,8 +1,10 @@
 #include "transport/tcp/tcp_mesh.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -10,25 +12,13 @@
 #include "rendezvous/acceptor.h"
 #include "rendezvous/address.h"
 #include "rendezvous/auth.h"
+#include "transport/tcp/tcp_hello.h"
 
 namespace horoscale {
 namespace {
 
 // One address may swallow connections without a word: others get their turn.
 constexpr double kAddressSeconds = 3;
-
-// What the connecting rank tells first on an authenticated stream; the bytes are the wire's.
-struct Hello {
-  static constexpr uint64_t kMagic = 0x504354'4f524f48;  // "HOROTCP"
-  static constexpr uint32_t kVersion = 2;
-
-  uint64_t magic = kMagic;
-  uint32_t version = kVersion;
-  int32_t rank = -1;
-  uint32_t stream = 0;  // 0: control; then data
-  uint32_t data_streams = 0;
-};
-static_assert(sizeof(Hello) == 24);
 
 Status About(const Status& status, int rank, const std::string& doing) {
   return Status(status.code(), doing + ": " + status.message(), FailureDetail{{rank}, -1, ""});
@@ -38,7 +28,10 @@ class MeshBuilder {
  public:
   MeshBuilder(const TcpMeshConfig& config, Store& store)
       : config_(config), store_(store), deadline_(Deadline::After(config.seconds)) {
-    for (const int peer : config.peers) streams_[peer].resize(1 + config.data_streams);
+    for (const int peer : config.peers) {
+      streams_[peer].resize(1 + config.data_streams);
+      if (peer > config.rank) above_.insert(peer);
+    }
   }
 
   Result<std::map<int, TcpStreams>> Build() {
@@ -69,6 +62,14 @@ class MeshBuilder {
   std::string Key(int rank) const { return config_.key_prefix + "tcp/" + std::to_string(rank); }
   std::string AuthContext(int server) const {
     return "tcp link to rank " + std::to_string(server) + " of " + config_.key_prefix;
+  }
+
+  TcpHello OwnHello(uint32_t stream) const {
+    TcpHello hello;
+    hello.rank = config_.rank;
+    hello.stream = stream;
+    hello.data_streams = config_.data_streams;
+    return hello;
   }
 
   // Machines may lack IPv6.
@@ -125,10 +126,7 @@ class MeshBuilder {
       // The peer may be busy connecting to others before it lets anybody in.
       HS_RETURN_IF_ERROR(
           AuthenticateToServer(*stream, config_.secret, AuthContext(peer), deadline_));
-      Hello hello;
-      hello.rank = config_.rank;
-      hello.stream = number;
-      hello.data_streams = config_.data_streams;
+      const TcpHello hello = OwnHello(number);
       HS_RETURN_IF_ERROR(stream->SendAll(std::as_bytes(std::span(&hello, 1)), deadline_));
       streams_[peer][number].emplace(stream.TakeValue());
     }
@@ -149,7 +147,7 @@ class MeshBuilder {
     acceptor_.emplace(acceptor.TakeValue());
     while (!std::all_of(streams_.begin(), streams_.end(),
                         [](const auto& entry) { return AreComplete(entry.second); })) {
-      Result<ByteStream> stream = acceptor_->Next(deadline_);
+      Result<ByteStream> stream = acceptor_->Next(deadline_, config_.look);
       if (stream.status().code() == StatusCode::kTimeout) return DidNotConnect();
       if (!stream.ok()) return stream.status();
       HS_RETURN_IF_ERROR(LetIn(stream.TakeValue()));
@@ -174,24 +172,12 @@ class MeshBuilder {
   }
 
   Status LetIn(ByteStream stream) {
-    Hello hello;
-    HS_RETURN_IF_ERROR(stream.ReceiveAll(std::as_writable_bytes(std::span(&hello, 1)), deadline_));
-    if (hello.magic != Hello::kMagic || hello.version != Hello::kVersion) {
-      return Status::Protocol(stream.peer() + " runs another version of horoscale");
-    }
-    const auto at = streams_.find(hello.rank);
-    if (at == streams_.end() || hello.rank < config_.rank) {
-      return Status::Protocol("a process at " + stream.peer() + " that says it is rank " +
-                              std::to_string(hello.rank) + " connected to " + Me());
-    }
-    if (hello.data_streams != config_.data_streams || hello.stream > config_.data_streams) {
-      return Status::InvalidArgument(
-          "rank " + std::to_string(hello.rank) + " has " + std::to_string(hello.data_streams) +
-          " TCP streams for data, " + Me() + " has " + std::to_string(config_.data_streams) +
-          ": give all ranks the same TCP_STREAMS");
-    }
+    std::array<std::byte, sizeof(TcpHello)> bytes;
+    HS_RETURN_IF_ERROR(stream.ReceiveAll(bytes, deadline_));
+    const auto hello = DecodeTcpHello(bytes, OwnHello(0), above_, stream.peer());
+    if (!hello.ok()) return hello.status();
     // A rank that had to try another address connects again: the last one counts.
-    at->second[hello.stream].emplace(std::move(stream));
+    streams_.at(hello->rank)[hello->stream].emplace(std::move(stream));
     return {};
   }
 
@@ -202,6 +188,7 @@ class MeshBuilder {
   std::optional<TcpListener> listener_;
   std::optional<Acceptor> acceptor_;
   std::map<int, Streams> streams_;
+  std::set<int> above_;  // the peers that connect to this rank
 };
 
 }  // namespace

@@ -27,6 +27,8 @@ struct TcpMeshConfig {
   double seconds = 60;          // for everything
   double silence_seconds = 30;  // without an answer of the peer's machine end a link
   uint32_t data_streams = 1;    // of a pair of ranks; the same on all
+  // Called now and then while others are waited for: an error says why to give up. May be empty.
+  std::function<Status()> look = nullptr;
   // Called with a failure while the links still stand: to close them makes the peers fail, which
   // then have to find its cause. Returns what the failure is made of; may be empty.
   std::function<Status(const Status&)> explain = nullptr;

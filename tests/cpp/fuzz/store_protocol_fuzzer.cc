@@ -10,12 +10,16 @@ using namespace horoscale;
 
 namespace {
 
+std::vector<std::byte> Encode(const StoreRequest& request) {
+  if (request.verb == StoreVerb::kSet) return EncodeSet(request.key, request.value);
+  if (request.verb == StoreVerb::kWill) return EncodeWill(request.key, request.value);
+  return EncodeGet(request.key, request.wait_ms);
+}
+
 void CheckRequest(std::span<const std::byte> body) {
   const Result<StoreRequest> request = DecodeStoreRequest(body);
   if (!request.ok()) return;
-  const std::vector<std::byte> frame = request->verb == StoreVerb::kSet
-                                           ? EncodeSet(request->key, request->value)
-                                           : EncodeGet(request->key, request->wait_ms);
+  const std::vector<std::byte> frame = Encode(*request);
   if (!std::ranges::equal(std::span(frame).subspan(kStoreHeaderBytes), body)) abort();
   const Result<size_t> bytes = DecodeStoreHeader(std::span(frame).first<kStoreHeaderBytes>());
   if (!bytes.ok() || *bytes != body.size()) abort();

@@ -29,9 +29,16 @@ SECONDS_TO_LIVE = 60
 ELEMENTS = 4 << 20  # 16 MiB: dozens of chunks
 LIMITS = {  # of what a process may have
     "descriptors": lambda: (resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + 2),
-    "address space": lambda: (resource.RLIMIT_AS, 4 << 30),
+    # Less than the smallest arena beyond what there is.
+    "address space": lambda: (resource.RLIMIT_AS, address_space() + (48 << 20)),
     "file size": lambda: (resource.RLIMIT_FSIZE, 1 << 20),
 }
+
+
+def address_space() -> int:
+    """How much of it this process uses, in bytes."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * mmap.PAGESIZE
 
 
 class Possessions:
@@ -134,6 +141,7 @@ def run(phase: str, action: str, victim: int) -> dict[str, Any]:
     if action in LIMITS and is_victim:
         kind, limit = LIMITS[action]()
         resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
+    began_at = time.monotonic()
     try:
         hvd.init(process_sets=[survivors] if victim >= 0 else [])
         hvd.barrier()
@@ -145,7 +153,7 @@ def run(phase: str, action: str, victim: int) -> dict[str, Any]:
     except (HorovodInternalError, ValueError) as error:
         if is_victim and isinstance(error, ValueError):
             raise
-        report = describe(error)
+        report = describe(error) | {"began_at": began_at}
     if hvd.is_initialized() and victim >= 0 and not is_victim:
         report["others_go_on"] = others_go_on(survivors)
     return report

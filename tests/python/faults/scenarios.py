@@ -51,7 +51,8 @@ def _in_phase(fault: str, action: str, phase: str) -> Scenario:
     if starting and action == "raise":
         action = "fail"  # an exception of the library's own: its system call fails
     limit_s = SURVIVORS_S
-    if starting:
+    # Who has not reached the store yet, or is stopped, can't be told from one that is late.
+    if phase == "connect" or (starting and action == "stop"):
         limit_s = START_TIMEOUT_S + LOOK_S
     elif action == "stop":
         limit_s = STALL_LIMIT_S + LOOK_S
@@ -72,7 +73,7 @@ def _in_phase(fault: str, action: str, phase: str) -> Scenario:
 
 
 def _resource(fault: str, action: str, victim_raises: str) -> Scenario:
-    return Scenario(fault, "connect", action, START_TIMEOUT_S + LOOK_S, victim_raises=victim_raises)
+    return Scenario(fault, "connect", action, SURVIVORS_S, victim_raises=victim_raises)
 
 
 def _harmless(fault: str, **variables: str) -> Scenario:

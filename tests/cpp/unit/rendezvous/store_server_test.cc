@@ -87,6 +87,29 @@ TEST_F(StoreServerTest, AKeyIsSetOnceAndTheErrorComesBack) {
   EXPECT_THAT(status.message(), testing::HasSubstr("'k'"));
 }
 
+TEST_F(StoreServerTest, AWillIsSetWhenItsConnectionEndsAndWakesWhoWaits) {
+  auto client = Connect();
+  ASSERT_TRUE(client->LeaveWill("end", Bytes("an earlier one")).ok());
+  ASSERT_TRUE(client->LeaveWill("end", Bytes("it ended")).ok());
+  const auto other = Connect();
+  EXPECT_EQ(other->Get("end", 0).status().code(), StatusCode::kTimeout) << "it lives still";
+  std::thread ending([&] { client.reset(); });
+  const Result<std::vector<std::byte>> value = other->Get("end", kLong);
+  ending.join();
+  ASSERT_TRUE(value.ok()) << value.status().message();
+  EXPECT_EQ(*value, Bytes("it ended"));
+}
+
+TEST_F(StoreServerTest, AWillChangesNoValue) {
+  auto client = Connect();
+  ASSERT_TRUE(client->LeaveWill("end", Bytes("it ended")).ok());
+  ASSERT_TRUE(client->Set("end", Bytes("my own words")).ok());
+  const auto other = Connect();
+  ASSERT_TRUE(other->LeaveWill("other end", Bytes("x")).ok());
+  client.reset();
+  EXPECT_EQ(*Connect()->Get("end", 0), Bytes("my own words"));
+}
+
 TEST_F(StoreServerTest, SizesUpToTheBoundsWorkAndBeyondFailLocally) {
   const auto client = Connect();
   const std::string key(kStoreMaxKeyBytes, 'k');

@@ -87,6 +87,20 @@ TEST(MeshTest, AFailureIsExplainedBeforeOthersCanSeeIt) {
   EXPECT_FALSE(ConnectUnix(name, Deadline::After(kPatience)).ok());
 }
 
+TEST(MeshTest, WhoLetsOthersInGivesUpWhenThereIsAReason) {
+  MemoryStore store;
+  const std::string entry = "nowhere";
+  ASSERT_TRUE(store.Set("7/shm/1", std::as_bytes(std::span(entry))).ok());
+  ShmConfig config = Config(0, 2);
+  int looks = 0;
+  config.mesh.look = [&looks] {
+    return ++looks < 2 ? Status() : Status(StatusCode::kSystem, "another rank failed");
+  };
+  const Status status = StartAll(store, {config})[0];
+  EXPECT_EQ(status.code(), StatusCode::kSystem) << "and not kTimeout, much later";
+  EXPECT_THAT(status.message(), HasSubstr("another rank failed"));
+}
+
 TEST(MeshTest, ARankThatPublishesAndThenDoesNotConnectIsNamed) {
   MemoryStore store;
   const std::string entry = "nowhere";

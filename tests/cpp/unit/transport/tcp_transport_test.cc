@@ -132,6 +132,35 @@ TEST_F(RawPeer, AChunkBeyondItsBankEndsTheLink) {
   EXPECT_THAT(Loss(), HasSubstr("no space"));
 }
 
+TEST_F(RawPeer, SetsThatAreNotOpenHereAreRememberedUpToABound) {
+  MessageHeader header = Header(MessageType::kOpened, 0);
+  for (uint32_t twice = 0; twice < 2; ++twice) {  // saying it again costs nothing
+    for (header.process_set = 1; header.process_set <= 4096; ++header.process_set) {
+      Send(*control_, header);
+      transport_->Poll(inbox_);
+    }
+  }
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();  // makes room for one
+  Send(*control_, header);
+  Send(*control_, Header(MessageType::kFrame, 0));
+  PollUntil([this] { return inbox_.frames[1].size() == 1; });
+  EXPECT_NE(exchange->Reserve(0), nullptr) << "it was remembered";
+  ++header.process_set;
+  Send(*control_, header);
+  EXPECT_THAT(Loss(), HasSubstr("rank 1 has opened more than 4096 process sets"));
+}
+
+TEST_F(RawPeer, ASetThatARankOutsideItHasOpenedIsNotOpened) {
+  Send(*control_, Header(MessageType::kOpened, 0));
+  Send(*control_, Header(MessageType::kFrame, 0));
+  PollUntil([this] { return inbox_.frames[1].size() == 1; });
+  const std::vector<int> ranks = {0, 2};
+  const Status status = transport_->Open({7, 1}, ranks).status();
+  EXPECT_EQ(status.code(), StatusCode::kProtocol);
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 has opened process set 7"));
+}
+
 TEST_F(RawPeer, AChunkOfAClosedSetIsReadAndForgotten) {
   Send(*data_, Header(MessageType::kChunk, 100'000), std::vector<std::byte>(100'000));
   Send(*control_, Header(MessageType::kFrame, 0));

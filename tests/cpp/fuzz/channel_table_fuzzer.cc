@@ -1,0 +1,117 @@
+// Whatever a rank of this host says of its banks, in any order and while sets open and close here:
+// it is refused or leads into the memory that is the sender's, and no block is freed twice.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "transport/memory/channel_table.h"
+
+using namespace horoscale;
+
+namespace {
+
+constexpr BankGeometry kGeometry = {.chunk_bytes = 4096, .banks = 4};
+constexpr size_t kBlock = BlockBytes(kGeometry);
+constexpr size_t kBlocks = 4;
+constexpr int kSelf = 1;
+constexpr uint32_t kSets = 3;  // small numbers, so that notices meet sets that are open
+const std::vector<int> kMembers[kSets] = {{0, 1, 2}, {0, 1}, {1, 2}};
+
+// The memory of one rank: blocks that it may use for its sets.
+struct Memory {
+  alignas(4096) std::byte bytes[kBlocks * kBlock] = {};
+};
+
+class Rank final : public ChannelHost {
+ public:
+  Rank() { std::memset(second_->bytes, 1, sizeof(Memory)); }  // its counters are ahead
+
+  Result<std::byte*> AllocateBlock(size_t bytes) override {
+    if (bytes > kBlock) abort();
+    for (size_t i = 0; i < kBlocks; ++i) {
+      if (!used_.insert(own_->bytes + i * kBlock).second) continue;
+      std::memset(own_->bytes + i * kBlock, 0, kBlock);
+      return own_->bytes + i * kBlock;
+    }
+    return Status::Internal("no block is free");
+  }
+  void FreeBlock(std::byte* block) override {
+    if (used_.erase(block) != 1) abort();
+  }
+  std::byte* PeerBlock(int rank, int64_t offset, size_t bytes) override {
+    if (offset < 0 || bytes > sizeof(Memory)) return nullptr;
+    if (static_cast<size_t>(offset) > sizeof(Memory) - bytes) return nullptr;
+    return (rank == 0 ? first_ : second_)->bytes + offset;
+  }
+  int64_t OwnOffset(const std::byte*, size_t) const override { return -1; }
+  void Notify(int, ChannelId, BankNotice::Type, const std::byte*) override {}
+  bool IsLost(int rank) const override { return lost_.contains(rank); }
+  Doorbell* DoorbellOf(int) override { return &doorbell_; }
+
+  void OpenOrClose(uint32_t set) {
+    if (exchanges_[set] != nullptr) return exchanges_[set].reset();
+    auto opened = table_.Open({set, incarnations_[set]++}, kMembers[set]);
+    if (opened.ok()) exchanges_[set] = opened.TakeValue();
+  }
+
+  void UseExchange(uint32_t set) {
+    Exchange* const exchange = exchanges_[set].get();
+    if (exchange == nullptr) return;
+    uint64_t& round = exchange->next_round;
+    if (exchange->Reserve(round) != nullptr) exchange->Publish(round, 8);
+    for (uint32_t member = 0; member < exchange->size(); ++member) {
+      const std::byte* const chunk = exchange->Peek(round, member);
+      if (chunk != nullptr) seen_ = static_cast<size_t>(chunk[kGeometry.chunk_bytes - 1]);
+    }
+    exchange->Release(round++);
+  }
+
+  void Take(int from, ChannelId channel, std::span<const std::byte> notice) {
+    if (IsLost(from) || table_.OnNotice(from, channel, notice).ok()) return;
+    lost_.insert(from);
+    table_.OnRankLost(from);
+  }
+
+ private:
+  std::unique_ptr<Memory> own_ = std::make_unique<Memory>();
+  std::unique_ptr<Memory> first_ = std::make_unique<Memory>();
+  std::unique_ptr<Memory> second_ = std::make_unique<Memory>();
+  std::set<std::byte*> used_;
+  std::set<int> lost_;
+  SleepFlag sleeping_{0};
+  EventFd event_ = EventFd::Create().TakeValue();
+  Doorbell doorbell_{&sleeping_, &event_};
+  TransportCounters counters_;
+  ChannelTable table_{kSelf, kGeometry, this, &counters_};
+  std::unique_ptr<Exchange> exchanges_[kSets];
+  uint32_t incarnations_[kSets] = {};
+  volatile size_t seen_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Rank rank;
+  std::span<const uint8_t> input(data, size);
+  while (!input.empty()) {
+    const uint8_t order = input[0];
+    input = input.subspan(1);
+    if (order % 4 == 0) {
+      rank.OpenOrClose(order / 4 % kSets);
+    } else if (order % 4 == 1) {
+      rank.UseExchange(order / 4 % kSets);
+    } else {
+      const uint32_t incarnation = order >> 6;
+      const size_t bytes = std::min(sizeof(BankNotice), input.size());
+      rank.Take(order % 4 == 2 ? 0 : 2, {order / 4u % kSets, incarnation},
+                std::as_bytes(input.first(bytes)));
+      input = input.subspan(bytes);
+    }
+  }
+  return 0;
+}
