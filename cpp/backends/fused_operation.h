@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct FusedOperation {
   uint32_t root = 0;             // member index (broadcast)
   std::vector<uint32_t> absent;
   std::vector<FusedPiece> pieces;
+  int64_t Bytes() const {
+    return std::accumulate(pieces.begin(), pieces.end(), int64_t{0},
+                           [](int64_t sum, const FusedPiece& piece) { return sum + piece.bytes; });
+  }
   std::vector<int64_t> splits;  // alltoall
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;

@@ -32,14 +32,18 @@ double StallPeriod(const Config& config) {
   return warning > 0 ? limit / std::ceil(limit / warning) : limit;
 }
 
+Limits LimitsOf(const Config& config) {
+  return {.fusion_threshold_bytes = config.fusion_threshold_bytes,
+          .partition_bytes = config.partition_bytes,
+          .credit_bytes = config.credit_bytes};
+}
+
 CoordinatorOptions OptionsFor(const Config& config, int id, const std::vector<int>& ranks) {
   CoordinatorOptions options;
   options.process_set_id = id;
   options.ranks = ranks;
   options.cache_capacity = static_cast<size_t>(config.cache_capacity);
-  options.limits = {.fusion_threshold_bytes = config.fusion_threshold_bytes,
-                    .partition_bytes = config.partition_bytes,
-                    .credit_bytes = config.credit_bytes};
+  options.limits = LimitsOf(config);
   options.priority_scheduling = config.priority_scheduling;
   options.stall_warning_seconds = StallPeriod(config);
   // join() is of the global set.
@@ -182,8 +186,12 @@ void ProcessSet::Tune(const PlanEntry& entry, double now) {
   const auto seconds = step_clock_.OnEntry(entry, now);
   if (!seconds || tuner_->finished()) return;
   tuner_->OnStep(*seconds);
-  coordinator_->SetLimits(tuner_->limits());
+  SetLimits();
   for (const Autotuner::Record& record : tuner_->TakeRecords()) host_.OnTuned(*this, record);
+}
+
+void ProcessSet::SetLimits() {
+  coordinator_->SetLimits(pace_.Of(tuner_ ? tuner_->limits() : LimitsOf(config_)));
 }
 
 Status ProcessSet::Apply(const PlanEntry& entry, double now) {
@@ -334,7 +342,10 @@ void ProcessSet::TakeResults(const Action& action, FusedOperation& fused) {
 void ProcessSet::FinishAction(const Action& action, FusedOperation* fused, double started_at,
                               double now) {
   executed_sequence_ = action.sequence;
-  if (fused != nullptr) counters_.execute_seconds += now - started_at;
+  if (fused != nullptr) {
+    counters_.execute_seconds += now - started_at;
+    if (coordinator_ && pace_.OnExecuted(fused->Bytes(), now - started_at)) SetLimits();
+  }
   host_.OnBucketDone(*this, action, started_at);
   if (coordinator_) coordinator_->OnExecuted(action.sequence);
 

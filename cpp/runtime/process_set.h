@@ -21,6 +21,7 @@
 #include "core/coordinator.h"
 #include "core/launch_order.h"
 #include "core/member.h"
+#include "core/pace.h"
 #include "core/step_clock.h"
 #include "runtime/config.h"
 #include "runtime/operation.h"
@@ -118,6 +119,7 @@ class ProcessSet {
   bool SendReport(double now);
   bool PublishPlan(double now);
   void Tune(const PlanEntry& entry, double now);
+  void SetLimits();
   Status TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
   Status Apply(const PlanEntry& entry, double now);
   bool Advance(double now);
@@ -161,6 +163,7 @@ class ProcessSet {
   Member member_;
   std::optional<Coordinator> coordinator_;
   std::optional<Autotuner> tuner_;  // of its limits, where asked for
+  Pace pace_;                       // bounds them
   StepClock step_clock_;
   std::unordered_map<Token, OperationPtr> pending_;
 

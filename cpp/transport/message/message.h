@@ -22,7 +22,9 @@ struct MessageHeader {
   uint32_t process_set;
   uint32_t incarnation;
   uint32_t bytes;   // of the payload
-  uint64_t offset;  // of a chunk's part in the chunk
+  uint32_t offset;  // of a chunk's part in the chunk
+  uint16_t part;    // which of the chunk's parts
+  uint16_t others;  // parts that come in other messages
   uint64_t round;
 };
 static_assert(sizeof(MessageHeader) == 32);

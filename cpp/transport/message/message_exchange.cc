@@ -84,7 +84,7 @@ void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t
     At(m).sent[round % kBanks] = round + 1;
     auto header = Header(MessageType::kChunk, round);
     header.bytes = static_cast<uint32_t>(extent.bytes);
-    header.offset = extent.offset;
+    header.offset = static_cast<uint32_t>(extent.offset);
     post_->PostChunk(ranks_[m], header, {chunk + extent.offset, extent.bytes}, memory_,
                      &bank.unsent);
     counters_->data_bytes_sent += extent.bytes;
@@ -105,10 +105,20 @@ void MessageExchange::Release(uint64_t round) {
   }
 }
 
+// What is free again of the member's rounds. Who takes no part in an operation releases rounds
+// before their chunks are there.
+uint64_t MessageExchange::ReleasedOf(const Member& member) const {
+  uint64_t released = std::min(At(self_).released, member.begun);
+  for (const Bank& bank : member.banks) {
+    if (bank.missing > 0) released = std::min(released, bank.round);
+  }
+  return released;
+}
+
 // If the member has sent something that it doesn't know to be released.
 void MessageExchange::TellReleased(uint32_t m) {
   Member& member = At(m);
-  const uint64_t released = At(self_).released;
+  const uint64_t released = ReleasedOf(member);
   const bool is_news =
       std::any_of(std::begin(member.banks), std::end(member.banks), [&](const Bank& bank) {
         return bank.used && bank.round >= member.told_released && bank.round < released;
@@ -134,17 +144,26 @@ std::byte* MessageExchange::Accept(uint32_t m, const MessageHeader& header) {
   const bool fits = header.offset <= kChunkBytes && header.bytes <= kChunkBytes - header.offset;
   if (!served_[m] || !fits || header.round == kNoRound) return nullptr;
   Bank& bank = member.banks[header.round % kBanks];
-  const bool occupied = bank.used && bank.round >= At(self_).released;
-  if (occupied || (bank.used && header.round <= bank.round)) return nullptr;
-  bank.round = header.round;
-  bank.used = true;
-  bank.arrived = false;
+  if (bank.unbegun > 0 && bank.round == header.round) {
+    --bank.unbegun;
+  } else {
+    const bool occupied = bank.used && (bank.missing > 0 || bank.round >= At(self_).released);
+    if (occupied || (bank.used && header.round <= bank.round)) return nullptr;
+    if (header.others >= kMaxParts) return nullptr;
+    bank.round = header.round;
+    bank.used = true;
+    bank.arrived = false;
+    bank.unbegun = header.others;
+    bank.missing = header.others + 1u;
+  }
+  if (header.part == 0) member.begun = std::max(member.begun, header.round + 1);
   return Chunk(m, header.round) + header.offset;
 }
 
 void MessageExchange::OnArrived(uint32_t m, uint64_t round) {
   Bank& bank = At(m).banks[round % kBanks];
-  if (bank.round == round) bank.arrived = true;
+  if (bank.round != round || bank.missing == 0 || --bank.missing > 0) return;
+  bank.arrived = true;
   TellReleased(m);
 }
 

@@ -2,8 +2,8 @@
 // chunks of every other one. What a member sends another occupies the bank there until that has
 // released the round, and says so; nothing is said to members that have sent nothing.
 //
-// Chunks for one bank must arrive in the order in which they were sent; those of different banks
-// may overtake each other.
+// A transport may divide a chunk into parts, which arrive in any order. The chunks' first parts
+// must arrive in the order in which they were sent: by them a member knows what is on its way.
 //
 // Members may be left to another exchange, which shares memory with them (see transport/hosts).
 #pragma once
@@ -37,6 +37,7 @@ class MessageExchange final : public Exchange {
  public:
   static constexpr size_t kChunkBytes = 256 << 10;
   static constexpr uint32_t kBanks = 4;
+  static constexpr uint32_t kMaxParts = 4;  // of a chunk
 
   // `served[m]`: whether member m is reached by messages; this rank is not. `hosts` is what
   // hosts() returns. Null if there is no memory. `on_destroy` is called last; both belong to the
@@ -84,13 +85,16 @@ class MessageExchange final : public Exchange {
     uint64_t round = 0;
     bool used = false;
     bool arrived = false;
-    uint32_t unsent = 0;  // messages that still read it (own banks)
+    uint32_t unbegun = 0;  // parts whose arrival has not begun
+    uint32_t missing = 0;  // parts that have not arrived, these among them
+    uint32_t unsent = 0;   // messages that still read it (own banks)
   };
   struct Member {
     bool opened = false;
     Bank banks[kBanks];
     uint64_t released = 0;       // rounds below it, as far as the member has said so
     uint64_t told_released = 0;  // what it has been told
+    uint64_t begun = 0;          // what it has sent of rounds below is here or on its way
     uint64_t sent[kBanks] = {};  // by own bank: the member occupies it until it releases below this
   };
   // The banks' bytes and their states: sends in flight refer to both.
@@ -106,9 +110,10 @@ class MessageExchange final : public Exchange {
     return memory_->bytes.get() + (member * kBanks + round % kBanks) * kChunkBytes;
   }
   Member& At(uint32_t member) const { return memory_->members[member]; }
+  uint64_t ReleasedOf(const Member& member) const;
   void TellReleased(uint32_t member);
   MessageHeader Header(MessageType type, uint64_t round) const {
-    return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, round};
+    return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, 0, 0, round};
   }
 
   const ChannelId channel_;

@@ -9,6 +9,7 @@
 
 #include "core/codec.h"
 #include "platform/clock.h"
+#include "platform/tcp_rate.h"
 
 namespace horoscale {
 namespace {
@@ -25,6 +26,9 @@ constexpr double kLastWordsSecondsAtMost = 30;
 // headers: a small chunk as a whole, so that it takes one call.
 constexpr size_t kControlBufferBytes = 64 << 10;
 constexpr size_t kDataBufferBytes = 4 << 10;
+
+// Of a chunk: less is not worth a message of its own.
+constexpr size_t kLeastPartBytes = 16 << 10;
 
 constexpr size_t kControl = 0;  // its number among the streams of a link
 
@@ -109,7 +113,8 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
   TransportSink& sink_;
 };
 
-TcpTransport::Link::Link(TcpStreams sockets) {
+TcpTransport::Link::Link(TcpStreams sockets, bool all_streams)
+    : choice(sockets.size() - 1, all_streams) {
   for (ByteStream& socket : sockets) {
     streams.emplace_back(std::move(socket),
                          streams.empty() ? kControlBufferBytes : kDataBufferBytes);
@@ -117,12 +122,13 @@ TcpTransport::Link::Link(TcpStreams sockets) {
 }
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::Create(int rank,
-                                                           std::map<int, TcpStreams> streams) {
+                                                           std::map<int, TcpStreams> streams,
+                                                           bool all_streams) {
   auto poller = Poller::Create();
   if (!poller.ok()) return poller.status();
   std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, poller.TakeValue()));
   for (auto& [peer, sockets] : streams) {
-    auto link = std::make_unique<Link>(std::move(sockets));
+    auto link = std::make_unique<Link>(std::move(sockets), all_streams);
     HS_RETURN_IF_ERROR(transport->Watch(peer, *link));
     transport->links_[peer] = std::move(link);
   }
@@ -148,7 +154,7 @@ void TcpTransport::Send(int to_rank, const FrameHeader& header,
   counters_.control_bytes_sent += payload.size();
   link.streams[kControl].out.Add(
       {MessageType::kFrame, header.kind, header.channel.process_set, header.channel.incarnation,
-       static_cast<uint32_t>(payload.size()), 0, 0},
+       static_cast<uint32_t>(payload.size()), 0, 0, 0, 0},
       payload);
   Flush(to_rank, link, kControl);
 }
@@ -166,9 +172,30 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
   Link& link = *links_.at(to_rank);
   if (link.is_over) return;
   counters_.network_bytes_sent += data.size();
-  const size_t number = 1 + header.round % MessageExchange::kBanks % (link.streams.size() - 1);
-  link.streams[number].out.AddFromPlace(header, data, memory, pending);
-  Flush(to_rank, link, number);
+  if (link.choice.IsDue(data.size())) LookAtRates(link);
+  // Every stream carries a part: so that no chunk shares the network with a later one, which would
+  // hold it up, and with it the peer, whose own next chunk then is late (see docs/algorithms.md).
+  const size_t parts = std::clamp<size_t>(data.size() / kLeastPartBytes, 1, link.choice.used());
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t begin = data.size() * part / parts;
+    const size_t end = data.size() * (part + 1) / parts;
+    MessageHeader of_part = header;
+    of_part.offset += static_cast<uint32_t>(begin);
+    of_part.bytes = static_cast<uint32_t>(end - begin);
+    of_part.part = static_cast<uint16_t>(part);
+    of_part.others = static_cast<uint16_t>(parts - 1);
+    link.streams[1 + part].out.AddFromPlace(of_part, data.subspan(begin, end - begin), memory,
+                                            pending);
+  }
+  for (size_t part = 0; part < parts; ++part) Flush(to_rank, link, 1 + part);
+}
+
+void TcpTransport::LookAtRates(Link& link) {
+  std::array<double, MessageExchange::kMaxParts> rates{};
+  for (size_t i = 0; i < link.choice.used(); ++i) {
+    rates[i] = DeliveryRate(link.streams[1 + i].socket);
+  }
+  link.choice.OnRates(rates);
 }
 
 void TcpTransport::Flush(int rank, Link& link, size_t number) {
@@ -309,7 +336,7 @@ void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& 
   for (auto& [rank, link] : links_) {
     if (link->is_over) continue;
     link->streams[kControl].out.Add({MessageType::kFrame, FrameKind::kGoodbye, 0, 0,
-                                     static_cast<uint32_t>(last_frame.size()), 0, 0},
+                                     static_cast<uint32_t>(last_frame.size()), 0, 0, 0, 0},
                                     last_frame);
     Flush(rank, *link, kControl);
   }

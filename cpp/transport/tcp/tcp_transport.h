@@ -18,6 +18,7 @@
 #include "transport/message/message_channels.h"
 #include "transport/tcp/message_reader.h"
 #include "transport/tcp/message_writer.h"
+#include "transport/tcp/stream_choice.h"
 #include "transport/tcp/tcp_mesh.h"
 #include "transport/transport.h"
 
@@ -26,7 +27,9 @@ namespace horoscale {
 // Part of a HostsTransport, which sleeps for it.
 class TcpTransport final : private MessagePost {
  public:
-  static Result<std::unique_ptr<TcpTransport>> Create(int rank, std::map<int, TcpStreams> streams);
+  // `all_streams`: use all also where the network is so slow that one does.
+  static Result<std::unique_ptr<TcpTransport>> Create(int rank, std::map<int, TcpStreams> streams,
+                                                      bool all_streams = true);
 
   // As Transport's, for the peers.
   void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload);
@@ -51,8 +54,9 @@ class TcpTransport final : private MessagePost {
     bool is_over = false;              // the peer sends nothing more
   };
   struct Link {
-    explicit Link(TcpStreams sockets);
+    Link(TcpStreams sockets, bool all_streams);
     std::deque<Stream> streams;      // by number: control, then data
+    StreamChoice choice;             // of those for data
     std::vector<std::byte> goodbye;  // once it has come; delivered behind all data
     bool has_goodbye = false;
     bool awaits_end = false;  // one of the streams is over
@@ -72,6 +76,7 @@ class TcpTransport final : private MessagePost {
                  const std::shared_ptr<const void>& memory, uint32_t* pending) override;
 
   Status Watch(int rank, Link& link);
+  static void LookAtRates(Link& link);
   void Flush(int rank, Link& link, size_t number);
   bool Receive(int rank, Link& link, size_t number, TransportSink& sink);
   // Whether the link has ended in good order, or is to be given up for `reason`.

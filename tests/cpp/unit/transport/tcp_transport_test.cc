@@ -67,7 +67,7 @@ class RawPeer : public ::testing::Test {
 };
 
 MessageHeader Header(MessageType type, uint32_t bytes, FrameKind kind = FrameKind::kReport) {
-  return {type, kind, 7, 1, bytes, 0, 0};
+  return {type, kind, 7, 1, bytes, 0, 0, 0, 0};
 }
 
 TEST_F(RawPeer, AFrameInPiecesArrivesWhole) {

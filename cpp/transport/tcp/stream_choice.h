@@ -1,0 +1,47 @@
+// How many of a link's data streams are used. Several carry more where one is limited: by a core,
+// by a cloud. Where the network is slow one does, and keeps the chunks in order, so that none
+// shares the network with a later one. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+namespace horoscale {
+
+class StreamChoice {
+ public:
+  // `streams`: that there are. `always_all`: as asked for, however fast they are.
+  StreamChoice(size_t streams, bool always_all)
+      : streams_(streams), fixed_(always_all || streams == 1), used_(streams) {}
+
+  size_t used() const { return used_; }
+
+  // So many bytes are sent; true if that is enough to look at the streams' rates again.
+  bool IsDue(size_t bytes) {
+    bytes_ += bytes;
+    if (fixed_ || bytes_ < kLookBytes) return false;
+    bytes_ = 0;
+    return true;
+  }
+
+  // What each stream in use carries, in bytes a second; 0 if unknown.
+  void OnRates(std::span<const double> rates) {
+    const double fastest = *std::max_element(rates.begin(), rates.end());
+    if (fastest > 0 && fastest < kSlow) used_ = 1;
+    if (fastest > kFast) used_ = streams_;
+  }
+
+ private:
+  static constexpr size_t kLookBytes = 1 << 20;
+  // One core does several times as much with one stream.
+  static constexpr double kSlow = 200e6;
+  static constexpr double kFast = 300e6;
+
+  size_t streams_;
+  bool fixed_;
+  size_t used_;
+  size_t bytes_ = 0;  // since the last look
+};
+
+}  // namespace horoscale
