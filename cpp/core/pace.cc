@@ -7,10 +7,10 @@ namespace horoscale {
 namespace {
 
 // What an urgent tensor may wait for the bucket under way.
-constexpr double kPatienceSeconds = 0.02;
+constexpr double kPatienceSeconds = 0.012;
 
 // Below it a bucket costs more than it carries. What is smaller tells of delays, not of the pace.
-constexpr int64_t kLeastBucketBytes = 256 << 10;
+constexpr int64_t kLeastBucketBytes = 128 << 10;
 
 // How much a bucket leaves of those before it.
 constexpr double kMemory = 0.9;

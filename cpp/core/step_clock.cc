@@ -3,8 +3,10 @@
 namespace horoscale {
 namespace {
 
-// The marker belongs to something that is over when others have come so often since.
+// The marker belongs to something that is over when another has come so often since, for so many
+// times the seconds of a step. Others may come often in one step.
 constexpr int kLost = 50;
+constexpr double kLostSteps = 10;
 
 // Of a unit that was cut, its first part.
 bool IsBegun(const PlanItem& item) {
@@ -29,13 +31,16 @@ std::optional<double> StepClock::OnEntry(const PlanEntry& entry, double now) {
 
 std::optional<double> StepClock::OnSlot(uint32_t slot, double now) {
   if (marker_ == slot) {
-    const double seconds = now - marked_at_;
+    step_seconds_ = now - marked_at_;
     marked_at_ = now;
     seen_.clear();
-    return seconds;
+    return step_seconds_;
   }
-  if (++seen_[slot] < (marker_ ? kLost : 2)) return {};
+  Seen& seen = seen_.try_emplace(slot, Seen{0, now}).first->second;
+  if (++seen.times < (marker_ ? kLost : 2)) return {};
+  if (marker_ && now - marked_at_ < kLostSteps * step_seconds_) return {};
   marker_ = slot;
+  step_seconds_ = (now - seen.first) / (seen.times - 1);
   marked_at_ = now;
   seen_.clear();
   return {};

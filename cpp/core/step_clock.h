@@ -18,11 +18,17 @@ class StepClock {
   std::optional<double> OnEntry(const PlanEntry& entry, double now);
 
  private:
+  struct Seen {
+    int times;
+    double first;  // when
+  };
+
   std::optional<double> OnSlot(uint32_t slot, double now);
 
   std::optional<uint32_t> marker_;
   double marked_at_ = 0;
-  std::unordered_map<uint32_t, int> seen_;  // other slots, since the marker
+  double step_seconds_ = 0;                  // of the last step
+  std::unordered_map<uint32_t, Seen> seen_;  // other slots, since the marker
 };
 
 }  // namespace horoscale

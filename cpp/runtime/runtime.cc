@@ -43,6 +43,11 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
       wait_graph_(config_.stall_warning_seconds),
       state_requests_(StateRequests()),
       engine_(*this, *transport_) {
+  if (config_.autotune && config_.cache_capacity == 0 && topology_.rank == 0) {
+    Log(LogLevel::kWarning,
+        "AUTOTUNE has no effect with CACHE_CAPACITY=0: steps are counted by operations that come "
+        "again, which the cache knows");
+  }
   std::vector<int> all(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) all[static_cast<size_t>(rank)] = rank;
   CreateSet(next_id_++, std::move(all));

@@ -194,5 +194,19 @@ TEST(StepClockTest, AnotherNameTakesOverWhereTheFirstIsGone) {
   EXPECT_EQ(told, 150);
 }
 
+TEST(StepClockTest, ANameThatComesOftenInEachStepDoesNotTakeOver) {
+  StepClock clock;
+  EXPECT_FALSE(clock.OnEntry(Entry({1}), 0));
+  EXPECT_FALSE(clock.OnEntry(Entry({1}), 1));
+  double now = 1;
+  const auto step = [&](int others) {
+    for (int i = 0; i < others; ++i) EXPECT_FALSE(clock.OnEntry(Entry({2}), now)) << i;
+    return clock.OnEntry(Entry({1}), now += 10);
+  };
+  EXPECT_DOUBLE_EQ(step(45).value(), 10.0);
+  EXPECT_DOUBLE_EQ(step(800).value(), 10.0);
+  EXPECT_DOUBLE_EQ(step(150).value(), 10.0);
+}
+
 }  // namespace
 }  // namespace horoscale

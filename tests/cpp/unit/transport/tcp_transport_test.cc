@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -229,6 +230,99 @@ TEST_F(RawPeer, ChunksOfOtherStreamsMayOvertake) {
   EXPECT_EQ(exchange->Peek(1, 1)[15], std::byte{1});
 }
 
+TEST_F(RawPeer, AChunkIsThereWhenAllOfItsPartsAre) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.others = 1;
+  header.part = 1;
+  header.offset = 16;
+  Send(*second_data_, header, std::vector<std::byte>(16, std::byte{2}));
+  MessageHeader next = Header(MessageType::kChunk, 16);
+  next.round = 1;
+  Send(*second_data_, next, std::vector<std::byte>(16));
+  PollUntil([&] { return exchange->Peek(1, 1) != nullptr; });
+  EXPECT_EQ(exchange->Peek(0, 1), nullptr);
+  header.part = 0;
+  header.offset = 0;
+  Send(*data_, header, std::vector<std::byte>(16, std::byte{1}));
+  PollUntil([&] { return exchange->Peek(0, 1) != nullptr; });
+  EXPECT_EQ(exchange->Peek(0, 1)[15], std::byte{1});
+  EXPECT_EQ(exchange->Peek(0, 1)[31], std::byte{2});
+}
+
+TEST_F(RawPeer, MorePartsThanAnnouncedEndTheLink) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.others = 1;
+  for (int i = 0; i < 3; ++i) Send(*data_, header, std::vector<std::byte>(16));
+  EXPECT_THAT(Loss(), HasSubstr("no space"));
+}
+
+TEST_F(RawPeer, AChunkOfTooManyPartsEndsTheLink) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.others = MessageExchange::kMaxParts;
+  Send(*data_, header, std::vector<std::byte>(16));
+  EXPECT_THAT(Loss(), HasSubstr("no space"));
+}
+
+// Who takes no part in an operation releases its rounds at once. The sender may not take that for
+// room while a part of a chunk is still on its way.
+TEST_F(RawPeer, ABankIsNotFreeBeforeAllPartsAreThere) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  exchange->Release(9);
+  const auto released = [this] {
+    MessageHeader told{};
+    size_t bytes = 0;
+    while (told.type != MessageType::kReleased || bytes < sizeof(told)) {
+      if (bytes == sizeof(told)) bytes = 0;
+      const auto got =
+          control_->ReceiveSome(std::as_writable_bytes(std::span(&told, 1)).subspan(bytes));
+      if (!got.ok() || *got == 0) return uint64_t{0};
+      bytes += *got;
+    }
+    return told.round;
+  };
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  header.others = 1;
+  Send(*data_, header, std::vector<std::byte>(16));
+  MessageHeader next = Header(MessageType::kChunk, 16);
+  next.round = 1;
+  Send(*data_, next, std::vector<std::byte>(16));
+  PollUntil([&] { return exchange->Peek(1, 1) != nullptr; });
+  EXPECT_EQ(released(), 0u);
+  header.part = 1;
+  header.offset = 16;
+  Send(*second_data_, header, std::vector<std::byte>(16));
+  PollUntil([&] { return exchange->Peek(0, 1) != nullptr; });
+  EXPECT_EQ(released(), 2u);
+}
+
+TEST(StreamChoiceTest, OneStreamIsUsedWhereTheNetworkIsSlow) {
+  StreamChoice choice(4, false);
+  EXPECT_EQ(choice.used(), 4u);
+  EXPECT_FALSE(choice.IsDue(1000));
+  EXPECT_TRUE(choice.IsDue(1 << 20));
+  choice.OnRates(std::array{0.0, 0.0, 0.0, 0.0});
+  EXPECT_EQ(choice.used(), 4u) << "nothing is known";
+  choice.OnRates(std::array{25e6, 20e6, 0.0, 25e6});
+  EXPECT_EQ(choice.used(), 1u);
+  choice.OnRates(std::array{250e6});
+  EXPECT_EQ(choice.used(), 1u);
+  choice.OnRates(std::array{1e9});
+  EXPECT_EQ(choice.used(), 4u);
+}
+
+TEST(StreamChoiceTest, AllAreUsedWhereThatWasAskedFor) {
+  StreamChoice choice(4, true);
+  EXPECT_FALSE(choice.IsDue(100 << 20));
+  EXPECT_EQ(choice.used(), 4u);
+}
+
 // A chunk in pieces of all sizes, with the next one's beginning in the same piece.
 TEST_F(RawPeer, ChunksInPiecesArriveWhole) {
   const std::vector<int> ranks = {0, 1};
@@ -283,21 +377,26 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
   }
   EXPECT_TRUE(transport_->HasUnsent());
   for (uint64_t round = 0; round < MessageExchange::kBanks; ++round) {
-    ByteStream& stream = *(round % 2 == 0 ? data_ : second_data_);
-    MessageHeader header;
-    std::vector<std::byte> chunk(MessageExchange::kChunkBytes);
-    for (std::span<std::byte> rest :
-         {std::as_writable_bytes(std::span(&header, 1)), std::span(chunk)}) {
-      while (!rest.empty()) {
-        const Result<size_t> got =
-            stream.ReceiveSome(rest.first(std::min<size_t>(rest.size(), 999)));
-        ASSERT_TRUE(got.ok());
-        rest = rest.subspan(*got);
-        transport_->Poll(inbox_);
+    for (const uint16_t part : {0, 1}) {
+      ByteStream& stream = *(part == 0 ? data_ : second_data_);
+      MessageHeader header;
+      std::vector<std::byte> chunk(MessageExchange::kChunkBytes / 2);
+      for (std::span<std::byte> rest :
+           {std::as_writable_bytes(std::span(&header, 1)), std::span(chunk)}) {
+        while (!rest.empty()) {
+          const Result<size_t> got =
+              stream.ReceiveSome(rest.first(std::min<size_t>(rest.size(), 999)));
+          ASSERT_TRUE(got.ok());
+          rest = rest.subspan(*got);
+          transport_->Poll(inbox_);
+        }
       }
+      EXPECT_EQ(header.round, round);
+      EXPECT_EQ(header.part, part);
+      EXPECT_EQ(header.others, 1);
+      EXPECT_EQ(header.offset, part * MessageExchange::kChunkBytes / 2);
+      EXPECT_EQ(chunk, std::vector<std::byte>(chunk.size(), static_cast<std::byte>(round + 1)));
     }
-    EXPECT_EQ(header.round, round);
-    EXPECT_EQ(chunk, std::vector<std::byte>(chunk.size(), static_cast<std::byte>(round + 1)));
   }
   EXPECT_FALSE(transport_->HasUnsent());
 }
