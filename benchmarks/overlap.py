@@ -79,10 +79,10 @@ def main() -> None:
             hosts.limit_rate(f"{rate}mbit")
             cases = {f"{task} {rate}": (task, arguments.steps) for task in tasks}
             measured |= figures.interleave(figures_of(jobs), cases, arguments.rounds)
+        report(measured, arguments.rounds)
+        figures.write(arguments.json, measured, np=2)
         if arguments.timelines:
             record(arguments.timelines, jobs, tasks[-1], f"{rates[-1]} Mbit/s")
-    report(measured, arguments.rounds)
-    figures.write(arguments.json, measured, np=2)
 
 
 def parse() -> argparse.Namespace:

@@ -27,6 +27,9 @@ from matplotlib import pyplot
 from rich.console import Console
 from rich.table import Table
 
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+from support.namespaces import why_not
+
 FOLDER = Path(__file__).parent
 LARGE = ("64 KiB", "1 MiB", "16 MiB", "64 MiB")
 FROM_1_MIB = LARGE[1:]
@@ -45,6 +48,7 @@ class Run:
     name: str  # of the file of its figures
     command: tuple[str, ...]
     smoke: bool = True  # whether the smoke run of everything has it
+    obstacle: Callable[[], str | None] = lambda: None  # why it can't be run here
 
     def __call__(self, arguments: argparse.Namespace, path: Path) -> None:
         """Run it; its table goes to the standard output."""
@@ -79,6 +83,12 @@ RUNS = (
     Run("training", ("training.py",)),
     Run("process_sets", ("process_sets.py",)),
     Run("startup", ("startup.py",)),
+    Run(
+        "overlap",
+        ("overlap.py", "--rates", "200", "--tasks", "vgg", "--rounds", "2"),
+        smoke=False,
+        obstacle=why_not,
+    ),
 )
 
 
@@ -143,6 +153,14 @@ AIMS = (
         for task in TASKS
     ),
     *(Aim("training", f"{task}: DDP / ours", 1, worst_of((task,), "ddp", OURS)) for task in TASKS),
+    *(
+        Aim("overlap", f"200 Mbit/s: {peer} / {ours}", least, worst_of(("vgg 200",), peer, ours))
+        for peer, ours, least in (
+            ("fifo", "priority", 1.2),
+            ("ddp", "priority", 1.4),
+            ("ddp", "priority-bf16", 1.7),
+        )
+    ),
 )
 
 
@@ -209,6 +227,9 @@ def main() -> None:
     begin = time.monotonic()
     results: dict[str, Any] = {}
     for run in chosen:
+        if reason := run.obstacle():
+            print(f"\n{run.name} is left out: {reason}")
+            continue
         path = arguments.output / f"{run.name}.json"
         run(arguments, path)
         results[run.name] = json.loads(path.read_text()).get("seconds", {})

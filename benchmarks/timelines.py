@@ -53,6 +53,5 @@ def gradients(events: list[dict], start: float) -> tuple[list[str], list[tuple[i
 
 def last_priority(events: list[dict], tid: int) -> int:
     """The priority that a gradient ended with."""
-    return [e["args"]["priority"] for e in events if e["tid"] == tid and "priority" in e["args"]][
-        -1
-    ]
+    own = (e["args"] for e in events if e.get("tid") == tid)
+    return [arguments["priority"] for arguments in own if "priority" in arguments][-1]

@@ -75,10 +75,14 @@ TEST_F(DeviceTest, AJoinedRankEndsInOrderToo) {
     ASSERT_TRUE(runtime.Enqueue(first, false).ok());
     ASSERT_TRUE(runtime.WaitLaunched(first, kDeadlineSeconds).ok());
     std::vector<float> data(100, 1.0f);
-    if (rank == 0) ASSERT_TRUE(runtime.Wait(first, kDeadlineSeconds).ok());
+    if (rank == 0) {
+      ASSERT_TRUE(runtime.Wait(first, kDeadlineSeconds).ok());
+    }
     OperationPtr join;
     if (rank == 1) join = Enqueued(runtime, Join());
-    if (rank == 0) ASSERT_TRUE(Call(runtime, OnCuda(Allreduce(data, "second"), rank)).ok());
+    if (rank == 0) {
+      ASSERT_TRUE(Call(runtime, OnCuda(Allreduce(data, "second"), rank)).ok());
+    }
     second_is_done.arrive_and_wait();
     if (rank == 0) join = Enqueued(runtime, Join());
     if (rank == 1) {

@@ -55,6 +55,15 @@ def test_a_job_is_tuned(given: dict[str, int], tmp_path: Path) -> None:
     assert verdict["what"] == ("given limits kept" if kept else "chosen")
 
 
+def test_without_a_cache_it_says_that_it_does_nothing() -> None:
+    job = run_launcher(
+        *("-np", 2, "--autotune", "python", "-c", "import horoscale.numpy as hvd; hvd.init()"),
+        env={"HOROSCALE_CACHE_CAPACITY": "0"},
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "AUTOTUNE has no effect with CACHE_CAPACITY=0" in job.stdout + job.stderr
+
+
 def test_nothing_is_tuned_unasked(tmp_path: Path) -> None:
     log = tmp_path / "tuning.csv"
     job = run_launcher(

@@ -127,6 +127,21 @@ def test_benchmark_of_nccl_refuses(arguments: list[str], refusal: str) -> None:
     assert refusal in said.stderr
 
 
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_overlap_and_its_timelines(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    benchmark = ROOT / "benchmarks" / "overlap.py"
+    output = run(
+        *(sys.executable, benchmark, "--smoke", "--steps", "2", "--timelines", tmp_path / "steps"),
+        folder=tmp_path,
+    )
+    assert "fifo / priority" in output
+    assert "at best" in output
+    assert (tmp_path / "steps.png").stat().st_size > 0
+    assert (tmp_path / "steps.svg").stat().st_size > 0
+
+
 def test_report_of_benchmarks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
