@@ -77,7 +77,7 @@ class _Distributed(torch.optim.Optimizer):
         Call step() within skip_synchronize() then. Collective over the process set; does nothing on
         ranks outside of it.
         """
-        self._reduce("user")
+        self._reduce_unread("user")
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -162,6 +162,15 @@ class _Distributed(torch.optim.Optimizer):
         self.finish_step()
         super().load_state_dict(state_dict)
 
+    def _reduce_unread(self, who: str) -> None:
+        """Reduce the gradients, if that was not done when this rank looked at param_groups.
+
+        Others may not have looked: each of them reduces the gradients of a step once.
+        """
+        if self._reduced != "reader" or self._reducer.pending:
+            self._reduce(who)
+        self._reduced = who
+
     def _reduce(self, who: str) -> None:
         self.finish_step()
         if self._reducer.settings.takes_part():
@@ -196,12 +205,11 @@ def _step_or_begin(
 
         def reduced_closure() -> Any:
             loss = closure()
-            optimizer._reduce("")
+            optimizer._reduce_unread("")
             return loss
 
         return step(reduced_closure)
-    fresh = optimizer._reducer.pending
-    if optimizer._reduced == "user" and not fresh:
+    if optimizer._reduced == "user" and not optimizer._reducer.pending:
         warnings.warn(
             "optimizer.step() reduces again what optimizer.synchronize() has reduced: call it "
             "within 'with optimizer.skip_synchronize():'",
@@ -209,9 +217,7 @@ def _step_or_begin(
         )
     if optimizer._begin_overlapped_step():
         return None
-    if optimizer._reduced != "reader" or fresh:
-        optimizer._reduce("")
-    optimizer._reduced = ""
+    optimizer._reduce_unread("")
     return step()
 
 

@@ -144,6 +144,28 @@ def test_one_rank_looks_at_the_parameter_groups() -> None:
     assert_same_parameters(model, train_alone(sgd))
 
 
+@pytest.mark.parametrize("way", ["synchronize", "closure"])
+def test_what_one_rank_has_looked_at_is_not_reduced_again(way: str) -> None:
+    model = make_model()
+    optimizer = wrap(model)
+
+    def backward() -> None:
+        optimizer.zero_grad()
+        loss_of(model, step, hvd.rank()).backward()
+        if hvd.rank() == 0:
+            assert optimizer.param_groups[0]["lr"] == 0.1
+
+    for step in range(STEPS):
+        if way == "closure":
+            optimizer.step(backward)
+            continue
+        backward()
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    assert_same_parameters(model, train_alone(sgd))
+
+
 @pytest.mark.conformance
 def test_parameter_group_added_later() -> None:
     model, alone = make_model(), make_model()
