@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from horoscale.tensorflow.gradients import GradientReduction
+from horoscale.tensorflow.variables import key_of
 
 
 class GradientAggregation:
@@ -25,7 +26,7 @@ class GradientAggregation:
         self._passes = passes
         self._average = average
         self._count: tf.Variable | None = None
-        self._sums: list[Any] = []  # None where there is no gradient
+        self._sums: dict[int, tf.Variable] = {}  # by key_of(): some variables may be frozen later
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Add the gradients of one pass; return the reduced sums, which count on the last pass.
@@ -35,22 +36,19 @@ class GradientAggregation:
         if self._passes == 1:
             return self._reduction(gradients, variables)
         dense = [None if one is None else tf.convert_to_tensor(one) for one in gradients]
-        self._make_variables(dense)
+        self._make_variables(dense, variables)
         assert self._count is not None
-        added = [
-            None if value is None else total.assign_add(value)
-            for total, value in zip(self._sums, dense, strict=True)
-        ]
-        kept = [i for i, value in enumerate(added) if value is not None]
-        with tf.control_dependencies([added[i] for i in kept]):
+        kept = [i for i, value in enumerate(dense) if value is not None]
+        totals = {i: self._sums[key_of(variables[i])] for i in kept}
+        with tf.control_dependencies([totals[i].assign_add(dense[i]) for i in kept]):
             is_last = tf.equal(self._count.assign_add(1) % self._passes, 0)
 
         def reduced() -> list[tf.Tensor]:
-            sums = [tf.identity(self._sums[i]) for i in kept]
+            sums = [tf.identity(totals[i]) for i in kept]
             scaled = [one / self._passes for one in sums] if self._average else sums
             results = self._reduction(scaled, [variables[i] for i in kept])
             with tf.control_dependencies(sums):
-                cleared = [self._sums[i].assign(tf.zeros_like(self._sums[i])) for i in kept]
+                cleared = [totals[i].assign(tf.zeros_like(totals[i])) for i in kept]
             with tf.control_dependencies(cleared):
                 return [tf.identity(result) for result in results]
 
@@ -77,19 +75,19 @@ class GradientAggregation:
 
         return tf.cond(is_last, stepped, lambda: tf.constant(False))
 
-    def _make_variables(self, gradients: Sequence[Any]) -> None:
-        if self._count is not None:
-            return
-        for gradient in gradients:
-            if gradient is not None and not gradient.shape.is_fully_defined():
+    def _make_variables(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        shapes = {}
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is None or key_of(variable) in self._sums:
+                continue
+            if not gradient.shape.is_fully_defined():
                 raise ValueError("backward_passes_per_step needs gradients of a known shape")
-        shapes = [None if one is None else (one.shape, one.dtype) for one in gradients]
+            shapes[key_of(variable)] = gradient.shape, gradient.dtype
         with tf.init_scope():
-            self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self._sums = [
-                None if one is None else tf.Variable(tf.zeros(*one), trainable=False)
-                for one in shapes
-            ]
+            if self._count is None:
+                self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
+            for key, shape in shapes.items():
+                self._sums[key] = tf.Variable(tf.zeros(*shape), trainable=False)
 
 
 def _is_op(value: Any) -> bool:

@@ -175,6 +175,33 @@ def test_passes_of_a_step(average: bool) -> None:
     assert_same(model, expected)
 
 
+@pytest.mark.skipif(BACKEND == "jax", reason="not possible")
+def test_passes_where_a_layer_is_frozen_later() -> None:
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
+    fit(model, optimizer, hvd.rank())
+    before = model.get_weights()
+    model.get_layer("first").trainable = False
+    fit(model, optimizer, hvd.rank())
+    changed = [(one != other).any() for one, other in zip(before, model.get_weights(), strict=True)]
+    assert changed == [False, False, True, True]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="XLA compiles JAX's, and none of PyTorch's")
+def test_xla_does_not_compile_the_step(tmp_path: Path) -> None:
+    """Keras would have it do so wherever there is an accelerator."""
+    model = make_model()
+    model.compile(optimizer=OPTIMIZERS["sgd"](), loss="mse", jit_compile=True)
+    model.save(tmp_path / "model.keras")
+    loaded = hvd.load_model(tmp_path / "model.keras")
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"]())
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=True)
+    for one in (model, loaded):
+        assert one.jit_compile
+        one.fit(np.ones((BATCH, 5)), np.ones((BATCH, 2)), verbose=0)
+        assert not one.jit_compile
+
+
 @pytest.mark.skipif(BACKEND != "jax", reason="possible elsewhere")
 def test_passes_are_refused() -> None:
     with pytest.raises(ValueError, match="gradient_accumulation_steps"):
