@@ -94,15 +94,21 @@ def _allreduce_slices(
         raise ValueError("tf.IndexedSlices can be reduced by op=Average or op=Sum alone")
     base = operation_name("allreduce_slices", name, slices.values)
     set_id(process_set)
-    if op == Average:
-        scale /= len(members_of(process_set))
     gathered = collectives.allgather(
         [slices.values, slices.indices], Call(base, process_set, priority)
     )
-    values = gathered[0]
-    if scale != 1.0:
-        values = values * tf.cast(scale, values.dtype)
+    values = _scaled(gathered[0], scale, len(members_of(process_set)) if op == Average else 1)
     return tf.IndexedSlices(values, gathered[1], dense_shape=slices.dense_shape)
+
+
+def _scaled(values: tf.Tensor, factor: float, divisor: int) -> tf.Tensor:
+    """Multiply and divide; integers are divided towards zero, as averages of tensors are."""
+    if not values.dtype.is_integer:
+        scale = factor / divisor
+        return values if scale == 1.0 else values * tf.cast(scale, values.dtype)
+    if factor != 1.0:
+        values = tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
+    return values if divisor == 1 else tf.truncatediv(values, tf.cast(divisor, values.dtype))
 
 
 def grouped_allreduce(

@@ -241,9 +241,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     schedulers and its hooks go on. Copies of it (copy.deepcopy, pickle) are plain optimizers.
 
     The reduced gradients are in memory that the ranks of a host share: autograd's are moved there
-    once, and reduced where they are. The next step's take their place, also after zero_grad(): clone
-    a gradient to keep it. A parameter that plays no part in this rank's loss counts as zeros, and
-    its gradient is what the other ranks have.
+    once, and reduced where they are. The next step's take their place, also after zero_grad():
+    clone a gradient to keep it. A parameter that plays no part in this rank's loss counts as zeros,
+    and its gradient is what the other ranks have.
 
     Args:
         optimizer: any torch.optim.Optimizer.

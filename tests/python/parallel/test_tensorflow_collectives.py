@@ -113,6 +113,15 @@ def test_indexed_slices(mode: str, op: str) -> None:
     check(call(mode, run, inputs[hvd.rank()]), expected, exact=False)
 
 
+def test_indexed_slices_of_integers() -> None:
+    values = tf.constant([[4 * hvd.size(), -2 * hvd.size() - 1]])
+    slices = tf.IndexedSlices(values, tf.constant([0]), dense_shape=[1, 2])
+    average = hvd.allreduce(slices)
+    assert average.values.numpy().tolist() == [[4, -2]] * hvd.size() or hvd.size() == 1
+    halves = hvd.allreduce(slices, op=hvd.Sum, prescale_factor=0.5)
+    assert halves.values.numpy()[0].tolist() == [2 * hvd.size(), int(-hvd.size() - 0.5)]
+
+
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
 def test_compression(compression: str) -> None:
     result = hvd.allreduce(

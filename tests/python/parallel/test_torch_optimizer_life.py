@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import io
 import json
@@ -149,7 +150,7 @@ def test_what_one_rank_has_looked_at_is_not_reduced_again(way: str) -> None:
     model = make_model()
     optimizer = wrap(model)
 
-    def backward() -> None:
+    def backward(step: int) -> None:
         optimizer.zero_grad()
         loss_of(model, step, hvd.rank()).backward()
         if hvd.rank() == 0:
@@ -157,9 +158,9 @@ def test_what_one_rank_has_looked_at_is_not_reduced_again(way: str) -> None:
 
     for step in range(STEPS):
         if way == "closure":
-            optimizer.step(backward)
+            optimizer.step(functools.partial(backward, step))
             continue
-        backward()
+        backward(step)
         optimizer.synchronize()
         with optimizer.skip_synchronize():
             optimizer.step()
