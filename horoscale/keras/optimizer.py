@@ -136,7 +136,6 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    _turn_off_xla()
     cls = type(optimizer)
     # Under the plain class' name, which is what saved models then ask for.
     members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
