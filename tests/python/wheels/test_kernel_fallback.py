@@ -56,7 +56,7 @@ def library(folder: Path, completion: str) -> Path:
     return result
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("completion", "tried", "prefix"),
     [
@@ -68,7 +68,7 @@ def library(folder: Path, completion: str) -> Path:
 )
 def test_fallback(completion: str, tried: tuple[str, ...], prefix: str, tmp_path: Path) -> None:
     script = SCRIPT.format(library=str(library(tmp_path, REPLACEMENTS[completion])), tried=tried)
-    for rank in run_ranks(2, script, seconds=200, XDG_CACHE_HOME=str(tmp_path / "cache")):
+    for rank in run_ranks(2, script, seconds=500, XDG_CACHE_HOME=str(tmp_path / "cache")):
         assert rank.returncode == 0, rank.stdout + rank.stderr
         assert rank.stdout == f"{prefix}\n"
         warned = re.search(r"does not work with TensorFlow .*; compiling one", rank.stderr)
