@@ -117,12 +117,21 @@ def test_a_killed_rank_ends_the_kernels_of_the_others(
             ranks.wait(rank, SECONDS)
 
 
-def test_check_build_says_what_was_found(variables: dict[str, str], double: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "line"),
+    [
+        ("22703", "[X] NCCL: NCCL 2.27.3, {double}; CUDA 12.8, {double}"),
+        ("21708", "[ ] NCCL: {double} is NCCL 2.17.8, which is too old: 2.18.0 or newer is needed"),
+    ],
+)
+def test_check_build_says_what_was_found(
+    version: str, line: str, variables: dict[str, str], double: Path
+) -> None:
     said = subprocess.run(
         [sys.executable, "-m", "horoscale.runner", "--check-build"],
-        env=os.environ | variables,
+        env=os.environ | variables | {"NCCL_DOUBLE_VERSION": version},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert f"[X] NCCL: NCCL 2.27.3, {double}; CUDA 12.8, {double}" in said
+    assert line.format(double=double) in said
