@@ -197,7 +197,7 @@ SETTINGS = (
         _number(1, whole=True),
         ("library_options", "num_nccl_streams"),
         "N",
-        missing="the NCCL backend",
+        missing="several streams for NCCL (each process set has one)",
     ),
     Setting(
         ("--thread-affinity",),
