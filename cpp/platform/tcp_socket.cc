@@ -188,22 +188,41 @@ Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Dead
   }
 }
 
+SilenceTimes TimesOfSilence(double seconds) {
+  // The kernel counts in whole seconds: a third each for being idle and two probes, or half where
+  // that is less than a second.
+  const double all = 0.4 * seconds;
+  SilenceTimes times;
+  times.probes = all < 3 ? 1 : 2;
+  times.idle_s = times.interval_s = std::max(1, static_cast<int>(all / (1 + times.probes)));
+  // With this limit set, probes end at the first tick beyond it.
+  const int probed_s = times.idle_s + times.probes * times.interval_s;
+  times.unanswered_ms = static_cast<unsigned>(probed_s) * 1000 - 100;
+  return times;
+}
+
 void SetKeepAlive(const ByteStream& stream, double seconds) {
-  // Probes are sent after a third of the time, then twice more.
-  const int probe = std::max(1, static_cast<int>(seconds / 3));
+  const SilenceTimes times = TimesOfSilence(seconds);
   SetOption(stream.fd(), SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPIDLE, probe);
-  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPINTVL, probe);
-  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPCNT, 2);
+  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPIDLE, times.idle_s);
+  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPINTVL, times.interval_s);
+  SetOption(stream.fd(), IPPROTO_TCP, TCP_KEEPCNT, times.probes);
 }
 
 Status SetSilenceLimit(const ByteStream& stream, double seconds) {
   SetKeepAlive(stream, seconds);
-  const unsigned limit_ms = static_cast<unsigned>(seconds * 1000);
+  const unsigned limit_ms = TimesOfSilence(seconds).unanswered_ms;
   if (setsockopt(stream.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms)) < 0) {
     return Status::System("TCP_USER_TIMEOUT", errno);
   }
   return {};
+}
+
+void Abort(const ByteStream& stream) {
+  // "Connected to nobody": TCP tells the peer by a reset, also when much waits to be sent. Other
+  // sockets don't know it.
+  const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
+  if (connect(stream.fd(), &nobody, sizeof(nobody)) != 0) shutdown(stream.fd(), SHUT_RDWR);
 }
 
 Result<std::string> LocalAddress(const ByteStream& stream) {

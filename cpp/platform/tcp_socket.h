@@ -39,13 +39,29 @@ enum class WhenRefused {
 Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,
                               WhenRefused when_refused = WhenRefused::kFail);
 
-// Ends an idle connection with an error when the peer's kernel has not answered for `seconds`. A
-// process that is stopped still answers.
+// When the kernel gives a connection up whose peer's machine does not answer. An idle one: after
+// idle_s, and each of the probes after another interval_s. One with something to send:
+// unanswered_ms after it was sent first. That may begin when the probes are nearly over, so that
+// silence lasts as long as both together: at most 4/5 of `seconds`, for 5 s or more.
+struct SilenceTimes {
+  int idle_s = 1;
+  int interval_s = 1;
+  int probes = 1;
+  unsigned unanswered_ms = 1900;
+};
+SilenceTimes TimesOfSilence(double seconds);
+
+// Ends an idle connection with an error when the peer's kernel has not answered for
+// TimesOfSilence(). A process that is stopped still answers.
 void SetKeepAlive(const ByteStream& stream, double seconds);
 
 // The same for one that has something to send. The kernel also ends it when the peer's buffer has
 // been full for so long: it is for streams that are read soon or carry little.
 Status SetSilenceLimit(const ByteStream& stream, double seconds);
+
+// Gives a connection up, with all that has not been sent, and tells the peer if it still hears us.
+// Holds as well where a forked child has the socket too.
+void Abort(const ByteStream& stream);
 
 // The address of our side, without the port.
 Result<std::string> LocalAddress(const ByteStream& stream);

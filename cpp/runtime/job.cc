@@ -83,7 +83,8 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   auto streams = ConnectTcpMesh(tcp, *store);
   if (!streams.ok()) return explain(streams.status());
   const bool all_streams = config.tcp_streams > 0;
-  auto remote = TcpTransport::Create(identity.rank, streams.TakeValue(), all_streams);
+  auto remote =
+      TcpTransport::Create(identity.rank, streams.TakeValue(), config.silence_seconds, all_streams);
   if (!remote.ok()) return explain(remote.status());
   return HostsTransport::Create(local.TakeValue(), remote.TakeValue(), hosts);
 }

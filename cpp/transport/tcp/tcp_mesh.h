@@ -25,7 +25,7 @@ struct TcpMeshConfig {
   std::string key_prefix;               // of the job and its generation, such as "job/1/"
   std::string secret;
   double seconds = 60;          // for everything
-  double silence_seconds = 30;  // without an answer of the peer's machine end a link
+  double silence_seconds = 30;  // by then a link has ended whose peer's machine does not answer
   uint32_t data_streams = 1;    // of a pair of ranks; the same on all
   // Called now and then while others are waited for: an error says why to give up. May be empty.
   std::function<Status()> look = nullptr;

@@ -10,6 +10,7 @@
 #include "core/codec.h"
 #include "platform/clock.h"
 #include "platform/tcp_rate.h"
+#include "platform/tcp_socket.h"
 
 namespace horoscale {
 namespace {
@@ -19,7 +20,9 @@ constexpr size_t kReceiveBytes = 1 << 20;
 
 // A rank that leaves has sent everything before one of its streams ends: lost packets may hold up
 // what comes on the others for so long.
+// A tenth of the time for silence at most, of which there has been some by then.
 constexpr double kLastWordsSeconds = 3;
+constexpr double kLastWordsShare = 0.1;
 constexpr double kLastWordsSecondsAtMost = 30;
 
 // Frames are received many at a time. Chunks are received in place, but for what comes with their
@@ -123,10 +126,12 @@ TcpTransport::Link::Link(TcpStreams sockets, bool all_streams)
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::Create(int rank,
                                                            std::map<int, TcpStreams> streams,
+                                                           double silence_seconds,
                                                            bool all_streams) {
   auto poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, poller.TakeValue()));
+  std::unique_ptr<TcpTransport> transport(
+      new TcpTransport(rank, silence_seconds, poller.TakeValue()));
   for (auto& [peer, sockets] : streams) {
     auto link = std::make_unique<Link>(std::move(sockets), all_streams);
     HS_RETURN_IF_ERROR(transport->Watch(peer, *link));
@@ -135,8 +140,11 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::Create(int rank,
   return transport;
 }
 
-TcpTransport::TcpTransport(int rank, Poller poller)
-    : rank_(rank), poller_(std::move(poller)), channels_(rank_, this, &counters_) {}
+TcpTransport::TcpTransport(int rank, double silence_seconds, Poller poller)
+    : rank_(rank),
+      last_words_seconds_(std::min(kLastWordsSeconds, kLastWordsShare * silence_seconds)),
+      poller_(std::move(poller)),
+      channels_(rank_, this, &counters_) {}
 
 Status TcpTransport::Watch(int rank, Link& link) {
   for (size_t number = 0; number < link.streams.size(); ++number) {
@@ -245,7 +253,7 @@ bool TcpTransport::Receive(int rank, Link& link, size_t number, TransportSink& s
     if (*got == 0) return received > 0;
     received += *got;
     if (link.awaits_end) {
-      link.end_by = std::min(MonotonicSeconds() + kLastWordsSeconds, link.end_at_most);
+      link.end_by = std::min(MonotonicSeconds() + last_words_seconds_, link.end_at_most);
     }
     if (Status taken = stream.in.Take(*got, arrivals); !taken.ok()) End(rank, link, taken);
     if (*got < room[0].size() + room[1].size()) break;  // that was all
@@ -268,7 +276,7 @@ void TcpTransport::OnStreamOver(int rank, Link& link, size_t number, const Statu
                                  std::to_string(link.streams.size() - 1) +
                                  " ended alone: " + reason.message());
   link.awaits_end = awaits_ends_ = true;
-  link.end_by = MonotonicSeconds() + kLastWordsSeconds;
+  link.end_by = MonotonicSeconds() + last_words_seconds_;
   link.end_at_most = MonotonicSeconds() + kLastWordsSecondsAtMost;
 }
 
@@ -294,7 +302,10 @@ void TcpTransport::End(int rank, Link& link, const Status& reason) {
       Status(StatusCode::kRankFailed, link.has_goodbye ? "it closed its link" : reason.message(),
              FailureDetail{{rank}, -1, ""});
   for (Stream& stream : link.streams) {
-    if (!stream.is_over) poller_.Remove(stream.socket.fd());
+    if (!stream.is_over) {
+      poller_.Remove(stream.socket.fd());
+      Abort(stream.socket);  // the peer must not have to find out by itself
+    }
     stream.is_over = true;
     stream.out.Clear();
   }

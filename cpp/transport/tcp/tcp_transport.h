@@ -27,8 +27,10 @@ namespace horoscale {
 // Part of a HostsTransport, which sleeps for it.
 class TcpTransport final : private MessagePost {
  public:
-  // `all_streams`: use all also where the network is so slow that one does.
+  // `silence_seconds` as in TcpMeshConfig. `all_streams`: use all also where the network is so slow
+  // that one does.
   static Result<std::unique_ptr<TcpTransport>> Create(int rank, std::map<int, TcpStreams> streams,
+                                                      double silence_seconds,
                                                       bool all_streams = true);
 
   // As Transport's, for the peers.
@@ -68,7 +70,7 @@ class TcpTransport final : private MessagePost {
   };
   class Arrivals;
 
-  TcpTransport(int rank, Poller poller);
+  TcpTransport(int rank, double silence_seconds, Poller poller);
 
   // MessagePost
   void PostMessage(int rank, const MessageHeader& header) override;
@@ -86,6 +88,7 @@ class TcpTransport final : private MessagePost {
   void End(int rank, Link& link, const Status& reason);
 
   const int rank_;
+  const double last_words_seconds_;
   Poller poller_;
   TransportCounters counters_;
   std::map<int, std::unique_ptr<Link>> links_;

@@ -90,7 +90,7 @@ class HostsWorld : public TransportWorld {
     ASSERT_TRUE(local.ok()) << local.status().message();
     Result<std::map<int, TcpStreams>> streams = ConnectTcpMesh(tcp, store_);
     ASSERT_TRUE(streams.ok()) << streams.status().message();
-    auto remote = TcpTransport::Create(rank, streams.TakeValue()).TakeValue();
+    auto remote = TcpTransport::Create(rank, streams.TakeValue(), tcp.silence_seconds).TakeValue();
     endpoints_[static_cast<size_t>(rank)] =
         HostsTransport::Create(local.TakeValue(), std::move(remote), hosts).TakeValue();
   }

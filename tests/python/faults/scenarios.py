@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 START_TIMEOUT_S = 3.0  # HOROSCALE_START_TIMEOUT
 STALL_LIMIT_S = 2.0  # HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS
 SURVIVORS_S = 1.0  # the slowest survivor, where the fault can be seen
-SILENCE_LIMIT_S = 3.0  # HOROSCALE_NETWORK_TIMEOUT_SECONDS, where the network fails
+SILENCE_LIMIT_S = 5.0  # HOROSCALE_NETWORK_TIMEOUT_SECONDS, where the network fails
 LOOK_S = 2.0  # what is only noticed by looking at the clock is noticed so late
 
 PHASES = ("connect", "handshake", "negotiate", "execute", "shutdown")
@@ -82,16 +82,12 @@ def _harmless(fault: str, **variables: str) -> Scenario:
 
 def _network(fault: str, network: str, phase: str) -> Scenario:
     starting = phase in ("connect", "handshake")
-    limit_s = START_TIMEOUT_S if starting else SILENCE_LIMIT_S
-    if not starting and (network == "one way" or phase == "shutdown"):
-        # First for the one that hears nothing, which then is silent; or, where only one stream of a
-        # rank that leaves is silent, for the other stream.
-        limit_s += SILENCE_LIMIT_S
+    limit_s = START_TIMEOUT_S + LOOK_S if starting else SILENCE_LIMIT_S
     return Scenario(
         fault,
         phase,
         "network",
-        limit_s + LOOK_S,
+        limit_s,
         call="" if phase in ("negotiate", "execute") else _CALLS[phase],
         over_hosts=True,
         network=network,

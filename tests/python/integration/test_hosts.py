@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120
 # examples/torch_digits.py: 8 steps an epoch.
 DEMO_EPOCHS, DEMO_STEPS, DEMO_PARAMETERS = 6, 6 * 8, 188_234
-TIMEOUT_S = 3  # NETWORK_TIMEOUT_SECONDS of the tests that cut a host off
+TIMEOUT_S = 5  # NETWORK_TIMEOUT_SECONDS of the tests that cut a host off
 
 # Every operation once, against what it has to give; prints the bytes that left the host.
 OPERATIONS = """
@@ -267,4 +267,4 @@ def test_survivors_of_a_lost_host(how: str) -> None:
         seconds, ranks = told[rank]
         assert ranks
         assert set(ranks) <= ({2, 3} if rank < 2 else {0, 1})
-        assert seconds < (1.0 if how == "killed" else TIMEOUT_S + 3)
+        assert seconds < (1.0 if how == "killed" else TIMEOUT_S)

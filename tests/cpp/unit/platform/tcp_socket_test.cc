@@ -121,5 +121,44 @@ TEST(TcpListenTest, AcceptGivesUpAtTheDeadline) {
   EXPECT_EQ(listener->Accept(Deadline::After(0.01)).status().code(), StatusCode::kTimeout);
 }
 
+// When a connection ends whose peer's machine is silent from 0 on, if the program first sends at
+// `sent`: the kernel's rules, without its clock.
+double EndOfSilence(const SilenceTimes& times, double sent) {
+  const double limit = times.unanswered_ms / 1e3;
+  double probed = times.idle_s;  // the first probe
+  for (int probe = 1; probe <= times.probes && probed < sent; ++probe) {
+    probed += times.interval_s;
+    // By then this probe has had no answer.
+    if (probed < sent && (probed >= limit || probe == times.probes)) return probed;
+  }
+  return sent + limit;  // probes rest while something is not acknowledged
+}
+
+TEST(SilenceTest, IsNoticedBelowItsTimeWhateverIsSent) {
+  for (const double seconds : {5.0, 5.5, 6.0, 7.5, 10.0, 30.0, 61.0, 3600.0, 86400.0}) {
+    const SilenceTimes times = TimesOfSilence(seconds);
+    for (int step = 0; step <= 1000; ++step) {
+      const double end = EndOfSilence(times, seconds * step / 1000);
+      EXPECT_LE(end, 0.8 * seconds) << "of " << seconds << " s, sent after " << step << " / 1000";
+      EXPECT_GE(end, 0.2 * seconds) << "of " << seconds << " s, sent after " << step << " / 1000";
+    }
+  }
+}
+
+TEST(TcpSocketTest, AConnectionThatIsGivenUpEndsAtThePeerThoughMuchIsUnsent) {
+  TcpListener listener = TcpListener::Create("127.0.0.1", 0).TakeValue();
+  const Deadline deadline = Deadline::After(20);
+  ByteStream near = ConnectTcp("127.0.0.1", listener.port(), deadline).TakeValue();
+  ByteStream far = listener.Accept(deadline).TakeValue();
+  const std::vector<std::byte> much(1 << 20);
+  while (*near.SendSome(much) > 0) {  // until nothing more fits
+  }
+  Abort(near);
+  std::vector<std::byte> read(1 << 20);
+  Status status;
+  while (status.ok()) status = far.ReceiveAll(read, deadline);
+  EXPECT_EQ(status.code(), StatusCode::kSystem) << status.message();
+}
+
 }  // namespace
 }  // namespace horoscale

@@ -40,7 +40,7 @@ class RawPeer : public ::testing::Test {
       streams[1].push_back(std::move(near));
       *far = std::make_unique<ByteStream>(std::move(other));
     }
-    transport_ = TcpTransport::Create(0, std::move(streams)).TakeValue();
+    transport_ = TcpTransport::Create(0, std::move(streams), 30).TakeValue();
   }
 
   static void Send(ByteStream& stream, const MessageHeader& header,
