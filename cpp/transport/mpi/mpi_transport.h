@@ -92,6 +92,7 @@ class MpiTransport final : public Transport, private MessagePost {
   bool FinishReceives(int rank, Link& link, TransportSink& sink);
   bool FinishData(int rank, Link& link);
   bool SomethingIsThere();
+  bool SomethingIsThereSoon();
   // Whether the request is done; a failure ends the link.
   bool Done(MpiHandle& request, int rank);
 
