@@ -61,7 +61,7 @@ def test_without_a_cache_it_says_that_it_does_nothing() -> None:
         env={"HOROSCALE_CACHE_CAPACITY": "0"},
     )
     assert job.returncode == 0, job.stdout + job.stderr
-    assert "AUTOTUNE has no effect with CACHE_CAPACITY=0" in job.stdout + job.stderr
+    assert b"AUTOTUNE has no effect with CACHE_CAPACITY=0" in job.stdout + job.stderr
 
 
 def test_nothing_is_tuned_unasked(tmp_path: Path) -> None:
