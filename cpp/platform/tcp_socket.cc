@@ -189,12 +189,13 @@ Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Dead
 }
 
 SilenceTimes TimesOfSilence(double seconds) {
-  // The kernel counts in whole seconds: a third each for being idle and two probes, or half where
-  // that is less than a second.
-  const double all = 0.4 * seconds;
+  // The kernel counts in whole seconds. It is idle for a third, and then sends many probes: any
+  // packet may be lost, and the peer is there if it answers one of them.
+  const int all_s = std::max(2, static_cast<int>(0.4 * seconds));
   SilenceTimes times;
-  times.probes = all < 3 ? 1 : 2;
-  times.idle_s = times.interval_s = std::max(1, static_cast<int>(all / (1 + times.probes)));
+  times.idle_s = std::max(1, all_s / 3);
+  times.interval_s = std::max(1, all_s / 12);
+  times.probes = (all_s - times.idle_s) / times.interval_s;
   // With this limit set, probes end at the first tick beyond it.
   const int probed_s = times.idle_s + times.probes * times.interval_s;
   times.unanswered_ms = static_cast<unsigned>(probed_s) * 1000 - 100;

@@ -89,8 +89,11 @@ Result<std::vector<std::byte>> StoreClient::Call(std::span<const std::byte> requ
   HS_RETURN_IF_ERROR(broken_);
   const double left = std::min(seconds + kReplySeconds, end_by_.SecondsLeft());
   const Deadline deadline = Deadline::After(left);
+  // Not kTimeout, which says that a key is not there: a server that is silent says nothing of it.
   const auto fail = [this](const Status& why) {
-    broken_ = Status(why.code(), "the job's store: " + why.message());
+    const bool is_silent = why.code() == StatusCode::kTimeout;
+    broken_ =
+        Status(is_silent ? StatusCode::kSystem : why.code(), "the job's store: " + why.message());
     return broken_;
   };
   if (const Status sent = stream_.SendAll(request, deadline); !sent.ok()) return fail(sent);

@@ -193,9 +193,9 @@ constexpr ConfigVariable kVariables[] = {
        return true;
      }},
     {"NETWORK_TIMEOUT_SECONDS", "seconds", "30",
-     "By when ranks count as lost whose host's machine gives no sign of life: 5 at least. Less "
-     "than "
-     "two fifths of it do no harm. A process that is stopped, or busy, still gives one.",
+     "By when ranks count as lost whose host's machine gives no sign of life: 5 at least. From 10 "
+     "on less than a fifth of it does no harm; below, one lost packet may. A process that is "
+     "stopped, or busy, still gives one.",
      [](std::string_view t, Config* c) {
        return ParseSeconds(t, &c->silence_seconds) && c->silence_seconds >= 5 &&
               c->silence_seconds <= 86'400;

@@ -55,6 +55,12 @@ uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
   return static_cast<uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
+// Whether what a bucket took shows what the network carries. On a device it waits for what computes
+// its tensors, and for the bucket before it; and of tensors with any number of rows one is counted.
+bool ShowsPace(const Signature& common) {
+  return !common.on_device && !HasFreeFirstDimension(common.kind);
+}
+
 // The same failure as it concerns one tensor.
 Status Concerning(const Status& cause, int process_set_id, const std::string& tensor) {
   FailureDetail detail = cause.detail();
@@ -344,7 +350,10 @@ void ProcessSet::FinishAction(const Action& action, FusedOperation* fused, doubl
   executed_sequence_ = action.sequence;
   if (fused != nullptr) {
     counters_.execute_seconds += now - started_at;
-    if (coordinator_ && pace_.OnExecuted(fused->Bytes(), now - started_at)) SetLimits();
+    if (coordinator_ && ShowsPace(action.common) &&
+        pace_.OnExecuted(fused->Bytes(), now - started_at)) {
+      SetLimits();
+    }
   }
   host_.OnBucketDone(*this, action, started_at);
   if (coordinator_) coordinator_->OnExecuted(action.sequence);

@@ -98,5 +98,19 @@ TEST_F(DeviceTest, AJoinedRankEndsInOrderToo) {
   });
 }
 
+// How long a bucket waits for the device says nothing of the network.
+TEST_F(DeviceTest, ADeviceThatIsBusyMakesNoBucketSmaller) {
+  Ranks ranks(2);
+  for (const int device : {0, 1}) Double::Get().set_delay(device, 200'000);
+  RunAll(ranks, [](int rank, Runtime& runtime) {
+    std::vector<float> data(1 << 18, 1.0f);  // 1 MiB: 5 MB/s, if that were it
+    for (const char* const name : {"first", "second"}) {
+      ASSERT_TRUE(Call(runtime, OnCuda(Allreduce(data, name), rank)).ok());
+    }
+    const std::string metrics = runtime.MetricsJson();
+    EXPECT_NE(metrics.find("\"device_buckets\": 2,"), std::string::npos) << metrics;
+  });
+}
+
 }  // namespace
 }  // namespace horoscale

@@ -145,6 +145,15 @@ TEST(SilenceTest, IsNoticedBelowItsTimeWhateverIsSent) {
   }
 }
 
+// A probe that is lost is no silence, nor is an interruption that begins just before the first one.
+TEST(SilenceTest, AShortInterruptionIsNone) {
+  for (const double seconds : {10.0, 30.0, 61.0, 3600.0, 86400.0}) {
+    const SilenceTimes times = TimesOfSilence(seconds);
+    EXPECT_GE(times.probes, 3) << "of " << seconds << " s";
+    EXPECT_GE((times.probes - 1) * times.interval_s, 0.2 * seconds) << "of " << seconds << " s";
+  }
+}
+
 TEST(TcpSocketTest, AConnectionThatIsGivenUpEndsAtThePeerThoughMuchIsUnsent) {
   TcpListener listener = TcpListener::Create("127.0.0.1", 0).TakeValue();
   const Deadline deadline = Deadline::After(20);

@@ -78,6 +78,16 @@ TEST_F(StoreServerTest, GetGivesUpAndTheConnectionGoesOn) {
   EXPECT_TRUE(client->Get("rank 3", 0).ok());
 }
 
+TEST_F(StoreServerTest, AServerThatIsSilentDoesNotSayThatAKeyIsAbsent) {
+  const auto client = Connect();
+  client->EndBy(Deadline::After(0.05));  // before its answer
+  for (const double seconds : {kLong, 0.0}) {
+    const Status status = client->Get("k", seconds).status();
+    EXPECT_EQ(status.code(), StatusCode::kSystem);
+    EXPECT_THAT(status.message(), testing::HasSubstr("the job's store"));
+  }
+}
+
 TEST_F(StoreServerTest, AKeyIsSetOnceAndTheErrorComesBack) {
   const auto client = Connect();
   ASSERT_TRUE(client->Set("k", Bytes("v")).ok());
