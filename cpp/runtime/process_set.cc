@@ -55,10 +55,12 @@ uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
   return static_cast<uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
-// Whether what a bucket took shows what the network carries. On a device it waits for what computes
+// Whether what a bucket took shows what the network carries. In a host there is none: where ranks
+// share cores it would be small buckets that take longer. On a device it waits for what computes
 // its tensors, and for the bucket before it; and of tensors with any number of rows one is counted.
-bool ShowsPace(const Signature& common) {
-  return !common.on_device && !HasFreeFirstDimension(common.kind);
+bool ShowsPace(const Signature& common, const Exchange* exchange) {
+  return exchange != nullptr && !exchange->hosts().empty() && !common.on_device &&
+         !HasFreeFirstDimension(common.kind);
 }
 
 // The same failure as it concerns one tensor.
@@ -350,7 +352,7 @@ void ProcessSet::FinishAction(const Action& action, FusedOperation* fused, doubl
   executed_sequence_ = action.sequence;
   if (fused != nullptr) {
     counters_.execute_seconds += now - started_at;
-    if (coordinator_ && ShowsPace(action.common) &&
+    if (coordinator_ && ShowsPace(action.common, exchange_.get()) &&
         pace_.OnExecuted(fused->Bytes(), now - started_at)) {
       SetLimits();
     }
