@@ -29,6 +29,8 @@ bool SameDevice(const LaneHello& a, const LaneHello& b) {
 
 std::string Rank(int rank) { return "rank " + std::to_string(rank); }
 
+std::string FusionOf(const LaneHello& hello) { return hello.fuses != 0 ? "buffer" : "grouped"; }
+
 }  // namespace
 
 std::string ObjectionTo(std::span<const LaneHello> hellos, std::span<const int> ranks) {
@@ -43,6 +45,11 @@ std::string ObjectionTo(std::span<const LaneHello> hellos, std::span<const int> 
     if (hellos[i].nccl_version == version) continue;
     return "versions differ: " + Rank(ranks[0]) + " has " + NcclLibrary::VersionText(version) +
            ", " + Rank(ranks[i]) + " has " + NcclLibrary::VersionText(hellos[i].nccl_version);
+  }
+  for (size_t i = 1; i < hellos.size(); ++i) {
+    if (hellos[i].fuses == hellos[0].fuses) continue;
+    return "DEVICE_FUSION differs: " + Rank(ranks[0]) + " has " + FusionOf(hellos[0]) + ", " +
+           Rank(ranks[i]) + " has " + FusionOf(hellos[i]);
   }
   for (size_t i = 0; i < hellos.size(); ++i) {
     for (size_t j = i + 1; j < hellos.size(); ++j) {
@@ -70,6 +77,7 @@ LaneHello LaneConnector::OwnHello() const {
   LaneHello hello;
   hello.device = lane_.device().uuid();
   hello.shares_devices = SharesDevices() ? 1 : 0;
+  hello.fuses = lane_.options().fusion_buffer ? 1 : 0;
   if (lane_.options().nccl == NcclUse::kNever) {
     Complain(hello, "HOROSCALE_BACKEND=native");
     return hello;

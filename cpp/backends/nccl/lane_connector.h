@@ -15,6 +15,7 @@ namespace horoscale {
 struct LaneHello {
   int32_t nccl_version = 0;    // 0: none, and `problem` says why
   int32_t shares_devices = 0;  // NCCL_MULTI_RANK_GPU_ENABLE is set
+  int32_t fuses = 0;           // DEVICE_FUSION=buffer, which decides how many calls are made
   CudaUuid device;
   NcclUniqueId id;         // of the lowest member
   char problem[200] = {};  // ends with NUL

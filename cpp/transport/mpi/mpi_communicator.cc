@@ -128,7 +128,10 @@ Status MpiCommunicator::Broadcast(std::span<std::byte> data, int root, const Dea
       mpi_.Check(mpi_.call().Ibcast(pending->out.data(), static_cast<int>(data.size()),
                                     mpi_.handles().byte, root, handle_, &pending->request),
                  "Ibcast"));
-  HS_RETURN_IF_ERROR(Wait(mpi_, pending, deadline));
+  if (Status waited = Wait(mpi_, pending, deadline); !waited.ok()) {
+    Keep();
+    return waited;
+  }
   std::memcpy(data.data(), pending->out.data(), data.size());
   return {};
 }
@@ -144,7 +147,10 @@ Result<std::vector<std::byte>> MpiCommunicator::AllGather(std::span<const std::b
       mpi_.Check(mpi_.call().Iallgather(pending->in.data(), count, byte, pending->out.data(), count,
                                         byte, handle_, &pending->request),
                  "Iallgather"));
-  HS_RETURN_IF_ERROR(Wait(mpi_, pending, deadline));
+  if (Status waited = Wait(mpi_, pending, deadline); !waited.ok()) {
+    Keep();
+    return waited;
+  }
   return std::move(pending->out);
 }
 

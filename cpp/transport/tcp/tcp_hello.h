@@ -14,7 +14,7 @@ namespace horoscale {
 // The bytes are the wire's.
 struct TcpHello {
   static constexpr uint64_t kMagic = 0x504354'4f524f48;  // "HOROTCP"
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;

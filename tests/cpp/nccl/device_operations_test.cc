@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "backends/nccl/lane_connector.h"
 #include "nccl/device_ranks.h"
 
 namespace horoscale {
@@ -94,6 +95,18 @@ TEST_F(DeviceTest, TensorsAreReducedOneByOneWhereverTheyLie) {
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(memory[0] + memory[distance + kFloats - 1], 2.0f);
   });
+}
+
+// They would make different numbers of calls, and wait for each other for ever.
+TEST(LaneConnectorTest, RanksThatFuseInDifferentWaysDoWithoutNccl) {
+  const std::vector<int> ranks = {0, 3};
+  std::vector<LaneHello> hellos(2);
+  for (LaneHello& hello : hellos) hello.nccl_version = 22304;
+  hellos[1].device.bytes[0] = std::byte{1};
+  EXPECT_EQ(ObjectionTo(hellos, ranks), "");
+  hellos[1].fuses = 1;
+  EXPECT_EQ(ObjectionTo(hellos, ranks),
+            "DEVICE_FUSION differs: rank 0 has grouped, rank 3 has buffer");
 }
 
 TEST_F(DeviceTest, MinimumGoesThroughHostMemory) {
