@@ -184,7 +184,7 @@ def test_contradictions_are_told_to_all(name: str) -> None:
         add, remove = hvd.add_process_set, hvd.remove_process_set
         new = [0, 1] if hvd.size() > 2 else [0]  # which is there already
         contradictions = [
-            (partial(add, new), partial(add, [1]), "the set of ranks 0", "the set of ranks 1"),
+            (partial(add, new), partial(add, [1]), "the set of ranks? 0", "the set of rank 1"),
             (
                 partial(add, new),
                 partial(remove, one),
