@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "fuzz/channel_orders.h"
 #include "transport/memory/channel_table.h"
 
 using namespace horoscale;
@@ -18,9 +19,6 @@ namespace {
 constexpr BankGeometry kGeometry = {.chunk_bytes = 4096, .banks = 4};
 constexpr size_t kBlock = BlockBytes(kGeometry);
 constexpr size_t kBlocks = 4;
-constexpr int kSelf = 1;
-constexpr uint32_t kSets = 3;  // small numbers, so that notices meet sets that are open
-const std::vector<int> kMembers[kSets] = {{0, 1, 2}, {0, 1}, {1, 2}};
 
 // The memory of one rank: blocks that it may use for its sets.
 struct Memory {
@@ -61,20 +59,16 @@ class Rank final : public ChannelHost {
 
   void UseExchange(uint32_t set) {
     Exchange* const exchange = exchanges_[set].get();
-    if (exchange == nullptr) return;
-    uint64_t& round = exchange->next_round;
-    if (exchange->Reserve(round) != nullptr) exchange->Publish(round, 8);
-    for (uint32_t member = 0; member < exchange->size(); ++member) {
-      const std::byte* const chunk = exchange->Peek(round, member);
-      if (chunk != nullptr) seen_ = static_cast<size_t>(chunk[kGeometry.chunk_bytes - 1]);
-    }
-    exchange->Release(round++);
+    UseRound(exchange, kGeometry.chunk_bytes - 1,
+             [exchange](uint64_t round) { exchange->Publish(round, 8); });
   }
 
-  void Take(int from, ChannelId channel, std::span<const std::byte> notice) {
-    if (IsLost(from) || table_.OnNotice(from, channel, notice).ok()) return;
+  bool Take(int from, uint8_t order, std::span<const std::byte> notice) {
+    const ChannelId channel = {order / 4u % kSets, static_cast<uint32_t>(order >> 6)};
+    if (IsLost(from) || table_.OnNotice(from, channel, notice).ok()) return true;
     lost_.insert(from);
     table_.OnRankLost(from);
+    return true;  // without that rank
   }
 
  private:
@@ -90,28 +84,12 @@ class Rank final : public ChannelHost {
   ChannelTable table_{kSelf, kGeometry, this, &counters_};
   std::unique_ptr<Exchange> exchanges_[kSets];
   uint32_t incarnations_[kSets] = {};
-  volatile size_t seen_ = 0;
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Rank rank;
-  std::span<const uint8_t> input(data, size);
-  while (!input.empty()) {
-    const uint8_t order = input[0];
-    input = input.subspan(1);
-    if (order % 4 == 0) {
-      rank.OpenOrClose(order / 4 % kSets);
-    } else if (order % 4 == 1) {
-      rank.UseExchange(order / 4 % kSets);
-    } else {
-      const uint32_t incarnation = order >> 6;
-      const size_t bytes = std::min(sizeof(BankNotice), input.size());
-      rank.Take(order % 4 == 2 ? 0 : 2, {order / 4u % kSets, incarnation},
-                std::as_bytes(input.first(bytes)));
-      input = input.subspan(bytes);
-    }
-  }
+  FollowOrders<BankNotice>({data, size}, &rank);
   return 0;
 }

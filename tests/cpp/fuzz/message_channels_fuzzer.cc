@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "fuzz/channel_orders.h"
 #include "transport/message/message_channels.h"
 
 using namespace horoscale;
@@ -21,10 +22,6 @@ class Nowhere final : public MessagePost {
                  const std::shared_ptr<const void>&, uint32_t*) override {}
 };
 
-constexpr int kSelf = 1;
-constexpr uint32_t kSets = 3;  // small numbers, so that headers meet sets that are open
-const std::vector<int> kMembers[kSets] = {{0, 1, 2}, {0, 1}, {1, 2}};
-
 class Rank {
  public:
   void OpenOrClose(uint32_t set) {
@@ -34,20 +31,15 @@ class Rank {
     if (opened.ok()) exchanges_[set] = opened.TakeValue();
   }
 
-  // One round of our own: publishes, looks at all others and releases.
   void UseExchange(uint32_t set) {
     MessageExchange* const exchange = exchanges_[set].get();
-    if (exchange == nullptr) return;
-    uint64_t& round = exchange->next_round;
-    if (exchange->Reserve(round) != nullptr) exchange->Publish(round, 8, {});
-    for (uint32_t member = 0; member < exchange->size(); ++member) {
-      const std::byte* const chunk = exchange->Peek(round, member);
-      if (chunk != nullptr) seen_ = static_cast<size_t>(chunk[0]);
-    }
-    exchange->Release(round++);
+    UseRound(exchange, 0, [exchange](uint64_t round) { exchange->Publish(round, 8, {}); });
   }
 
-  bool Take(int from, const MessageHeader& header) {
+  // False where the link would be over.
+  bool Take(int from, uint8_t, std::span<const std::byte> said) {
+    MessageHeader header{};
+    std::memcpy(&header, said.data(), said.size());
     if (header.type != MessageType::kChunk) return channels_.OnMessage(from, header).ok();
     const auto arrival = channels_.Begin(from, header);
     if (!arrival.ok()) return false;
@@ -64,28 +56,12 @@ class Rank {
   MessageChannels channels_{kSelf, &nowhere_, &counters_};
   std::unique_ptr<MessageExchange> exchanges_[kSets];
   uint32_t incarnations_[kSets] = {};
-  volatile size_t seen_ = 0;
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Rank rank;
-  std::span<const uint8_t> input(data, size);
-  while (!input.empty()) {
-    const uint8_t order = input[0];
-    input = input.subspan(1);
-    if (order % 4 == 0) {
-      rank.OpenOrClose(order / 4 % kSets);
-    } else if (order % 4 == 1) {
-      rank.UseExchange(order / 4 % kSets);
-    } else {
-      MessageHeader header{};
-      const size_t bytes = std::min(sizeof(header), input.size());
-      std::memcpy(&header, input.data(), bytes);
-      input = input.subspan(bytes);
-      if (!rank.Take(order % 4 == 2 ? 0 : 2, header)) break;  // the link would be over
-    }
-  }
+  FollowOrders<MessageHeader>({data, size}, &rank);
   return 0;
 }
