@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import time
 from collections.abc import Callable
 
 import numpy as np
-from orders import serve
+from orders import serve, times
 
 WARM_UP = 5
 
@@ -202,13 +201,7 @@ def measure(arrays: Arrays, allreduce: Call, rank: int, size: int, iterations: i
     verify(arrays, allreduce, rank, size)
     for array in arrays:
         array[:] = 0  # stays zero: a sum of sums would overflow
-    seconds = []
-    for _ in range(WARM_UP):
-        allreduce()
-    for _ in range(iterations):
-        start = time.perf_counter()
-        allreduce()
-        seconds.append(time.perf_counter() - start)
+    seconds = times(allreduce, iterations, WARM_UP)
     verify(arrays, allreduce, rank, size)
     return seconds
 

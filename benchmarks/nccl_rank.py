@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable
 
 import torch
-from orders import serve
+from orders import serve, times
 
 WARM_UP = 5
 
@@ -83,13 +82,7 @@ def main() -> None:
             torch.cuda.synchronize(device)
 
         verify(tensors, call, rank, size)
-        for _ in range(WARM_UP):
-            call()
-        seconds = []
-        for _ in range(iterations):
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
+        seconds = times(call, iterations, WARM_UP)
         verify(tensors, call, rank, size)
         return seconds
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import training_rank
-from orders import serve
+from orders import serve, times
 from torch import nn
 from torch.nn import functional
-from training_rank import Make, Task, alone, ddp, horoscale, plain_step, timed
+from training_rank import Make, Task, alone, ddp, horoscale, plain_step
 
 RECORDED = 5  # steps in a timeline
 
@@ -37,7 +37,7 @@ def vgg() -> nn.Module:
 
 TASKS = {
     "transformer": training_rank.TASKS["transformer"],
-    "vgg": Task(vgg, lambda: torch.randn(28, 3, 64, 64)),
+    "vgg": Task(vgg, lambda: torch.randn(40, 3, 64, 64)),
 }
 
 
@@ -54,7 +54,7 @@ class Trainer:
     def measure(self, what: str, iterations: int) -> list[float]:
         """Return the seconds of whole steps, of their forward pass or of their communication."""
         calls = {"step": self._step, "forward": self._loss, "communication": self._communicate}
-        return timed(calls[what], iterations)
+        return times(calls[what], iterations, training_rank.WARM_UP)
 
     def record(self, path: Path) -> None:
         """Write a timeline of some steps, and beside it when they did what."""
@@ -66,15 +66,15 @@ class Trainer:
         if hvd.rank() == 0:
             hvd.start_timeline(str(path), mark_cycles=True)
         for _ in range(RECORDED):
-            times = [time.monotonic()]
+            moments = [time.monotonic()]
             self._optimizer.zero_grad()
             loss = self._loss()
-            times.append(time.monotonic())
+            moments.append(time.monotonic())
             loss.backward()
-            times.append(time.monotonic())
+            moments.append(time.monotonic())
             self._optimizer.step()
-            times.append(time.monotonic())
-            phases += list(zip(("forward", "backward", "step"), pairwise(times), strict=True))
+            moments.append(time.monotonic())
+            phases += list(zip(("forward", "backward", "step"), pairwise(moments), strict=True))
         hvd.barrier()
         if hvd.rank() == 0:
             hvd.stop_timeline()

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from orders import serve
+from orders import serve, times
 
 WARM_UP = 3
 WORDS, TOKENS, WIDTH = 2000, 64, 128
@@ -170,15 +170,6 @@ def make_step(way: Way, task: Task, mode: str) -> Callable[[int], list[float]]:
 
     run = tf.function(whole) if mode == "function" else whole
     return lambda steps: times(run, steps)
-
-
-def times(run: Step, steps: int) -> list[float]:
-    seconds = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return seconds
 
 
 class Clock(keras.callbacks.Callback):

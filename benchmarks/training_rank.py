@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from orders import serve
+from orders import serve, times
 from torch import nn
 from torch.nn import functional
 
@@ -88,18 +87,6 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -
     return step
 
 
-def timed(step: Step, iterations: int) -> list[float]:
-    """The seconds of each, after some that don't count."""
-    for _ in range(WARM_UP):
-        step()
-    seconds = []
-    for _ in range(iterations):
-        start = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
@@ -163,7 +150,7 @@ def main() -> None:
         if name not in steps:
             steps.clear()  # one model at a time
             steps[name] = plain_step(*make(TASKS[name]), TASKS[name])
-        return timed(steps[name], iterations)
+        return times(steps[name], iterations, WARM_UP)
 
     serve(arguments.socket, carry_out)
 
