@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 _CLONE_NEWNET = 0x40000000
 REMOTE_SHELL = "ip netns exec"
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")  # of the thread's network
 
 
 def why_not() -> str | None:
@@ -68,6 +70,9 @@ class NetworkHosts:
         nodad = ("nodad",) if ":" in address else ()
         ip("-n", name, "address", "add", address, "dev", "eth0", *nodad)
         ip("-n", name, "link", "set", "eth0", "up")
+        # The one that every machine has and allows. This one's may be BBR, which stops for 0.2 s
+        # every 10 s to look at the path.
+        self.call(index, lambda: CONGESTION_CONTROL.write_text("reno"))
 
     def command(self, host: int, *command: object) -> list[str]:
         """A command that runs on a host."""
@@ -88,7 +93,7 @@ class NetworkHosts:
     def limit_rate(self, rate: str) -> None:
         """Slow every link down, such as to 100mbit."""
         for name in self.names:
-            bucket = ("rate", rate, "burst", "64kb", "latency", "50ms")
+            bucket = ("rate", rate, "burst", "128kb", "latency", "50ms")
             _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *bucket)
 
     def pull_cable(self, host: int) -> None:
