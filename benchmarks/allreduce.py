@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import figures
 from ranks import MPIS, Job
@@ -34,11 +35,29 @@ SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 ITEM = {"float32": 4, "bfloat16": 2}
 RANK_PROGRAM = Path(__file__).with_name("allreduce_rank.py")
 LIMIT_PROGRAM = Path(__file__).with_name("limit.c")
+LEAST_CALLS, MOST_CALLS = 5, 20_000
+ROUND_SECONDS = 0.3
 
 
-def iterations_for(size: int) -> int:
-    """How often a size is measured in a round: a second or so, even where it is slow."""
-    return max(5, min(100, (128 << 20) // size))
+class Timed(NamedTuple):
+    """An implementation that is measured for as long as it takes to find its pace.
+
+    Where the ranks run after a pause the system decides anew, and for some milliseconds it may be
+    on one core.
+    """
+
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """Of the implementation."""
+        return self.job.name
+
+    def measure(self, *case: object) -> float:
+        """Return the median over the calls of the slowest rank's seconds."""
+        estimate = self.job.measure(*case, LEAST_CALLS)
+        calls = min(max(LEAST_CALLS, int(ROUND_SECONDS / estimate)), MOST_CALLS)
+        return self.job.measure(*case, calls)
 
 
 def size_text(size: int) -> str:
@@ -90,12 +109,7 @@ def main() -> None:
     arguments = parse_arguments()
     item = ITEM[arguments.dtype]
     cases = {
-        size_text(size): (
-            size // item,
-            arguments.dtype,
-            arguments.tensors,
-            iterations_for(size * arguments.tensors),
-        )
+        size_text(size): (size // item, arguments.dtype, arguments.tensors)
         for size in arguments.sizes
     }
     with contextlib.ExitStack() as stack:
@@ -110,7 +124,7 @@ def main() -> None:
                 Job(RANK_PROGRAM, name, arguments.np, folder, arguments.peer_venv, variables)
             )
             stack.callback(jobs[-1].end)
-        measured = figures.interleave(jobs, cases, arguments.rounds)
+        measured = figures.interleave([Timed(job) for job in jobs], cases, arguments.rounds)
     print(
         f"allreduce of {arguments.tensors} x {arguments.dtype}, {arguments.np} ranks,"
         f" {os.cpu_count()} cores, {arguments.rounds} rounds"

@@ -11,15 +11,24 @@ import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from ranks import Job
+from typing import Any, Protocol
 
 Rounds = dict[str, list[float]]  # of one case: the seconds of each implementation, round by round
 Figures = dict[str, Rounds]
 
 
-def interleave(jobs: Sequence[Job], cases: Mapping[str, Sequence[Any]], rounds: int) -> Figures:
+class Measurable(Protocol):
+    """What a figure is of: the ranks of an implementation, or one thing that they do."""
+
+    name: str
+
+    def measure(self, *order: Any) -> float:
+        """Return seconds."""
+
+
+def interleave(
+    jobs: Sequence[Measurable], cases: Mapping[str, Sequence[Any]], rounds: int
+) -> Figures:
     """Measure each case `rounds` times, all jobs in turn; the value of a case is their order."""
     figures: Figures = {}
     for case, order in cases.items():

@@ -127,16 +127,22 @@ def ideals(rounds: figures.Rounds) -> figures.Rounds:
     }
 
 
+def share_of_ideal(rounds: figures.Rounds) -> tuple[list[float], list[float]]:
+    """What fifo / priority may become at best, and how much of that it is, round by round."""
+    rounds = rounds | ideals(rounds)
+    possible = figures.ratios(rounds, "ideal-fifo", "ideal")
+    reached = figures.ratios(rounds, "fifo", "priority")
+    return possible, [one / other for one, other in zip(reached, possible, strict=True)]
+
+
 def report(measured: figures.Figures, num_rounds: int) -> None:
     """Print times and ratios, and how much of the ideal ratio was reached."""
     print(f"a training step, 2 hosts, {os.cpu_count()} cores, {num_rounds} rounds")
     print("\n".join(figures.medians(measured, "ms", 1e3)))
     complete = {case: rounds | ideals(rounds) for case, rounds in measured.items()}
     print("\n".join(figures.comparison(complete, PAIRS)))
-    for case, rounds in complete.items():
-        possible = figures.ratios(rounds, "ideal-fifo", "ideal")
-        reached = figures.ratios(rounds, "fifo", "priority")
-        share = [one / other for one, other in zip(reached, possible, strict=True)]
+    for case, rounds in measured.items():
+        possible, share = share_of_ideal(rounds)
         print(f"{case}: at best {figures.spread(possible)}; of it reached {figures.spread(share)}")
 
 

@@ -171,7 +171,8 @@ def main() -> None:
         launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(RANKS)]
         command = [*launcher, *own_command, "--rank-of", folder]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, timeout=SECONDS, env=environment)
+        # Not from where horoscale/ may lie as sources: the installed package is measured.
+        subprocess.run(command, check=True, timeout=SECONDS, env=environment, cwd=folder)
         figures = json.loads((Path(folder) / "figures.json").read_text())
     if arguments.json:
         arguments.json.write_text(json.dumps(figures))

@@ -52,7 +52,8 @@ def measure(num_ranks: int) -> list[float]:
         command = [*launcher, sys.executable, os.path.abspath(__file__), "--rank-of", folder]
         begin = time.perf_counter()
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, timeout=SECONDS, env=environment)
+        # Not from where horoscale/ may lie as sources: the installed package is measured.
+        subprocess.run(command, check=True, timeout=SECONDS, env=environment, cwd=folder)
         whole = time.perf_counter() - begin
         ranks = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
     assert len(ranks) == num_ranks
