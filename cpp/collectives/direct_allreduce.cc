@@ -7,6 +7,8 @@
 
 #include "collectives/fold.h"
 #include "collectives/round_loop.h"
+#include "collectives/segment_map.h"
+#include "platform/streaming_copy.h"
 
 namespace horoscale {
 namespace {
@@ -28,6 +30,12 @@ struct Place {
 // One member's addresses of the segments.
 using Addresses = std::vector<std::byte*>;
 
+ByteRange OwnSlice(const Exchange& exchange, std::span<const Segment> segments) {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments) bytes += segment.bytes;
+  return SliceOf(bytes, exchange.size(), exchange.self());
+}
+
 class DirectAllreduce : public Collective {
  public:
   // addresses[m][s]: segment s of member m.
@@ -39,9 +47,7 @@ class DirectAllreduce : public Collective {
         addresses_(std::move(addresses)),
         sources_(exchange.size()),
         done_round_(exchange.next_round++) {
-    int64_t bytes = 0;
-    for (const Segment& segment : segments_) bytes += segment.bytes;
-    const ByteRange slice = SliceOf(bytes, exchange.size(), exchange.self());
+    const ByteRange slice = OwnSlice(exchange, segments_);
     left_ = slice.bytes;
     into_segment_ = slice.first;
     SkipFinishedSegments();
@@ -79,6 +85,8 @@ class DirectAllreduce : public Collective {
     for (uint32_t m = 0; m < exchange_.size(); ++m) {
       sources_[m] = addresses_[m][segment_] + into_segment_;
     }
+    // Of the own tensors only the others' slices were copied to where the result goes.
+    sources_[exchange_.self()] = segments_[segment_].in + into_segment_;
     std::byte* const own = addresses_[exchange_.self()][segment_] + into_segment_;
     Fold(reduction_, own, sources_, bytes / element_bytes_);
     for (uint32_t m = 0; m < exchange_.size(); ++m) {
@@ -113,10 +121,19 @@ class AskingAllreduce : public Collective {
         args_(std::move(args)),
         otherwise_(otherwise),
         round_(exchange.next_round++),
-        addresses_(exchange.size()) {}
+        addresses_(exchange.size()),
+        tensors_(args_.segments),
+        own_slice_(OwnSlice(exchange, args_.segments)) {
+    FindPlaces();
+    if (!reachable_) copied_ = tensors_.bytes();
+  }
 
   Result<Progress> Step() override {
     if (chosen_) return chosen_->Step();
+    if (copied_ < tensors_.bytes()) {
+      CopySome();
+      return Progress::kAdvanced;
+    }
     if (!published_ && !Publish()) return Progress::kIdle;
     for (; next_member_ < exchange_.size(); ++next_member_) {
       if (next_member_ == exchange_.self()) continue;
@@ -135,20 +152,34 @@ class AskingAllreduce : public Collective {
   size_t AnswerBytes() const { return (args_.segments.size() + 1) * sizeof(Place); }
   int64_t NumSegments() const { return static_cast<int64_t>(args_.segments.size()); }
 
+  void FindPlaces() {
+    places_.push_back({NumSegments(), 0});
+    for (const Segment& segment : args_.segments) {
+      const int64_t offset =
+          exchange_.shared_memory()->OffsetOf(segment.out, static_cast<size_t>(segment.bytes));
+      reachable_ = reachable_ && offset >= 0;
+      addresses_[exchange_.self()].push_back(segment.out);
+      places_.push_back({offset, segment.bytes});
+    }
+  }
+
+  // What the others own, of tensors that are elsewhere, goes to where they can reach it.
+  void CopySome() {
+    const int64_t own_end = own_slice_.first + own_slice_.bytes;
+    if (copied_ >= own_slice_.first && copied_ < own_end) copied_ = own_end;
+    const int64_t end = copied_ < own_slice_.first ? own_slice_.first : tensors_.bytes();
+    const int64_t bytes = std::min(kStepBytes, end - copied_);
+    tensors_.ForEachRun(copied_, bytes, [](const Segment& run, int64_t) {
+      if (run.in == run.out) return;
+      StreamingCopy(run.out, run.in, static_cast<size_t>(run.bytes));
+    });
+    copied_ += bytes;
+  }
+
   bool Publish() {
     std::byte* const bank = exchange_.Reserve(round_);
     if (bank == nullptr) return false;
-    std::vector<Place> places = {{NumSegments(), 0}};
-    for (const Segment& segment : args_.segments) {
-      const bool in_place = segment.in == segment.out;
-      const int64_t offset = in_place ? exchange_.shared_memory()->OffsetOf(
-                                            segment.out, static_cast<size_t>(segment.bytes))
-                                      : -1;
-      reachable_ = reachable_ && offset >= 0;
-      addresses_[exchange_.self()].push_back(segment.out);
-      places.push_back({offset, segment.bytes});
-    }
-    std::memcpy(bank, places.data(), AnswerBytes());
+    std::memcpy(bank, places_.data(), AnswerBytes());
     exchange_.Publish(round_, AnswerBytes());
     return published_ = true;
   }
@@ -174,6 +205,10 @@ class AskingAllreduce : public Collective {
   const AllreduceMaker otherwise_;
   const uint64_t round_;
   std::vector<Addresses> addresses_;
+  const SegmentMap tensors_;
+  const ByteRange own_slice_;
+  std::vector<Place> places_;
+  int64_t copied_ = 0;  // or need not be
   bool published_ = false;
   bool reachable_ = true;
   uint32_t next_member_ = 0;

@@ -93,32 +93,57 @@ class Gradient:
             self.layout = Layout.SPARSE if sparse else Layout.DENSE
 
     def settle(self, sparse_as_dense: bool) -> torch.Tensor:
-        """Return the gradient, which then is in its shared memory if it has a place there.
+        """Return the gradient as it is to be reduced.
 
         Autograd makes a gradient anew where there is none, which costs less than adding to zeros.
-        It is moved while it is still in the cache. Its old memory is kept until free_moved(): freed
-        at once it would go back to the system, which would have to clear it for the next step.
         """
         self.observe(sparse_as_dense)
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self._nothing()
         elif gradient is self._view:
+            self._moved = None
             return gradient
         gradient = gradient.detach()
         if self.layout is not Layout.SPARSE:
-            gradient = gradient.to_dense()
-            if self._view is not None and gradient.dtype == self._view.dtype:
-                if gradient.data_ptr() != self._view.data_ptr():
-                    self._view.copy_(gradient)
-                    self._moved = gradient
-                gradient = self._view
+            gradient = self._near_place(gradient.to_dense())
         self.parameter.grad = gradient
         return gradient
 
-    def is_settled(self, value: torch.Tensor) -> bool:
-        """Tell whether what settle() gave lies in the gradient's place in shared memory."""
-        return value is self._view
+    def _near_place(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return a gradient that can be moved to its place as it is, if that can be had."""
+        view = self._view
+        if view is None or gradient.dtype != view.dtype:
+            return gradient
+        if gradient.data_ptr() == view.data_ptr():
+            return view
+        self._moved = gradient
+        if gradient.stride() == view.stride():
+            return gradient
+        return view.copy_(gradient)
+
+    def can_move(self, value: torch.Tensor) -> bool:
+        """Tell whether an operation can take what settle() gave to its place in shared memory."""
+        return value is self._view or value is self._moved
+
+    @property
+    def place(self) -> torch.Tensor:
+        """Its place in shared memory."""
+        assert self._view is not None
+        return self._view
+
+    def move(self) -> None:
+        """Have its place as the gradient: an operation that takes it there has begun.
+
+        The memory that autograd made is kept until free_moved(): freed at once it would go back to
+        the system, which would have to clear it for the next step.
+        """
+        self.parameter.grad = self._view
+
+    def move_back(self) -> None:
+        """Undo move(): the ranks have refused the operation."""
+        if self._moved is not None:
+            self.parameter.grad = self._moved
 
     def free_moved(self) -> None:
         """Free the memory that the gradient was moved from."""
@@ -225,8 +250,8 @@ class GradientGroup:
             return
         priority = max(gradient.priority for gradient in active)
         settled = [gradient.settle(self.settings.sparse_as_dense) for gradient in active]
-        if all(map(Gradient.is_settled, active, settled)):
-            self._start_in_place(settled, priority, wake)
+        if all(map(Gradient.can_move, active, settled)):
+            self._start_in_shared_memory(active, settled, priority, wake)
             return
         dense = [value for value in settled if not value.is_sparse]
         if dense:
@@ -261,19 +286,34 @@ class GradientGroup:
     def _has_passed(self, gradient: Gradient) -> bool:
         return gradient.passes == self.passes or not gradient.parameter.requires_grad
 
-    def _start_in_place(self, values: Tensors, priority: int, wake: bool) -> None:
-        """Reduce gradients in shared memory: what every step does, so that it is made for speed."""
-        addresses = tuple([value.data_ptr() for value in values])
-        key = (set_id(self.settings.process_set), self.settings.reduction, priority, addresses)
+    def _start_in_shared_memory(
+        self, gradients: Sequence[Gradient], values: Tensors, priority: int, wake: bool
+    ) -> None:
+        """Reduce gradients to their places: what every step does, so that it is made for speed."""
+        key = set_id(self.settings.process_set), self.settings.reduction, priority, len(values)
         if self._request is None or self._request[0] != key:
-            self._request = key, self._request_in_place(values, priority)
-        handle = job.current_runtime().start(self._request[1], keep_alive=values, wake=wake)
-        self._in_flight.append((handle, handle.wait))
+            self._request = key, Request(self._signature(values, priority))
+        request = self._request[1]
+        for index, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
+            request.place(index, value.data_ptr(), gradient.place.data_ptr())
+        handle = job.current_runtime().start(request, keep_alive=values, wake=wake)
+        for gradient in gradients:
+            gradient.move()
 
-    def _request_in_place(self, values: Tensors, priority: int) -> Request:
+        def wait() -> None:
+            try:
+                handle.wait()
+            except MismatchError:
+                for gradient in gradients:
+                    gradient.move_back()
+                raise
+
+        self._in_flight.append((handle, wait))
+
+    def _signature(self, values: Tensors, priority: int) -> Signature:
         reduction = self.settings.reduction
         reduction.check(values)
-        signature = Signature(
+        return Signature(
             OpKind.ALLREDUCE,
             tuple([(data_type(value.dtype), tuple(value.shape)) for value in values]),
             self.name,
@@ -284,10 +324,6 @@ class GradientGroup:
             priority=priority,
             wire_dtype=reduction.wire_dtype,
         )
-        request = Request(signature)
-        for i, value in enumerate(values):
-            request.place(i, value.data_ptr(), value.data_ptr())
-        return request
 
     def _start_dense(self, values: Tensors, priority: int) -> None:
         compression = self.settings.compression

@@ -1,4 +1,4 @@
-// Allreduce in place of shared memory: the bits of the copying forms, without their copies.
+// Allreduce into shared memory: the bits of the copying forms, without their copies.
 
 #include <gtest/gtest.h>
 
@@ -20,25 +20,37 @@ constexpr Reduction kAverageOf3 = {
 // Elements of the tensors of one fused operation: none, few, odd, more than a block and a step.
 constexpr int64_t kCounts[] = {5, 0, 100'003, 1, 16, 40'000, 7'777};
 
+// Where a member's tensors are, and where its results go.
+enum class Where { kPrivate, kShared, kIntoShared };
+
 class DirectAllreduceTest : public TransportTest {
  protected:
-  using Tensors = std::vector<float*>;
+  struct Tensor {
+    const float* in;
+    float* out;
+  };
+  using Tensors = std::vector<Tensor>;
 
-  // The tensors of a member, with values of its own, in shared memory or in private.
-  Tensors MakeTensors(int rank, bool shared) {
+  float* Allocate(int rank, int64_t count, bool shared) {
+    if (!shared) {
+      private_.push_back(std::make_unique<float[]>(static_cast<size_t>(count)));
+      return private_.back().get();
+    }
+    const auto memory = At(rank).AllocateShared(static_cast<size_t>(count) * sizeof(float));
+    EXPECT_TRUE(memory.ok());
+    return reinterpret_cast<float*>(*memory);
+  }
+
+  // The tensors of a member, with values of its own.
+  Tensors MakeTensors(int rank, Where where) {
     std::mt19937 random(static_cast<unsigned>(rank));
     std::uniform_real_distribution<float> values(-1e3f, 1e3f);
     Tensors tensors;
     for (const int64_t count : kCounts) {
-      if (shared) {
-        const auto memory = At(rank).AllocateShared(static_cast<size_t>(count) * sizeof(float));
-        EXPECT_TRUE(memory.ok());
-        tensors.push_back(reinterpret_cast<float*>(*memory));
-      } else {
-        private_.push_back(std::make_unique<float[]>(static_cast<size_t>(count)));
-        tensors.push_back(private_.back().get());
-      }
-      for (int64_t i = 0; i < count; ++i) tensors.back()[i] = values(random);
+      float* const in = Allocate(rank, count, where == Where::kShared);
+      float* const out = where == Where::kIntoShared ? Allocate(rank, count, true) : in;
+      for (int64_t i = 0; i < count; ++i) in[i] = values(random);
+      tensors.push_back({in, out});
     }
     return tensors;
   }
@@ -46,8 +58,9 @@ class DirectAllreduceTest : public TransportTest {
   void Allreduce(Exchange& exchange, const Tensors& tensors) {
     AllreduceArgs args{kAverageOf3, {}, {}};
     for (size_t i = 0; i < tensors.size(); ++i) {
-      auto* const bytes = reinterpret_cast<std::byte*>(tensors[i]);
-      args.segments.push_back({bytes, bytes, kCounts[i] * static_cast<int64_t>(sizeof(float))});
+      args.segments.push_back({reinterpret_cast<const std::byte*>(tensors[i].in),
+                               reinterpret_cast<std::byte*>(tensors[i].out),
+                               kCounts[i] * static_cast<int64_t>(sizeof(float))});
     }
     const std::unique_ptr<Collective> collective = MakeAllreduce(exchange, std::move(args));
     const Deadline deadline = Deadline::After(kPatience);
@@ -61,11 +74,11 @@ class DirectAllreduceTest : public TransportTest {
   }
 
   // Runs one allreduce on all members and returns member 0's result, which must be everybody's.
-  std::vector<float> Run(const std::vector<bool>& shared) {
+  std::vector<float> Run(const std::vector<Where>& where) {
     const auto exchanges = OpenAll();
     std::vector<Tensors> tensors;
     for (int rank = 0; rank < size(); ++rank) {
-      tensors.push_back(MakeTensors(rank, shared[static_cast<size_t>(rank)]));
+      tensors.push_back(MakeTensors(rank, where[static_cast<size_t>(rank)]));
     }
     std::vector<std::thread> members;
     for (size_t m = 0; m < exchanges.size(); ++m) {
@@ -77,10 +90,10 @@ class DirectAllreduceTest : public TransportTest {
       const auto bytes = static_cast<size_t>(kCounts[i]) * sizeof(float);
       for (const Tensors& one : tensors) {
         if (bytes > 0) {
-          EXPECT_EQ(std::memcmp(one[i], tensors[0][i], bytes), 0) << "tensor " << i;
+          EXPECT_EQ(std::memcmp(one[i].out, tensors[0][i].out, bytes), 0) << "tensor " << i;
         }
       }
-      result.insert(result.end(), tensors[0][i], tensors[0][i] + kCounts[i]);
+      result.insert(result.end(), tensors[0][i].out, tensors[0][i].out + kCounts[i]);
     }
     return result;
   }
@@ -88,28 +101,39 @@ class DirectAllreduceTest : public TransportTest {
   std::vector<std::unique_ptr<float[]>> private_;
 };
 
+constexpr Where kPrivate = Where::kPrivate;
+constexpr Where kShared = Where::kShared;
+constexpr Where kIntoShared = Where::kIntoShared;
+
 TEST_P(DirectAllreduceTest, GivesTheBitsOfTheCopyingForm) {
   Start(3, MemoryOptions());
-  const std::vector<float> copied = Run({false, false, false});
-  Start(3, MemoryOptions());
-  EXPECT_EQ(Run({true, true, true}), copied);
+  const std::vector<float> copied = Run({kPrivate, kPrivate, kPrivate});
+  const std::vector<Where> forms[] = {{kShared, kShared, kShared},
+                                      {kIntoShared, kIntoShared, kIntoShared},
+                                      {kShared, kIntoShared, kShared}};
+  for (const auto& form : forms) {
+    Start(3, MemoryOptions());
+    EXPECT_EQ(Run(form), copied);
+  }
 }
 
-TEST_P(DirectAllreduceTest, MovesNoData) {
-  Start(3, MemoryOptions());
-  Run({true, true, true});
-  EXPECT_LT(At(0).counters().data_bytes_sent, 1000u);
+TEST_P(DirectAllreduceTest, MovesNoDataThroughBanks) {
+  for (const Where where : {kShared, kIntoShared}) {
+    Start(3, MemoryOptions());
+    Run({where, where, where});
+    EXPECT_LT(At(0).counters().data_bytes_sent, 1000u);
+  }
 }
 
 TEST_P(DirectAllreduceTest, OneMemberWithPrivateMemoryMakesAllOfThemCopy) {
   Start(3, MemoryOptions());
-  const std::vector<float> copied = Run({false, false, false});
+  const std::vector<float> copied = Run({kPrivate, kPrivate, kPrivate});
   for (const size_t outsider : {0, 1, 2}) {
     SCOPED_TRACE(outsider);
     Start(3, MemoryOptions());
-    std::vector<bool> shared(3, true);
-    shared[outsider] = false;
-    EXPECT_EQ(Run(shared), copied);
+    std::vector<Where> where = {kShared, kIntoShared, kIntoShared};
+    where[outsider] = kPrivate;
+    EXPECT_EQ(Run(where), copied);
   }
 }
 

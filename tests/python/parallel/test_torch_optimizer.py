@@ -75,6 +75,45 @@ def test_gradients_live_in_buckets(buckets: bool) -> None:
         assert before == [one.grad.data_ptr() for one in model.parameters()]
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_gradients_that_the_ranks_fold_in_each_others_memory(passes: int) -> None:
+    # Larger than what is copied through banks, of odd sizes, and one that autograd makes in
+    # another order than the parameter's.
+    model = nn.Sequential(nn.Linear(301, 1001), nn.ReLU(), nn.Linear(1001, 3)).double()
+    model[2].weight.register_hook(lambda gradient: gradient.t().contiguous().t())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    everywhere = torch.randn(hvd.size(), passes, 4, 301, dtype=torch.double)
+    everywhere = hvd.broadcast(everywhere, 0)
+    optimizer = wrap(model, backward_passes_per_step=passes)
+    for _ in range(2):
+        for batch in everywhere[hvd.rank()]:
+            model(batch).square().sum().backward()
+        optimizer.synchronize()
+        reduced = [parameter.grad.clone() for parameter in model.parameters()]
+        with optimizer.skip_synchronize():
+            optimizer.zero_grad()
+            optimizer.step()  # without gradients: nothing changes
+    wanted = torch.autograd.grad(
+        model(everywhere.flatten(0, 2)).square().sum() / hvd.size(), list(model.parameters())
+    )
+    for ours, alone in zip(reduced, wanted, strict=True):
+        torch.testing.assert_close(ours, alone)
+    assert equal_on_all_ranks(model)
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="nobody contradicts")
+def test_gradients_of_ranks_that_contradict_each_other_stay() -> None:
+    model = nn.Linear(300, 301, bias=False)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    options = {"gradient_predivide_factor": 1.0 + hvd.rank()}
+    optimizer = wrap(model, **options)
+    batch = torch.full((1, 300), 1.0 + hvd.rank())
+    model(batch).sum().backward()
+    with pytest.raises(hvd.MismatchError):
+        optimizer.step()
+    assert torch.equal(model.weight.grad, batch.expand(301, 300))
+
+
 @pytest.mark.parametrize("how", ["optimizer", "zeros", "model", "none"])
 def test_ways_to_forget_gradients(how: str, buckets: bool) -> None:
     model = make_model()
