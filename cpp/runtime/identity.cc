@@ -57,8 +57,10 @@ bool IsLoopback(const std::string& host) {
 
 Result<std::string> ReadSecret(const JobOptions& options, const HostPort& rendezvous,
                                const VariableLookup& lookup) {
-  if (options.secret) return *options.secret;
-  if (const auto found = lookup("SECRET")) return found->value;
+  // An empty one is none: a script's command for it may have failed.
+  if (options.secret && !options.secret->empty()) return *options.secret;
+  const auto text = lookup("SECRET");
+  if (text && !text->value.empty()) return text->value;
   if (const auto found = lookup("SECRET_FILE")) return ReadSecretFile(found->value);
   // On loopback the kernel keeps other hosts away; the links check the user besides.
   if (IsLoopback(rendezvous.host)) return std::string();

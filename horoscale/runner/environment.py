@@ -72,6 +72,11 @@ def for_ranks(own: Mapping[str, str], job: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **_without_job(own), **job}
 
 
+def read_by_ranks(job: Mapping[str, str], name: str) -> str | None:
+    """A variable of ours, without its prefix, as the ranks will find it."""
+    return job.get(f"HOROSCALE_{name}", job.get(f"HOROVOD_{name}"))
+
+
 def rank_environment(place: Place) -> dict[str, str]:
     """What tells a rank who it is, under our names and under Horovod's."""
     values = {

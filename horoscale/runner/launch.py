@@ -196,17 +196,18 @@ def _run(arguments: argparse.Namespace) -> int:
             f"horoscale's core can't be loaded ({error}); install horoscale again"
         ) from None
 
-    interfaces = variables.get("NETWORK_INTERFACE", "").split(",")
+    job_environment = environment.job_environment(inherited, variables, exports)
+    interfaces = _interfaces(job_environment)
     job = Job(
         JobSpec(
             command=command,
             places=places,
             commands=machines.commands,
             addresses=reach.own_addresses(interfaces) if machines.remote else [reach.LOOPBACK],
-            environment=environment.job_environment(inherited, variables, exports),
+            environment=job_environment,
             directory=os.getcwd(),
             grace_s=_parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S),
-            start_timeout_s=float(variables.get("START_TIMEOUT", DEFAULT_START_TIMEOUT_S)),
+            start_timeout_s=_start_timeout(job_environment),
             output_directory=(
                 Path(arguments.output_filename) if arguments.output_filename else None
             ),
@@ -261,8 +262,19 @@ def _run_mpirun(
         size,
         read_all(arguments.task),
         _result_writer(arguments.results),
-        interfaces=variables.get("NETWORK_INTERFACE", "").split(",") if given else None,
+        interfaces=_interfaces(job_environment) if given else None,
     )
+
+
+def _interfaces(job_environment: Mapping[str, str]) -> list[str]:
+    """The network interfaces that the user has chosen."""
+    return (environment.read_by_ranks(job_environment, "NETWORK_INTERFACE") or "").split(",")
+
+
+def _start_timeout(job_environment: Mapping[str, str]) -> float:
+    """The seconds that hosts have, and then ranks, if the user has chosen them."""
+    given = environment.read_by_ranks(job_environment, "START_TIMEOUT")
+    return _parse_seconds("START_TIMEOUT", given, DEFAULT_START_TIMEOUT_S)
 
 
 def _result_writer(descriptor: int) -> ResultWriter:

@@ -299,6 +299,8 @@ def _variable_value(setting: Setting, source: str, given: Any) -> str | None:
         if not isinstance(given, bool):
             raise SettingsError(f"{source}: expected true or false, not {given!r}")
         return setting.on if given else setting.off
+    if given is False and setting.parse is _LEVELS:
+        given = "off"  # YAML reads it as false where it has no quotes
     if isinstance(given, bool | list | dict):
         raise SettingsError(f"{source}: can't be {given!r}")
     try:

@@ -28,8 +28,13 @@ class StreamChoice {
   // What each stream in use carries, in bytes a second; 0 if unknown.
   void OnRates(std::span<const double> rates) {
     const double fastest = *std::max_element(rates.begin(), rates.end());
-    if (fastest > 0 && fastest < kSlow) used_ = 1;
-    if (fastest > kFast) used_ = streams_;
+    if (used_ > 1) {
+      if (fastest > 0 && fastest < kSlow) UseOne();
+    } else if (pause_ > 0) {
+      --pause_;
+    } else if (fastest > kFast) {
+      used_ = streams_;
+    }
   }
 
  private:
@@ -37,11 +42,22 @@ class StreamChoice {
   // One core does several times as much with one stream.
   static constexpr double kSlow = 200e6;
   static constexpr double kFast = 300e6;
+  static constexpr size_t kLongestPause = 1024;
+
+  // What one stream carries doesn't tell what each of several would: that has to be tried. Where
+  // they share what one of them carries alone, the tries are in vain, and become rare.
+  void UseOne() {
+    used_ = 1;
+    pause_ = next_pause_;
+    next_pause_ = std::clamp<size_t>(2 * next_pause_, 1, kLongestPause);
+  }
 
   size_t streams_;
   bool fixed_;
   size_t used_;
   size_t bytes_ = 0;  // since the last look
+  size_t pause_ = 0;  // so many looks until all streams may be tried again
+  size_t next_pause_ = 0;
 };
 
 }  // namespace horoscale

@@ -7,7 +7,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,21 +67,36 @@ except RankFailedError as error:
 """
 
 
-def run_on(hosts: NetworkHosts, per_host: str, *arguments: object) -> str:
-    """Run a job that is started on the first host; its output."""
+def run_on(
+    hosts: NetworkHosts,
+    per_host: str,
+    *arguments: object,
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """The output of a job that is started on the first host and ends well."""
+    job = start_on(hosts, per_host, *arguments, variables=variables)
+    assert job.returncode == 0, job.stdout + job.stderr
+    return job.stdout
+
+
+def start_on(
+    hosts: NetworkHosts,
+    per_host: str,
+    *arguments: object,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """How a job went that is started on the first host."""
     listed = ",".join(f"{n}:{k}" for n, k in zip(hosts.names, per_host.split(","), strict=True))
     size = sum(map(int, per_host.split(",")))
     flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", size, "-H", listed)
-    job = subprocess.run(
+    return subprocess.run(
         hosts.command(0, *launcher_command(*flags, *arguments)),
-        env=environment() | {"OMP_NUM_THREADS": "1"},
+        env=environment() | {"OMP_NUM_THREADS": "1"} | dict(variables or {}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )
-    assert job.returncode == 0, job.stdout + job.stderr
-    return job.stdout
 
 
 @pytest.mark.parametrize(
@@ -125,12 +140,45 @@ def test_training(count: int, version: int) -> None:
     assert least <= found[count][1] <= 1.05 * least  # initial values are sent too
 
 
-def test_a_chosen_interface() -> None:
+# What has left the host through each of its links; the job's data is 4 MiB from each.
+LINKS = """
+import os
+from pathlib import Path
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+hvd.allreduce(np.ones(1 << 20, np.float32))
+sent = [Path(f"/sys/class/net/{link}/statistics/tx_bytes").read_text() for link in ("eth0", "eth1")]
+print(os.environ["HOROSCALE_RENDEZVOUS"].rsplit(":", 1)[0], *map(int, sent))
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables"),
+    [
+        (("--network-interface", "eth1"), {}),
+        ((), {"HOROSCALE_NETWORK_INTERFACE": "eth1"}),
+    ],
+    ids=["flag", "variable"],
+)
+def test_a_chosen_interface(flags: tuple[str, ...], variables: dict[str, str]) -> None:
+    """Everything goes through it: the job's store, and the ranks' links."""
+    with NetworkHosts(2, links=2) as hosts:
+        output = run_on(hosts, "1,1", *flags, sys.executable, "-c", LINKS, variables=variables)
+        for line in output.splitlines():
+            address, eth0, eth1 = line.split(":", 1)[1].split()
+            assert address == hosts.addresses_of[1][0]
+            assert int(eth0) < 1 << 16
+            assert int(eth1) > 4 << 20
+
+
+def test_an_interface_that_is_not_there_is_named() -> None:
+    program = "import horoscale.numpy as hvd; hvd.init()"
     with NetworkHosts(2) as hosts:
-        program = "import horoscale.numpy as hvd; hvd.init(); print(hvd.size())"
-        flags = ("--network-interface", "eth0")
-        output = run_on(hosts, "1,1", *flags, sys.executable, "-c", program)
-        assert sorted(output.splitlines()) == ["[0]<stdout>:2", "[1]<stdout>:2"]
+        job = start_on(hosts, "1,1", "--network-interface", "eth7", sys.executable, "-c", program)
+    assert job.returncode == 1
+    assert 'there is no network interface "eth7"' in job.stderr.splitlines()[-1]
 
 
 SLOW = """

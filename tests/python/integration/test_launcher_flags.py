@@ -104,6 +104,13 @@ def test_a_configuration_file_sets_them_all(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("word", ["off", "OFF", "'off'"])
+def test_a_file_may_turn_the_log_off(tmp_path: Path, word: str) -> None:
+    """YAML takes an unquoted off for false."""
+    read = variables(config=f"logging: {{level: {word}}}", folder=tmp_path)
+    assert read == {"LOG_LEVEL": "off"}
+
+
 def test_flags_go_before_the_file_and_the_file_before_the_environment(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("params: {cache_capacity: 5, cycle_time_ms: 3}")
     job = run_launcher(
@@ -127,6 +134,8 @@ def test_flags_go_before_the_file_and_the_file_before_the_environment(tmp_path: 
         ("params: {cache_capacity: true}", "params.cache_capacity: can't be True"),
         ("stall_check: {enabled: 1}", "stall_check.enabled: expected true or false, not 1"),
         ("logging: {level: loud}", "logging.level: expected one of trace, debug"),
+        ("logging: {level: on}", "logging.level: can't be True"),
+        ("timeline: {filename: off}", "timeline.filename: can't be False"),
     ],
 )
 def test_a_bad_configuration_file_is_explained(tmp_path: Path, text: str, message: str) -> None:

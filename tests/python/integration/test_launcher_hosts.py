@@ -90,6 +90,16 @@ def test_unreachable_hosts_are_told_together_and_nothing_starts(
     assert not (tmp_path / "started").exists()
 
 
+def test_the_time_for_hosts_may_come_from_the_environment(shell: Path) -> None:
+    flags = ("--remote-shell", shell, "-H", "a,slow", "-np", 2)
+    job = run_launcher(*flags, "true", env={"HOROSCALE_START_TIMEOUT": "1"})
+    assert job.returncode == 1
+    assert b"slow: did not start within 1 s (--start-timeout)" in job.stderr
+    job = run_launcher(*flags, "true", env={"HOROSCALE_START_TIMEOUT": "soon"})
+    assert job.returncode == 2
+    assert b"START_TIMEOUT: expected a number of seconds, not 'soon'" in job.stderr
+
+
 def test_a_remote_shell_that_does_not_exist_is_named() -> None:
     job = run_launcher("--remote-shell", "/no/shell", "-H", "a,b", "-np", 2, "true")
     assert job.returncode == 1

@@ -41,38 +41,48 @@ def why_not() -> str | None:
 
 
 class NetworkHosts:
-    """Some hosts, each with one link, eth0. As a context it leaves neither them nor processes."""
+    """Some hosts, each with a link, eth0. As a context it leaves neither them nor processes."""
 
-    def __init__(self, count: int, *, version: int = 4) -> None:
-        """Make them, with addresses of one version of IP."""
+    def __init__(self, count: int, *, version: int = 4, links: int = 1) -> None:
+        """Make them, with addresses of one version of IP; each further link is another network."""
         marker = uuid.uuid4().hex[:8]
         self._switch = f"hs-{marker}-switch"
         self.names = [f"hs-{marker}-{index}" for index in range(count)]
-        subnet, length = ("10.77.0.", 24) if version == 4 else ("fd77::", 64)
-        self.addresses = [f"{subnet}{index + 1}" for index in range(count)]
+        network = "10.{}.0." if version == 4 else "fd{}::"
+        self.addresses_of = [  # each link, by host
+            [f"{network.format(77 + link)}{index + 1}" for index in range(count)]
+            for link in range(links)
+        ]
+        self.addresses = self.addresses_of[0]
         try:
             ip("netns", "add", self._switch)
-            ip("-n", self._switch, "link", "add", "bridge0", "type", "bridge")
-            ip("-n", self._switch, "link", "set", "bridge0", "up")
             for index, name in enumerate(self.names):
-                self._add_host(index, name, f"{self.addresses[index]}/{length}")
+                ip("netns", "add", name)
+                ip("-n", name, "link", "set", "lo", "up")
+                # The one that every machine has and allows. This one's may be BBR, which stops for
+                # 0.2 s every 10 s to look at the path.
+                self.call(index, lambda: CONGESTION_CONTROL.write_text("reno"))
+            for link in range(links):
+                self._add_network(link)
         except BaseException:
             self.remove()
             raise
 
-    def _add_host(self, index: int, name: str, address: str) -> None:
-        ip("netns", "add", name)
-        ip("-n", name, "link", "set", "lo", "up")
-        peer = ("peer", "name", f"port{index}", "netns", self._switch)
-        ip("-n", name, "link", "add", "eth0", "type", "veth", *peer)
-        ip("-n", self._switch, "link", "set", f"port{index}", "master", "bridge0", "up")
-        # An IPv6 address can be used at once only if nobody is asked whether it is taken.
-        nodad = ("nodad",) if ":" in address else ()
-        ip("-n", name, "address", "add", address, "dev", "eth0", *nodad)
-        ip("-n", name, "link", "set", "eth0", "up")
-        # The one that every machine has and allows. This one's may be BBR, which stops for 0.2 s
-        # every 10 s to look at the path.
-        self.call(index, lambda: CONGESTION_CONTROL.write_text("reno"))
+    def _add_network(self, link: int) -> None:
+        bridge, device = f"bridge{link}", f"eth{link}"
+        ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+        ip("-n", self._switch, "link", "set", bridge, "up")
+        for index, (name, address) in enumerate(
+            zip(self.names, self.addresses_of[link], strict=True)
+        ):
+            port = f"port{index}-{link}"
+            peer = ("peer", "name", port, "netns", self._switch)
+            ip("-n", name, "link", "add", device, "type", "veth", *peer)
+            ip("-n", self._switch, "link", "set", port, "master", bridge, "up")
+            # An IPv6 address can be used at once only if nobody is asked whether it is taken.
+            rest = ("/64", "dev", device, "nodad") if ":" in address else ("/24", "dev", device)
+            ip("-n", name, "address", "add", address + rest[0], *rest[1:])
+            ip("-n", name, "link", "set", device, "up")
 
     def command(self, host: int, *command: object) -> list[str]:
         """A command that runs on a host."""
@@ -98,17 +108,17 @@ class NetworkHosts:
 
     def pull_cable(self, host: int) -> None:
         """Cut a host off: nothing that is sent arrives, and nobody is told."""
-        ip("-n", self._switch, "link", "set", f"port{host}", "down")
+        ip("-n", self._switch, "link", "set", f"port{host}-0", "down")
 
     def plug_in(self, host: int) -> None:
         """Undo pull_cable()."""
-        ip("-n", self._switch, "link", "set", f"port{host}", "up")
+        ip("-n", self._switch, "link", "set", f"port{host}-0", "up")
 
     def drop_towards(self, host: int) -> None:
         """Lose whatever is sent to a host; what it sends arrives."""
         # A bucket into which no packet fits.
         bucket = ("rate", "8bit", "burst", "1b", "limit", "1b")
-        _run(*("tc", "-n", self._switch, "qdisc", "replace", "dev", f"port{host}", "root", "tbf"),
+        _run(*("tc", "-n", self._switch, "qdisc", "replace", "dev", f"port{host}-0", "root", "tbf"),
              *bucket)  # fmt: skip
 
     def processes(self, host: int) -> list[int]:

@@ -317,6 +317,34 @@ TEST(StreamChoiceTest, OneStreamIsUsedWhereTheNetworkIsSlow) {
   EXPECT_EQ(choice.used(), 4u);
 }
 
+// Together four carry no more than one, so that each has less than is worth several.
+TEST(StreamChoiceTest, ANetworkThatStreamsShareIsNotTriedForEver) {
+  StreamChoice choice(4, false);
+  size_t tries = 0;
+  for (int look = 0; look < 10'000; ++look) {
+    const size_t before = choice.used();
+    const std::vector<double> rates(before, 600e6 / static_cast<double>(before));
+    choice.OnRates(rates);
+    if (before == 1 && choice.used() > 1) ++tries;
+  }
+  EXPECT_GT(tries, 1u);
+  EXPECT_LT(tries, 25u);
+}
+
+TEST(StreamChoiceTest, ANetworkThatLimitsEachStreamGetsAllOfThemAgain) {
+  StreamChoice choice(4, false);
+  const std::vector<double> limited(4, 600e6);
+  for (int disturbance = 0; disturbance < 20; ++disturbance) {
+    choice.OnRates(std::array{50e6, 50e6, 50e6, 50e6});
+    EXPECT_EQ(choice.used(), 1u);
+    int looks = 0;
+    for (; choice.used() == 1 && looks < 2000; ++looks) choice.OnRates({limited.data(), 1});
+    EXPECT_EQ(choice.used(), 4u) << "after " << looks << " looks";
+    choice.OnRates(limited);
+    EXPECT_EQ(choice.used(), 4u);
+  }
+}
+
 TEST(StreamChoiceTest, AllAreUsedWhereThatWasAskedFor) {
   StreamChoice choice(4, true);
   EXPECT_FALSE(choice.IsDue(100 << 20));
