@@ -374,6 +374,8 @@ void Runtime::DumpState(double now) const {
     LogAnswer("no link to rank " + std::to_string(rank) + ": " + cause.message());
   }
   for (const auto& [id, set] : sets_) {
+    const std::vector<int>& ranks = set->ranks();
+    if (!std::binary_search(ranks.begin(), ranks.end(), topology_.rank)) continue;
     for (const std::string& line : set->DescribeState(now)) LogAnswer(line);
   }
   for (const OperationPtr& removal : held_removals_) {

@@ -76,13 +76,18 @@ TEST(Waits, TheSignalMakesEveryRankTellItsState) {
   std::vector<float> x(4);
   std::vector<float> y(4);
   ranks.Run([&](int rank, Runtime& runtime) {
+    ASSERT_TRUE(Call(runtime, AddSet({1})).ok());
     const auto pending = Enqueued(runtime, rank == 0 ? Allreduce(x, "x") : Allreduce(y, "y"));
     if (rank == 1) raise(SIGUSR2);
     EXPECT_TRUE(log.Saw("rank 1 of 2: 1 operations are not done"));
     EXPECT_TRUE(log.Saw("allreduce \"x\" on process set 0, called 0 s ago, misses rank 1"));
     EXPECT_TRUE(log.Saw("allreduce \"y\" on process set 0 was called by rank 1, misses rank 0"));
     EXPECT_TRUE(log.Saw("is not planned yet: rank 0 decides"));
+    EXPECT_TRUE(log.Saw("process set 1 of rank 1: 0 operations pending"));
   });
+  const size_t said = log.text().find("process set 1 of");
+  EXPECT_EQ(log.text().find("process set 1 of", said + 1), std::string::npos)
+      << "by rank 0 as well";
   signal(SIGUSR2, before);
 }
 
