@@ -43,7 +43,8 @@ def parse_hostfile(path: str) -> list[Host]:
     """Reads a host file: a line per host; # begins a comment.
 
     A line is `name slots=N`, `name:PORT slots=N` with the port of its ssh server, `name:N` with N
-    slots, or `name`. An IPv6 address is put in brackets; before ` slots=` it may go without.
+    slots, or `name`. An IPv6 address is put in brackets; before ` slots=` it may go without. What
+    mpirun's files say besides, `max_slots=N`, is passed over.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -54,7 +55,7 @@ def parse_hostfile(path: str) -> list[Host]:
     for number, line in enumerate(lines, 1):
         if not line:
             continue
-        match = re.fullmatch(r"(\S+)\s+(?:max_)?slots\s*=\s*(\S+)", line)
+        match = re.fullmatch(r"(\S+)\s+(?:max_)?slots\s*=\s*(\S+)(?:\s+max_slots\s*=\s*\S+)?", line)
         try:
             hosts.append(_parse_host_with_port(*match.groups()) if match else _parse_host(line))
         except HostsError as error:

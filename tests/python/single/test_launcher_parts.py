@@ -174,10 +174,12 @@ def test_host_files(tmp_path: Path) -> None:
     file.write_text(
         "# all\n\na slots=2 # first\nb max_slots = 4\nc:3\n[::1] slots=1\nd\n"
         "e:2222 slots=2\n[fd00::1]:22 slots=3\nfd00::2 slots=4\nme@f slots=1\n"
+        "g slots=5 max_slots=9\n"
     )
     assert parse_hostfile(str(file)) == [
         Host("a", 2), Host("b", 4), Host("c", 3), Host("::1", 1), Host("d", 1),
         Host("e", 2, 2222), Host("fd00::1", 3, 22), Host("fd00::2", 4), Host("me@f", 1),
+        Host("g", 5),
     ]  # fmt: skip
 
 
