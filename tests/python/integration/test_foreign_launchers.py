@@ -171,3 +171,19 @@ def test_torchruns_own_distributed_package_works_beside() -> None:
     )
     flags = ("--standalone", "--nproc-per-node", 2, "--no-python")
     run(sys.executable, "-m", "torch.distributed.run", *flags, sys.executable, "-c", code)
+
+
+def test_what_torchrun_starts_anew_is_a_new_job() -> None:
+    """A rank fails; the others' first job, and the store that one of them served, are gone."""
+    pytest.importorskip("torch")
+    code = (
+        "import os, sys, numpy as np, horoscale.numpy as hvd\n"
+        "hvd.init()\n"
+        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "if attempt == '0' and hvd.rank() == 1: os._exit(3)\n"
+        "total = hvd.allreduce(np.ones(1), op=hvd.Sum, name='x')[0]\n"
+        "sys.stdout.write(f'{attempt} {total}\\n')\n"
+    )
+    flags = ("--standalone", "--nproc-per-node", SIZE, "--max-restarts", 1, "--no-python")
+    out = run(sys.executable, "-m", "torch.distributed.run", *flags, sys.executable, "-c", code)
+    assert out.splitlines() == [f"1 {SIZE}.0"] * SIZE
