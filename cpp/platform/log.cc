@@ -94,9 +94,8 @@ void WriteLogLine(std::string_view what, std::string_view text) {
   std::string line;
   line.reserve(text.size() + 64);
   if (g_show_time.load(std::memory_order_relaxed)) AppendTime(line);
-  if (const int rank = g_rank.load(std::memory_order_relaxed); rank >= 0) {
-    line += "[rank " + std::to_string(rank) + "] ";
-  }
+  const int rank = g_rank.load(std::memory_order_relaxed);
+  line += rank >= 0 ? "[rank " + std::to_string(rank) + "] " : "[horoscale] ";
   line += what;
   line += ": ";
   AppendEscaped(line, text);

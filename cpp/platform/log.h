@@ -13,7 +13,8 @@ std::string_view LogLevelName(LogLevel level);
 // The level of a name, in any case.
 std::optional<LogLevel> ParseLogLevel(std::string_view name);
 
-// Process-wide; set when the runtime starts. rank -1 leaves the prefix out.
+// Process-wide; set when the runtime starts. Until then, and with rank -1, lines begin with
+// "[horoscale]": of a launcher, whose store is ours.
 void ConfigureLog(LogLevel level, bool show_time, int rank);
 bool LogEnabled(LogLevel level);
 

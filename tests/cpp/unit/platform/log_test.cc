@@ -25,7 +25,7 @@ TEST_F(LogTest, WritesRankLevelAndText) {
   ConfigureLog(LogLevel::kInfo, false, 2);
   EXPECT_EQ(Logged(LogLevel::kWarning, "slow"), "[rank 2] warning: slow\n");
   ConfigureLog(LogLevel::kInfo, false, -1);
-  EXPECT_EQ(Logged(LogLevel::kInfo, "hello"), "info: hello\n");
+  EXPECT_EQ(Logged(LogLevel::kInfo, "hello"), "[horoscale] info: hello\n");
 }
 
 TEST_F(LogTest, LeavesOutWhatIsBelowTheLevel) {
@@ -38,12 +38,17 @@ TEST_F(LogTest, LeavesOutWhatIsBelowTheLevel) {
 }
 
 TEST_F(LogTest, EscapesControlCharactersAndKeepsUnicode) {
-  ConfigureLog(LogLevel::kInfo, false, -1);
-  EXPECT_EQ(Logged(LogLevel::kInfo, "a\nb\tc\x1b[31m\x7f"), "info: a\\nb\\tc\\x1b[31m\\x7f\n");
-  EXPECT_EQ(Logged(LogLevel::kInfo, "gr\xc3\xbc\xc3\x9f"), "info: gr\xc3\xbc\xc3\x9f\n");
+  ConfigureLog(LogLevel::kInfo, false, 0);
+  const auto escaped = [](std::string_view text) {
+    const std::string line = Logged(LogLevel::kInfo, text);
+    EXPECT_EQ(line.substr(0, 15), "[rank 0] info: ");
+    return line.substr(15);
+  };
+  EXPECT_EQ(escaped("a\nb\tc\x1b[31m\x7f"), "a\\nb\\tc\\x1b[31m\\x7f\n");
+  EXPECT_EQ(escaped("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f\n");
   // U+009B starts a terminal's control sequence as escape does.
-  EXPECT_EQ(Logged(LogLevel::kInfo, "\xc2\x9bm"), "info: \\xc2\x9bm\n");
-  EXPECT_EQ(Logged(LogLevel::kInfo, std::string_view("\0", 1)), "info: \\x00\n");
+  EXPECT_EQ(escaped("\xc2\x9bm"), "\\xc2\x9bm\n");
+  EXPECT_EQ(escaped(std::string_view("\0", 1)), "\\x00\n");
 }
 
 TEST_F(LogTest, ShowsTheTimeWhenAsked) {
@@ -65,7 +70,7 @@ TEST_F(LogTest, LinesOfThreadsStayWhole) {
   }
   for (std::thread& thread : threads) thread.join();
   std::string expected;
-  for (int i = 0; i < 400; ++i) expected += "info: " + text + "\n";
+  for (int i = 0; i < 400; ++i) expected += "[horoscale] info: " + text + "\n";
   EXPECT_EQ(testing::internal::GetCapturedStderr(), expected);
 }
 
