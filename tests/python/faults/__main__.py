@@ -103,7 +103,7 @@ def run_simulated(program: Path, count: int, seed: int) -> tuple[Table, bool]:
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=110)
     good = True
     if options.simulated > 0:
         table, good = run_simulated(options.simulator, options.simulated, options.seed)
