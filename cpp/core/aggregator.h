@@ -21,6 +21,9 @@ namespace horoscale {
 
 class Aggregator {
  public:
+  // Longer than ranks that compute the same are apart at the most, usually.
+  static constexpr double kPatienceSeconds = 1e-3;
+
   // `members` are those of the group: indices into the set, ascending.
   Aggregator(std::vector<uint32_t> members, double patience_seconds);
 

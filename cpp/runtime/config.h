@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/aggregator.h"
 #include "platform/environment.h"
 #include "platform/log.h"
 
@@ -45,6 +46,7 @@ struct Config {
   double silence_seconds = 30;
   int64_t tcp_streams = 0;  // 0: as many as DataStreams() says
   int64_t arena_bytes = int64_t{64} << 30;
+  double report_patience_seconds = Aggregator::kPatienceSeconds;  // no variable: for tests
 };
 
 struct ConfigVariable {

@@ -82,6 +82,8 @@ ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, C
       ranks_(std::move(ranks)),
       mpi_(std::move(mpi)),
       self_(IndexOf(ranks_, transport.rank())),
+      tree_(static_cast<uint32_t>(ranks_.size()), transport.HostsOf(ranks_)),
+      parent_(Contains(transport.rank()) ? ranks_[tree_.parent(self_)] : transport.rank()),
       member_(static_cast<int>(channel.process_set), self_, static_cast<uint32_t>(ranks_.size()),
               kMemberCacheCapacity),
       has_company_(channel.process_set != 0) {
@@ -90,6 +92,8 @@ ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, C
     coordinator_.emplace(options);
     if (config.autotune && ranks_.size() > 1) tuner_.emplace(options.limits);
     collector_.emplace(ranks_.size());
+  } else if (Contains(transport.rank()) && !tree_.children(self_).empty()) {
+    aggregator_.emplace(tree_.Group(self_), config.report_patience_seconds);
   }
 }
 
@@ -98,14 +102,18 @@ bool ProcessSet::Contains(int rank) const {
 }
 
 double ProcessSet::MaxSleepSeconds(double now) const {
-  if (collective_ == nullptr || !is_run_by_mpi_) return std::numeric_limits<double>::infinity();
-  return std::clamp(kMpiSleepShare * (now - progressed_at_), kLeastMpiSleepSeconds,
-                    kMostMpiSleepSeconds);
+  double seconds = std::numeric_limits<double>::infinity();
+  if (collective_ != nullptr && is_run_by_mpi_) {
+    seconds = std::clamp(kMpiSleepShare * (now - progressed_at_), kLeastMpiSleepSeconds,
+                         kMostMpiSleepSeconds);
+  }
+  if (HoldsReports()) seconds = std::min(seconds, std::max(*aggregator_->Deadline() - now, 0.0));
+  return seconds;
 }
 
 bool ProcessSet::Busy() const {
   return !pending_.empty() || !queue_.empty() || !launched_.empty() || fail_after_.has_value() ||
-         (coordinator_ && coordinator_->HasWork());
+         HoldsReports() || (coordinator_ && coordinator_->HasWork());
 }
 
 void ProcessSet::Submit(OperationPtr operation) {
@@ -131,18 +139,45 @@ void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byt
 
 Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
   const double now = MonotonicSeconds();
-  if (kind == FrameKind::kReport && coordinator_ && Contains(from_rank)) {
-    const auto report = DecodeReport(payload);
-    if (!report.ok()) return report.status();
-    return coordinator_->OnReport(IndexOf(ranks_, from_rank), *report, now);
+  if (kind == FrameKind::kReport && IsChild(from_rank)) return TakeReport(from_rank, payload, now);
+  if (kind == FrameKind::kGroupReport && IsChild(from_rank)) {
+    return TakeGroupReport(from_rank, payload, now);
   }
-  if (kind == FrameKind::kPlan && !coordinator_ && from_rank == ranks_.front()) {
+  if (kind == FrameKind::kPlan && !coordinator_ && from_rank == parent_) {
     const auto entry = DecodePlanEntry(payload);
     if (!entry.ok()) return entry.status();
+    PassDown(payload);
     return Apply(*entry, now);
   }
   if (kind == FrameKind::kLaunch) return TakeStamp(from_rank, payload);
   return Status::Protocol("a frame that is not its to send");
+}
+
+bool ProcessSet::IsChild(int rank) const {
+  const bool has_children = coordinator_ || aggregator_;
+  return has_children && rank != transport_.rank() && Contains(rank) &&
+         tree_.parent(IndexOf(ranks_, rank)) == self_;
+}
+
+Status ProcessSet::TakeReport(int from_rank, std::span<const std::byte> payload, double now) {
+  auto report = DecodeReport(payload);
+  if (!report.ok()) return report.status();
+  const uint32_t member = IndexOf(ranks_, from_rank);
+  if (coordinator_) return coordinator_->OnReport(member, *report, now);
+  return aggregator_->OnReport({{{{member}, report.TakeValue()}}}, now);
+}
+
+Status ProcessSet::TakeGroupReport(int from_rank, std::span<const std::byte> payload, double now) {
+  const auto report = DecodeGroupReport(payload);
+  if (!report.ok()) return report.status();
+  const uint32_t child = IndexOf(ranks_, from_rank);
+  for (const JointReport& part : report->parts) {
+    for (const uint32_t member : part.members) {
+      if (tree_.GoesThrough(member, child)) continue;
+      return Status::Protocol("a report speaks for members that are not its to speak for");
+    }
+  }
+  return coordinator_ ? coordinator_->OnReport(*report, now) : aggregator_->OnReport(*report, now);
 }
 
 bool ProcessSet::Step(double now) {
@@ -158,28 +193,45 @@ bool ProcessSet::Step(double now) {
 }
 
 bool ProcessSet::SendReport(double now) {
-  const auto report = member_.TakeReport();
-  if (!report) return false;
+  auto report = member_.TakeReport();
+  if (!report) return PassOnReports(now);
   counters_.cache_hits += report->hits.size() + report->unnamed_hits.size();
   counters_.cache_misses += report->requests.size();
+  Status status;
   if (coordinator_) {
-    if (Status status = coordinator_->OnReport(self_, *report, now); !status.ok()) Poison(status);
+    status = coordinator_->OnReport(self_, *report, now);
+  } else if (aggregator_) {
+    status = aggregator_->OnReport({{{{self_}, std::move(*report)}}}, now);
+    PassOnReports(now);
   } else {
-    transport_.Send(ranks_.front(), {FrameKind::kReport, channel_}, Encode(*report));
+    transport_.Send(parent_, {FrameKind::kReport, channel_}, Encode(*report));
   }
+  if (!status.ok()) Poison(status);
   return true;
+}
+
+bool ProcessSet::PassOnReports(double now) {
+  bool moved = false;
+  while (aggregator_) {
+    const auto report = aggregator_->TakeReport(now);
+    if (!report) break;
+    transport_.Send(parent_, {FrameKind::kGroupReport, channel_}, Encode(*report));
+    moved = true;
+  }
+  return moved;
+}
+
+void ProcessSet::PassDown(std::span<const std::byte> plan_entry) {
+  for (const uint32_t child : tree_.children(self_)) {
+    transport_.Send(ranks_[child], {FrameKind::kPlan, channel_}, plan_entry);
+  }
 }
 
 bool ProcessSet::PublishPlan(double now) {
   if (!coordinator_ || !coordinator_->HasWork()) return false;
   const std::vector<PlanEntry> plan = coordinator_->TakePlan(now);
   for (const PlanEntry& entry : plan) {
-    if (ranks_.size() > 1) {
-      const std::vector<std::byte> bytes = Encode(entry);
-      for (const int rank : ranks_) {
-        if (rank != transport_.rank()) transport_.Send(rank, {FrameKind::kPlan, channel_}, bytes);
-      }
-    }
+    if (ranks_.size() > 1) PassDown(Encode(entry));
     if (tuner_) Tune(entry, now);
     if (Status status = Apply(entry, now); !status.ok()) {
       Poison(status);
@@ -409,6 +461,7 @@ void ProcessSet::Fail(const Status& cause) {
   fused_.reset();
   queue_.clear();
   coordinator_.reset();
+  aggregator_.reset();
   (void)member_.Abandon();
   (void)FinishFailed(MonotonicSeconds());
 }

@@ -17,11 +17,13 @@
 #include "backends/fused_operation.h"
 #include "backends/mpi/mpi_communicators.h"
 #include "backends/nccl/device_lane.h"
+#include "core/aggregator.h"
 #include "core/autotuner.h"
 #include "core/coordinator.h"
 #include "core/launch_order.h"
 #include "core/member.h"
 #include "core/pace.h"
+#include "core/report_tree.h"
 #include "core/step_clock.h"
 #include "runtime/config.h"
 #include "runtime/operation.h"
@@ -86,7 +88,10 @@ class ProcessSet {
   bool Step(double now);
   // Whether Step() could do anything without news from outside.
   bool Busy() const;
-  // How long it may be left alone: an operation that MPI itself runs wakes nobody when it ends.
+  // Whether it holds what other members have said, to be passed on within a millisecond.
+  bool HoldsReports() const { return aggregator_ && aggregator_->Deadline(); }
+  // How long it may be left alone: an operation that MPI itself runs wakes nobody when it ends, nor
+  // does a report that is held for too long.
   double MaxSleepSeconds(double now) const;
   // Whether the device is at work for it, of which nothing but polling tells.
   bool WaitsForDevice() const {
@@ -117,6 +122,11 @@ class ProcessSet {
 
  private:
   bool SendReport(double now);
+  bool PassOnReports(double now);
+  void PassDown(std::span<const std::byte> plan_entry);
+  bool IsChild(int rank) const;
+  Status TakeReport(int from_rank, std::span<const std::byte> payload, double now);
+  Status TakeGroupReport(int from_rank, std::span<const std::byte> payload, double now);
   bool PublishPlan(double now);
   void Tune(const PlanEntry& entry, double now);
   void SetLimits();
@@ -160,10 +170,14 @@ class ProcessSet {
   const std::shared_ptr<MpiSetCommunicator> mpi_;
   const uint32_t self_;  // index in ranks_
 
+  const ReportTree tree_;
+  const int parent_;  // the rank that this one reports to; on the coordinator its own
+
   Member member_;
   std::optional<Coordinator> coordinator_;
-  std::optional<Autotuner> tuner_;  // of its limits, where asked for
-  Pace pace_;                       // bounds them
+  std::optional<Aggregator> aggregator_;  // where others report to this rank, but the coordinator
+  std::optional<Autotuner> tuner_;        // of its limits, where asked for
+  Pace pace_;                             // bounds them
   StepClock step_clock_;
   std::unordered_map<Token, OperationPtr> pending_;
 

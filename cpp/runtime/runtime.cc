@@ -244,8 +244,10 @@ bool Runtime::Step() {
     moved |= set->Step(now);
   }
   std::erase_if(active_, [](const auto& set) { return !set->Busy(); });
+  const bool holds_reports = std::any_of(active_.begin(), active_.end(),
+                                         [](const auto& set) { return set->HoldsReports(); });
   if (!held_removals_.empty()) moved |= ReleaseHeldRemovals();
-  has_unsent_.store(transport_->HasUnsent());
+  has_unsent_.store(transport_->HasUnsent() || holds_reports);
   if (metrics_wanted_.load()) PublishMetrics();
   if (now >= next_tick_) {
     Tick(now);

@@ -26,12 +26,19 @@ CoordinatorOptions OptionsOf(const JobModel& model) {
   return options;
 }
 
+ReportTree TreeOf(const JobModel& model) {
+  std::vector<uint32_t> hosts(model.ranks_per_host == 0 ? 0 : model.ranks);
+  for (uint32_t rank = 0; rank < hosts.size(); ++rank) hosts[rank] = rank / model.ranks_per_host;
+  return ReportTree(model.ranks, hosts, model.fan_out);
+}
+
 }  // namespace
 
 JobSimulation::JobSimulation(const JobModel& model)
     : model_(model),
       options_(OptionsOf(model)),
       coordinator_(options_),
+      tree_(TreeOf(model)),
       nodes_(model.ranks),
       inbox_(model.ranks),
       random_(model.seed) {
@@ -40,46 +47,10 @@ JobSimulation::JobSimulation(const JobModel& model)
     members_.emplace_back(0, i, model.ranks, options_.cache_capacity);
   }
   reports_.resize(members);
-  ConnectJob();
-}
-
-void JobSimulation::Connect(uint32_t parent, uint32_t child) {
-  nodes_[child].parent = parent;
-  nodes_[parent].children.push_back(child);
-}
-
-// The tree of the hosts from `first` to before `last`: the first one is the root, the others are
-// divided among its subtrees in equal parts.
-void JobSimulation::ConnectHosts(uint32_t first, uint32_t last) {
-  const uint32_t below = last - first - 1;
-  const uint32_t subtrees = std::min(below, model_.fan_out);
-  const uint32_t root = first * model_.ranks_per_host;
-  nodes_[root].end = std::min(last * model_.ranks_per_host, model_.ranks);
-  for (uint32_t i = 0; i < subtrees; ++i) {
-    const auto begin = static_cast<uint32_t>(uint64_t{below} * i / subtrees);
-    const auto end = static_cast<uint32_t>(uint64_t{below} * (i + 1) / subtrees);
-    Connect(root, (first + 1 + begin) * model_.ranks_per_host);
-    ConnectHosts(first + 1 + begin, first + 1 + end);
-  }
-}
-
-void JobSimulation::ConnectJob() {
-  for (uint32_t rank = 0; rank < model_.ranks; ++rank) nodes_[rank].end = rank + 1;
-  if (model_.ranks_per_host == 0) {
-    for (uint32_t rank = 1; rank < model_.ranks; ++rank) Connect(0, rank);
-    return;
-  }
-  ConnectHosts(0, (model_.ranks + model_.ranks_per_host - 1) / model_.ranks_per_host);
-  for (uint32_t rank = 1; rank < model_.ranks; ++rank) {
-    const uint32_t leader = rank - rank % model_.ranks_per_host;
-    if (leader != rank) Connect(leader, rank);
-  }
-  for (uint32_t rank = 1; rank < model_.ranks; ++rank) {
-    if (nodes_[rank].children.empty()) continue;
-    std::vector<uint32_t> group(nodes_[rank].end - rank);
-    std::iota(group.begin(), group.end(), rank);
+  for (uint32_t rank = 1; rank < model.ranks; ++rank) {
+    if (tree_.children(rank).empty()) continue;
     nodes_[rank].aggregator =
-        std::make_unique<Aggregator>(std::move(group), model_.patience_seconds);
+        std::make_unique<Aggregator>(tree_.Group(rank), model.patience_seconds);
   }
 }
 
@@ -199,8 +170,8 @@ Status JobSimulation::Collect() {
       }
       Message message{0, rank, false, nullptr};
       Charge(rank, [&] { message.bytes = std::make_shared<const Bytes>(Encode(report)); });
-      message.at = Send(rank, node.parent, message.bytes->size());
-      inbox_[node.parent].push_back(std::move(message));
+      message.at = Send(rank, tree_.parent(rank), message.bytes->size());
+      inbox_[tree_.parent(rank)].push_back(std::move(message));
     }
     std::vector<Message> inbox = std::exchange(inbox_[rank], {});
     std::stable_sort(inbox.begin(), inbox.end(),
@@ -262,8 +233,8 @@ void JobSimulation::PassOn(uint32_t rank) {
       if (report) message.bytes = std::make_shared<const Bytes>(Encode(*report));
     });
     if (!message.bytes) return;
-    message.at = Send(rank, node.parent, message.bytes->size());
-    inbox_[node.parent].push_back(std::move(message));
+    message.at = Send(rank, tree_.parent(rank), message.bytes->size());
+    inbox_[tree_.parent(rank)].push_back(std::move(message));
   }
 }
 
@@ -288,7 +259,7 @@ Status JobSimulation::Publish() {
 // From the root down, each rank to its children before it applies the entry itself.
 Status JobSimulation::PassDown(const Bytes& entry) {
   for (uint32_t rank = 0; rank < model_.ranks; ++rank) {
-    for (const uint32_t child : nodes_[rank].children) {
+    for (const uint32_t child : tree_.children(rank)) {
       Receive(rank, child, Send(rank, child, entry.size()), entry.size());
     }
     HS_RETURN_IF_ERROR(Apply(rank, entry));

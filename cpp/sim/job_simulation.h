@@ -18,6 +18,7 @@
 #include "core/aggregator.h"
 #include "core/coordinator.h"
 #include "core/member.h"
+#include "core/report_tree.h"
 
 namespace horoscale::sim {
 
@@ -28,12 +29,12 @@ struct JobModel {
   double link_seconds = 5e-6;
   double message_seconds = 5e-7;  // of the processor, at each end
   double bytes_per_second = 12.5e9;
-  uint32_t ranks_per_host = 0;       // 0: flat, each rank a host of its own
-  uint32_t fan_out = 16;             // of the tree of hosts
-  double local_link_seconds = 3e-7;  // inside a host, where messages take no bandwidth
+  uint32_t ranks_per_host = 0;             // 0: flat, each rank a host of its own
+  uint32_t fan_out = ReportTree::kFanOut;  // of the tree of hosts
+  double local_link_seconds = 3e-7;        // inside a host, where messages take no bandwidth
   double local_message_seconds = 1e-7;
-  double patience_seconds = 1e-3;  // of the aggregators
-  double jitter_seconds = 0;       // each rank begins its step at random within this
+  double patience_seconds = Aggregator::kPatienceSeconds;  // of the aggregators
+  double jitter_seconds = 0;  // each rank begins its step at random within this
   uint64_t seed = 1;
   bool measure = true;  // false: the core takes no time, and the results are always the same
   // Members with the same history behave alike. False: one stands for all but the coordinator's
@@ -62,9 +63,6 @@ class JobSimulation {
  private:
   using Bytes = std::vector<std::byte>;
   struct Node {
-    uint32_t parent = 0;                     // the coordinator's is itself
-    uint32_t end = 0;                        // it speaks for the ranks from its own up to here
-    std::vector<uint32_t> children;          // those on other hosts first
     std::unique_ptr<Aggregator> aggregator;  // of a rank with children, the coordinator's excepted
     double processor = 0;                    // when it is free
     double sending = 0;                      // when its network interface is free
@@ -77,9 +75,6 @@ class JobSimulation {
     std::shared_ptr<const Bytes> bytes;
   };
 
-  void Connect(uint32_t parent, uint32_t child);
-  void ConnectHosts(uint32_t first, uint32_t last);
-  void ConnectJob();
   bool IsLocal(uint32_t a, uint32_t b) const;
   double Random();
   bool IsReal(uint32_t rank) const { return rank < members_.size(); }
@@ -104,9 +99,10 @@ class JobSimulation {
   Coordinator coordinator_;
   std::vector<Member> members_;
   std::vector<std::vector<Report>> reports_;  // of this step, by member
-  std::vector<Node> nodes_;                   // a parent stands before its children
-  std::vector<std::vector<Message>> inbox_;   // of this step, by rank
-  double applying_ = 0;                       // what the last Apply() of a real member took
+  const ReportTree tree_;
+  std::vector<Node> nodes_;
+  std::vector<std::vector<Message>> inbox_;  // of this step, by rank
+  double applying_ = 0;                      // what the last Apply() of a real member took
   uint64_t random_;
   Token next_token_ = 1;
   StepCost cost_;

@@ -27,14 +27,15 @@ struct ChannelId {
 };
 
 enum class FrameKind : uint16_t {
-  kReport = 1,   // core/messages.h: Report
-  kPlan = 2,     // PlanEntry
-  kGoodbye = 3,  // Goodbye; the last frame of a link
-  kPoison = 4,   // Goodbye: the sender has given up an operation of this set half-way
-  kStall = 5,    // StallNotice, to rank 0
-  kProbe = 6,    // one byte: 0 asks whether the rank's engine runs, 1 answers
-  kLaunch = 7,   // LaunchStamp: a member's proposal, the coordinator's decision
-  kBank = 16,    // transports' own, never delivered: where a member's chunks live
+  kReport = 1,       // core/messages.h: Report
+  kPlan = 2,         // PlanEntry
+  kGoodbye = 3,      // Goodbye; the last frame of a link
+  kPoison = 4,       // Goodbye: the sender has given up an operation of this set half-way
+  kStall = 5,        // StallNotice, to rank 0
+  kProbe = 6,        // one byte: 0 asks whether the rank's engine runs, 1 answers
+  kLaunch = 7,       // LaunchStamp: a member's proposal, the coordinator's decision
+  kGroupReport = 8,  // core/messages.h: GroupReport, of a member for others as well
+  kBank = 16,        // transports' own, never delivered: where a member's chunks live
 };
 
 struct FrameHeader {
@@ -69,6 +70,10 @@ class Transport {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+
+  // The hosts of these ranks, which are sorted, as Exchange::hosts() numbers them; empty if they
+  // are all on one. All ranks answer the same.
+  virtual std::vector<uint32_t> HostsOf(std::span<const int>) const { return {}; }
 
   // Sends a frame to another rank. Never blocks: what the link can't take now is kept and sent by
   // later calls of Poll(). Frames to a lost rank are dropped.

@@ -35,9 +35,13 @@ bool HostsTransport::Poll(TransportSink& sink) {
   return near || far;
 }
 
+std::vector<uint32_t> HostsTransport::HostsOf(std::span<const int> ranks) const {
+  return SetHosts(ranks, hosts_);
+}
+
 Result<std::unique_ptr<Exchange>> HostsTransport::Open(ChannelId channel,
                                                        std::span<const int> ranks) {
-  std::vector<uint32_t> hosts = SetHosts(ranks, hosts_);
+  std::vector<uint32_t> hosts = HostsOf(ranks);
   if (hosts.empty()) return local_->Open(channel, ranks);
   std::vector<int> near;
   std::vector<uint32_t> position;

@@ -24,6 +24,7 @@ class HostsTransport final : public Transport {
 
   int rank() const override { return local_->rank(); }
   int size() const override { return local_->size(); }
+  std::vector<uint32_t> HostsOf(std::span<const int> ranks) const override;
   void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload) override;
   bool Poll(TransportSink& sink) override;
   bool HasUnsent() const override { return local_->HasUnsent() || remote_->HasUnsent(); }

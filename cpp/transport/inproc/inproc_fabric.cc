@@ -26,14 +26,15 @@ InprocFabric::Memory InprocFabric::Allocate(size_t bytes) {
   return Memory(static_cast<std::byte*>(memory));
 }
 
-InprocFabric::InprocFabric(int size, const MemoryOptions& options)
-    : options_(options), ranks_(static_cast<size_t>(size)) {}
+InprocFabric::InprocFabric(int size, const MemoryOptions& options, std::vector<uint32_t> hosts)
+    : options_(options), hosts_(std::move(hosts)), ranks_(static_cast<size_t>(size)) {}
 
 InprocFabric::~InprocFabric() = default;
 
-Result<std::shared_ptr<InprocFabric>> InprocFabric::Create(int size, const MemoryOptions& options) {
+Result<std::shared_ptr<InprocFabric>> InprocFabric::Create(int size, const MemoryOptions& options,
+                                                           std::vector<uint32_t> hosts) {
   HS_RETURN_IF_ERROR(CheckOptions(options));
-  std::shared_ptr<InprocFabric> fabric(new InprocFabric(size, options));
+  std::shared_ptr<InprocFabric> fabric(new InprocFabric(size, options, std::move(hosts)));
   for (auto& rank : fabric->ranks_) {
     Result<EventFd> doorbell = EventFd::Create();
     if (!doorbell.ok()) return doorbell.status();

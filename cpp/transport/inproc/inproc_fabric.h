@@ -22,7 +22,10 @@ namespace horoscale {
 
 class InprocFabric : public std::enable_shared_from_this<InprocFabric> {
  public:
-  static Result<std::shared_ptr<InprocFabric>> Create(int size, const MemoryOptions& options = {});
+  // `hosts[r]`: the host that rank r plays to be on, any number; empty: all are on one. Memory
+  // reaches everywhere all the same.
+  static Result<std::shared_ptr<InprocFabric>> Create(int size, const MemoryOptions& options = {},
+                                                      std::vector<uint32_t> hosts = {});
   ~InprocFabric();
 
   // The transport of a rank; once for each rank. It keeps the fabric alive.
@@ -40,7 +43,7 @@ class InprocFabric : public std::enable_shared_from_this<InprocFabric> {
   };
   using Memory = std::unique_ptr<std::byte, AlignedDelete>;
 
-  InprocFabric(int size, const MemoryOptions& options);
+  InprocFabric(int size, const MemoryOptions& options, std::vector<uint32_t> hosts);
   // Zeroed and on a cache line of its own; null if there is none.
   static Memory Allocate(size_t bytes);
 
@@ -48,6 +51,7 @@ class InprocFabric : public std::enable_shared_from_this<InprocFabric> {
   void End(int rank, std::string_view how);
 
   const MemoryOptions options_;
+  const std::vector<uint32_t> hosts_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::map<std::pair<int, int>, Memory> rings_;  // by producer, consumer
   std::atomic<uint32_t> ended_count_{0};

@@ -5,6 +5,7 @@
 
 #include "transport/inproc/inproc_fabric.h"
 #include "transport/memory/memory_transport.h"
+#include "transport/set_hosts.h"
 
 namespace horoscale {
 
@@ -24,6 +25,9 @@ class InprocTransport final : public MemoryTransport {
  public:
   InprocTransport(std::shared_ptr<InprocFabric> fabric, int rank);
 
+  std::vector<uint32_t> HostsOf(std::span<const int> ranks) const override {
+    return fabric_->hosts_.empty() ? std::vector<uint32_t>() : SetHosts(ranks, fabric_->hosts_);
+  }
   void Sleep(double seconds) override;
   void Wake() override;
   Result<std::byte*> AllocateShared(size_t bytes) override;

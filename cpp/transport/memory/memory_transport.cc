@@ -124,6 +124,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kStall:
     case FrameKind::kProbe:
     case FrameKind::kLaunch:
+    case FrameKind::kGroupReport:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);
       return {};

@@ -12,7 +12,6 @@
 #include "core/codec.h"
 #include "platform/deadline.h"
 #include "platform/wait.h"
-#include "transport/set_hosts.h"
 
 namespace horoscale {
 namespace {
@@ -255,6 +254,7 @@ Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
     case FrameKind::kStall:
     case FrameKind::kProbe:
     case FrameKind::kLaunch:
+    case FrameKind::kGroupReport:
       break;
     default:
       return Status::Protocol("control frame of unknown kind " +
@@ -317,7 +317,7 @@ bool MpiTransport::HasUnsent() const {
 
 Result<std::unique_ptr<Exchange>> MpiTransport::Open(ChannelId id, std::span<const int> ranks) {
   auto exchange = channels_.Open(
-      id, ranks, [this](int rank) { return rank != this->rank(); }, SetHosts(ranks, hosts_));
+      id, ranks, [this](int rank) { return rank != this->rank(); }, HostsOf(ranks));
   if (!exchange.ok()) return exchange.status();
   return std::unique_ptr<Exchange>(exchange.TakeValue());
 }

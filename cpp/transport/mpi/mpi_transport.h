@@ -17,6 +17,7 @@
 #include "platform/event_fd.h"
 #include "transport/message/message_channels.h"
 #include "transport/mpi/mpi_communicator.h"
+#include "transport/set_hosts.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -30,6 +31,9 @@ class MpiTransport final : public Transport, private MessagePost {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(links_.size()); }
+  std::vector<uint32_t> HostsOf(std::span<const int> ranks) const override {
+    return SetHosts(ranks, hosts_);
+  }
   void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload) override;
   bool Poll(TransportSink& sink) override;
   bool HasUnsent() const override;

@@ -49,6 +49,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kStall:
     case FrameKind::kProbe:
     case FrameKind::kLaunch:
+    case FrameKind::kGroupReport:
       return true;
     case FrameKind::kBank:
       return false;

@@ -20,8 +20,9 @@ class Ranks {
  public:
   using Body = std::function<void(int rank, Runtime& runtime)>;
 
-  explicit Ranks(int size, const Config& config = {}) {
-    auto fabric = InprocFabric::Create(size);
+  // `played`: the hosts of the ranks, for the control plane; empty: all are on one.
+  explicit Ranks(int size, const Config& config = {}, std::vector<uint32_t> played = {}) {
+    auto fabric = InprocFabric::Create(size, {}, std::move(played));
     EXPECT_TRUE(fabric.ok());
     fabric_ = *fabric;
     const std::vector<std::string> hosts(static_cast<size_t>(size), "host");
