@@ -27,7 +27,7 @@ from horoscale.common import job
 from horoscale.common.arguments import set_id
 from horoscale.common.exceptions import MismatchError
 from horoscale.common.process_sets import ProcessSet, at_removal
-from horoscale.torch import collectives
+from horoscale.torch import buckets, collectives
 from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compression import Compressor
 from horoscale.torch.handles import Handle
@@ -113,12 +113,13 @@ class Gradient:
     def _near_place(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return a gradient that can be moved to its place as it is, if that can be had."""
         view = self._view
-        if view is None or gradient.dtype != view.dtype:
+        if view is None or not buckets.fits(gradient, view):
             return gradient
         if gradient.data_ptr() == view.data_ptr():
             return view
         self._moved = gradient
-        if gradient.stride() == view.stride():
+        # What autograd has made nobody else writes to; what the user has put there may be.
+        if self.passes and buckets.lies_as_in(gradient, view):
             return gradient
         return view.copy_(gradient)
 
@@ -132,21 +133,11 @@ class Gradient:
         assert self._view is not None
         return self._view
 
-    def move(self) -> None:
-        """Have its place as the gradient: an operation that takes it there has begun.
-
-        The memory that autograd made is kept until free_moved(): freed at once it would go back to
-        the system, which would have to clear it for the next step.
-        """
-        self.parameter.grad = self._view
-
-    def move_back(self) -> None:
-        """Undo move(): the ranks have refused the operation."""
-        if self._moved is not None:
-            self.parameter.grad = self._moved
-
     def free_moved(self) -> None:
-        """Free the memory that the gradient was moved from."""
+        """Free the memory that the gradient was moved from, which is kept until the step is done.
+
+        Freed earlier it would go back to the system, which would have to clear it for the next.
+        """
         self._moved = None
 
     def _nothing(self) -> torch.Tensor:
@@ -158,7 +149,9 @@ class Gradient:
                 like.shape,
                 check_invariants=True,
             )
-        return torch.zeros_like(self.parameter) if self._view is None else self._view.zero_()
+        if self._view is None or not buckets.fits(self.parameter, self._view):
+            return torch.zeros_like(self.parameter)
+        return self._view.zero_()
 
 
 class GradientGroup:
@@ -290,22 +283,25 @@ class GradientGroup:
         self, gradients: Sequence[Gradient], values: Tensors, priority: int, wake: bool
     ) -> None:
         """Reduce gradients to their places: what every step does, so that it is made for speed."""
-        key = set_id(self.settings.process_set), self.settings.reduction, priority, len(values)
+        places = [gradient.place for gradient in gradients]
+        which = tuple(map(id, gradients))
+        key = set_id(self.settings.process_set), self.settings.reduction, priority, which
         if self._request is None or self._request[0] != key:
             self._request = key, Request(self._signature(values, priority))
         request = self._request[1]
-        for index, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
-            request.place(index, value.data_ptr(), gradient.place.data_ptr())
-        handle = job.current_runtime().start(request, keep_alive=values, wake=wake)
-        for gradient in gradients:
-            gradient.move()
+        for index, (value, place) in enumerate(zip(values, places, strict=True)):
+            request.place(index, value.data_ptr(), place.data_ptr())
+        # Others write to the places, whether this rank's optimizer is still there or not.
+        handle = job.current_runtime().start(request, keep_alive=(values, places), wake=wake)
+        for gradient, place in zip(gradients, places, strict=True):
+            gradient.parameter.grad = place
 
         def wait() -> None:
             try:
                 handle.wait()
-            except MismatchError:
-                for gradient in gradients:
-                    gradient.move_back()
+            except Exception:  # what is in the places now has no meaning
+                for gradient, value in zip(gradients, values, strict=True):
+                    gradient.parameter.grad = value
                 raise
 
         self._in_flight.append((handle, wait))

@@ -240,10 +240,16 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     others. The optimizer is changed itself, and stays an instance of its class: its state, its
     schedulers and its hooks go on. Copies of it (copy.deepcopy, pickle) are plain optimizers.
 
-    The reduced gradients are in memory that the ranks of a host share: autograd's are moved there
-    once, and reduced where they are. The next step's take their place, also after zero_grad():
-    clone a gradient to keep it. A parameter that plays no part in this rank's loss counts as zeros,
-    and its gradient is what the other ranks have.
+    Between backward() and step() gradients are on their way: a parameter's `grad` may hold anything
+    then, for example what it held after the last step, and must not be changed. Who wants to look
+    at the reduced ones, to clip them for example, calls synchronize() before, and step() within
+    skip_synchronize(). Hooks on accumulated gradients (register_post_accumulate_grad_hook) find
+    this rank's own if they are registered before this call.
+
+    The reduced gradients are in memory that the ranks of a host share: the reduction moves
+    autograd's there. The next step's take their place, also after zero_grad(): clone a gradient to
+    keep it. A parameter that plays no part in this rank's loss counts as zeros, and its gradient is
+    what the other ranks have.
 
     Args:
         optimizer: any torch.optim.Optimizer.
