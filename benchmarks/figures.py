@@ -20,7 +20,9 @@ Figures = dict[str, Rounds]
 class Measurable(Protocol):
     """What a figure is of: the ranks of an implementation, or one thing that they do."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Of the implementation."""
 
     def measure(self, *order: Any) -> float:
         """Return seconds."""

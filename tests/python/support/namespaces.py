@@ -37,7 +37,10 @@ def why_not() -> str | None:
         with NetworkHosts(1):
             return None
     except subprocess.CalledProcessError as error:
-        return f"network namespaces can't be made: {error.stderr.decode().strip()}"
+        reason = error.stderr.decode().strip()
+    except OSError as error:  # a container's /proc/sys may be read-only
+        reason = str(error)
+    return f"network namespaces can't be made: {reason}"
 
 
 class NetworkHosts:
