@@ -1,4 +1,4 @@
-"""Buckets: shared memory that gradients live in, so that they are reduced where they are."""
+"""Buckets: shared memory that gradients are reduced into, and live in from then on."""
 
 from __future__ import annotations
 

@@ -175,7 +175,9 @@ def test_a_chosen_interface(flags: tuple[str, ...], variables: dict[str, str]) -
     """Everything goes through it: the job's store, and the ranks' links."""
     with NetworkHosts(2, links=2) as hosts:
         output = run_on(hosts, "1,1", *flags, sys.executable, "-c", LINKS, variables=variables)
-        for line in output.splitlines():
+        lines = output.splitlines()
+        assert len(lines) == 2
+        for line in lines:
             address, eth0, eth1 = line.split(":", 1)[1].split()
             assert address == hosts.addresses_of[1][0]
             assert int(eth0) < 1 << 16

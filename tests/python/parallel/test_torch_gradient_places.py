@@ -74,13 +74,17 @@ def test_a_parameter_that_has_become_smaller(size: int, used: bool) -> None:
     assert torch.equal(parameter.grad, torch.full((size // 2, 4), mean() if used else 0.0))
 
 
-def test_gradients_of_the_user_are_copied_at_once() -> None:
-    """Their memory may be used again as soon as an overlapped step returns."""
+def wrap_layer() -> tuple[nn.Linear, Any]:
+    """A layer of zeros, whose steps overlap from the second on."""
     model = nn.Linear(500, 500, bias=False)
     nn.init.zeros_(model.weight)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), 1.0), model.named_parameters(), overlap_step=True
-    )
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    return model, hvd.DistributedOptimizer(optimizer, overlap_step=True)
+
+
+def test_gradients_of_the_user_are_copied_at_once() -> None:
+    """Their memory may be used again as soon as an overlapped step returns."""
+    model, optimizer = wrap_layer()
     mine = torch.empty_like(model.weight)
     for step in range(1, 4):
         mine.fill_(share())
@@ -91,8 +95,22 @@ def test_gradients_of_the_user_are_copied_at_once() -> None:
         optimizer.zero_grad()
 
 
-@pytest.mark.skipif("hvd.size() == 1", reason="nobody is late")
-def test_an_optimizer_that_is_dropped_while_its_gradients_are_reduced() -> None:
+def test_an_overlapped_step_that_the_ranks_refuse_leaves_their_gradients(need_ranks: None) -> None:
+    model, optimizer = wrap_layer()
+    batch = torch.full((1, 500), share())
+    for step in range(2):
+        optimizer.zero_grad()
+        if step == 1 and hvd.rank() == 0:
+            model.weight.data = model.weight.data[:400].clone()
+        model(batch).sum().backward()
+        optimizer.step()
+    assert optimizer._overlap.outstanding
+    with pytest.raises(hvd.MismatchError):
+        optimizer.finish_step()
+    assert torch.equal(model.weight.grad, batch.expand_as(model.weight))
+
+
+def test_an_optimizer_that_is_dropped_while_its_gradients_are_reduced(need_ranks: None) -> None:
     """Others write to the places of this rank's gradients, which are nobody else's until then."""
     length = 1_000_000
     late = hvd.size() - 1

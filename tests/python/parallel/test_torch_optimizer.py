@@ -101,8 +101,7 @@ def test_gradients_that_the_ranks_fold_in_each_others_memory(passes: int) -> Non
     assert equal_on_all_ranks(model)
 
 
-@pytest.mark.skipif("hvd.size() == 1", reason="nobody contradicts")
-def test_gradients_of_ranks_that_contradict_each_other_stay() -> None:
+def test_gradients_of_ranks_that_contradict_each_other_stay(need_ranks: None) -> None:
     model = nn.Linear(300, 301, bias=False)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     options = {"gradient_predivide_factor": 1.0 + hvd.rank()}
