@@ -22,9 +22,11 @@ void RoundLoop::AddRounds(int64_t rounds) {
 }
 
 Result<Progress> RoundLoop::Step() {
+  bool moved = false;
   if (sent_ < rounds_ && Send(sent_)) {
     ++sent_;
-    return Progress::kAdvanced;
+    if (sent_ < rounds_) return Progress::kAdvanced;
+    moved = true;
   }
   // Not before the own chunk is out: in place, what is received goes where that comes from.
   if (received_ < sent_) {
@@ -34,10 +36,10 @@ Result<Progress> RoundLoop::Step() {
       ++received_;
       next_peer_ = 0;
     }
-    if (progress != Progress::kIdle) return Progress::kAdvanced;
+    if (progress != Progress::kIdle && received_ < rounds_) return Progress::kAdvanced;
   }
   if (LocalWork()) return Progress::kAdvanced;
-  if (received_ < rounds_) return Progress::kIdle;
+  if (received_ < rounds_) return moved ? Progress::kAdvanced : Progress::kIdle;
   Result<int64_t> more = MoreRounds();
   if (!more.ok()) return more.status();
   if (*more == 0 && !LocalWork()) return Progress::kDone;

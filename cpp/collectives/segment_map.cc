@@ -5,9 +5,9 @@
 
 namespace horoscale {
 
-SegmentMap::SegmentMap(std::vector<Segment> segments) : segments_(std::move(segments)) {
-  starts_.reserve(segments_.size() + 1);
-  for (const Segment& segment : segments_) starts_.push_back(starts_.back() + segment.bytes);
+SegmentMap::SegmentMap(std::vector<Segment> segments)
+    : segments_(std::move(segments)), starts_(segments_.size() + 1) {
+  for (size_t i = 0; i < segments_.size(); ++i) starts_[i + 1] = starts_[i] + segments_[i].bytes;
 }
 
 void SegmentMap::Gather(std::byte* dst, int64_t first, int64_t bytes) const {

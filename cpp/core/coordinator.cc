@@ -29,6 +29,7 @@ bool IsCached(OpKind kind) {
 
 // Whole cached named units first and by slot: runs of slots take a few bytes.
 void SortForTheWire(std::vector<PlanItem>& items) {
+  if (items.size() == 1) return;
   auto is_plain = [](const PlanItem& item) {
     return item.whole && item.slot && !item.request && item.index == 0;
   };

@@ -14,8 +14,16 @@ namespace {
 constexpr size_t kReportBytes = 1024 * 1024;
 
 Signature WithoutTensors(const Signature& signature) {
-  Signature common = signature;
-  common.tensors.clear();
+  Signature common;
+  common.kind = signature.kind;
+  common.reduce_op = signature.reduce_op;
+  common.root = signature.root;
+  common.prescale = signature.prescale;
+  common.postscale = signature.postscale;
+  common.wire_dtype = signature.wire_dtype;
+  common.on_device = signature.on_device;
+  common.ranks = signature.ranks;
+  common.target_set = signature.target_set;
   return common;
 }
 
@@ -117,6 +125,7 @@ Report Member::BuildReport() {
   report.applied_sequence = applied_sequence_;
   std::vector<std::pair<uint32_t, int>> hits;  // slot, priority
   std::vector<int> unnamed_priorities;
+  bool priorities_matter = false;
   size_t bytes = 0;
   for (; !unreported_.empty() && bytes < kReportBytes; unreported_.pop_front()) {
     PendingUnit& unit = units_[unreported_.front()];
@@ -128,6 +137,7 @@ Report Member::BuildReport() {
       continue;
     }
     unit.hit_slot = *slot;
+    priorities_matter |= unit.request.priority != 0;
     if (unit.name == kNoName) {
       report.unnamed_hits.push_back({*slot, unit.request.index});
       unnamed_priorities.push_back(unit.request.priority);
@@ -136,15 +146,13 @@ Report Member::BuildReport() {
     }
   }
   std::sort(hits.begin(), hits.end());
-  std::vector<int> priorities;
-  for (const auto& [slot, priority] : hits) {
-    report.hits.push_back(slot);
-    priorities.push_back(priority);
+  report.hits.reserve(hits.size());
+  for (const auto& [slot, priority] : hits) report.hits.push_back(slot);
+  if (self_ == 0 && priorities_matter) {
+    std::vector<int>& priorities = report.hit_priorities;
+    for (const auto& [slot, priority] : hits) priorities.push_back(priority);
+    priorities.insert(priorities.end(), unnamed_priorities.begin(), unnamed_priorities.end());
   }
-  priorities.insert(priorities.end(), unnamed_priorities.begin(), unnamed_priorities.end());
-  const bool matter =
-      std::any_of(priorities.begin(), priorities.end(), [](int p) { return p != 0; });
-  if (self_ == 0 && matter) report.hit_priorities = std::move(priorities);
   report.join = join_token_ != kNoToken && !join_reported_ && unreported_.empty();
   join_reported_ = join_reported_ || report.join;
   return report;

@@ -20,17 +20,18 @@ void Scheduler::SetLimits(FusionPlanner planner, int64_t credit_bytes) {
 void Scheduler::Push(ReadyUnit unit) {
   const uint64_t order = next_order_++;
   const FusionPlanner::Form form = planner_.FormOf(*unit.signature);
-  Level& level = levels_[unit.priority];
   FusionClass fusion_class = planner_.ClassOf(*unit.signature, std::move(unit.absent), order);
-  level[std::move(fusion_class)].push_back(
+  queues_[{unit.priority, std::move(fusion_class)}].push_back(
       {unit.unit, order, std::move(unit.signature), unit.message_bytes, form, 0});
 }
 
-template <typename AnyLevel>
-auto Scheduler::Oldest(AnyLevel& level) {
-  return std::min_element(level.begin(), level.end(), [](const auto& a, const auto& b) {
-    return a.second.front().order < b.second.front().order;
-  });
+template <typename AnyQueues>
+auto Scheduler::Next(AnyQueues& queues) {
+  auto oldest = queues.begin();
+  for (auto it = oldest; it != queues.end() && it->first.priority == oldest->first.priority; ++it) {
+    if (it->second.front().order < oldest->second.front().order) oldest = it;
+  }
+  return oldest;
 }
 
 Part Scheduler::NextPart(const Queued& queued) const {
@@ -46,9 +47,7 @@ bool Scheduler::InCredit(int64_t bytes) const {
 }
 
 bool Scheduler::CanTake() const {
-  if (levels_.empty()) return false;
-  const Queued& next = Oldest(levels_.begin()->second)->second.front();
-  return InCredit(NextPart(next).bytes);
+  return !queues_.empty() && InCredit(NextPart(Next(queues_)->second.front()).bytes);
 }
 
 bool Scheduler::Fill(Queue& queue, int64_t limit, size_t* message_bytes, Bucket& bucket) const {
@@ -70,8 +69,8 @@ bool Scheduler::Fill(Queue& queue, int64_t limit, size_t* message_bytes, Bucket&
 
 std::vector<Bucket> Scheduler::Take() {
   if (!CanTake()) return {};
-  auto queue = Oldest(levels_.begin()->second);
-  const FusionClass fusion_class = queue->first;
+  auto queue = Next(queues_);
+  QueueKey key = queue->first;
   const Queued& first = queue->second.front();
   std::vector<Bucket> buckets;
   const bool divided = first.form == FusionPlanner::Form::kDivided;
@@ -87,16 +86,15 @@ std::vector<Bucket> Scheduler::Take() {
   size_t message_bytes = 0;
   bool emptied = divided || Fill(queue->second, limit, &message_bytes, buckets[0]);
   while (emptied) {
-    Level& level = levels_.begin()->second;
-    level.erase(queue);
-    if (!level.empty()) break;
-    levels_.erase(levels_.begin());
-    if (levels_.empty() || fusion_class.alone != 0) break;
+    queues_.erase(queue);
+    if (queues_.empty() || key.fusion_class.alone != 0) break;
+    if (queues_.begin()->first.priority == key.priority) break;
+    key.priority = queues_.begin()->first.priority;
     if (const int64_t part = planner_.limits().partition_bytes; part > 0) {
       limit = std::min(limit, part);
     }
-    queue = levels_.begin()->second.find(fusion_class);
-    if (queue == levels_.begin()->second.end()) break;
+    queue = queues_.find(key);
+    if (queue == queues_.end()) break;
     emptied = Fill(queue->second, limit, &message_bytes, buckets[0]);
   }
   return buckets;

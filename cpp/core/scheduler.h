@@ -14,7 +14,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <list>
 #include <map>
 #include <vector>
 
@@ -49,7 +49,7 @@ class Scheduler {
   // Published() before the next call. None if nothing is ready or the credit is used up.
   std::vector<Bucket> Take();
   bool CanTake() const;
-  bool empty() const { return levels_.empty(); }
+  bool empty() const { return queues_.empty(); }
 
   void Published(uint64_t sequence, int64_t bytes);
   // Gives back the bytes of an entry. Unknown ones are ignored.
@@ -64,15 +64,24 @@ class Scheduler {
     FusionPlanner::Form form;
     int64_t begin;  // of a cut tensor: what has been taken
   };
-  using Queue = std::deque<Queued>;
-  using Level = std::map<FusionClass, Queue>;
+  struct QueueKey {
+    int priority;
+    FusionClass fusion_class;
+    bool operator<(const QueueKey& other) const {
+      if (priority != other.priority) return priority > other.priority;
+      return fusion_class < other.fusion_class;
+    }
+  };
+  using Queue = std::list<Queued>;
+  using Queues = std::map<QueueKey, Queue>;
   struct Outstanding {
     uint64_t sequence;
     int64_t bytes;
   };
 
-  template <typename AnyLevel>
-  static auto Oldest(AnyLevel& level);
+  // Of the most urgent queues, the one whose first unit came first. There is one.
+  template <typename AnyQueues>
+  static auto Next(AnyQueues& queues);
   Part NextPart(const Queued& queued) const;
   bool InCredit(int64_t bytes) const;
   // Moves parts from the queue to the bucket until it is full; true if the queue was emptied.
@@ -82,7 +91,7 @@ class Scheduler {
   int64_t credit_bytes_;
   size_t entries_ahead_;
   uint64_t next_order_ = 1;
-  std::map<int, Level, std::greater<>> levels_;  // by priority; no level and no queue is empty
+  Queues queues_;  // the most urgent ones first; none is empty
   std::deque<Outstanding> outstanding_;
   int64_t outstanding_bytes_ = 0;
 };

@@ -15,6 +15,7 @@ namespace horoscale {
 
 class WireWriter {
  public:
+  WireWriter() { bytes_.reserve(kUsualBytes); }
   void Byte(uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
   void Varint(uint64_t value) {
     for (; value >= 0x80; value >>= 7) Byte(static_cast<uint8_t>(value | 0x80));
@@ -34,6 +35,8 @@ class WireWriter {
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
  private:
+  static constexpr size_t kUsualBytes = 64;  // what most messages of a steady state fit into
+
   std::vector<std::byte> bytes_;
 };
 

@@ -53,7 +53,7 @@ class Device(NamedTuple):
 class Request:
     """One signature as a structure of the C ABI. One thread at a time may use it."""
 
-    __slots__ = ("_device", "_keep_alive", "_words", "out", "pointer")
+    __slots__ = ("_device", "_first", "_keep_alive", "_words", "out", "pointer")
 
     def __init__(self, signature: Signature) -> None:
         """Describe the operation. Its memory is given by place(), anew for each call."""
@@ -66,6 +66,7 @@ class Request:
             tensors[i].shape = shapes[i]
         # Addresses are numbers here: cast to pointers they would each cost as much as a call.
         self._words = ffi.cast("uintptr_t *", tensors)
+        self._first: Any = tensors[0] if count else None
         self.out = ffi.new("hs_handle **")
         self.pointer = request = ffi.new("hs_request *")
         request.struct_size = _REQUEST_SIZE
@@ -110,25 +111,28 @@ class Request:
         self._words[first + _IN_WORD] = source
         self._words[first + _OUT_WORD] = target
 
+    def place_buffer(self, buffer: object) -> None:
+        """Set that the first tensor is changed in place in an object with the buffer protocol."""
+        self._first.out = memory = ffi.from_buffer(buffer)
+        setattr(self._first, "in", memory)  # a keyword
+
 
 class Requests(threading.local):
     """The requests that a thread has made before."""
 
+    known: dict[Hashable, Request]  # by Signature, or by a key of a binding's own
+
     def __init__(self) -> None:
         """Begin with none."""
-        self._known: dict[Hashable, Request] = {}
+        self.known = {}
 
     def get(self, signature: Signature) -> Request:
         """Return the request of a signature."""
-        return self._known.get(signature) or self.keep(signature, signature)
-
-    def find(self, key: Hashable) -> Request | None:
-        """Return what keep() was given for a key that a binding made, which is no Signature."""
-        return self._known.get(key)
+        return self.known.get(signature) or self.keep(signature, signature)
 
     def keep(self, key: Hashable, signature: Signature) -> Request:
-        """Make a request that find() knows by `key`."""
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        request = self._known[key] = Request(signature)
+        """Make a request that is known by `key`."""
+        if len(self.known) >= _MAX_KNOWN:
+            self.known.clear()
+        request = self.known[key] = Request(signature)
         return request

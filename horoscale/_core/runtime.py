@@ -161,10 +161,11 @@ class Runtime:
         For one that was described before and whose memory has been placed: nothing is made anew.
         """
         code = lib.hs_run(self._pointer, request.pointer, WAIT_SLICE_SECONDS, request.out)
-        if code == lib.HS_TIMEOUT:
-            Handle(request.out[0], keep_alive, self._pointer, self._in_flight).wait()
-        elif code != lib.HS_OK:
+        if code == lib.HS_OK:
+            return
+        if code != lib.HS_TIMEOUT:
             raise last_error(code)
+        Handle(request.out[0], keep_alive, self._pointer, self._in_flight).wait()
 
     def start(self, request: Request, keep_alive: object, wake: bool) -> Handle:
         """Enqueue an operation that was described before and whose memory has been placed.

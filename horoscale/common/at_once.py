@@ -16,7 +16,7 @@ from horoscale.common.process_sets import ProcessSet
 
 def allreduce_at_once(
     tensor: Any,
-    address: int,
+    address: int | None,
     data_type: Callable[[Any], DataType],
     op: int | None,
     name: str | None,
@@ -29,7 +29,7 @@ def allreduce_at_once(
 
     Args:
         tensor: has a dtype and a shape; its values lie in C order and may be written.
-        address: where they lie.
+        address: where they lie; None: where its buffer is, which is the quicker way to say it.
         data_type: gives the runtime's name of the dtype.
         op: as resolve_op() takes it.
         name: tells this operation from others that are pending; None: matched by order.
@@ -45,7 +45,7 @@ def allreduce_at_once(
     identity = set_id(process_set)
     dtype, shape = tensor.dtype, tensor.shape
     key = (name, op, prescale, postscale, identity, priority, dtype, shape)
-    request = runtime.requests.find(key)
+    request = runtime.requests.known.get(key)
     if request is None:
         element, operator = data_type(dtype), resolve_op(op)
         check_reduction(element, operator)
@@ -60,5 +60,8 @@ def allreduce_at_once(
             priority=priority,
         )
         request = runtime.requests.keep(key, signature)
-    request.place(0, address, address)
+    if address is None:
+        request.place_buffer(tensor)
+    else:
+        request.place(0, address, address)
     runtime.run(request, keep_alive=tensor)

@@ -39,10 +39,7 @@ def contiguous(tensor: ArrayLike) -> Array:
 
 def is_plain(tensor: object) -> bool:
     """Tell whether this is an array whose own memory can be changed, from first to last."""
-    if type(tensor) is not np.ndarray:
-        return False
-    flags = tensor.flags
-    return flags.c_contiguous and flags.writeable
+    return type(tensor) is np.ndarray and tensor.flags.carray
 
 
 def need_writable(tensor: object) -> Array:

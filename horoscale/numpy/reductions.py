@@ -200,7 +200,7 @@ def allreduce_(
     if average is None and is_plain(tensor):
         allreduce_at_once(
             tensor,
-            address(tensor),
+            None if tensor.dtype.isbuiltin == 1 else address(tensor),
             data_type,
             op,
             name,
