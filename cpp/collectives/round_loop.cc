@@ -26,7 +26,7 @@ Result<Progress> RoundLoop::Step() {
   if (sent_ < rounds_ && Send(sent_)) {
     ++sent_;
     if (sent_ < rounds_) return Progress::kAdvanced;
-    moved = true;
+    moved = true;  // what is small is sent and received, and ends, in one step
   }
   // Not before the own chunk is out: in place, what is received goes where that comes from.
   if (received_ < sent_) {

@@ -258,7 +258,7 @@ Status ProcessSet::Apply(const PlanEntry& entry, double now) {
   auto action = member_.Apply(entry);
   if (!action.ok()) return action.status();
   for (const Piece& piece : action->pieces) {
-    if (const OperationPtr operation = Find(piece.token)) CountPlanned(*operation, now);
+    if (Operation* const operation = Find(piece.token)) CountPlanned(*operation, now);
   }
   ProposeLaunch(*action);
   queue_.push_back(action.TakeValue());
@@ -303,8 +303,8 @@ bool ProcessSet::Advance(double now) {
 Status ProcessSet::Start(const Action& action, double now) {
   started_at_ = progressed_at_ = now;
   for (const Piece& piece : action.pieces) {
-    const OperationPtr operation = Find(piece.token);
-    if (!operation) continue;
+    Operation* const operation = Find(piece.token);
+    if (operation == nullptr) continue;
     if (operation->started_at == 0) operation->started_at = now;
     operation->plan_entry = action.sequence;
     operation->bucket_tensors = action.pieces.size();
@@ -344,7 +344,7 @@ Status ProcessSet::StartBucket(const Action& action) {
     run.continues = before != nullptr && piece.Continues(*before);
     before = &piece;
     run.bytes = piece.count * element_bytes;
-    if (const OperationPtr operation = Find(piece.token)) {
+    if (const Operation* const operation = Find(piece.token)) {
       const TensorMemory& memory = operation->tensors[piece.tensor];
       const int64_t offset = piece.begin * element_bytes;
       run.in = memory.in == nullptr ? nullptr : memory.in + offset;
@@ -393,7 +393,7 @@ void ProcessSet::FinishFront(double now) {
 void ProcessSet::TakeResults(const Action& action, FusedOperation& fused) {
   for (size_t i = 0; i < fused.results.size(); ++i) {
     const Piece& piece = action.pieces[i];
-    const OperationPtr operation = Find(piece.token);
+    Operation* const operation = Find(piece.token);
     operation->results.resize(operation->tensors.size());
     operation->results[piece.tensor] = std::move(fused.results[i]);
   }
@@ -414,7 +414,8 @@ void ProcessSet::FinishAction(const Action& action, FusedOperation* fused, doubl
 
   Status status = action.type == Action::Type::kFail ? action.failure : Status::Ok();
   for (const Token token : action.finished) {
-    if (const OperationPtr operation = Find(token)) {
+    if (const auto found = pending_.find(token); found != pending_.end()) {
+      const OperationPtr operation = found->second;
       const OpKind kind = operation->request.signature.kind;
       if (action.type == Action::Type::kAllJoined) {
         if (operation->process_set_id == id()) operation->result = action.last_joined;
@@ -429,9 +430,9 @@ void ProcessSet::FinishAction(const Action& action, FusedOperation* fused, doubl
   }
 }
 
-OperationPtr ProcessSet::Find(Token token) const {
+Operation* ProcessSet::Find(Token token) const {
   const auto found = pending_.find(token);
-  return found == pending_.end() ? nullptr : found->second;
+  return found == pending_.end() ? nullptr : found->second.get();
 }
 
 void ProcessSet::FinishToken(Token token, const Status& status) {

@@ -149,7 +149,7 @@ class ProcessSet {
   bool FinishLaunched(double now);
   void EndLane();
   bool FinishFailed(double now);
-  OperationPtr Find(Token token) const;
+  Operation* Find(Token token) const;  // null: not pending here
   void FinishToken(Token token, const Status& status);
   void Finish(const OperationPtr& operation, const Status& status);
   void OnPoison(int from_rank, std::span<const std::byte> payload);

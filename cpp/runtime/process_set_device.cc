@@ -39,7 +39,8 @@ Status ProcessSet::StartOnDevice(const Action& action) {
   if (!lane_) {
     CudaDevice* device = nullptr;
     for (const Piece& piece : action.pieces) {
-      if (const OperationPtr operation = Find(piece.token)) device = operation->on_device->device;
+      if (const Operation* const operation = Find(piece.token))
+        device = operation->on_device->device;
     }
     if (device == nullptr) {  // this rank has joined, and has no device
       collective_ = StartNative(*exchange_, *fused_);
@@ -114,8 +115,8 @@ Status ProcessSet::CollectStamp(uint32_t member, LaunchStamp proposal) {
 void ProcessSet::OnFrontLaunched() {
   TakeResults(queue_.front(), *fused_);
   for (const Token token : queue_.front().finished) {
-    const OperationPtr operation = Find(token);
-    if (!operation || !operation->on_device) continue;
+    Operation* const operation = Find(token);
+    if (operation == nullptr || !operation->on_device) continue;
     operation->on_device->finished = fused_->finished;
     operation->on_device->launched.store(true);
   }

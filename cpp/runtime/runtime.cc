@@ -60,7 +60,7 @@ Runtime::~Runtime() { Shutdown(""); }
 
 Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
   HS_RETURN_IF_ERROR(ValidateRequest(*operation));
-  const std::string name = operation->request.name;
+  const std::string& name = operation->request.name;
   {
     std::lock_guard lock(mutex_);
     if (closed_) return {StatusCode::kShutdown, "the runtime has been shut down"};

@@ -52,7 +52,7 @@ def set_id(process_set: ProcessSet) -> int:
 
     Raises ValueError before hvd.init(), where the set is not registered, and on a rank outside it.
     """
-    own = current_runtime().topology.rank
+    runtime = current_runtime()
     if process_set is global_process_set:
         return 0
     if not isinstance(process_set, ProcessSet):
@@ -62,7 +62,7 @@ def set_id(process_set: ProcessSet) -> int:
             f"{process_set} is not registered: pass it to hvd.init(process_sets=[...]) or to "
             "hvd.add_process_set()"
         )
-    if own not in process_set.ranks:
+    if (own := runtime.topology.rank) not in process_set.ranks:
         raise ValueError(f"rank {own} does not belong to {process_set}")
     return process_set.process_set_id
 
