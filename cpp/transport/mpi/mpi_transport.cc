@@ -316,8 +316,8 @@ bool MpiTransport::HasUnsent() const {
 }
 
 Result<std::unique_ptr<Exchange>> MpiTransport::Open(ChannelId id, std::span<const int> ranks) {
-  auto exchange = channels_.Open(
-      id, ranks, [this](int rank) { return rank != this->rank(); }, HostsOf(ranks));
+  auto exchange =
+      channels_.Open(id, ranks, [this](int rank) { return rank != this->rank(); }, HostsOf(ranks));
   if (!exchange.ok()) return exchange.status();
   return std::unique_ptr<Exchange>(exchange.TakeValue());
 }
