@@ -69,7 +69,7 @@ FEW = ("--rounds", "3")
 BURST = ("--tensors", "160", "--sizes", "4,4096,65536", *FEW)
 RUNS = (
     Run("allreduce-2", ("allreduce.py", "--np", "2", "--peers", f"gloo,mpich,openmpi,{LIMITS}")),
-    Run("allreduce-4", ("allreduce.py", "--np", "4", *FEW, "--peers", "gloo,mpich")),
+    Run("allreduce-4", ("allreduce.py", "--np", "4", *FEW, "--peers", f"gloo,mpich,{LIMITS}")),
     Run(
         "allreduce-8",
         ("allreduce.py", "--np", "8", *FEW, "--sizes", "4096,1048576,16777216", "--peers", "gloo"),
@@ -129,17 +129,15 @@ AIMS = (
     Aim("allreduce-2", "the same: MPICH / ours", 1.3, mean_over(LARGE, "mpich", OURS)),
     Aim("allreduce-2", "shared memory: Gloo / ours", 10, mean_over(LARGE, "gloo", SHARED)),
     Aim("allreduce-2", "shared memory: MPICH / ours", 2.5, mean_over(LARGE, "mpich", SHARED)),
-    Aim(
-        "allreduce-2",
-        "any memory, from 1 MiB, worst: bare shared memory / ours",
-        1 / 1.25,
-        worst_of(FROM_1_MIB, "limit", OURS),
-    ),
-    Aim(
-        "allreduce-2",
-        "shared memory, from 1 MiB, worst: bare shared memory / ours",
-        1 / 1.25,
-        worst_of(FROM_1_MIB, "limit-shared", SHARED),
+    *(
+        Aim(
+            f"allreduce-{np}",
+            f"{np} ranks, {memory} memory, from 1 MiB, worst: bare shared memory / ours",
+            1 / 1.25,
+            worst_of(FROM_1_MIB, limit, ours),
+        )
+        for np in (2, 4)
+        for memory, limit, ours in (("any", "limit", OURS), ("shared", "limit-shared", SHARED))
     ),
     Aim("allreduce-2", "4 KiB: MPICH / ours", 1 / 1.5, worst_of(("4 KiB",), "mpich", OURS)),
     Aim("allreduce-4", "4 ranks, 64 KiB to 64 MiB: Gloo / ours", 4, mean_over(LARGE, "gloo", OURS)),
