@@ -15,12 +15,13 @@ constexpr int kSelf = 1;
 constexpr uint32_t kSets = 3;  // small numbers, so that what is said meets sets that are open
 inline const std::vector<int> kMembers[kSets] = {{0, 1, 2}, {0, 1}, {1, 2}};
 
+inline volatile std::byte seen;
+
 // One round of our own, which `publish` puts into the exchange: looks at a byte of all others', for
 // the sanitizer to see, and releases.
 template <typename Exchange, typename Publish>
 void UseRound(Exchange* exchange, size_t byte, Publish publish) {
   if (exchange == nullptr) return;
-  static volatile std::byte seen;
   uint64_t& round = exchange->next_round;
   if (exchange->Reserve(round) != nullptr) publish(round);
   for (uint32_t member = 0; member < exchange->size(); ++member) {
