@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import figures
-from allreduce import iterations_for, size_text
+from allreduce import Timed, size_text
 from ranks import Job
 
 RANK_PROGRAM = Path(__file__).with_name("nccl_rank.py")
@@ -83,9 +83,9 @@ def verdict(measured: figures.Figures) -> Iterator[str]:
 
 def main() -> None:
     arguments = parse_arguments()
-    cases = {size_text(size): (size // 4, 1, iterations_for(size)) for size in arguments.sizes}
+    cases = {size_text(size): (size // 4, 1) for size in arguments.sizes}
     small = f"{SMALL_TENSORS} x {size_text(SMALL_BYTES)}"
-    cases[small] = (SMALL_BYTES // 4, SMALL_TENSORS, 20)
+    cases[small] = (SMALL_BYTES // 4, SMALL_TENSORS)
     # What is a GPU's only user anyhow is not concerned by it.
     variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     with contextlib.ExitStack() as stack:
@@ -94,7 +94,7 @@ def main() -> None:
         for name in ("horoscale", "nccl"):
             jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, folder, variables))
             stack.callback(jobs[-1].end)
-        measured = figures.interleave(jobs, cases, arguments.rounds)
+        measured = figures.interleave([Timed(job) for job in jobs], cases, arguments.rounds)
     print(f"allreduce of float32 on GPUs, {arguments.np} ranks, {arguments.rounds} rounds")
     print("\n".join(figures.medians(measured, "µs", 1e6)))
     print("\n".join(verdict(measured)))
