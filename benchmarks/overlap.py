@@ -92,7 +92,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rates", default="200,1000", help="of the link, in Mbit/s")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="steps in a round (default: 5)")
+    parser.add_argument("--steps", type=int, default=12, help="steps in a round (default: 12)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument(
         "--timelines",

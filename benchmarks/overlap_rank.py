@@ -21,6 +21,7 @@ from torch.nn import functional
 from training_rank import Make, Task, alone, ddp, horoscale, plain_step
 
 RECORDED = 5  # steps in a timeline
+WARM_UP = 6  # steps, until buckets are as large as the network wants them
 
 
 def vgg() -> nn.Module:
@@ -54,13 +55,13 @@ class Trainer:
     def measure(self, what: str, iterations: int) -> list[float]:
         """Return the seconds of whole steps, of their forward pass or of their communication."""
         calls = {"step": self._step, "forward": self._loss, "communication": self._communicate}
-        return times(calls[what], iterations, training_rank.WARM_UP)
+        return times(calls[what], iterations, WARM_UP)
 
     def record(self, path: Path) -> None:
         """Write a timeline of some steps, and beside it when they did what."""
         import horoscale.torch as hvd
 
-        for _ in range(training_rank.WARM_UP):
+        for _ in range(WARM_UP):
             self._step()
         phases = []
         if hvd.rank() == 0:
