@@ -26,12 +26,6 @@ int64_t BytesOf(const TensorSpec& tensor) {
 
 }  // namespace
 
-bool MayShareBucket(const Signature& a, const Signature& b) {
-  return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root &&
-         a.prescale == b.prescale && a.postscale == b.postscale && a.wire_dtype == b.wire_dtype &&
-         a.on_device == b.on_device;
-}
-
 bool FusionPlanner::IsCut(const Signature& signature) const {
   return limits_.partition_bytes > 0 && MayCut(signature.kind) && signature.tensors.size() == 1 &&
          BytesOf(signature.tensors[0]) > limits_.partition_bytes;
@@ -54,13 +48,7 @@ FusionPlanner::Form FusionPlanner::FormOf(const Signature& signature) const {
 FusionClass FusionPlanner::ClassOf(const Signature& signature, std::vector<uint32_t> absent,
                                    uint64_t order) const {
   FusionClass result;
-  result.kind = signature.kind;
-  result.reduce_op = signature.reduce_op;
-  result.root = signature.root;
-  result.prescale = signature.prescale;
-  result.postscale = signature.postscale;
-  result.wire_dtype = signature.wire_dtype;
-  result.on_device = signature.on_device;
+  result.terms = signature;
   if (!signature.tensors.empty()) result.dtype = signature.tensors[0].dtype;
   result.absent = std::move(absent);
   const bool shares = MayFuse(signature.kind) && FormOf(signature) != Form::kDivided;

@@ -14,21 +14,12 @@ namespace horoscale {
 
 // Units of equal class may share a bucket.
 struct FusionClass {
-  OpKind kind = OpKind::kAllreduce;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  int root = -1;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  std::optional<DataType> wire_dtype;
-  bool on_device = false;
+  Terms terms;
   DataType dtype = DataType::kFloat32;
   std::vector<uint32_t> absent;
   uint64_t alone = 0;  // not 0 for a unit that shares with no other: a number of its own
   auto operator<=>(const FusionClass&) const = default;
 };
-
-// Whether two signatures agree in all that one bucket has in common, dtypes aside.
-bool MayShareBucket(const Signature& a, const Signature& b);
 
 // All of a unit, or a range of elements of one of its tensors.
 struct Part {

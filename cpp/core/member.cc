@@ -13,20 +13,6 @@ namespace {
 // Requests in one report; a single one always may be larger.
 constexpr size_t kReportBytes = 1024 * 1024;
 
-Signature WithoutTensors(const Signature& signature) {
-  Signature common;
-  common.kind = signature.kind;
-  common.reduce_op = signature.reduce_op;
-  common.root = signature.root;
-  common.prescale = signature.prescale;
-  common.postscale = signature.postscale;
-  common.wire_dtype = signature.wire_dtype;
-  common.on_device = signature.on_device;
-  common.ranks = signature.ranks;
-  common.target_set = signature.target_set;
-  return common;
-}
-
 }  // namespace
 
 Member::Member(int process_set_id, uint32_t self, uint32_t size, size_t cache_capacity)
@@ -264,14 +250,14 @@ Status Member::Execute(const PlanEntry& entry, Action& action) {
       return Broken("its first item names no unit");
     }
     if (&item == &entry.items[0]) {
-      action.common = WithoutTensors(*target.signature);
+      action.common = *target.signature;
       if (!target.signature->tensors.empty()) action.dtype = target.signature->tensors[0].dtype;
       action.display_name =
           target.unit == kNoUnit ? target.display_name : units_[target.unit].request.DisplayName();
       if (!item.whole && item.tensor < target.signature->tensors.size()) {
         action.dtype = target.signature->tensors[item.tensor].dtype;
       }
-    } else if (!MayShareBucket(action.common, *target.signature)) {
+    } else if (action.common != *target.signature) {
       return Broken("it mixes what does not go together");
     }
     HS_RETURN_IF_ERROR(AddPieces(item, target, action));
@@ -327,7 +313,7 @@ Status Member::AddPiece(const Target& target, const Piece& piece, Action& action
 Status Member::Fail(const PlanEntry& entry, Action& action) {
   action.type = Action::Type::kFail;
   const Request& request = *entry.items[0].request;
-  action.common = WithoutTensors(request.signature);
+  action.common = request.signature;
   action.display_name = request.DisplayName();
   action.failure =
       Status(static_cast<StatusCode>(entry.failure_code), entry.failure_message,

@@ -42,8 +42,8 @@ struct Action {
   enum class Type { kExecute, kFail, kAllJoined };
   Type type = Type::kExecute;
   uint64_t sequence = 0;
-  // kExecute: a bucket never mixes kind, dtype, operator, root or scale factors.
-  Signature common;  // of the first item; tensors is empty
+  // What all items of a bucket have in common.
+  Terms common;
   DataType dtype = DataType::kFloat32;
   std::vector<Piece> pieces;
   std::vector<uint32_t> absent;  // member indices without part

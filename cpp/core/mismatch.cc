@@ -1,8 +1,11 @@
 #include "core/mismatch.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
-#include <functional>
+#include <iterator>
+#include <tuple>
+#include <utility>
 
 #include "base/rank_list.h"
 
@@ -25,22 +28,47 @@ std::string Clip(std::string_view text) {
 }
 
 using Statements = std::vector<Statement>;
-
-template <typename Field>
-bool Differs(const Statements& statements, Field field) {
-  return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
-    return field(*statement.signature) != field(*statements[0].signature);
-  });
-}
+using Fields = decltype(FieldsOf(std::declval<const Terms&>()));
+constexpr size_t kNumFields = std::tuple_size_v<Fields>;
 
 bool Reduces(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
 
-// What a statement says of one field (nothing where it has no meaning), and whether the statements
-// differ in it.
-struct FieldText {
-  bool differs;
-  std::function<std::string(const Signature&)> text;
+// What a statement says of each field, in the order of FieldsOf(); nothing where it has no meaning.
+constexpr std::string (*kSays[])(const Terms&) = {
+    [](const Terms& t) { return std::string(Name(t.kind)); },
+    [](const Terms& t) { return Reduces(t.kind) ? std::string(Name(t.reduce_op)) : ""; },
+    [](const Terms& t) {
+      return t.kind == OpKind::kBroadcast ? "root " + std::to_string(t.root) : "";
+    },
+    [](const Terms& t) { return "prescale factor " + FormatNumber(t.prescale); },
+    [](const Terms& t) { return "postscale factor " + FormatNumber(t.postscale); },
+    [](const Terms& t) {
+      return t.wire_dtype ? "compressed to " + std::string(Name(*t.wire_dtype)) : "not compressed";
+    },
+    [](const Terms& t) { return std::string(t.on_device ? "on the GPU" : "on the CPU"); },
+    [](const Terms& t) { return t.ranks.empty() ? "" : "the set of " + RankList(t.ranks); },
+    [](const Terms& t) {
+      if (t.kind != OpKind::kRemoveProcessSet) return std::string();
+      return t.target_set < 0 ? "no registered process set"
+                              : "process set " + std::to_string(t.target_set);
+    },
 };
+static_assert(std::size(kSays) == kNumFields);
+
+template <typename Property>
+bool Differs(const Statements& statements, Property property) {
+  return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
+    return property(*statement.signature) != property(*statements[0].signature);
+  });
+}
+
+// Which fields the statements differ in.
+std::array<bool, kNumFields> DifferingFields(const Statements& statements) {
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return std::array{
+        Differs(statements, [](const Terms& terms) { return std::get<i>(FieldsOf(terms)); })...};
+  }(std::make_index_sequence<kNumFields>());
+}
 
 // The tensors: their number if that differs, else those that differ, numbered in a group.
 std::string FormatTensors(const Signature& signature, const Statements& statements) {
@@ -60,40 +88,6 @@ std::string FormatTensors(const Signature& signature, const Statements& statemen
   return text;
 }
 
-std::vector<FieldText> Fields(const Statements& statements) {
-  return {
-      {Differs(statements, [](const Signature& s) { return s.kind; }),
-       [](const Signature& s) { return std::string(Name(s.kind)); }},
-      {Differs(statements, [](const Signature& s) { return s.tensors; }),
-       [&](const Signature& s) { return FormatTensors(s, statements); }},
-      {Differs(statements, [](const Signature& s) { return s.reduce_op; }),
-       [](const Signature& s) { return Reduces(s.kind) ? std::string(Name(s.reduce_op)) : ""; }},
-      {Differs(statements, [](const Signature& s) { return s.root; }),
-       [](const Signature& s) {
-         return s.kind == OpKind::kBroadcast ? "root " + std::to_string(s.root) : "";
-       }},
-      {Differs(statements, [](const Signature& s) { return s.prescale; }),
-       [](const Signature& s) { return "prescale factor " + FormatNumber(s.prescale); }},
-      {Differs(statements, [](const Signature& s) { return s.postscale; }),
-       [](const Signature& s) { return "postscale factor " + FormatNumber(s.postscale); }},
-      {Differs(statements, [](const Signature& s) { return s.wire_dtype; }),
-       [](const Signature& s) {
-         return s.wire_dtype ? "compressed to " + std::string(Name(*s.wire_dtype))
-                             : std::string("not compressed");
-       }},
-      {Differs(statements, [](const Signature& s) { return s.on_device; }),
-       [](const Signature& s) { return std::string(s.on_device ? "on the GPU" : "on the CPU"); }},
-      {Differs(statements, [](const Signature& s) { return s.ranks; }),
-       [](const Signature& s) { return s.ranks.empty() ? "" : "the set of " + RankList(s.ranks); }},
-      {Differs(statements, [](const Signature& s) { return s.target_set; }),
-       [](const Signature& s) {
-         if (s.kind != OpKind::kRemoveProcessSet) return std::string();
-         return s.target_set < 0 ? "no registered process set"
-                                 : "process set " + std::to_string(s.target_set);
-       }},
-  };
-}
-
 }  // namespace
 
 std::string FormatTensor(const TensorSpec& tensor) {
@@ -110,17 +104,22 @@ std::string DescribeMismatch(std::string_view display_name, int process_set_id,
                              const std::vector<Statement>& statements) {
   std::string text = "the ranks of process set " + std::to_string(process_set_id) +
                      " disagree about \"" + Clip(display_name) + "\": ";
-  const std::vector<FieldText> fields = Fields(statements);
+  const std::array<bool, kNumFields> differs = DifferingFields(statements);
+  const bool tensors_differ = Differs(statements, [](const Signature& s) { return s.tensors; });
   for (size_t i = 0; i < statements.size(); ++i) {
     if (i > 0) text += "; ";
     if (i == kMaxListed) return text + "…";
     text += RankList(statements[i].ranks) + ":";
-    bool first = true;
-    for (const FieldText& field : fields) {
-      const std::string said = field.differs ? field.text(*statements[i].signature) : "";
-      if (said.empty()) continue;
-      text += (first ? " " : ", ") + said;
-      first = false;
+    const Signature& signature = *statements[i].signature;
+    const char* before = " ";
+    const auto say = [&](const std::string& said) {
+      if (said.empty()) return;
+      text += before + said;
+      before = ", ";
+    };
+    for (size_t field = 0; field < kNumFields; ++field) {
+      if (differs[field]) say(kSays[field](signature));
+      if (field == 0 && tensors_differ) say(FormatTensors(signature, statements));
     }
   }
   return text;

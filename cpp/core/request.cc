@@ -1,6 +1,7 @@
 #include "core/request.h"
 
 #include <functional>
+#include <tuple>
 
 namespace horoscale {
 
@@ -28,6 +29,10 @@ class Hasher {
   void Add(const T& value) {
     hash_ ^= std::hash<T>{}(value) + 0x9e3779b97f4a7c15u + (hash_ << 6) + (hash_ >> 2);
   }
+  template <typename T>
+  void Add(const std::vector<T>& values) {
+    for (const T& value : values) Add(value);
+  }
   size_t Get() const { return hash_; }
 
  private:
@@ -38,19 +43,11 @@ class Hasher {
 
 size_t Hash(const Signature& signature) {
   Hasher hasher;
-  hasher.Add(signature.kind);
-  hasher.Add(signature.reduce_op);
-  hasher.Add(signature.root);
-  hasher.Add(signature.prescale);
-  hasher.Add(signature.postscale);
-  hasher.Add(signature.wire_dtype.has_value() ? static_cast<int>(*signature.wire_dtype) : -1);
-  hasher.Add(signature.on_device);
-  hasher.Add(signature.target_set);
+  std::apply([&](const auto&... field) { (hasher.Add(field), ...); }, FieldsOf(signature));
   for (const TensorSpec& tensor : signature.tensors) {
     hasher.Add(tensor.dtype);
-    for (int64_t dimension : tensor.shape) hasher.Add(dimension);
+    hasher.Add(tensor.shape);
   }
-  for (int rank : signature.ranks) hasher.Add(rank);
   return hasher.Get();
 }
 

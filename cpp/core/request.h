@@ -4,11 +4,15 @@
 // what makes it all-or-nothing. An ungrouped operation is a group of one.
 #pragma once
 
+#include <compare>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "base/types.h"
@@ -26,9 +30,9 @@ struct TensorSpec {
 inline constexpr int64_t kFreeDimension = -1;
 inline constexpr int kDeviceCpu = -1;
 
-// Everything that the members of a set must agree on. Two requests of one key with different
-// signatures are a mismatch, reported to every member with what each rank said.
-struct Signature {
+// All of a signature but its tensors: what the units of one bucket have in common. A new field is
+// declared here and named in FieldsOf().
+struct Terms {
   OpKind kind = OpKind::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
   int root = -1;  // global rank; broadcast only
@@ -37,9 +41,29 @@ struct Signature {
   // The 16-bit type in which float32 and float64 travel between hosts; none: in their own.
   std::optional<DataType> wire_dtype;
   bool on_device = false;  // CUDA tensors (all of a request are, or none)
-  std::vector<TensorSpec> tensors;
   std::vector<int> ranks;  // add_process_set: sorted global ranks
   int target_set = -1;     // remove_process_set: the set's id
+
+  auto operator<=>(const Terms&) const = default;
+};
+
+// References to all fields of Terms, in their order on the wire. Whatever treats every field goes
+// through this list: encoding, decoding, hashing, and what a mismatch says. It doesn't compile if a
+// field is missing.
+template <typename AnyTerms>
+  requires std::derived_from<AnyTerms, Terms>
+constexpr auto FieldsOf(AnyTerms& of) {
+  std::conditional_t<std::is_const_v<AnyTerms>, const Terms, Terms>& terms = of;
+  auto& [kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks, target_set] =
+      terms;
+  return std::tie(kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks,
+                  target_set);
+}
+
+// Everything that the members of a set must agree on. Two requests of one key with different
+// signatures are a mismatch, reported to every member with what each rank said.
+struct Signature : Terms {
+  std::vector<TensorSpec> tensors;
 
   int64_t TotalBytes() const;
   bool operator==(const Signature&) const = default;

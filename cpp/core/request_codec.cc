@@ -1,6 +1,10 @@
 #include "core/request_codec.h"
 
 #include <cmath>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <vector>
 
 #include "core/codec.h"
 
@@ -36,55 +40,104 @@ Status CheckTensor(const TensorSpec& tensor, OpKind kind, int64_t* data_bytes) {
   return Status::Ok();
 }
 
+// How a field of each type travels: Put() writes it, Get() reads it, and MostBytes() is what it
+// takes at most.
+
 template <typename Enum>
-Enum ReadEnum(WireReader& in, int count) {
-  const uint8_t value = in.Byte();
-  if (value >= count) in.Fail("an enumerator is unknown");
-  return static_cast<Enum>(in.ok() ? value : 0);
+concept Enumerator = std::is_enum_v<Enum>;
+
+constexpr int NumValues(OpKind) { return kNumOpKinds; }
+constexpr int NumValues(ReduceOp) { return kNumReduceOps; }
+constexpr int NumValues(DataType) { return kNumDataTypes; }
+
+template <Enumerator Enum>
+void Put(WireWriter& out, Enum value) {
+  out.Byte(static_cast<uint8_t>(value));
+}
+template <Enumerator Enum>
+void Get(WireReader& in, Enum& value) {
+  const uint8_t byte = in.Byte();
+  if (byte >= NumValues(Enum{})) in.Fail("an enumerator is unknown");
+  value = static_cast<Enum>(in.ok() ? byte : 0);
+}
+template <Enumerator Enum>
+size_t MostBytes(Enum) {
+  return 1;
 }
 
-bool ReadBool(WireReader& in) {
-  const uint8_t value = in.Byte();
-  if (value > 1) in.Fail("a flag is neither 0 nor 1");
-  return value == 1;
+void Put(WireWriter& out, bool value) { out.Byte(value ? 1 : 0); }
+void Get(WireReader& in, bool& value) {
+  const uint8_t byte = in.Byte();
+  if (byte > 1) in.Fail("a flag is neither 0 nor 1");
+  value = byte == 1;
 }
+size_t MostBytes(bool) { return 1; }
 
-// 0 stands for none.
-std::optional<DataType> ReadWireType(WireReader& in) {
-  const uint8_t value = in.Byte();
-  if (value == 0) return {};
-  const auto type = static_cast<DataType>(value);
+void Put(WireWriter& out, int value) { out.Zigzag(value); }
+void Get(WireReader& in, int& value) { value = in.Int(); }
+size_t MostBytes(int) { return 5; }
+
+void Put(WireWriter& out, double value) { out.Float64(value); }
+void Get(WireReader& in, double& value) { value = in.Float64(); }
+size_t MostBytes(double) { return 8; }
+
+// A type to travel in; 0 stands for none.
+void Put(WireWriter& out, const std::optional<DataType>& type) {
+  out.Byte(type ? static_cast<uint8_t>(*type) : 0);
+}
+void Get(WireReader& in, std::optional<DataType>& type) {
+  const uint8_t byte = in.Byte();
+  if (byte == 0) return type.reset();
+  type = static_cast<DataType>(byte);
   if (type != DataType::kFloat16 && type != DataType::kBfloat16) in.Fail("no type to travel in");
-  return type;
 }
+size_t MostBytes(const std::optional<DataType>&) { return 1; }
 
-Signature ReadSignature(WireReader& in) {
-  Signature signature;
-  signature.kind = ReadEnum<OpKind>(in, kNumOpKinds);
-  signature.reduce_op = ReadEnum<ReduceOp>(in, kNumReduceOps);
-  signature.on_device = ReadBool(in);
-  signature.wire_dtype = ReadWireType(in);
-  signature.root = in.Int();
-  signature.target_set = in.Int();
-  signature.prescale = in.Float64();
-  signature.postscale = in.Float64();
+void Put(WireWriter& out, const std::vector<int>& ranks) {
+  out.Varint(ranks.size());
+  for (int rank : ranks) out.Zigzag(rank);
+}
+void Get(WireReader& in, std::vector<int>& ranks) {
+  ranks.resize(in.Count(kMaxRanks, 1));
+  for (int& rank : ranks) rank = in.Int();
+}
+size_t MostBytes(const std::vector<int>& ranks) { return 3 + 5 * ranks.size(); }
+
+void Put(WireWriter& out, const TensorSpec& tensor) {
+  Put(out, tensor.dtype);
+  out.Varint(tensor.shape.size());
+  for (int64_t dimension : tensor.shape) out.Zigzag(dimension);
+}
+void Get(WireReader& in, TensorSpec& tensor) {
+  Get(in, tensor.dtype);
+  tensor.shape.resize(in.Count(kMaxDimensions, 1));
+  for (int64_t& dimension : tensor.shape) dimension = in.Zigzag();
+}
+size_t MostBytes(const TensorSpec& tensor) { return 2 + 10 * tensor.shape.size(); }
+
+void Put(WireWriter& out, const Signature& signature) {
+  std::apply([&](const auto&... field) { (Put(out, field), ...); }, FieldsOf(signature));
+  out.Varint(signature.tensors.size());
+  for (const TensorSpec& tensor : signature.tensors) Put(out, tensor);
+}
+void Get(WireReader& in, Signature& signature) {
+  std::apply([&](auto&... field) { (Get(in, field), ...); }, FieldsOf(signature));
   signature.tensors.resize(in.Count(kMaxTensors, 2));
-  for (TensorSpec& tensor : signature.tensors) {
-    tensor.dtype = ReadEnum<DataType>(in, kNumDataTypes);
-    tensor.shape.resize(in.Count(kMaxDimensions, 1));
-    for (int64_t& dimension : tensor.shape) dimension = in.Zigzag();
-  }
-  signature.ranks.resize(in.Count(kMaxRanks, 1));
-  for (int& rank : signature.ranks) rank = in.Int();
-  return signature;
+  for (TensorSpec& tensor : signature.tensors) Get(in, tensor);
+}
+size_t MostBytes(const Signature& signature) {
+  size_t bytes = 3;  // the number of tensors
+  std::apply([&](const auto&... field) { ((bytes += MostBytes(field)), ...); },
+             FieldsOf(signature));
+  for (const TensorSpec& tensor : signature.tensors) bytes += MostBytes(tensor);
+  return bytes;
 }
 
 }  // namespace
 
 size_t EncodedSizeBound(std::string_view name, const Signature& signature) {
-  size_t bytes = 64 + name.size() + 5 * signature.ranks.size();
-  for (const TensorSpec& tensor : signature.tensors) bytes += 2 + 10 * tensor.shape.size();
-  return bytes;
+  constexpr size_t kMostKeyBytes = 3 + 10 + 5;  // length of the name, index, priority
+  return kMostKeyBytes + name.size() + MostBytes(signature);
 }
 
 Status CheckLimits(const Request& request) {
@@ -110,26 +163,10 @@ Status CheckLimits(const Request& request) {
 }
 
 void WriteRequest(const Request& request, WireWriter& out) {
-  const Signature& signature = request.signature;
   out.Text(request.name);
   out.Varint(request.index);
   out.Zigzag(request.priority);
-  out.Byte(static_cast<uint8_t>(signature.kind));
-  out.Byte(static_cast<uint8_t>(signature.reduce_op));
-  out.Byte(signature.on_device ? 1 : 0);
-  out.Byte(signature.wire_dtype ? static_cast<uint8_t>(*signature.wire_dtype) : 0);
-  out.Zigzag(signature.root);
-  out.Zigzag(signature.target_set);
-  out.Float64(signature.prescale);
-  out.Float64(signature.postscale);
-  out.Varint(signature.tensors.size());
-  for (const TensorSpec& tensor : signature.tensors) {
-    out.Byte(static_cast<uint8_t>(tensor.dtype));
-    out.Varint(tensor.shape.size());
-    for (int64_t dimension : tensor.shape) out.Zigzag(dimension);
-  }
-  out.Varint(signature.ranks.size());
-  for (int rank : signature.ranks) out.Zigzag(rank);
+  Put(out, request.signature);
 }
 
 Request ReadRequest(WireReader& in) {
@@ -137,7 +174,7 @@ Request ReadRequest(WireReader& in) {
   request.name = in.Text(kMaxNameBytes);
   request.index = in.Varint();
   request.priority = in.Int();
-  request.signature = ReadSignature(in);
+  Get(in, request.signature);
   if (!in.ok()) return {};
   if (request.name.empty() == (request.index == 0)) {
     in.Fail("a request needs either a name or an index");

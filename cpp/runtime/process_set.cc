@@ -58,7 +58,7 @@ uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
 // Whether what a bucket took shows what the network carries. In a host there is none: where ranks
 // share cores it would be small buckets that take longer. On a device it waits for what computes
 // its tensors, and for the bucket before it; and of tensors with any number of rows one is counted.
-bool ShowsPace(const Signature& common, const Exchange* exchange) {
+bool ShowsPace(const Terms& common, const Exchange* exchange) {
   return exchange != nullptr && !exchange->hosts().empty() && !common.on_device &&
          !HasFreeFirstDimension(common.kind);
 }
@@ -328,7 +328,7 @@ Status ProcessSet::Start(const Action& action, double now) {
 
 Status ProcessSet::StartBucket(const Action& action) {
   fused_ = std::make_unique<FusedOperation>();
-  const Signature& common = action.common;
+  const Terms& common = action.common;
   fused_->kind = common.kind;
   fused_->absent = action.absent;
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,

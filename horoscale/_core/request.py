@@ -43,6 +43,12 @@ class Signature(NamedTuple):
     wire_dtype: DataType | None = None
 
 
+# What the C structure has under the same name, as one number each.
+_NUMBERS = tuple(
+    field for field in Signature._fields if field not in {"tensors", "name", "splits", "ranks"}
+)
+
+
 class Device(NamedTuple):
     """Where the tensors of an operation are that are not in the host's memory."""
 
@@ -70,15 +76,13 @@ class Request:
         self.out = ffi.new("hs_handle **")
         self.pointer = request = ffi.new("hs_request *")
         request.struct_size = _REQUEST_SIZE
-        request.kind = signature.kind
+        for field in _NUMBERS:
+            value = getattr(signature, field)
+            if value is not None:
+                setattr(request, field, value)
         request.name = name = c_string(signature.name, "name")
-        request.process_set = signature.process_set
         request.tensors = tensors
         request.num_tensors = count
-        request.reduce_op = signature.reduce_op
-        request.prescale = signature.prescale
-        request.postscale = signature.postscale
-        request.root = signature.root
         splits = ranks = None
         if signature.splits is not None:
             request.splits = splits = ffi.new("int64_t[]", signature.splits)
@@ -86,10 +90,6 @@ class Request:
         if signature.ranks is not None:
             request.ranks = ranks = ffi.new("int32_t[]", signature.ranks)
             request.num_ranks = len(signature.ranks)
-        request.target = signature.target
-        request.priority = signature.priority
-        request.will_wait = signature.will_wait
-        request.wire_dtype = signature.wire_dtype or 0
         self._keep_alive = tensors, shapes, name, splits, ranks
         self._device: Any = None
 
