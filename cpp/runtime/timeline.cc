@@ -17,8 +17,11 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
   const std::string own_path = rank_ == 0 ? path : path + ".rank" + std::to_string(rank_);
   std::lock_guard lock(mutex_);
   if (Status status = StopLocked(); !status.ok()) return status;
-  file_.reset(std::fopen(own_path.c_str(), "we"));
-  if (!file_) return Status::System("opening the timeline \"" + own_path + "\"", errno);
+  auto file = CreateOutputFile(own_path);
+  if (!file.ok()) {
+    return Status(file.status().code(), "opening the timeline: " + file.status().message());
+  }
+  file_ = file.TakeValue();
   // Flush() comes before the buffer is full: a process that is killed leaves whole events.
   buffer_.resize(kBufferBytes);
   std::setvbuf(file_.get(), buffer_.data(), _IOFBF, buffer_.size());

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 
 #include "base/status.h"
 #include "core/member.h"
+#include "platform/output_file.h"
 #include "runtime/operation.h"
 
 namespace horoscale {
@@ -36,10 +36,6 @@ class Timeline {
   void Flush();
 
  private:
-  struct FileCloser {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
   int RowOf(int process_set_id, const std::string& name);
   void Span(int row, std::string_view name, double begin, double end, const std::string& arguments);
   void Write(const std::string& event);
@@ -49,7 +45,7 @@ class Timeline {
   std::atomic<bool> enabled_{false};
   std::mutex mutex_;
   std::vector<char> buffer_;  // of the file, which is closed first
-  std::unique_ptr<std::FILE, FileCloser> file_;
+  OutputFile file_;
   std::unordered_map<std::string, int> rows_;
   bool first_event_ = true;
   bool mark_cycles_ = false;

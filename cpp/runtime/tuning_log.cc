@@ -1,7 +1,7 @@
 #include "runtime/tuning_log.h"
 
-#include <cerrno>
 #include <cinttypes>
+#include <cstdio>
 
 #include "base/status.h"
 #include "platform/log.h"
@@ -14,13 +14,13 @@ TuningLog::TuningLog(const std::string& path, int rank)
 void TuningLog::Write(int process_set_id, const Autotuner::Record& record) {
   if (path_.empty()) return;
   if (!file_) {
-    file_.reset(std::fopen(path_.c_str(), "we"));
-    if (!file_) {
-      Log(LogLevel::kError,
-          Status::System("opening AUTOTUNE_LOG \"" + path_ + "\"", errno).message());
+    auto file = CreateOutputFile(path_);
+    if (!file.ok()) {
+      Log(LogLevel::kError, "opening AUTOTUNE_LOG: " + file.status().message());
       path_.clear();
       return;
     }
+    file_ = file.TakeValue();
     std::fputs(
         "process_set,step,fusion_threshold_bytes,partition_bytes,credit_bytes,step_ms,what\n",
         file_.get());

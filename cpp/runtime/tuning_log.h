@@ -2,11 +2,10 @@
 // first line on; each line is whole, whenever the process ends.
 #pragma once
 
-#include <cstdio>
-#include <memory>
 #include <string>
 
 #include "core/autotuner.h"
+#include "platform/output_file.h"
 
 namespace horoscale {
 
@@ -18,12 +17,8 @@ class TuningLog {
   void Write(int process_set_id, const Autotuner::Record& record);
 
  private:
-  struct FileCloser {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
   std::string path_;  // empty once it could not be opened
-  std::unique_ptr<std::FILE, FileCloser> file_;
+  OutputFile file_;
 };
 
 }  // namespace horoscale

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from horoscale.runner.protocol import Decoder, Header, encode
+from horoscale.runner.protocol import MAX_HEADER_BYTES, Decoder, Header, encode
 
 _READ_BYTES = 1 << 16
 
@@ -29,12 +29,13 @@ class Channel:
         key: Any,
         *,
         preface: bool = False,
+        max_header_bytes: int = MAX_HEADER_BYTES,
     ) -> None:
         self._inbound: int | None = inbound
         self._outbound: int | None = outbound
         self._selector = selector
         self._key = key
-        self._decoder = Decoder(preface=preface)
+        self._decoder = Decoder(preface=preface, max_header_bytes=max_header_bytes)
         self._queue: deque[memoryview] = deque()
         self.queued_bytes = 0
         self._reading = False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from horoscale.runner.hosts import Place
 
 # What describes a rank of the job that the launcher itself may be part of.
 _NOT_INHERITED = ("SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD")
+_OF_A_JOB = {f"{package}_{name}" for package in ("HOROSCALE", "HOROVOD") for name in _NOT_INHERITED}
 
 # Of the launcher's environment other hosts get these, and what -x names; all else is their own.
 _FORWARDED = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "LANG", "TZ"}
@@ -17,6 +18,11 @@ _FORWARDED_PREFIXES = (
     *("HOROSCALE_", "HOROVOD_", "PYTHON", "CONDA_", "LC_"),
     *("NCCL_", "CUDA_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_"),
     *("TORCH_", "PYTORCH_", "TF_", "XLA_", "KERAS_", "JAX_"),
+)
+# No prefix above means these: TF_VAR_ and TF_TOKEN_ are Terraform's, not TensorFlow's.
+_CREDENTIAL = re.compile(
+    r"^TF_VAR_|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY",
+    re.IGNORECASE,
 )
 
 
@@ -42,8 +48,22 @@ def forwarded(inherited: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in inherited.items()
-        if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES)
+        if _is_forwarded(name) and not _CREDENTIAL.search(name)
     }
+
+
+def withheld(inherited: Mapping[str, str], exports: Collection[str]) -> list[str]:
+    """The variables that only their names keep from being forwarded, and that no -x passes on."""
+    return sorted(
+        name
+        for name in inherited
+        if _is_forwarded(name) and _CREDENTIAL.search(name)
+        if name not in exports and name not in _OF_A_JOB
+    )
+
+
+def _is_forwarded(name: str) -> bool:
+    return name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES)
 
 
 def job_environment(
@@ -103,5 +123,4 @@ def with_path_first(environment: Mapping[str, str], name: str, directory: str) -
 
 
 def _without_job(environment: Mapping[str, str]) -> dict[str, str]:
-    left_out = {f"{package}_{n}" for package in ("HOROSCALE", "HOROVOD") for n in _NOT_INHERITED}
-    return {name: value for name, value in environment.items() if name not in left_out}
+    return {name: value for name, value in environment.items() if name not in _OF_A_JOB}

@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 
 from horoscale.runner.host import HostLink, HostSpec
 from horoscale.runner.processes import status_text
-from horoscale.runner.protocol import MAX_PAYLOAD_BYTES, Header, ProtocolError
+from horoscale.runner.protocol import (
+    MAX_PAYLOAD_BYTES,
+    Header,
+    ProtocolError,
+    checked_report,
+)
 
 FANOUT = 32
 
@@ -119,7 +124,7 @@ class Fleet:
         was_ended = link.ended
         try:
             for header, payload in link.receive():
-                self._on_link_frame(link, header, payload)
+                self._on_link_frame(link, checked_report(header), payload)
         except ProtocolError as error:
             link.abandon()
             self._lost(link, f"can't be understood: {error}")
@@ -132,9 +137,12 @@ class Fleet:
 
     def _on_link_frame(self, link: HostLink, header: Header, payload: bytes) -> None:
         index = header.setdefault("host", link.host.index)
-        if not isinstance(index, int) or self._routes.get(index) is not link:
+        if self._routes.get(index) is not link:
             raise ProtocolError(f"a {header['kind']!r} about host {index!r}")
-        if header["kind"] == "hello" and index == link.host.index:
+        is_own_hello = header["kind"] == "hello" and index == link.host.index
+        if is_own_hello == link.greeted:
+            raise ProtocolError("a second hello" if is_own_hello else "no hello came first")
+        if is_own_hello:
             link.greeted = True
             if below := self._below[link]:
                 hosts = [host.header() for host in below]

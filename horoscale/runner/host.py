@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from horoscale.runner.channel import Channel
-from horoscale.runner.protocol import Header
+from horoscale.runner.protocol import MAX_REPORT_BYTES, Header
+from horoscale.runner.text import printable
 
 # The ranks' grace, at most, where the launcher, a supervisor or the way between them is lost.
 LOST_GRACE_S = 2.0
 
 _NOTE_BYTES = 4096  # of what was written to standard error before the supervisor said hello
 _READ_BYTES = 1 << 16
+_ERROR_READS = 16
 _LEAVE_S = 2.0  # for a remote shell to end after its supervisor
 
 
@@ -65,10 +67,13 @@ class HostLink:
             selector,
             lambda: on_event(self),
             preface=True,
+            max_header_bytes=MAX_REPORT_BYTES,
         )
         self._stderr: int | None = _taken(self._process.stderr)
         os.set_blocking(self._stderr, False)
-        selector.register(self._stderr, selectors.EVENT_READ, lambda: on_event(self))
+        self._on_stderr = lambda: on_event(self)
+        self._watching_stderr = False
+        self._watch_stderr(True)
         self._start_deadline = time.monotonic() + start_timeout_s
 
     @property
@@ -96,14 +101,15 @@ class HostLink:
         self._end()
 
     def take_errors(self) -> list[str]:
-        """The complete lines that came on standard error since the last call."""
+        """The complete lines that came on standard error since the last call, printable."""
         end = len(self.errors) if self.ended else self.errors.rfind(b"\n") + 1
         lines, self.errors = self.errors[:end], self.errors[end:]
-        return lines.decode(errors="replace").splitlines()
+        return [printable(line) for line in lines.decode(errors="backslashreplace").splitlines()]
 
     def set_reading(self, wanted: bool) -> None:
         """Stops or resumes reading, so that ranks that print faster than it is read wait."""
         self._channel.set_reading(wanted)
+        self._watch_stderr(wanted)
 
     def dismiss(self) -> None:
         """Ends what the supervisor hears: it takes that for the end of whoever started it."""
@@ -119,7 +125,9 @@ class HostLink:
         self._process.returncode = status
 
     def _read_errors(self) -> None:
-        while self._stderr is not None:
+        for _ in range(_ERROR_READS):  # who goes on writing gets its turn again
+            if self._stderr is None:
+                return
             try:
                 data = os.read(self._stderr, _READ_BYTES)
             except BlockingIOError:
@@ -128,9 +136,18 @@ class HostLink:
                 self._close_errors()
             self.errors = (self.errors + data)[-_NOTE_BYTES:]
 
+    def _watch_stderr(self, wanted: bool) -> None:
+        if self._stderr is None or wanted == self._watching_stderr:
+            return
+        self._watching_stderr = wanted
+        if wanted:
+            self._selector.register(self._stderr, selectors.EVENT_READ, self._on_stderr)
+        else:
+            self._selector.unregister(self._stderr)
+
     def _close_errors(self) -> None:
         if self._stderr is not None:
-            self._selector.unregister(self._stderr)
+            self._watch_stderr(False)
             os.close(self._stderr)
             self._stderr = None
 

@@ -71,7 +71,8 @@ class Job:
         )
         self._rendezvous: Rendezvous | None = None
         self._outputs: dict[tuple[int, str], RankOutput] = {}
-        self._running = {place.rank for place in spec.places}
+        self._host_of = {place.rank: place.hostname for place in spec.places}
+        self._running = set(self._host_of)
         self._failures: list[Exit] = []
         self._refusal: str | None = None
         self._trouble: str | None = None  # of the launcher or a supervisor, not of a rank
@@ -170,12 +171,10 @@ class Job:
     def _on_frame(self, header: Header, payload: bytes) -> None:
         kind = header["kind"]
         host = self._hosts[header["host"]].name
+        if "rank" in header and self._host_of.get(header["rank"]) != host:
+            raise ProtocolError(f"a {kind!r} about rank {header['rank']}, which is elsewhere")
         if kind == "output":
-            if header["stream"] == "result":
-                assert self._spec.on_result is not None
-                self._spec.on_result(header["rank"], payload)
-            else:
-                self._feed(self._outputs[header["rank"], header["stream"]], payload)
+            self._on_output(header["rank"], header["stream"], payload)
         elif kind == "exit":
             self._on_exit(Exit(header["rank"], host, header["status"]))
         elif kind == "refused":
@@ -186,10 +185,16 @@ class Job:
             self._trouble = f"on {host} these processes do not end: {pids}"
         elif kind == "note":
             self._say(f"{host}: {header['text']}")
-        elif kind in ("hello", "lost", "reached"):
-            self._on_host(host, header)
         else:
-            raise ProtocolError(f"unknown message {kind!r}")
+            self._on_host(host, header)
+
+    def _on_output(self, rank: int, stream: str, data: bytes) -> None:
+        if stream != "result":
+            self._feed(self._outputs[rank, stream], data)
+        elif self._spec.on_result is not None:
+            self._spec.on_result(rank, data)
+        else:
+            raise ProtocolError(f"a result of rank {rank}, which has no task")
 
     def _on_host(self, host: str, header: Header) -> None:
         if header["kind"] == "hello":
@@ -216,6 +221,8 @@ class Job:
             self._stop(signal.SIGTERM, self._spec.grace_s)
 
     def _on_exit(self, ended: Exit) -> None:
+        if ended.rank not in self._running:
+            raise ProtocolError(f"a second end of rank {ended.rank}")
         self._running.discard(ended.rank)
         self._log(f"rank {ended.rank} on {ended.hostname}: {ended.describe()}")
         if ended.status != 0 and not self._stopped:
@@ -321,7 +328,7 @@ class Job:
     # ------------------------------------------------------------------ telling
 
     def _say(self, text: str) -> None:
-        self._console.put("stderr", f"{LAUNCHER}: {text}\n".encode())
+        self._console.put("stderr", f"{LAUNCHER}: {text}\n".encode(errors="backslashreplace"))
 
     def _log(self, text: str) -> None:
         if self._spec.verbose:

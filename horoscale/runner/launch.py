@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GRACE_S = 10.0
 DEFAULT_START_TIMEOUT_S = 60.0
-COMPAT_DIRECTORY = PACKAGE_ROOT / "horoscale" / "compat"
+COMPAT_DIRECTORY = Path(PACKAGE_ROOT) / "horoscale" / "compat"
 
 # Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
 _MISSING = (
@@ -197,6 +197,11 @@ def _run(arguments: argparse.Namespace) -> int:
         ) from None
 
     job_environment = environment.job_environment(inherited, variables, exports)
+    if machines.remote and (withheld := environment.withheld(inherited, exports)):
+        sys.stderr.write(
+            f"{LAUNCHER}: not passed on to other hosts, because their names are those of "
+            f"credentials: {', '.join(withheld)}; -x NAME passes one on purpose\n"
+        )
     interfaces = _interfaces(job_environment)
     job = Job(
         JobSpec(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import selectors
+import stat
 import time
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO
+
+from horoscale.runner.text import printable
 
 _MAX_LINE_BYTES = 16 << 20  # a longer line is printed in pieces
 _WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
@@ -175,11 +179,50 @@ class RankOutput:
             return
         prefix = time.ctime().encode() + self._prefix if self._timestamp else self._prefix
         self._console.put(self._stream, prefixed(lines, prefix))
-        self.last_lines.extend(line[:_REPORTED_BYTES] for line in lines[-_TAIL_BYTES:].splitlines())
+        self.last_lines.extend(map(_reported, lines[-_TAIL_BYTES:].splitlines()))
+
+
+def _reported(line: bytes) -> bytes:
+    """A line of a rank's as it may stand among the launcher's own."""
+    return printable(line[:_REPORTED_BYTES].decode(errors="backslashreplace")).encode()
 
 
 def open_rank_files(directory: Path, rank: int, size: int) -> dict[str, BinaryIO]:
-    """Opens DIRECTORY/rank.N/stdout and stderr; zeros before N keep a listing in order."""
+    """Opens DIRECTORY/rank.N/stdout and stderr; zeros before N keep a listing in order.
+
+    Only their owner may read the files. Below DIRECTORY no link is followed: others may be able to
+    write there. Raises OSError.
+    """
     folder = directory / f"rank.{rank:0{len(str(size - 1))}d}"
     folder.mkdir(parents=True, exist_ok=True)
-    return {name: open(folder / name, "wb", buffering=0) for name in ("stdout", "stderr")}
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return {name: _open_private(folder, place, name) for name in ("stdout", "stderr")}
+    finally:
+        os.close(place)
+
+
+def _open_private(folder: Path, place: int, name: str) -> BinaryIO:
+    """Opens an empty file `name` of the folder that is open as `place`."""
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=place)
+    except FileExistsError:  # of an earlier job
+        descriptor = os.open(name, flags | os.O_NONBLOCK, dir_fd=place)
+        try:
+            _take_over(descriptor, folder / name)
+        except OSError:
+            os.close(descriptor)
+            raise
+    return open(descriptor, "wb", buffering=0)
+
+
+def _take_over(descriptor: int, path: Path) -> None:
+    """Empties a file and keeps others from reading it."""
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink != 1:
+        why = "no file of this user's, or one with several names"
+        raise OSError(errno.EPERM, why, str(path))
+    os.fchmod(descriptor, 0o600)
+    os.ftruncate(descriptor, 0)
+    os.set_blocking(descriptor, True)

@@ -27,18 +27,25 @@ another one carry `host`, the index of theirs.
         stuck    pids that did not end after SIGKILL
         lost     error: no supervisor there, or not any more; `greeted`: there was one
         note     text: what the remote shell or the supervisor wrote to standard error
+
+What a supervisor sends is not taken on trust: see checked_report().
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from horoscale.runner.text import printable
 
 VERSION = 2
 MAX_HEADER_BYTES = 16 << 20  # an environment is the largest thing in a header
+MAX_REPORT_BYTES = 1 << 16  # the same for what supervisors send
 MAX_PAYLOAD_BYTES = 1 << 20
+MAX_PIDS = 1000
 
 _MAGIC = b"HSR1"
 _MAX_PREFACE_BYTES = 1 << 20
@@ -68,9 +75,10 @@ class Decoder:
     With `preface`, text may come before the first frame: a login script's. It is skipped.
     """
 
-    def __init__(self, *, preface: bool = False) -> None:
+    def __init__(self, *, preface: bool = False, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
         self._buffer = bytearray()
         self._preface = preface
+        self._max_header_bytes = max_header_bytes
         self._skipped = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
@@ -107,7 +115,7 @@ class Decoder:
         if len(self._buffer) < _PREAMBLE.size:
             return None
         _, header_bytes, payload_bytes = _PREAMBLE.unpack_from(self._buffer)
-        if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
+        if header_bytes > self._max_header_bytes or payload_bytes > MAX_PAYLOAD_BYTES:
             raise ProtocolError(f"a frame announces {header_bytes} + {payload_bytes} bytes")
         start = _PREAMBLE.size
         end = start + header_bytes + payload_bytes
@@ -122,8 +130,84 @@ class Decoder:
 def _parse(text: bytes) -> Header:
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a frame's header is not JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
         raise ProtocolError("a frame's header is not an object with a kind")
     return header
+
+
+# ---------------------------------------------------------------- what supervisors may say
+
+Check = Callable[[Any], Any]  # gives the value to go on with; ValueError if it can't be
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:  # a bool is an int, too
+        raise ValueError("a number")
+    return value
+
+
+def _status(value: Any) -> int:
+    if type(value) is not int or not -signal.NSIG < value < 256:
+        raise ValueError("an exit status")
+    return value
+
+
+def _numbers(value: Any) -> list[int]:
+    if not isinstance(value, list) or len(value) > MAX_PIDS:
+        raise ValueError(f"at most {MAX_PIDS} numbers")
+    return [_number(one) for one in value]
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("text")
+    return printable(value)
+
+
+def _stream(value: Any) -> str:
+    if value not in ("stdout", "stderr", "result"):
+        raise ValueError("stdout, stderr or result")
+    return str(value)
+
+
+_REPORTS: dict[str, dict[str, Check]] = {
+    "hello": {"version": _number, "machine": _text, "pid": _number},
+    "reached": {"address": _text},
+    "output": {"rank": _number, "stream": _stream},
+    "exit": {"rank": _number, "status": _status},
+    "refused": {"rank": _number, "error": _text},
+    "stuck": {"pids": _numbers},
+    "lost": {"error": _text, "greeted": _switch},
+    "note": {"text": _text},
+}
+
+
+def checked_report(header: Header) -> Header:
+    """A supervisor's report with the fields of its kind and no others, and its text printable.
+
+    `host` stays where it is given. ProtocolError says what is wrong.
+    """
+    kind = header["kind"]
+    if kind not in _REPORTS:
+        raise ProtocolError(f"an unknown report {printable(kind)[:40]!r}")
+    fields = _REPORTS[kind]
+    if "host" in header:
+        fields = {**fields, "host": _number}
+    report: Header = {"kind": kind}
+    for name, check in fields.items():
+        try:
+            report[name] = check(header[name])
+        except KeyError:
+            raise ProtocolError(f"a report {kind!r} without {name}") from None
+        except ValueError as error:
+            got = printable(repr(header[name]))[:40]
+            raise ProtocolError(f"{name} of a report {kind!r} is {got}, not {error}") from None
+    return report

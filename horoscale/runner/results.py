@@ -6,6 +6,7 @@ outcome, and at the end `report` with the launcher's last words.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from typing import BinaryIO
@@ -33,7 +34,11 @@ class ResultWriter:
 
 
 def read_results(file: BinaryIO) -> tuple[dict[int, Outcome], str]:
-    """The outcomes in the order in which they began to come in, and the launcher's last words."""
+    """The outcomes in the order in which they began to come in, and the launcher's last words.
+
+    They are pickles, whose loading runs what the ranks put into them. One that can't be loaded,
+    such as of a rank that died while it handed in, is left out.
+    """
     file.seek(0, os.SEEK_SET)
     decoder = Decoder()
     pieces: dict[int, list[bytes]] = {}
@@ -46,8 +51,8 @@ def read_results(file: BinaryIO) -> tuple[dict[int, Outcome], str]:
                 pieces.setdefault(header["rank"], []).append(payload)
     outcomes: dict[int, Outcome] = {}
     for rank, parts in pieces.items():
-        try:
-            outcomes[rank] = pickle.loads(b"".join(parts))
-        except (EOFError, pickle.UnpicklingError):  # the rank died while it handed in
-            continue
+        with contextlib.suppress(Exception):  # a cut pickle can raise anything
+            outcome = pickle.loads(b"".join(parts))
+            if isinstance(outcome, Outcome):
+                outcomes[rank] = outcome
     return outcomes, report

@@ -18,6 +18,7 @@ import selectors
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from horoscale.runner.reach import Probe
 _READ_BYTES = 1 << 16
 _MAX_PIPE_BYTES = 1 << 20  # no pipe holds more
 _MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print have to wait
+_MAX_ERROR = 2000  # characters of one that is reported
 _STUCK_S = 10.0  # after SIGKILL; only a process stuck inside the kernel takes longer
 _KILL_INTERVAL_S = 0.05
 _LINKS_S = 2.0  # after SIGKILL here, until supervisors below have to be done with theirs
@@ -192,7 +194,8 @@ class Supervisor:
             try:
                 self._start_rank(rank["rank"], {**shared, **rank["environment"]})
             except (OSError, ValueError) as error:
-                self._launcher.send({"kind": "refused", "rank": rank["rank"], "error": str(error)})
+                text = str(error)[:_MAX_ERROR]
+                self._launcher.send({"kind": "refused", "rank": rank["rank"], "error": text})
                 self._stop(signal.SIGTERM, self._grace_s)
                 return
 
@@ -316,7 +319,7 @@ class Supervisor:
         for pid in remaining:
             processes.send_signal(pid, signal.SIGKILL)
         if remaining and now > self._kill_at + _STUCK_S:
-            self._launcher.send({"kind": "stuck", "pids": remaining})
+            self._launcher.send({"kind": "stuck", "pids": remaining[: protocol.MAX_PIDS]})
             self._flush()
             os._exit(1)
         if not remaining and self._launcher.readable:
@@ -389,7 +392,11 @@ def main(arguments: Sequence[str] = ()) -> int:
     # Nothing else may write into the frames: prints of this process go to its standard error.
     outbound = os.dup(1)
     os.dup2(2, 1)
-    Supervisor(0, outbound).run()
+    try:
+        Supervisor(0, outbound).run()
+    except protocol.ProtocolError as error:  # the guard ends what this leaves
+        sys.stderr.write(f"can't understand the launcher: {error}\n")
+        return 1
     return 0
 
 

@@ -18,11 +18,10 @@ import ctypes
 import hashlib
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from tensorflow.python.framework import auto_control_deps
 
 from horoscale._core import Runtime
 from horoscale.common import environment, job
+from horoscale.runner.bootstrap import python_command
 
 _HERE = Path(__file__).parent
 _CORE = _HERE.parent / "_core"
@@ -145,10 +145,9 @@ def _try_in_a_process() -> None:
     passed = _cache() / f"tensorflow-{tf.__version__}-{key}.passed"
     if passed.exists():
         return
-    program = "import sys; from horoscale.tensorflow.loader import Kernel; Kernel(*sys.argv[1:])"
     try:
         outcome = subprocess.run(
-            [sys.executable, "-c", program, str(_LIBRARY), PREFIXES[0]],
+            python_command("horoscale.tensorflow.loader", str(_LIBRARY), PREFIXES[0]),
             env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -164,6 +163,11 @@ def _try_in_a_process() -> None:
     with contextlib.suppress(OSError):  # then the next process tries it again
         passed.parent.mkdir(parents=True, exist_ok=True)
         passed.touch()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Load the library named by its path and its prefix: in the process that may crash."""
+    Kernel(Path(arguments[0]), arguments[1])
 
 
 def _snake(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from launcher_process import Launcher, children_of, run_launcher, sorted_lines
 
 import horoscale
-from horoscale.runner.protocol import encode
+from horoscale.runner.protocol import VERSION, encode
 
 # CMD host program arguments: says which host it plays; hosts of some names behave badly.
 REMOTE_SHELL = """#!/bin/sh
@@ -21,6 +22,7 @@ host=$1
 shift
 case $host in
   old*) cat "$(dirname "$0")/hello"; exit;;
+  evil*) cat "$(dirname "$0")/$host"; exec sleep 1000;;
   gone*) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255;;
   slow*) exec sleep 1000;;
   chatty*) echo "Welcome to $host"; echo "quota exceeded" >&2;;
@@ -168,6 +170,33 @@ def test_the_environment_that_other_hosts_get(shell: Path) -> None:
     assert expected.items() <= found.items()
 
 
+def test_what_looks_like_a_credential_stays_here(shell: Path) -> None:
+    """Unless -x passes it on. The launcher names what it leaves out, without the values."""
+    secret = {
+        "TF_VAR_db": "hunter2",
+        "TF_TOKEN_app_terraform_io": "hunter2",
+        "TORCH_HUB_token": "hunter2",
+        "CONDA_PASSWORD": "hunter2",
+        "NCCL_API_KEY": "hunter2",
+        "HOROVOD_DB_SECRET": "hunter2",
+    }
+    program = (
+        "import os, sys\n"
+        "sys.exit(any('hunter2' in value for value in os.environ.values())\n"
+        "         or os.environ.get('PYTHON_TOKEN') != 'wanted')"
+    )
+    job = run_launcher(
+        *("--remote-shell", shell, "-H", "bare:2", "-np", 2, "-x", "PYTHON_TOKEN"),
+        *(sys.executable, "-c", program),
+        env=secret | {"PYTHON_TOKEN": "wanted", "HOROSCALE_SECRET": "not inherited"},
+    )
+    assert job.returncode == 0, job.stderr
+    assert job.stderr.decode().splitlines() == [
+        "horoscalerun: not passed on to other hosts, because their names are those of credentials: "
+        f"{', '.join(sorted(secret))}; -x NAME passes one on purpose"
+    ]
+
+
 def test_exports_reach_the_ranks_of_this_host_too() -> None:
     job = run_launcher("-np", 1, "-x", "A=1", "-x", "B", "sh", "-c", "echo $A$B", env={"B": "2"})
     assert job.stdout == b"[0]<stdout>:12\n"
@@ -300,3 +329,82 @@ def test_nothing_survives_where_supervisors_relay(shell: Path, victim: str) -> N
         assert time.monotonic() - began < END_S
         if victim == "relay":
             assert (status, b"ended by SIGKILL" in err) == (1, True), err
+
+
+HELLO = {"kind": "hello", "version": VERSION, "machine": "m", "pid": 1}
+
+
+def said_lines(stderr: bytes) -> list[str]:
+    """What the launcher said: lines that a terminal only prints, and no traceback."""
+    lines = stderr.decode().split("\n")
+    assert lines.pop() == ""
+    assert all(line.isprintable() for line in lines), lines
+    assert not any("Traceback" in line for line in lines), lines
+    return lines
+
+
+def test_frames_that_no_supervisor_sends(shell: Path) -> None:
+    """Each is told of in the launcher's own words, in one line."""
+    bad = {
+        "is not JSON": b"HSR1" + struct.pack("!II", 40_000, 0) + b"[" * 40_000,
+        "announces": b"HSR1" + struct.pack("!II", 1 << 20, 0),
+        "no hello came first": encode({"kind": "note", "text": "x"}),
+        "an unknown report": encode({"kind": "\x1b[2J" * 999}),
+        "is '1', not a number": encode(HELLO | {"pid": "1"}),
+        "is True, not a number": encode(HELLO | {"pid": True}),
+        "without machine": encode({"kind": "hello", "version": VERSION, "pid": 1}),
+        "about host 999": encode(HELLO | {"host": 999}),
+        "is {}, not a number": encode(HELLO | {"host": {}}),
+    }
+    for index, stream in enumerate(bad.values()):
+        (shell.parent / f"evil{index}").write_bytes(stream)
+    hosts = ",".join(f"evil{index}" for index in range(len(bad)))
+    job = run_launcher("--remote-shell", shell, "-H", hosts, "-np", len(bad), "echo")
+    assert job.returncode == 1
+    first, *rest = said_lines(job.stderr)
+    assert first == f"horoscalerun: no rank was started, because of {len(bad)} of {len(bad)} hosts:"
+    for index, (what, line) in enumerate(zip(bad, rest, strict=True)):
+        assert line.startswith(f"    evil{index}: can't be understood: "), line
+        assert what in line
+        assert len(line) < 300
+
+
+@pytest.mark.parametrize(
+    ("report", "what"),
+    [
+        (HELLO, "a second hello"),
+        ({"kind": "exit", "rank": 0, "status": 0}, "rank 0, which is elsewhere"),
+        ({"kind": "exit", "rank": 1, "status": 256}, "is 256, not an exit status"),
+        (
+            {"kind": "output", "rank": 1, "stream": "result"},
+            "a result of rank 1, which has no task",
+        ),
+        ({"kind": "output", "rank": 7, "stream": "stdout"}, "rank 7, which is elsewhere"),
+        ({"kind": "lost", "error": "was lost", "greeted": 0}, "is 0, not true or false"),
+    ],
+)
+def test_reports_that_can_not_be(shell: Path, report: dict, what: str) -> None:
+    (shell.parent / "evil").write_bytes(encode(HELLO) + encode(report))
+    job = run_launcher("--remote-shell", shell, "-H", "slow,evil", "-np", 2, "echo")
+    assert job.returncode == 1
+    (_, line) = said_lines(job.stderr)
+    assert line.startswith("    evil: can't be understood: ")
+    assert what in line
+
+
+def test_text_of_others_is_escaped_in_the_launchers_lines(shell: Path) -> None:
+    text = "a\x1b[2J\rhoroscalerun: all is well\n\u202eb\ud800"
+    reports = [HELLO | {"machine": text}, {"kind": "note", "text": text}]
+    reports += [{"kind": "lost", "error": text, "greeted": True}]
+    (shell.parent / "evil").write_bytes(b"".join(map(encode, reports)))
+    job = run_launcher("--remote-shell", shell, "-H", "slow,evil", "-np", 2, "--verbose", "echo")
+    assert job.returncode == 1
+    escaped = r"a\x1b[2J\rhoroscalerun: all is well\n\u202eb\ud800"
+    assert [escaped in line for line in said_lines(job.stderr)].count(True) == 4
+
+
+def test_a_rank_can_not_write_into_the_launchers_report() -> None:
+    program = r"printf '\033[31mred\033[0m\033]0;title\007\n' >&2; exit 3"
+    job = run_launcher("-np", 1, "sh", "-c", program)
+    assert job.returncode == 3
+    assert said_lines(job.stderr.partition(b"\n")[2])[1:] == [r"    red\x1b]0;title\x07"]

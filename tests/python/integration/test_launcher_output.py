@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -96,6 +97,51 @@ def test_output_files_hold_the_bytes_alone(tmp_path: Path) -> None:
         assert (folder / f"rank.{rank:02d}" / "stdout").read_text() == f"out {rank}\n"
         assert (folder / f"rank.{rank:02d}" / "stderr").read_text() == f"err {rank}\n"
     assert len(job.stdout.splitlines()) == 11
+
+
+def test_output_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "rank.0"
+    folder.mkdir()
+    (folder / "stdout").write_text("of an earlier job, and longer\n")
+    (folder / "stdout").chmod(0o666)
+    job = run_launcher("-np", 1, "--output-filename", tmp_path, "echo", "new")
+    assert job.returncode == 0, job.stderr
+    assert (folder / "stdout").read_text() == "new\n"
+    assert [(folder / name).stat().st_mode & 0o777 for name in ("stdout", "stderr")] == [0o600] * 2
+
+
+def make_link(path: Path, kind: str, target: Path) -> None:
+    path.parent.mkdir(parents=True)
+    if kind == "symbolic":
+        path.symlink_to(target)
+    elif kind == "hard":
+        path.hardlink_to(target)
+    else:
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("rank.0", "symbolic"),
+        ("rank.0/stdout", "symbolic"),
+        ("rank.0/stdout", "hard"),
+        ("rank.0/stderr", "pipe"),
+    ],
+)
+def test_output_goes_nowhere_that_somebody_else_has_chosen(
+    tmp_path: Path, place: str, kind: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    precious = elsewhere / "stdout"
+    precious.write_text("untouched")
+    logs = tmp_path / "logs"
+    make_link(logs / place, kind, elsewhere if place == "rank.0" else precious)
+    job = run_launcher("-np", 1, "--output-filename", logs, "echo", "new")
+    assert job.returncode == 2
+    assert b"can't write the ranks' output" in job.stderr
+    assert precious.read_text() == "untouched"
 
 
 def test_an_output_folder_that_can_not_be(tmp_path: Path) -> None:

@@ -149,10 +149,11 @@ def test_output_goes_to_the_streams_of_python(capsys: pytest.CaptureFixture[str]
     assert err == "[0]<stderr>:to stderr\n"
 
 
-def script(text: str, folder: Path) -> subprocess.Popen[str]:
+def script(text: str, folder: Path, cwd: Path | None = None) -> subprocess.Popen[str]:
     (folder / "script.py").write_text(text)
     return subprocess.Popen(
         [sys.executable, str(folder / "script.py")],
+        cwd=cwd,
         env=environment({"TMPDIR": str(folder)}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -195,6 +196,30 @@ def wait_for_end(pidfd: int) -> None:
     ready, _, _ = select.select([pidfd], [], [], PATIENCE_S)
     os.close(pidfd)
     assert ready, "a rank outlived its caller"
+
+
+FROM_ELSEWHERE = """
+import horoscale, sys
+def look():
+    import helper
+    return sys.path, helper.VALUE
+if __name__ == "__main__":
+    sys.path.append("/for/the/task")
+    assert horoscale.run(look, np=2) == [(sys.path, 7)] * 2
+"""
+
+
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
+    """Not by the launcher, nor by the ranks before they call the function: it has its own path."""
+    (tmp_path / "here").mkdir()
+    for module in (*sys.stdlib_module_names, "cloudpickle", "numpy", "yaml", "cffi", "horoscale"):
+        marker = tmp_path / f"{module} was imported"
+        (tmp_path / "here" / f"{module}.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    (tmp_path / "helper.py").write_text("VALUE = 7\n")
+    caller = script(FROM_ELSEWHERE, tmp_path, tmp_path / "here")
+    _, err = caller.communicate(timeout=PATIENCE_S)
+    assert caller.returncode == 0, err
+    assert sorted(path.name for path in tmp_path.glob("*imported")) == []
 
 
 def test_from_a_thread() -> None:

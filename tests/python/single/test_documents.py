@@ -45,6 +45,22 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
     assert not missing, f"{document.name} names what isn't there"
 
 
+def test_tests_that_are_named_exist() -> None:
+    """A document names a test as `file::test`."""
+    named = [
+        pair
+        for document in DOCUMENTS
+        for pair in re.findall(r"`(tests/[\w./-]+)::(\w+)`", document.read_text())
+    ]
+    assert named
+    missing = [
+        (file, test)
+        for file, test in named
+        if not re.search(rf"\b{test}\b", (ROOT / file).read_text())
+    ]
+    assert not missing
+
+
 def test_readme_names_every_make_target_it_uses() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for name in ("README.md", "CONTRIBUTING.md"):

@@ -6,6 +6,7 @@ import os
 import re
 import selectors
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,17 @@ from horoscale.runner.output import LineSplitter, prefixed
 from horoscale.runner.protocol import (
     MAX_HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
+    MAX_REPORT_BYTES,
+    VERSION,
     Decoder,
     ProtocolError,
+    checked_report,
     encode,
 )
 from horoscale.runner.reach import LOOPBACK, Beacon, Probe, own_addresses
 from horoscale.runner.remote import RemoteShell, resolve_hosts
 from horoscale.runner.report import Exit, failure_report
+from horoscale.runner.text import printable
 
 # ---------------------------------------------------------------- protocol
 
@@ -122,6 +127,90 @@ def test_text_without_a_frame_is_refused_in_time() -> None:
 def test_a_payload_beyond_the_bound_is_not_sent() -> None:
     with pytest.raises(ProtocolError, match="larger"):
         encode({"kind": "output"}, bytes(MAX_PAYLOAD_BYTES + 1))
+
+
+# What a supervisor could say: reports as they should be with any field changed, and anything else.
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+right_fields = st.fixed_dictionaries(
+    {
+        "version": st.just(VERSION),
+        "machine": st.text(),
+        "pid": st.integers(1, 1 << 22),
+        "address": st.text(),
+        "rank": st.integers(0, 3),
+        "stream": st.sampled_from(["stdout", "stderr", "result"]),
+        "status": st.integers(-64, 255),
+        "error": st.text(),
+        "greeted": st.booleans(),
+        "pids": st.lists(st.integers(1, 1 << 22)),
+        "text": st.text(),
+    }
+)
+KINDS = ("hello", "reached", "output", "exit", "refused", "stuck", "lost", "note")
+reports = st.builds(
+    lambda kind, right, wrong: {**right, **wrong, "kind": kind},
+    st.sampled_from(KINDS) | st.text(),
+    right_fields,
+    st.dictionaries(
+        st.sampled_from(["host", "rank", "pids", "text", "greeted"]), values, max_size=2
+    ),
+)
+
+
+@given(reports)
+def test_a_report_is_right_or_refused(header: dict) -> None:
+    """What passes has the types that the launcher counts on, and text that can be printed."""
+    try:
+        report = checked_report(header)
+    except ProtocolError:
+        return
+    assert report["kind"] in KINDS
+    assert checked_report(report) == report
+    for name, value in report.items():
+        if name in ("host", "rank", "pid", "status", "version"):
+            assert type(value) is int
+        elif name == "pids":
+            assert all(type(pid) is int for pid in value)
+        elif name == "greeted":
+            assert type(value) is bool
+        else:
+            assert value.isprintable()
+            value.encode()
+
+
+@given(st.lists(reports, max_size=3), st.data())
+def test_any_stream_of_a_supervisor_is_read_or_refused(sent: list, data: st.DataObject) -> None:
+    """Frames, with some bytes changed: a ProtocolError is all that can come of it."""
+    stream = bytearray(b"".join(encode(header) for header in sent))
+    for _ in range(data.draw(st.integers(0, 3)) if stream else 0):
+        stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(ProtocolError):
+        for header, _ in Decoder(max_header_bytes=MAX_REPORT_BYTES).feed(bytes(stream)):
+            checked_report(header)
+
+
+def test_headers_are_held_in_bounds() -> None:
+    for header in ({"kind": "note", "text": "x" * MAX_REPORT_BYTES},):
+        with pytest.raises(ProtocolError, match="announces"):
+            list(Decoder(max_header_bytes=MAX_REPORT_BYTES).feed(encode(header)))
+    with pytest.raises(ProtocolError, match="at most 1000 numbers"):
+        checked_report({"kind": "stuck", "pids": [1] * 1001})
+
+
+@given(st.text())
+def test_printable_text_is_one_line_and_stays_as_it_is(text: str) -> None:
+    once = printable(text)
+    assert once.isprintable()
+    assert printable(once) == once
+
+
+def test_printable_text() -> None:
+    assert printable("\tgrün \x1b[1;31mrot\x1b[0m \n") == "        grün rot"
+    assert printable("\x1b[2Ja\r\nb\u202e\ud800") == r"\x1b[2Ja\r\nb\u202e\ud800"
 
 
 # ---------------------------------------------------------------- output

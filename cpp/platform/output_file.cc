@@ -1,0 +1,49 @@
+#include "platform/output_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "platform/unique_fd.h"
+
+namespace horoscale {
+namespace {
+
+// Empties a file that is there already and keeps others from reading it.
+Status TakeOver(int fd, const std::string& path) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return Status::System("fstat", errno);
+  if (!S_ISREG(info.st_mode)) return {};
+  if (info.st_uid != geteuid() || info.st_nlink != 1) {
+    return Status(StatusCode::kSystem,
+                  path + " belongs to another user or has several names: remove it");
+  }
+  if (fchmod(fd, S_IRUSR | S_IWUSR) != 0) return Status::System("fchmod", errno);
+  if (ftruncate(fd, 0) != 0) return Status::System("ftruncate", errno);
+  return {};
+}
+
+}  // namespace
+
+Result<OutputFile> CreateOutputFile(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC;
+  UniqueFd fd(open(path.c_str(), kFlags | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR));
+  if (!fd.valid() && errno == EEXIST) {
+    fd = UniqueFd(open(path.c_str(), kFlags));
+    if (!fd.valid()) {
+      return errno == ELOOP
+                 ? Status(StatusCode::kSystem, path + " is a link, which is not followed")
+                 : Status::System(path, errno);
+    }
+    HS_RETURN_IF_ERROR(TakeOver(fd.get(), path));
+  }
+  if (!fd.valid()) return Status::System(path, errno);
+  OutputFile file(fdopen(fd.get(), "w"));
+  if (!file) return Status::System(path, errno);
+  fd.Release();  // the stream closes it
+  return file;
+}
+
+}  // namespace horoscale
