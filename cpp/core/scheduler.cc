@@ -1,6 +1,8 @@
 #include "core/scheduler.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "core/codec.h"
 
@@ -18,20 +20,21 @@ void Scheduler::SetLimits(FusionPlanner planner, int64_t credit_bytes) {
 }
 
 void Scheduler::Push(ReadyUnit unit) {
-  const uint64_t order = next_order_++;
+  Turn turn{unit.priority, next_order_++};
   const FusionPlanner::Form form = planner_.FormOf(*unit.signature);
-  FusionClass fusion_class = planner_.ClassOf(*unit.signature, std::move(unit.absent), order);
-  queues_[{unit.priority, std::move(fusion_class)}].push_back(
-      {unit.unit, order, std::move(unit.signature), unit.message_bytes, form, 0});
-}
-
-template <typename AnyQueues>
-auto Scheduler::Next(AnyQueues& queues) {
-  auto oldest = queues.begin();
-  for (auto it = oldest; it != queues.end() && it->first.priority == oldest->first.priority; ++it) {
-    if (it->second.front().order < oldest->second.front().order) oldest = it;
+  FusionClass fusion_class =
+      planner_.ClassOf(*unit.signature, std::move(unit.absent), turn.order);
+  const QueueKey* key = nullptr;
+  if (fusion_class.alone == 0) {
+    const auto place =
+        shared_queues_.try_emplace({unit.priority, std::move(fusion_class)}, turn).first;
+    key = &place->first;
+    turn = place->second;  // an older one, if the queue is there already
   }
-  return oldest;
+  Queue& queue = queues_[turn];
+  queue.key = key;
+  queue.units.push_back(
+      {unit.unit, next_order_ - 1, std::move(unit.signature), unit.message_bytes, form, 0});
 }
 
 Part Scheduler::NextPart(const Queued& queued) const {
@@ -47,55 +50,73 @@ bool Scheduler::InCredit(int64_t bytes) const {
 }
 
 bool Scheduler::CanTake() const {
-  return !queues_.empty() && InCredit(NextPart(Next(queues_)->second.front()).bytes);
+  return !queues_.empty() && InCredit(NextPart(queues_.begin()->second.units.front()).bytes);
 }
 
-bool Scheduler::Fill(Queue& queue, int64_t limit, size_t* message_bytes, Bucket& bucket) const {
-  while (!queue.empty()) {
-    Queued& next = queue.front();
+bool Scheduler::Fill(Queues::iterator queue, int64_t limit, size_t* message_bytes,
+                     Bucket& bucket) {
+  std::list<Queued>& units = queue->second.units;
+  while (!units.empty()) {
+    Queued& next = units.front();
     const Part part = NextPart(next);
     if (!bucket.parts.empty() &&
         (bucket.bytes + part.bytes > limit || bucket.parts.size() >= kMaxPlanItems ||
          *message_bytes + next.message_bytes > kMaxEntryBytes)) {
-      return false;
+      break;
     }
     bucket.Add(part);
     *message_bytes += next.message_bytes;
     next.begin += part.count;
-    if (part.is_last) queue.pop_front();
+    if (part.is_last) units.pop_front();
   }
-  return true;
+  const bool emptied = units.empty();
+  PutBack(queue);
+  return emptied;
+}
+
+void Scheduler::PutBack(Queues::iterator queue) {
+  const auto& [units, key] = queue->second;
+  if (units.empty()) {
+    if (key != nullptr) shared_queues_.erase(*key);
+    queues_.erase(queue);
+  } else if (units.front().order != queue->first.order) {
+    auto node = queues_.extract(queue);
+    node.key().order = node.mapped().units.front().order;
+    shared_queues_.at(*node.mapped().key) = node.key();
+    queues_.insert(std::move(node));
+  }
 }
 
 std::vector<Bucket> Scheduler::Take() {
   if (!CanTake()) return {};
-  auto queue = Next(queues_);
-  QueueKey key = queue->first;
-  const Queued& first = queue->second.front();
+  auto queue = queues_.begin();
+  const Queued& first = queue->second.units.front();
   std::vector<Bucket> buckets;
-  const bool divided = first.form == FusionPlanner::Form::kDivided;
-  if (divided) {
+  if (first.form == FusionPlanner::Form::kDivided) {
     buckets = planner_.Divide(first.unit, *first.signature);
-    queue->second.pop_front();
-  } else {
-    buckets.emplace_back();
+    queue->second.units.pop_front();
+    PutBack(queue);
+    return buckets;
   }
+  std::optional<QueueKey> key;
+  if (queue->second.key != nullptr) key = *queue->second.key;
   const int64_t room =
       outstanding_.empty() ? planner_.limits().bucket_bytes : credit_bytes_ - outstanding_bytes_;
   int64_t limit = std::min(planner_.limits().bucket_bytes, room);
   size_t message_bytes = 0;
-  bool emptied = divided || Fill(queue->second, limit, &message_bytes, buckets[0]);
-  while (emptied) {
-    queues_.erase(queue);
-    if (queues_.empty() || key.fusion_class.alone != 0) break;
-    if (queues_.begin()->first.priority == key.priority) break;
-    key.priority = queues_.begin()->first.priority;
+  Bucket& bucket = buckets.emplace_back();
+  bool emptied = Fill(queue, limit, &message_bytes, bucket);
+  // Less urgent units of the class come along if that was the last of the more urgent ones.
+  while (key && emptied && !queues_.empty()) {
+    const int priority = queues_.begin()->first.priority;
+    if (priority == key->priority) break;
+    key->priority = priority;
     if (const int64_t part = planner_.limits().partition_bytes; part > 0) {
       limit = std::min(limit, part);
     }
-    queue = queues_.find(key);
-    if (queue == queues_.end()) break;
-    emptied = Fill(queue->second, limit, &message_bytes, buckets[0]);
+    const auto next = shared_queues_.find(*key);
+    if (next == shared_queues_.end()) break;
+    emptied = Fill(queues_.find(next->second), limit, &message_bytes, bucket);
   }
   return buckets;
 }

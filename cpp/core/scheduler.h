@@ -72,26 +72,37 @@ class Scheduler {
       return fusion_class < other.fusion_class;
     }
   };
-  using Queue = std::list<Queued>;
-  using Queues = std::map<QueueKey, Queue>;
+  struct Queue {
+    std::list<Queued> units;
+    const QueueKey* key = nullptr;  // in shared_queues_; null: its one unit shares with no other
+  };
+  // When a queue is due, by its first unit: the most urgent first, then the oldest.
+  struct Turn {
+    int priority;
+    uint64_t order;
+    bool operator<(const Turn& other) const {
+      return priority != other.priority ? priority > other.priority : order < other.order;
+    }
+  };
+  using Queues = std::map<Turn, Queue>;
   struct Outstanding {
     uint64_t sequence;
     int64_t bytes;
   };
 
-  // Of the most urgent queues, the one whose first unit came first. There is one.
-  template <typename AnyQueues>
-  static auto Next(AnyQueues& queues);
   Part NextPart(const Queued& queued) const;
   bool InCredit(int64_t bytes) const;
-  // Moves parts from the queue to the bucket until it is full; true if the queue was emptied.
-  bool Fill(Queue& queue, int64_t limit, size_t* message_bytes, Bucket& bucket) const;
+  // Moves parts from the queue to the bucket until it is full; true if that empties the queue.
+  // Then the queue is where its first unit is due, or gone.
+  bool Fill(Queues::iterator queue, int64_t limit, size_t* message_bytes, Bucket& bucket);
+  void PutBack(Queues::iterator queue);
 
   FusionPlanner planner_;
   int64_t credit_bytes_;
   size_t entries_ahead_;
   uint64_t next_order_ = 1;
-  Queues queues_;  // the most urgent ones first; none is empty
+  Queues queues_;                          // the next one first; none is empty
+  std::map<QueueKey, Turn> shared_queues_;  // which of them units of a class may join
   std::deque<Outstanding> outstanding_;
   int64_t outstanding_bytes_ = 0;
 };
