@@ -116,8 +116,10 @@ Status Coordinator::CheckIndices(uint32_t member, const Report& report) {
 Status Coordinator::OnHits(Members members, const Report& report, double now) {
   const std::vector<int>& priorities = report.hit_priorities;
   const size_t hits = report.hits.size() + report.unnamed_hits.size();
-  if (!priorities.empty() && (members.back() != 0 || priorities.size() != hits)) {
-    return Broken(members[0], "it gives priorities that are not its own to give");
+  const std::vector<int64_t>& bytes = report.hit_bytes;
+  if ((!priorities.empty() && (members.back() != 0 || priorities.size() != hits)) ||
+      (!bytes.empty() && (members.back() != 0 || bytes.size() != hits))) {
+    return Broken(members[0], "it gives priorities or sizes that are not its own to give");
   }
   for (size_t i = 0; i < hits; ++i) {
     const bool named = i < report.hits.size();
@@ -134,7 +136,8 @@ Status Coordinator::OnHits(Members members, const Report& report, double now) {
                               {{content->name, hit.index},
                                content->signature.get(),
                                content->signature,
-                               priorities.empty() ? 0 : priorities[i]},
+                               priorities.empty() ? 0 : priorities[i],
+                               bytes.empty() ? 0 : bytes[i]},
                               now));
   }
   return Status::Ok();
@@ -142,8 +145,10 @@ Status Coordinator::OnHits(Members members, const Report& report, double now) {
 
 Status Coordinator::OnRequest(Members members, const Request& request, double now) {
   const NameId name = request.name.empty() ? kNoName : names_.Acquire(request.name);
-  return OnSaid(members, {{name, request.index}, &request.signature, nullptr, request.priority},
-                now);
+  return OnSaid(
+      members,
+      {{name, request.index}, &request.signature, nullptr, request.priority, request.own_bytes},
+      now);
 }
 
 // Takes over one reference of the name.
@@ -159,8 +164,10 @@ Status Coordinator::OnSaid(Members members, const Said& said, double now) {
   } else {
     names_.Release(said.key.name);
   }
-  if (members[0] == 0 && options_.priority_scheduling) {
-    negotiator_.Get(outcome->unit).priority = said.priority;
+  if (members[0] == 0) {
+    Negotiator::Unit& unit = negotiator_.Get(outcome->unit);
+    if (options_.priority_scheduling) unit.priority = said.priority;
+    unit.own_bytes = said.own_bytes;
   }
   if (outcome->is_ready) OnReady(outcome->unit);
   return Status::Ok();
@@ -187,7 +194,18 @@ void Coordinator::OnReady(UnitId id) {
   }
   const SharedSignature& signature = unit.variants[0];
   scheduler_.Push({id, signature, negotiator_.Absent(id), unit.priority,
-                   EncodedSizeBound(names_.Text(unit.key.name), *signature)});
+                   EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit)});
+}
+
+// What executing the unit moves, as far as it can be known here: of sizes that are not agreed on,
+// the own ones stand for those of all members.
+int64_t Coordinator::BytesOf(const Negotiator::Unit& unit) const {
+  const Signature& signature = *unit.variants[0];
+  if (!HasFreeFirstDimension(signature.kind)) return signature.TotalBytes();
+  const bool gathers = signature.kind == OpKind::kAllgather;
+  const auto members = static_cast<int64_t>(gathers ? options_.ranks.size() : 1);
+  const int64_t most = kMaxRequestDataBytes / members;
+  return std::max(signature.TotalBytes(), std::clamp<int64_t>(unit.own_bytes, 0, most) * members);
 }
 
 // Why the unit can't be executed without the ranks that have joined; empty: it can.

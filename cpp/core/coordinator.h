@@ -70,6 +70,7 @@ class Coordinator {
     const Signature* signature;
     SharedSignature shared;  // null unless it is a hit
     int priority;
+    int64_t own_bytes;
   };
 
   using Members = std::span<const uint32_t>;  // who say the same
@@ -84,6 +85,7 @@ class Coordinator {
 
   void OnReady(UnitId id);
   void Fail(UnitId id, StatusCode code, std::string message);
+  int64_t BytesOf(const Negotiator::Unit& unit) const;
   std::string JoinedObjection(UnitId id) const;
   std::string MismatchText(const Negotiator::Unit& unit) const;
   std::string DisplayNameOf(const Negotiator::Unit& unit) const;

@@ -109,9 +109,15 @@ std::optional<Report> Member::TakeReport() {
 Report Member::BuildReport() {
   Report report;
   report.applied_sequence = applied_sequence_;
-  std::vector<std::pair<uint32_t, int>> hits;  // slot, priority
-  std::vector<int> unnamed_priorities;
+  struct Hit {
+    uint32_t slot;
+    int priority;
+    int64_t own_bytes;
+  };
+  std::vector<Hit> hits;
+  std::vector<Hit> unnamed_hits;
   bool priorities_matter = false;
+  bool bytes_matter = false;
   size_t bytes = 0;
   for (; !unreported_.empty() && bytes < kReportBytes; unreported_.pop_front()) {
     PendingUnit& unit = units_[unreported_.front()];
@@ -123,21 +129,25 @@ Report Member::BuildReport() {
       continue;
     }
     unit.hit_slot = *slot;
-    priorities_matter |= unit.request.priority != 0;
+    const Hit hit{*slot, unit.request.priority, unit.request.own_bytes};
+    priorities_matter |= hit.priority != 0;
+    bytes_matter |= hit.own_bytes != 0;
     if (unit.name == kNoName) {
       report.unnamed_hits.push_back({*slot, unit.request.index});
-      unnamed_priorities.push_back(unit.request.priority);
+      unnamed_hits.push_back(hit);
     } else {
-      hits.emplace_back(*slot, unit.request.priority);
+      hits.push_back(hit);
     }
   }
-  std::sort(hits.begin(), hits.end());
+  std::sort(hits.begin(), hits.end(), [](const Hit& a, const Hit& b) { return a.slot < b.slot; });
   report.hits.reserve(hits.size());
-  for (const auto& [slot, priority] : hits) report.hits.push_back(slot);
-  if (self_ == 0 && priorities_matter) {
-    std::vector<int>& priorities = report.hit_priorities;
-    for (const auto& [slot, priority] : hits) priorities.push_back(priority);
-    priorities.insert(priorities.end(), unnamed_priorities.begin(), unnamed_priorities.end());
+  for (const Hit& hit : hits) report.hits.push_back(hit.slot);
+  if (self_ == 0 && (priorities_matter || bytes_matter)) {
+    hits.insert(hits.end(), unnamed_hits.begin(), unnamed_hits.end());
+    for (const Hit& hit : hits) {
+      if (priorities_matter) report.hit_priorities.push_back(hit.priority);
+      if (bytes_matter) report.hit_bytes.push_back(hit.own_bytes);
+    }
   }
   report.join = join_token_ != kNoToken && !join_reported_ && unreported_.empty();
   join_reported_ = join_reported_ || report.join;

@@ -33,6 +33,8 @@ struct Report {
   // says nothing of its priority otherwise, and only member 0, whose priorities count, has to say
   // it: its reports don't leave the process.
   std::vector<int> hit_priorities;
+  // Request::own_bytes of the same hits; empty if all are 0. By member 0 alone, and not encoded.
+  std::vector<int64_t> hit_bytes;
   std::vector<Request> requests;  // first time, or changed
   bool join = false;              // after everything else in this report
   bool operator==(const Report&) const = default;

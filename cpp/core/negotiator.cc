@@ -42,6 +42,7 @@ UnitId Negotiator::FindOrAdd(const UnitKey& key, bool* is_new) {
   unit.variant_of.assign(joined_.size(), kSilent);
   unit.awaited = static_cast<uint32_t>(joined_.size()) - num_joined_;
   unit.priority = 0;
+  unit.own_bytes = 0;
   return *place;
 }
 

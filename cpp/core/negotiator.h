@@ -32,6 +32,7 @@ class Negotiator {
     std::vector<uint32_t> variant_of;  // by member; kSilent
     uint32_t awaited = 0;              // members that have neither reported nor joined
     int priority = 0;                  // by the coordinator's own member
+    int64_t own_bytes = 0;             // as well; see Request
   };
   static constexpr uint32_t kSilent = UINT32_MAX;
 

@@ -79,6 +79,10 @@ struct Request {
   std::string name;
   uint64_t index = 0;  // 0 for named requests, otherwise counts from 1
   int priority = 0;    // higher is more urgent; the coordinator's own counts
+  // What this rank brings, where the signature leaves it open (a free first dimension); else 0. A
+  // hint for the scheduler, said by the coordinator's own member alone: it is not sent, not agreed
+  // on, and no part of what a slot stands for.
+  int64_t own_bytes = 0;
   Signature signature;
 
   std::string DisplayName() const;

@@ -22,8 +22,7 @@ void Scheduler::SetLimits(FusionPlanner planner, int64_t credit_bytes) {
 void Scheduler::Push(ReadyUnit unit) {
   Turn turn{unit.priority, next_order_++};
   const FusionPlanner::Form form = planner_.FormOf(*unit.signature);
-  FusionClass fusion_class =
-      planner_.ClassOf(*unit.signature, std::move(unit.absent), turn.order);
+  FusionClass fusion_class = planner_.ClassOf(*unit.signature, std::move(unit.absent), turn.order);
   const QueueKey* key = nullptr;
   if (fusion_class.alone == 0) {
     const auto place =
@@ -33,15 +32,15 @@ void Scheduler::Push(ReadyUnit unit) {
   }
   Queue& queue = queues_[turn];
   queue.key = key;
-  queue.units.push_back(
-      {unit.unit, next_order_ - 1, std::move(unit.signature), unit.message_bytes, form, 0});
+  queue.units.push_back({unit.unit, next_order_ - 1, std::move(unit.signature), unit.message_bytes,
+                         unit.bytes, form, 0});
 }
 
 Part Scheduler::NextPart(const Queued& queued) const {
   if (queued.form == FusionPlanner::Form::kCut) {
     return planner_.Cut(queued.unit, *queued.signature, 0, queued.begin);
   }
-  return {.unit = queued.unit, .bytes = queued.signature->TotalBytes()};
+  return {.unit = queued.unit, .bytes = queued.bytes};
 }
 
 bool Scheduler::InCredit(int64_t bytes) const {
@@ -53,8 +52,7 @@ bool Scheduler::CanTake() const {
   return !queues_.empty() && InCredit(NextPart(queues_.begin()->second.units.front()).bytes);
 }
 
-bool Scheduler::Fill(Queues::iterator queue, int64_t limit, size_t* message_bytes,
-                     Bucket& bucket) {
+bool Scheduler::Fill(Queues::iterator queue, int64_t limit, size_t* message_bytes, Bucket& bucket) {
   std::list<Queued>& units = queue->second.units;
   while (!units.empty()) {
     Queued& next = units.front();

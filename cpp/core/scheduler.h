@@ -30,6 +30,7 @@ class Scheduler {
     std::vector<uint32_t> absent;
     int priority = 0;
     size_t message_bytes = 0;  // what naming it in full takes: bounds the size of a plan entry
+    int64_t bytes = 0;         // what executing it moves
   };
 
   // One is executed, the next is known to all members. With more, what could travel together would
@@ -61,6 +62,7 @@ class Scheduler {
     uint64_t order;
     SharedSignature signature;
     size_t message_bytes;
+    int64_t bytes;
     FusionPlanner::Form form;
     int64_t begin;  // of a cut tensor: what has been taken
   };
@@ -101,7 +103,7 @@ class Scheduler {
   int64_t credit_bytes_;
   size_t entries_ahead_;
   uint64_t next_order_ = 1;
-  Queues queues_;                          // the next one first; none is empty
+  Queues queues_;                           // the next one first; none is empty
   std::map<QueueKey, Turn> shared_queues_;  // which of them units of a class may join
   std::deque<Outstanding> outstanding_;
   int64_t outstanding_bytes_ = 0;

@@ -55,6 +55,19 @@ uint32_t IndexOf(const std::vector<int>& ranks, int rank) {
   return static_cast<uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
+// What an operation brings of its own, at most as much as a request may have.
+int64_t BytesOf(const Operation& operation) {
+  int64_t bytes = 0;
+  for (const TensorMemory& tensor : operation.tensors) {
+    int64_t of_tensor = 0;
+    if (__builtin_mul_overflow(tensor.rows, tensor.row_bytes, &of_tensor) ||
+        __builtin_add_overflow(bytes, of_tensor, &bytes)) {
+      return kMaxRequestDataBytes;
+    }
+  }
+  return std::min(bytes, kMaxRequestDataBytes);
+}
+
 // Whether what a bucket took shows what the network carries. In a host there is none: where ranks
 // share cores it would be small buckets that take longer. On a device it waits for what computes
 // its tensors, and for the bucket before it; and of tensors with any number of rows one is counted.
@@ -118,7 +131,11 @@ bool ProcessSet::Busy() const {
 
 void ProcessSet::Submit(OperationPtr operation) {
   if (!failure_.ok()) return Finish(operation, failure_);
-  if (Status status = member_.Submit(operation->request, operation->token); !status.ok()) {
+  Request request = operation->request;
+  if (coordinator_ && HasFreeFirstDimension(request.signature.kind)) {
+    request.own_bytes = BytesOf(*operation);
+  }
+  if (Status status = member_.Submit(std::move(request), operation->token); !status.ok()) {
     return Finish(operation, status);
   }
   pending_.emplace(operation->token, std::move(operation));

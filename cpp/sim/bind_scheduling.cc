@@ -48,7 +48,12 @@ void BindScheduler(py::module_& module) {
       .def(
           "push",
           [](Scheduler& scheduler, UnitId unit, const Signature& signature, int priority) {
-            scheduler.Push({unit, std::make_shared<const Signature>(signature), {}, priority, 0});
+            scheduler.Push({unit,
+                            std::make_shared<const Signature>(signature),
+                            {},
+                            priority,
+                            0,
+                            signature.TotalBytes()});
           },
           py::arg("unit"), py::arg("signature"), py::arg("priority") = 0)
       .def("take", &Scheduler::Take)

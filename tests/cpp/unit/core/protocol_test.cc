@@ -298,6 +298,62 @@ TEST(Protocol, TensorsAreCutAndTheTokenEndsWithTheLastPart) {
   }
 }
 
+Request WithRows(OpKind kind, std::string name, int64_t own_bytes) {
+  Signature signature = Allreduce({kFreeDimension, 256});
+  signature.kind = kind;
+  Request request = Named(std::move(name), signature);
+  request.own_bytes = own_bytes;
+  return request;
+}
+
+// Together they would be one bucket of 1.6 GB, which an urgent tensor would wait for.
+TEST(Protocol, AllgathersCountWithTheRowsOfTheCoordinatorsMember) {
+  CoreCluster cluster(CoreCluster::Options(2));
+  for (const bool named : {true, false}) {
+    for (const bool cached : {false, true}) {
+      for (int i = 0; i < 80; ++i) {
+        const std::string name = named ? "g" + std::to_string(i) : "";
+        cluster.Submit(0, WithRows(OpKind::kAllgather, name, 10 << 20));
+        cluster.Submit(1, WithRows(OpKind::kAllgather, name, 1));  // which is not agreed on
+      }
+      const Report report = cluster.Deliver(0);
+      EXPECT_EQ(report.requests.empty(), cached);
+      cluster.Deliver(1);
+      const std::vector<PlanEntry> first = cluster.coordinator().TakePlan(0);
+      ASSERT_THAT(first, SizeIs(2));
+      EXPECT_THAT(first[0].items, SizeIs(1));
+      cluster.SubmitAll(Named("urgent", Allreduce({1024}), 1));
+      cluster.DeliverAll();
+      cluster.Apply(first[0]);
+      const std::vector<PlanEntry> second = cluster.coordinator().TakePlan(0);
+      ASSERT_THAT(second, SizeIs(1));
+      cluster.Apply(first[1]);
+      EXPECT_EQ(cluster.Apply(second[0]).display_name, "urgent");
+      EXPECT_THAT(cluster.Run(), SizeIs(78));
+    }
+  }
+}
+
+TEST(Protocol, AlltoallsCountWithTheRowsOfTheCoordinatorsMember) {
+  CoreCluster cluster(CoreCluster::Options(2));
+  for (int i = 0; i < 3; ++i) cluster.SubmitAll(WithRows(OpKind::kAlltoall, "", 40 << 20));
+  cluster.DeliverAll();
+  // A second one would be beyond the credit.
+  const std::vector<PlanEntry> plan = cluster.coordinator().TakePlan(0);
+  ASSERT_THAT(plan, SizeIs(1));
+  cluster.Apply(plan[0]);
+  EXPECT_THAT(cluster.Run(), SizeIs(2));
+}
+
+TEST(Protocol, SizesOfOneRankAreBounded) {
+  CoreCluster cluster(CoreCluster::Options(3));
+  for (const int64_t bytes : {INT64_MIN, int64_t{-1}, INT64_MAX}) {
+    for (int i = 0; i < 3; ++i) cluster.SubmitAll(WithRows(OpKind::kAllgather, "", bytes));
+    EXPECT_FALSE(cluster.Run().empty());
+    EXPECT_FALSE(cluster.member(2).HasPending());
+  }
+}
+
 TEST(Protocol, AGroupThatIsNotCachedIsNamedOncePerBucket) {
   CoordinatorOptions options = CoreCluster::Options(2);
   options.cache_capacity = 0;
@@ -402,6 +458,12 @@ TEST_F(BrokenPeer, PrioritiesOfAnotherThanTheCoordinator) {
   valid_.hits = {0};
   valid_.hit_priorities = {1};
   ExpectRefused(valid_, "priorities");
+}
+
+TEST_F(BrokenPeer, SizesOfAnotherThanTheCoordinator) {
+  valid_.hits = {0};
+  valid_.hit_bytes = {1};
+  ExpectRefused(valid_, "not its own");
 }
 
 TEST_F(BrokenPeer, AReportAfterItsJoin) {

@@ -83,7 +83,7 @@ class SimpleScheduler {
     if (waiting.form == Form::kCut) {
       return planner_.Cut(waiting.ready.unit, *waiting.ready.signature, 0, waiting.begin);
     }
-    return {.unit = waiting.ready.unit, .bytes = waiting.ready.signature->TotalBytes()};
+    return {.unit = waiting.ready.unit, .bytes = waiting.ready.bytes};
   }
   // Of one class and priority, the oldest first, until one does not fit: then false.
   bool TakeAll(int priority, const FusionClass& fusion_class, int64_t limit, size_t& message_bytes,
@@ -164,7 +164,8 @@ class RandomUnits {
             std::make_shared<const Signature>(signature),
             Chance(10) ? std::vector<uint32_t>{1} : std::vector<uint32_t>{},
             Chance(50) ? 0 : Between(-2, 2),
-            static_cast<size_t>(Chance(3) ? 1 << 21 : 100)};
+            static_cast<size_t>(Chance(3) ? 1 << 21 : 100),
+            HasFreeFirstDimension(signature.kind) ? Between(1, 1 << 13) : signature.TotalBytes()};
   }
 
  private:
@@ -214,7 +215,7 @@ TEST(SchedulerOrder, ManyThatShareNothingAreTakenInTurn) {
   signature.kind = OpKind::kAlltoall;
   const auto shared = std::make_shared<const Signature>(signature);
   Scheduler scheduler(FusionPlanner({1 << 20, 0}), 1 << 22);
-  for (UnitId unit = 0; unit < kUnits; ++unit) scheduler.Push({unit, shared, {}, 0, 100});
+  for (UnitId unit = 0; unit < kUnits; ++unit) scheduler.Push({unit, shared, {}, 0, 100, 4});
   for (UnitId unit = 0; unit < kUnits; ++unit) {
     ASSERT_TRUE(scheduler.CanTake());
     const std::vector<Bucket> taken = scheduler.Take();

@@ -17,7 +17,8 @@ class SchedulerTest : public ::testing::Test {
 
   static void Push(Scheduler& scheduler, UnitId unit, const Signature& signature, int priority = 0,
                    std::vector<uint32_t> absent = {}) {
-    scheduler.Push({unit, std::make_shared<const Signature>(signature), absent, priority, 100});
+    scheduler.Push({unit, std::make_shared<const Signature>(signature), absent, priority, 100,
+                    signature.TotalBytes()});
   }
 
   // Takes everything, with each bucket's bytes charged; units by bucket.

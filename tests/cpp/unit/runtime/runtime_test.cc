@@ -66,6 +66,31 @@ TEST_P(RuntimeTest, AsynchronousCallsInADifferentOrderOnEveryRank) {
   });
 }
 
+// 400 KB from each of two ranks: a second one would not fit the bucket.
+TEST(RuntimeAllgather, RowsCountForTheBucket) {
+  Config config;
+  config.fusion_threshold_bytes = 1 << 20;
+  Ranks ranks(2, config);
+  ranks.Run([](int, Runtime& runtime) {
+    const std::vector<float> data(100'000, 1.0f);
+    std::vector<OperationPtr> operations;
+    for (int i = 0; i < 6; ++i) {
+      const auto operation = std::make_shared<Operation>();
+      operation->request.name = "g" + std::to_string(i);
+      operation->request.signature.kind = OpKind::kAllgather;
+      operation->request.signature.tensors = {{DataType::kFloat32, {kFreeDimension}}};
+      operation->tensors = {{reinterpret_cast<const std::byte*>(data.data()), nullptr,
+                             static_cast<int64_t>(data.size()), sizeof(float)}};
+      ASSERT_TRUE(runtime.Enqueue(operation, true).ok());
+      operations.push_back(operation);
+    }
+    for (const OperationPtr& operation : operations) {
+      ASSERT_TRUE(runtime.Wait(operation, kDeadlineSeconds).ok());
+      EXPECT_EQ(operation->bucket_tensors, 1u);
+    }
+  });
+}
+
 TEST_P(RuntimeTest, TheProgressThreadFinishesWhatNobodyWaitsFor) {
   Ranks ranks(GetParam());
   ranks.Run([&](int, Runtime& runtime) {
