@@ -22,7 +22,8 @@ T Must(Result<T> result) {
   return result.TakeValue();
 }
 
-// Microseconds of processor time for each of `pending` operations, from their report to the end of the last one.
+// Microseconds of processor time for each of `pending` operations, from their report to the end of
+// the last one.
 double Measure(OpKind kind, int pending) {
   CoordinatorOptions options;
   options.ranks = {0};

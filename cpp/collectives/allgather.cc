@@ -4,9 +4,11 @@
 // What a member contributes to all items is one sequence of bytes, its stream. Between hosts a
 // stream travels once: to the member's representative on the other host, who publishes it again for
 // its own. So a chunk of all streams passes through two phases (publish, forward), or one where no
-// host has anybody to forward to.
+// host has anybody to forward to. Where a member would forward for more members than a chunk has
+// room for, the members publish in groups, each in chunks of its own.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "collectives/host_groups.h"
@@ -41,7 +43,11 @@ class Allgather : public RoundLoop {
       forwarded_by_[hosts_.RepresentativeOf(member, host_)].push_back(member);
     }
     forwarded_.reserve(size());
-    piece_bytes_ = chunk_bytes() / kLineBytes / MostForwarded() * kLineBytes;
+    const int64_t lines = chunk_bytes() / kLineBytes;
+    const int64_t most = MostForwarded();
+    groups_ = most <= lines ? 1 : DivideUp(size(), lines);
+    group_members_ = static_cast<uint32_t>(DivideUp(size(), groups_));
+    piece_bytes_ = lines / std::min<int64_t>(most, group_members_) * kLineBytes;
   }
 
  private:
@@ -52,16 +58,18 @@ class Allgather : public RoundLoop {
   }
   int64_t* CountsOf(uint32_t member) { return counts_.data() + member * items_.size(); }
 
-  // How many pieces there are at most in a chunk, on any host.
+  // For how many members one forwards at most, on any host: it depends on the sizes of hosts alone,
+  // of which there are few.
   int64_t MostForwarded() const {
+    std::map<int64_t, int64_t> hosts_of_size;
+    for (uint32_t host = 0; host < hosts_.count(); ++host) {
+      ++hosts_of_size[static_cast<int64_t>(hosts_.members(host).size())];
+    }
     int64_t most = 1;
-    for (uint32_t host = 0; host < hosts_.count() && has_forward_; ++host) {
-      int64_t forwarded = 0;  // by its first member, who has most
-      for (uint32_t other = 0; other < hosts_.count(); ++other) {
-        if (other == host) continue;
-        forwarded += DivideUp(static_cast<int64_t>(hosts_.members(other).size()),
-                              static_cast<int64_t>(hosts_.members(host).size()));
-      }
+    for (const auto& [size, count] : hosts_of_size) {
+      if (!has_forward_) break;
+      int64_t forwarded = -1;  // by a host's first member, who has most; its own host's don't count
+      for (const auto& [other, others] : hosts_of_size) forwarded += others * DivideUp(other, size);
       most = std::max(most, forwarded);
     }
     return most;
@@ -75,8 +83,10 @@ class Allgather : public RoundLoop {
   ByteRange CountsPart(int64_t round) const {
     return PartOf(static_cast<int64_t>(items_.size() * sizeof(int64_t)), round, chunk_bytes());
   }
+  // What a chunk has of a member's stream.
   ByteRange Piece(int64_t chunk, uint32_t member) const {
-    return PartOf(streams_[member].bytes(), chunk, piece_bytes_);
+    if (groups_ > 1 && member / group_members_ != chunk % groups_) return {};
+    return PartOf(streams_[member].bytes(), chunk / groups_, piece_bytes_);
   }
   Pipeline::Place At(int64_t round) const { return pipeline_.At(round - count_rounds_); }
 
@@ -215,7 +225,7 @@ class Allgather : public RoundLoop {
     HS_RETURN_IF_ERROR(LayOut());
     int64_t longest = 0;
     for (const SegmentMap& stream : streams_) longest = std::max(longest, stream.bytes());
-    const int64_t chunks = peers().empty() ? 0 : DivideUp(longest, piece_bytes_);
+    const int64_t chunks = peers().empty() ? 0 : DivideUp(longest, piece_bytes_) * groups_;
     pipeline_ = Pipeline(has_forward_ ? 2 : 1, chunks, banks_);
     return pipeline_.rounds();
   }
@@ -273,6 +283,8 @@ class Allgather : public RoundLoop {
   const uint32_t banks_;
   // By member of the own host: the members of other hosts that it represents.
   std::vector<std::vector<uint32_t>> forwarded_by_;
+  int64_t groups_ = 1;               // of members, that publish in different chunks
+  uint32_t group_members_ = 0;       // of one
   int64_t piece_bytes_ = 0;          // of a stream that a chunk carries
   std::vector<SegmentMap> streams_;  // by member, once the counts are known
   Pipeline pipeline_;                // of the rounds after the counts

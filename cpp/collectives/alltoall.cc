@@ -2,6 +2,8 @@
 // piece for every peer.
 //
 // Each peer has an equal share of every chunk, so that one large pair doesn't hold up the others.
+// Where a chunk hasn't room for all peers, a turn of all takes several rounds: each serves the
+// peers at some distances from the sender.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -13,10 +15,29 @@
 namespace horoscale {
 namespace {
 
-// What a member tells each peer in the first round.
+// What a member tells each peer first.
 struct Announcement {
-  int64_t rows;    // for this peer
-  int64_t rounds;  // that the sender needs for its largest part: the same to all peers
+  int64_t rows;   // for this peer
+  int64_t turns;  // that the sender needs for its largest part: the same to all peers
+};
+
+// How peers share the chunks of a turn: the same for all members.
+struct Shares {
+  int64_t rounds = 1;  // of a turn
+  int64_t peers = 0;   // that a round serves, at most
+  int64_t bytes = 0;   // for each of them: a multiple of `unit`
+
+  Shares(int64_t chunk_bytes, int64_t all_peers, int64_t unit) {
+    const int64_t units = chunk_bytes / unit;
+    rounds = DivideUp(all_peers, units);
+    peers = DivideUp(all_peers, rounds);
+    bytes = units / peers * unit;
+  }
+  // Where the share of a peer is in the chunk of a round of the turn; -1: in that of another round.
+  int64_t Offset(int64_t round, int64_t distance) const {
+    const int64_t position = distance - round * peers;
+    return position >= 0 && position < peers ? position * bytes : -1;
+  }
 };
 
 // What goes to, or comes from, one member.
@@ -28,17 +49,15 @@ struct Part {
 class Alltoall : public RoundLoop {
  public:
   Alltoall(Exchange& exchange, AlltoallArgs args)
-      : RoundLoop(exchange, Participants(exchange, {}), exchange.size() == 1 ? 0 : 1),
+      : RoundLoop(exchange, Participants(exchange, {}), AnnouncementsOf(exchange).rounds),
         args_(std::move(args)),
-        share_bytes_(chunk_bytes() / kLineBytes / std::max<int64_t>(int64_t{size()} - 1, 1) *
-                     kLineBytes),
+        announcements_(AnnouncementsOf(exchange)),
+        data_(chunk_bytes(), PeersOf(exchange), kLineBytes),
         outgoing_(size()),
         incoming_(size()),
-        announced_(size()),
         received_(size()),
         extents_(size()) {
     int64_t end = 0;
-    int64_t rounds = 0;
     for (uint32_t member = 0; member < size(); ++member) {
       const int64_t first = end;
       if (!AddRowBytes(args_.splits[member], args_.row_bytes, &end)) {
@@ -48,69 +67,94 @@ class Alltoall : public RoundLoop {
         break;
       }
       outgoing_[member] = {first, end - first};
-      if (member != self()) rounds = std::max(rounds, DivideUp(end - first, share_bytes_));
-    }
-    for (uint32_t member = 0; member < size(); ++member) {
-      announced_[member] = {args_.splits[member], rounds};
+      if (member != self()) turns_ = std::max(turns_, DivideUp(end - first, data_.bytes));
     }
   }
 
  private:
-  // The piece of a part that a data round carries; round 0 carries the announcements.
-  Part PieceOf(const Part& part, int64_t round) const {
-    const int64_t skip = std::min((round - 1) * share_bytes_, part.bytes);
-    return {part.first + skip, std::min(share_bytes_, part.bytes - skip)};
+  static int64_t PeersOf(const Exchange& exchange) {
+    return std::max<int64_t>(int64_t{exchange.size()} - 1, 1);
+  }
+  static Shares AnnouncementsOf(const Exchange& exchange) {
+    Shares shares(static_cast<int64_t>(exchange.chunk_bytes()), PeersOf(exchange),
+                  sizeof(Announcement));
+    if (exchange.size() == 1) shares.rounds = 0;
+    return shares;
   }
 
-  // Where in the sender's chunk a peer's share begins.
-  int64_t ShareOffset(uint32_t sender, uint32_t peer) const {
-    return int64_t{(peer + size() - sender - 1) % size()} * share_bytes_;
+  // 0 for the next member.
+  int64_t Distance(uint32_t sender, uint32_t peer) const {
+    return (peer + size() - sender - 1) % size();
+  }
+  // Where a data round has the piece of a part for a peer at this distance, and which bytes.
+  struct Piece {
+    int64_t offset = 0;
+    Part part;
+  };
+  Piece PieceOf(const Part& whole, int64_t round, int64_t distance) const {
+    const int64_t index = round - announcements_.rounds;
+    const int64_t offset = data_.Offset(index % data_.rounds, distance);
+    if (offset < 0) return {};
+    const int64_t skip = std::min(index / data_.rounds * data_.bytes, whole.bytes);
+    return {offset, {whole.first + skip, std::min(data_.bytes, whole.bytes - skip)}};
+  }
+  Piece Outgoing(int64_t round, uint32_t peer) const {
+    return PieceOf(outgoing_[peer], round, Distance(self(), peer));
+  }
+  Piece Incoming(int64_t round, uint32_t peer) const {
+    return PieceOf(incoming_[peer], round, Distance(peer, self()));
   }
 
   bool Send(int64_t round) override {
-    if (round == 0) return Announce();
-    const auto has_piece = [&](uint32_t peer) { return PieceOf(outgoing_[peer], round).bytes > 0; };
+    if (round < announcements_.rounds) return Announce(round);
+    const auto has_piece = [&](uint32_t peer) { return Outgoing(round, peer).part.bytes > 0; };
     if (std::none_of(peers().begin(), peers().end(), has_piece)) return true;
     std::byte* bank = Reserve(round);
     if (bank == nullptr) return false;
     for (uint32_t peer : peers()) {
-      const Part piece = PieceOf(outgoing_[peer], round);
-      const int64_t offset = ShareOffset(self(), peer);
-      const auto bytes = static_cast<size_t>(piece.bytes);
-      if (bytes > 0) std::memcpy(bank + offset, args_.in + piece.first, bytes);
+      const auto [offset, part] = Outgoing(round, peer);
+      const auto bytes = static_cast<size_t>(part.bytes);
+      if (bytes > 0) std::memcpy(bank + offset, args_.in + part.first, bytes);
       extents_[peer] = {static_cast<size_t>(offset), bytes};
     }
     PublishExtents(round, chunk_bytes(), extents_);
     return true;
   }
 
-  bool Announce() {
-    std::byte* bank = Reserve(0);
+  bool Announce(int64_t round) {
+    std::byte* bank = Reserve(round);
     if (bank == nullptr) return false;
-    const size_t bytes = size() * sizeof(Announcement);
-    std::memcpy(bank, announced_.data(), bytes);
     for (uint32_t peer : peers()) {
-      extents_[peer] = {peer * sizeof(Announcement), sizeof(Announcement)};
+      const int64_t offset = announcements_.Offset(round, Distance(self(), peer));
+      extents_[peer] = {};
+      if (offset < 0) continue;
+      const Announcement announcement{args_.splits[peer], turns_};
+      std::memcpy(bank + offset, &announcement, sizeof(announcement));
+      extents_[peer] = {static_cast<size_t>(offset), sizeof(announcement)};
     }
-    PublishExtents(0, static_cast<int64_t>(bytes), extents_);
+    PublishExtents(round, announcements_.peers * announcements_.bytes, extents_);
     return true;
   }
 
   Progress Receive(int64_t round) override {
-    if (round == 0) {
-      return ReceiveFromEach(
-          round, [](uint32_t) { return true; },
-          [this](uint32_t peer, const std::byte* chunk) {
-            std::memcpy(&received_[peer], chunk + self() * sizeof(Announcement),
-                        sizeof(Announcement));
-          });
-    }
+    if (round < announcements_.rounds) return ReceiveAnnouncements(round);
     return ReceiveFromEach(
-        round, [&](uint32_t peer) { return PieceOf(incoming_[peer], round).bytes > 0; },
+        round, [&](uint32_t peer) { return Incoming(round, peer).part.bytes > 0; },
         [&](uint32_t peer, const std::byte* chunk) {
-          const Part piece = PieceOf(incoming_[peer], round);
-          std::memcpy(args_.result->data.get() + piece.first, chunk + ShareOffset(peer, self()),
-                      static_cast<size_t>(piece.bytes));
+          const auto [offset, part] = Incoming(round, peer);
+          std::memcpy(args_.result->data.get() + part.first, chunk + offset,
+                      static_cast<size_t>(part.bytes));
+        });
+  }
+
+  Progress ReceiveAnnouncements(int64_t round) {
+    const auto offset = [&](uint32_t peer) {
+      return announcements_.Offset(round, Distance(peer, self()));
+    };
+    return ReceiveFromEach(
+        round, [&](uint32_t peer) { return offset(peer) >= 0; },
+        [&](uint32_t peer, const std::byte* chunk) {
+          std::memcpy(&received_[peer], chunk + offset(peer), sizeof(Announcement));
         });
   }
 
@@ -127,44 +171,46 @@ class Alltoall : public RoundLoop {
   Result<int64_t> MoreRounds() override {
     if (laid_out_) return int64_t{0};
     HS_RETURN_IF_ERROR(status_);
-    received_[self()] = announced_[self()];
+    received_[self()] = {args_.splits[self()], turns_};
     int64_t end = 0;
-    int64_t rounds = 0;
+    int64_t turns = 0;
     std::vector<int64_t> rows;
     for (uint32_t member = 0; member < size(); ++member) {
       const Announcement& announcement = received_[member];
       const int64_t first = end;
       if (!AddRowBytes(announcement.rows, args_.row_bytes, &end) ||
-          !Plausible(announcement.rounds, member == self() ? 0 : end - first)) {
+          !Plausible(announcement.turns, member == self() ? 0 : end - first)) {
         return Status::Protocol("alltoall: member " + std::to_string(member) + " announced " +
                                 std::to_string(announcement.rows) + " rows of " +
                                 std::to_string(args_.row_bytes) + " bytes in " +
-                                std::to_string(announcement.rounds) + " rounds, which can't be");
+                                std::to_string(announcement.turns) + " turns, which can't be");
       }
       incoming_[member] = {first, end - first};
-      rounds = std::max(rounds, announcement.rounds);
+      turns = std::max(turns, announcement.turns);
       rows.push_back(announcement.rows);
     }
     Result<OwnedBytes> data = AllocateResult("alltoall", end);
     if (!data.ok()) return data.status();
     *args_.result = {data.TakeValue(), std::move(rows)};
     laid_out_ = true;
-    return rounds;
+    return turns * data_.rounds;
   }
 
-  // Whether so many rounds are enough for the bytes, and not more than any size could need.
-  bool Plausible(int64_t rounds, int64_t bytes) const {
-    return rounds >= DivideUp(bytes, share_bytes_) &&
-           rounds <= DivideUp(std::numeric_limits<int64_t>::max(), share_bytes_);
+  // Whether so many turns are enough for the bytes, and not more than any size could need.
+  bool Plausible(int64_t turns, int64_t bytes) const {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    return turns >= DivideUp(bytes, data_.bytes) &&
+           turns <= DivideUp(kMost / data_.rounds, data_.bytes);
   }
 
   const AlltoallArgs args_;
-  const int64_t share_bytes_;
+  const Shares announcements_;
+  const Shares data_;
+  int64_t turns_ = 0;  // that the own parts take
   Status status_;
-  std::vector<Part> outgoing_;           // by member: bytes of `in`
-  std::vector<Part> incoming_;           // by member: bytes of the result
-  std::vector<Announcement> announced_;  // to each member
-  std::vector<Announcement> received_;   // from each member
+  std::vector<Part> outgoing_;          // by member: bytes of `in`
+  std::vector<Part> incoming_;          // by member: bytes of the result
+  std::vector<Announcement> received_;  // from each member
   std::vector<Exchange::Extent> extents_;
   bool laid_out_ = false;
   int64_t copied_ = 0;  // of the own part

@@ -20,14 +20,14 @@ namespace {
 class HostsReducescatter : public FoldLoop {
  public:
   HostsReducescatter(Exchange& exchange, HostGroups hosts, const Reduction& reduction,
-                     std::optional<DataType> wire, std::vector<SegmentMap> streams,
-                     int64_t piece_bytes, Pipeline pipeline)
+                     std::optional<DataType> wire, std::vector<SegmentMap> streams, Pieces pieces,
+                     Pipeline pipeline)
       : FoldLoop(exchange, Participants(exchange, {}), pipeline.rounds(), reduction.dtype),
         in_host_(InHost(reduction, wire)),
         between_hosts_(IntoTensors(BetweenHosts(reduction, wire), reduction.dtype)),
         streams_(std::move(streams)),
         hosts_(std::move(hosts)),
-        piece_bytes_(piece_bytes),
+        pieces_(pieces),
         pipeline_(std::move(pipeline)),
         banks_(exchange.banks()),
         has_contribution_(hosts_.most() > 1),
@@ -43,20 +43,29 @@ class HostsReducescatter : public FoldLoop {
     for (uint32_t owner = 0; owner < size(); ++owner) {
       if (streams_[owner].bytes() > 0) owners_.push_back(owner);
     }
-    int64_t place = 0;
-    for (uint32_t owner : owners_) partial_place_[owner] = piece_bytes_ * place++;
-    std::stable_sort(owners_.begin(), owners_.end(),
-                     [this](uint32_t a, uint32_t b) { return FoldedBy(a) < FoldedBy(b); });
-    place = 0;
-    for (uint32_t owner : owners_) contribution_place_[owner] = piece_bytes_ * place++;
+    SetPlaces(partial_place_);
+    std::stable_sort(owners_.begin(), owners_.end(), [this](uint32_t a, uint32_t b) {
+      return std::pair(pieces_.GroupOf(a), FoldedBy(a)) <
+             std::pair(pieces_.GroupOf(b), FoldedBy(b));
+    });
+    SetPlaces(contribution_place_);
   }
 
  private:
+  // The owners of a group one behind the other, in the order of owners_.
+  void SetPlaces(std::vector<int64_t>& places) const {
+    int64_t next = 0;
+    for (size_t i = 0; i < owners_.size(); ++i) {
+      if (i > 0 && pieces_.GroupOf(owners_[i]) != pieces_.GroupOf(owners_[i - 1])) next = 0;
+      places[owners_[i]] = next;
+      next += pieces_.bytes;
+    }
+  }
+
   uint32_t FoldedBy(uint32_t owner) const { return hosts_.RepresentativeOf(owner, host_); }
 
   ByteRange Piece(int64_t chunk, uint32_t owner) const {
-    const int64_t first = chunk * piece_bytes_;
-    return {first, std::clamp(streams_[owner].bytes() - first, int64_t{0}, piece_bytes_)};
+    return pieces_.Of(chunk, owner, streams_[owner].bytes());
   }
   // Of the tensors' bytes, as partials travel.
   int64_t OnWire(int64_t bytes) const { return BytesIn(between_hosts_.dtype, bytes); }
@@ -136,14 +145,14 @@ class HostsReducescatter : public FoldLoop {
   const Reduction between_hosts_;
   const std::vector<SegmentMap> streams_;
   const HostGroups hosts_;
-  const int64_t piece_bytes_;
+  const Pieces pieces_;
   const Pipeline pipeline_;
   const size_t banks_;
   const bool has_contribution_;
   const uint32_t host_;                    // the own one
   const std::vector<uint32_t>& locals_;    // its members
   std::vector<uint32_t> representatives_;  // the own ones, by host
-  std::vector<uint32_t> owners_;           // of anything, by who folds it on this host
+  std::vector<uint32_t> owners_;           // of anything, by group and who folds it on this host
   // Where the piece of an owner's stream is in a chunk. That of partials is the same on all hosts.
   std::vector<int64_t> contribution_place_;
   std::vector<int64_t> partial_place_;
@@ -162,8 +171,7 @@ std::unique_ptr<Collective> MakeHostsReducescatter(Exchange& exchange, HostGroup
   const Pieces pieces = PiecesOf(exchange, streams);
   Pipeline pipeline(hosts.most() > 1 ? 2 : 1, pieces.chunks, exchange.banks());
   return std::make_unique<HostsReducescatter>(exchange, std::move(hosts), reduction, wire,
-                                              std::move(streams), pieces.bytes,
-                                              std::move(pipeline));
+                                              std::move(streams), pieces, std::move(pipeline));
 }
 
 }  // namespace horoscale

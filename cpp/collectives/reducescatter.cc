@@ -20,12 +20,12 @@ class Reducescatter : public FoldLoop {
       : FoldLoop(exchange, Participants(exchange, {}), pieces.chunks, reduction.dtype),
         reduction_(reduction),
         streams_(std::move(streams)),
-        piece_bytes_(pieces.bytes),
+        pieces_(pieces),
         extents_(size()) {}
 
  private:
-  int64_t PieceBytes(int64_t round, uint32_t owner) const {
-    return std::clamp(streams_[owner].bytes() - round * piece_bytes_, int64_t{0}, piece_bytes_);
+  ByteRange Piece(int64_t round, uint32_t owner) const {
+    return pieces_.Of(round, owner, streams_[owner].bytes());
   }
 
   // Pieces lie in a chunk in the order of their owners; the place of the sender's own stays unused.
@@ -34,30 +34,30 @@ class Reducescatter : public FoldLoop {
     if (bank == nullptr) return false;
     int64_t offset = 0;
     for (uint32_t owner = 0; owner < size(); ++owner) {
-      const int64_t bytes = PieceBytes(round, owner);
+      const ByteRange piece = Piece(round, owner);
       if (owner != self()) {
-        streams_[owner].Gather(bank + offset, round * piece_bytes_, bytes);
-        extents_[owner] = {static_cast<size_t>(offset), static_cast<size_t>(bytes)};
+        streams_[owner].Gather(bank + offset, piece.first, piece.bytes);
+        extents_[owner] = {static_cast<size_t>(offset), static_cast<size_t>(piece.bytes)};
       }
-      offset += bytes;
+      offset += piece.bytes;
     }
     PublishExtents(round, offset, extents_);
     return true;
   }
 
   Progress Receive(int64_t round) override {
-    const int64_t bytes = PieceBytes(round, self());
-    if (bytes == 0) return Progress::kDone;
+    const ByteRange piece = Piece(round, self());
+    if (piece.bytes == 0) return Progress::kDone;
     if (!PeekAll(round, participants())) return Progress::kIdle;
     int64_t offset = 0;
-    for (uint32_t owner = 0; owner < self(); ++owner) offset += PieceBytes(round, owner);
-    FoldRange(reduction_, streams_[self()], round * piece_bytes_, bytes, offset, nullptr);
+    for (uint32_t owner = 0; owner < self(); ++owner) offset += Piece(round, owner).bytes;
+    FoldRange(reduction_, streams_[self()], piece.first, piece.bytes, offset, nullptr);
     return Progress::kDone;
   }
 
   const Reduction reduction_;
   const std::vector<SegmentMap> streams_;
-  const int64_t piece_bytes_;
+  const Pieces pieces_;
   std::vector<Exchange::Extent> extents_;
 };
 
@@ -65,7 +65,6 @@ class Reducescatter : public FoldLoop {
 std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint32_t member,
                               uint32_t self) {
   std::vector<Segment> stream;
-  stream.reserve(args.items.size());
   for (const ReducescatterItem& item : args.items) {
     const RowRange rows = RowsOf(item.rows, size, member);
     const int64_t bytes = rows.count * item.row_bytes;
@@ -80,15 +79,19 @@ std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint
 }  // namespace
 
 Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
-  int64_t owners = 0;
+  int64_t owners = 1;
   int64_t longest = 0;
-  for (const SegmentMap& stream : streams) {
-    owners += stream.bytes() > 0 ? 1 : 0;
-    longest = std::max(longest, stream.bytes());
+  for (size_t owner = 0; owner < streams.size(); ++owner) {
+    if (streams[owner].bytes() > 0) owners = static_cast<int64_t>(owner) + 1;
+    longest = std::max(longest, streams[owner].bytes());
   }
   const auto lines = static_cast<int64_t>(exchange.chunk_bytes()) / kLineBytes;
-  const int64_t bytes = lines / std::max<int64_t>(owners, 1) * kLineBytes;
-  return {bytes, DivideUp(longest, bytes)};
+  Pieces pieces;
+  pieces.groups = DivideUp(owners, lines);
+  pieces.group_owners = DivideUp(owners, pieces.groups);
+  pieces.bytes = lines / pieces.group_owners * kLineBytes;
+  pieces.chunks = DivideUp(longest, pieces.bytes) * pieces.groups;
+  return pieces;
 }
 
 std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterArgs args) {

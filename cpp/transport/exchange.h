@@ -51,7 +51,7 @@ class Exchange {
   // where all members are on one host. The same on all members. Between hosts bytes are dear: there
   // algorithms send each of them once.
   virtual std::span<const uint32_t> hosts() const { return {}; }
-  // Capacity of a chunk: a multiple of 4096, and at least 64 for each member.
+  // Capacity of a chunk: a multiple of 4096. There may be members for which it has no byte.
   virtual size_t chunk_bytes() const = 0;
   virtual uint32_t banks() const = 0;  // rounds that can be outstanding, at least 4
 
