@@ -211,6 +211,10 @@ constexpr ConfigVariable kVariables[] = {
      "Where the job's key-value store is. Without a launcher rank 0 serves it there.", nullptr},
     {"RENDEZVOUS_SERVED", "switch", "0",
      "1: the store is served already (the launcher does so); 0: rank 0 serves it.", nullptr},
+    {"FULL_TRACEBACK", "switch", "0",
+     "What horoscalerun shows of the ranks' tracebacks. 0: one for all ranks whose are the same, "
+     "without horoscale's own frames. 1: each as the rank printed it.",
+     nullptr},
     {"SECRET", "text", "", "The job's secret. Mandatory unless the rendezvous is on loopback.",
      nullptr},
     {"SECRET_FILE", "path", "", "A file, readable by its owner only, that holds the secret.",

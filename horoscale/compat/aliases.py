@@ -17,22 +17,23 @@ from types import ModuleType
 ALIAS = "horovod"
 TARGET = "horoscale"
 
-# The release of Horovod whose interface this is; scripts compare it.
-HOROVOD_VERSION = "0.28.1"
-
 # Horovod's modules that have no counterpart of the same name, below horoscale.
 _SERVED_BY = {
     "torch.mpi_ops": "torch",
     "tensorflow.mpi_ops": "tensorflow",
     "common.util": "compat.util",
+    "version": "compat.version",
+    "metadata": "compat.version",
 }
 
-# What horoscale does not have, and what to tell those who import it.
+# What horoscale does not have yet, by the module that would have it.
 _ABSENT = {
-    "mxnet": "MXNet",
-    "spark": "Spark",
-    "ray": "Ray",
-    "data": "horovod.data",
+    "mxnet": "binding for MXNet",
+    "spark": "binding for Spark",
+    "ray": "binding for Ray",
+    "torch.elastic.sampler": "elastic training",
+    "tensorflow.data.compute_service": "service for tf.data",
+    "tensorflow.data.compute_worker": "service for tf.data",
 }
 
 
@@ -46,13 +47,13 @@ class AliasFinder(MetaPathFinder):
         if not fullname.startswith(ALIAS + "."):
             return None
         name = fullname.removeprefix(ALIAS + ".")
-        product = _ABSENT.get(name.split(".")[0])
-        if product is not None:
-            return ModuleSpec(fullname, _AbsentLoader(product))
         served_by = _module_for(name)
-        if served_by is None:
-            return None
-        return ModuleSpec(fullname, _AliasLoader(served_by), is_package=True)
+        if served_by is not None:
+            return ModuleSpec(fullname, _AliasLoader(served_by), is_package=True)
+        for absent, what in _ABSENT.items():
+            if f"{name}.".startswith(f"{absent}."):
+                return ModuleSpec(fullname, _AbsentLoader(what))
+        return None
 
 
 class _AliasLoader(Loader):
@@ -66,12 +67,12 @@ class _AliasLoader(Loader):
 
 
 class _AbsentLoader(Loader):
-    def __init__(self, product: str) -> None:
-        self._product = product
+    def __init__(self, what: str) -> None:
+        self._what = what
 
     def exec_module(self, module: ModuleType) -> None:
         raise ImportError(
-            f"{module.__name__}: horoscale has no binding for {self._product} yet. "
+            f"{module.__name__}: horoscale has no {self._what} yet. "
             "`horoscalerun --check-build` lists what there is.",
             name=module.__name__,
         )

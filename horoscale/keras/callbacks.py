@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,38 @@ __all__ = [
     "MetricAverageCallback",
 ]
 
+# Keras' own callbacks report it under this name: a log has it once.
+_RATE_IN_LOGS = "lr" if IS_LEGACY else "learning_rate"
+
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Gives the model and its optimizer the root's values when training begins."""
 
     def __init__(
-        self, root_rank: int, device: str = "", process_set: ProcessSet = global_process_set
+        self,
+        root_rank: int,
+        device: str = "",
+        local_variables: Iterable[Any] | None = None,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
-        """`root_rank` is the global rank that sends; `device` is accepted as Horovod's."""
+        """Broadcast from `root_rank`, a global rank.
+
+        Args:
+            root_rank: the rank that sends.
+            device: accepted as Horovod's.
+            local_variables: variables of the model, such as those of local layers, that each rank
+                keeps its own values of. The optimizer's state is broadcast for these too.
+            process_set: the ranks that take part.
+        """
         super().__init__()
         self._root_rank = root_rank
+        self._local = {id(variable): variable for variable in local_variables or ()}
         self._process_set = process_set
         self._done = False
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leave one more variable alone."""
+        self._local[id(variable)] = variable
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Broadcast before the first step, if the model does not wait for its input to be built."""
@@ -54,7 +74,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             self.model.jax_state_sync()  # during a step the values are not in the variables
         optimizer = self.model.optimizer
         variables = [
-            *self.model.weights,
+            *(one for one in self.model.weights if id(one) not in self._local),
             *(optimizer.variables() if IS_LEGACY else optimizer.variables),
         ]
         broadcast_variables(variables, self._root_rank, self._process_set)
@@ -155,7 +175,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Report the learning rate among the metrics."""
         if logs is not None:
-            logs["lr"] = float(self.model.optimizer.learning_rate)
+            logs[_RATE_IN_LOGS] = float(self.model.optimizer.learning_rate)
 
     def _factor(self, epoch: float) -> float:
         if callable(self._multiplier):

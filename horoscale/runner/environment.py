@@ -116,6 +116,19 @@ def rank_environment(place: Place) -> dict[str, str]:
     }
 
 
+def torch_environment(place: Place, master_address: str, master_port: int) -> dict[str, str]:
+    """What torchrun would tell a rank, for torch.distributed and what is built on it."""
+    values = {
+        "RANK": place.rank,
+        "WORLD_SIZE": place.size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_WORLD_SIZE": place.local_size,
+        "MASTER_ADDR": master_address,
+        "MASTER_PORT": master_port,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
 def with_path_first(environment: Mapping[str, str], name: str, directory: str) -> dict[str, str]:
     """The environment with a directory put first on a search path such as PATH."""
     rest = environment.get(name)

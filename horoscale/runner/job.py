@@ -18,7 +18,7 @@ from typing import Any
 from horoscale._core import HorovodInternalError
 from horoscale.runner import processes
 from horoscale.runner.assembly import Assembly
-from horoscale.runner.environment import rank_environment, rendezvous_environment
+from horoscale.runner.environment import rank_environment, rendezvous_environment, torch_environment
 from horoscale.runner.fleet import Fleet
 from horoscale.runner.host import LOST_GRACE_S, HostSpec
 from horoscale.runner.hosts import Place
@@ -26,6 +26,7 @@ from horoscale.runner.output import Console, RankOutput, open_rank_files
 from horoscale.runner.protocol import Header, ProtocolError
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, LAUNCHER, LAUNCHER_FAILED, Exit, failure_report
+from horoscale.runner.tracebacks import Tracebacks
 
 # After the first failure the others may raise and report it themselves for so long.
 SURVIVORS_S = 2.0
@@ -50,6 +51,8 @@ class JobSpec:
     output_directory: Path | None = None
     timestamp: bool = False
     verbose: bool = False
+    full_tracebacks: bool = False  # as the ranks printed them, each by itself
+    torch_environment: bool = False  # the ranks get torchrun's variables as well
     task: bytes | None = None  # the pickled function of horoscale.run()
     on_result: Callable[[int, bytes], None] | None = None
 
@@ -73,7 +76,10 @@ class Job:
         self._outputs: dict[tuple[int, str], RankOutput] = {}
         self._host_of = {place.rank: place.hostname for place in spec.places}
         self._running = set(self._host_of)
+        self._tracebacks = Tracebacks(show_all=spec.full_tracebacks)
         self._failures: list[Exit] = []
+        self._ended_well: dict[int, Exit] = {}
+        self._reserving = False  # waits for torch.distributed's port
         self._refusal: str | None = None
         self._trouble: str | None = None  # of the launcher or a supervisor, not of a rank
         self._interrupted: int | None = None  # the first signal that asked the job to end
@@ -106,6 +112,7 @@ class Job:
         processes.kill_descendants(seconds=10.0)
         for output in self._outputs.values():
             output.finish()
+        self._tracebacks.flush()
         return self._end(self._conclude())
 
     # ------------------------------------------------------------------ starting
@@ -122,6 +129,7 @@ class Job:
                     stream,
                     timestamp=self._spec.timestamp,
                     file=files.get(stream),
+                    tracebacks=self._tracebacks if stream == "stderr" else None,
                 )
 
     def _watch_signals(self) -> None:
@@ -142,6 +150,15 @@ class Job:
             self._on_no_start(str(error))
             return
         self._log(f"the rendezvous is at {self._rendezvous.address}")
+        if self._spec.torch_environment:
+            self._reserving = True
+            self._fleet.send({"kind": "reserve", "to": 0, "address": address})
+        else:
+            self._send_job({})
+
+    def _send_job(self, own: Mapping[int, Mapping[str, str]]) -> None:
+        """Starts the ranks; some have variables of their own."""
+        assert self._rendezvous is not None
         way = rendezvous_environment(self._rendezvous.address, self._rendezvous.secret)
         if self._spec.task is not None:
             self._fleet.send_task(self._spec.task)
@@ -157,7 +174,11 @@ class Job:
         for host in self._hosts:
             places = [place for place in self._spec.places if place.hostname == host.name]
             ranks = [
-                {"rank": place.rank, "environment": rank_environment(place)} for place in places
+                {
+                    "rank": place.rank,
+                    "environment": {**rank_environment(place), **own.get(place.rank, {})},
+                }
+                for place in places
             ]
             self._fleet.send({"kind": "start", "to": host.index, "ranks": ranks})
             self._log(f"{host.name}: ranks {places[0].rank} to {places[-1].rank}")
@@ -175,6 +196,8 @@ class Job:
             raise ProtocolError(f"a {kind!r} about rank {header['rank']}, which is elsewhere")
         if kind == "output":
             self._on_output(header["rank"], header["stream"], payload)
+        elif kind == "reserved":
+            self._on_reserved(host, header)
         elif kind == "exit":
             self._on_exit(Exit(header["rank"], host, header["status"]))
         elif kind == "refused":
@@ -195,6 +218,13 @@ class Job:
             self._spec.on_result(rank, data)
         else:
             raise ProtocolError(f"a result of rank {rank}, which has no task")
+
+    def _on_reserved(self, host: str, header: Header) -> None:
+        if not self._reserving or host != self._host_of[0]:
+            raise ProtocolError("a port that was not asked for")
+        self._reserving = False
+        places, master = self._spec.places, (header["address"], header["port"])
+        self._send_job({place.rank: torch_environment(place, *master) for place in places})
 
     def _on_host(self, host: str, header: Header) -> None:
         if header["kind"] == "hello":
@@ -225,7 +255,9 @@ class Job:
             raise ProtocolError(f"a second end of rank {ended.rank}")
         self._running.discard(ended.rank)
         self._log(f"rank {ended.rank} on {ended.hostname}: {ended.describe()}")
-        if ended.status != 0 and not self._stopped:
+        if ended.status == 0:
+            self._ended_well[ended.rank] = ended
+        elif not self._stopped:
             self._failures.append(ended)
             if self._stop_at is None:
                 self._stop_at = time.monotonic() + SURVIVORS_S
@@ -268,7 +300,7 @@ class Job:
     def _timeout(self) -> float | None:
         deadlines = [
             *(self._stop_at, self._discard_at, self._abandon_at),
-            *(self._fleet.deadline, self._assembly.deadline),
+            *(self._fleet.deadline, self._assembly.deadline, self._tracebacks.deadline),
         ]
         known = [deadline for deadline in deadlines if deadline is not None]
         return max(0.0, min(known) - time.monotonic()) if known else None
@@ -279,6 +311,7 @@ class Job:
             self._stop(signal.SIGTERM, self._spec.grace_s)
         if self._discard_at is not None and now >= self._discard_at:
             self._discard_output()
+        self._tracebacks.check_deadline(now)
         self._fleet.check_deadlines(now)
         self._assembly.check_deadline(now)
         if self._abandon_at is not None and now >= self._abandon_at:
@@ -317,7 +350,8 @@ class Job:
                 [
                     (failure, list(self._outputs[failure.rank, "stderr"].last_lines))
                     for failure in self._failures
-                ]
+                ],
+                self._ended_well,
             )
             return first.shell_status
         if self._trouble is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import shutil
 import signal
@@ -40,6 +41,7 @@ _NOT_WITH_MPI = (
     ("gloo", "--gloo"),
     ("output_filename", "--output-filename"),
     ("prefix_output_with_timestamp", "--prefix-output-with-timestamp"),
+    ("torch_env", "--torch-env"),
     ("grace_seconds", "--grace-seconds"),
     ("ssh_port", "--ssh-port"),
     ("ssh_identity_file", "--ssh-identity-file"),
@@ -55,11 +57,13 @@ class UsageError(ValueError):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a job as the command line says; returns the exit status."""
     parser = make_parser()
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
     _open_standard_streams()
     if parsed.parent is not None:
         processes.die_with_parent(parsed.parent, signal.SIGTERM)
     try:
+        if unknown:
+            raise UsageError(_unknown_option(unknown[0], parser))
         if parsed.check_build:
             from horoscale.runner.check_build import describe
 
@@ -133,6 +137,11 @@ def make_parser() -> argparse.ArgumentParser:
         action=switch,
         help="let the ranks import Horovod's names: `import horovod.torch`",
     )
+    add(
+        "--torch-env",
+        action=switch,
+        help="set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch.distributed as well",
+    )
     add("--config-file", metavar="FILE", help="settings as YAML; flags go before it")
     add("--output-filename", metavar="DIR", help="write DIR/rank.N/stdout and stderr as well")
     add(
@@ -162,6 +171,20 @@ def make_parser() -> argparse.ArgumentParser:
     add("--results", type=int, help=argparse.SUPPRESS)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def _unknown_option(given: str, parser: argparse.ArgumentParser) -> str:
+    """What to tell whoever mistyped an option."""
+    name = given.partition("=")[0]
+    known = [
+        flag
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+        for flag in action.option_strings
+    ]
+    similar = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {similar[0]}?" if similar else f"{LAUNCHER} --help lists the options"
+    return f"there is no option {name}: {advice}"
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -218,6 +241,8 @@ def _run(arguments: argparse.Namespace) -> int:
             ),
             timestamp=bool(arguments.prefix_output_with_timestamp),
             verbose=bool(arguments.verbose),
+            full_tracebacks=_full_tracebacks(job_environment),
+            torch_environment=bool(arguments.torch_env),
             task=task,
             on_result=None if results is None else results.add,
         )
@@ -280,6 +305,14 @@ def _start_timeout(job_environment: Mapping[str, str]) -> float:
     """The seconds that hosts have, and then ranks, if the user has chosen them."""
     given = environment.read_by_ranks(job_environment, "START_TIMEOUT")
     return _parse_seconds("START_TIMEOUT", given, DEFAULT_START_TIMEOUT_S)
+
+
+def _full_tracebacks(job_environment: Mapping[str, str]) -> bool:
+    """Whether the user wants each rank's traceback, with horoscale's own frames."""
+    text = environment.read_by_ranks(job_environment, "FULL_TRACEBACK") or "0"
+    if text not in ("0", "1"):
+        raise UsageError(f"FULL_TRACEBACK={text!r} is neither 1 nor 0")
+    return text == "1"
 
 
 def _result_writer(descriptor: int) -> ResultWriter:

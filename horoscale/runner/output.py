@@ -9,10 +9,12 @@ import selectors
 import stat
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from horoscale.runner.text import printable
+from horoscale.runner.tracebacks import Tracebacks, rank_ranges
 
 _MAX_LINE_BYTES = 16 << 20  # a longer line is printed in pieces
 _WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
@@ -138,11 +140,14 @@ class RankOutput:
         *,
         timestamp: bool,
         file: BinaryIO | None,
+        tracebacks: Tracebacks | None = None,
         last_lines: int = 20,
     ) -> None:
+        """`tracebacks` says when and for whom lines are printed; None: at once."""
+        self.rank = rank
         self._console = console
         self._stream = stream
-        self._prefix = f"[{rank}]<{stream}>:".encode()
+        self._tracebacks = tracebacks
         self._timestamp = timestamp
         self._file = file
         self._splitter = LineSplitter()
@@ -161,6 +166,14 @@ class RankOutput:
             self._print(rest + b"\n")
         self._close_file()
 
+    def _print(self, lines: bytes) -> None:
+        if not lines:
+            return
+        if self._tracebacks is None:
+            self.emit(lines, [self.rank])
+        else:
+            self._tracebacks.feed(self, lines)
+
     def _keep(self, data: bytes) -> None:
         try:
             while self._file is not None and data:
@@ -174,11 +187,16 @@ class RankOutput:
             self._file.close()
             self._file = None
 
-    def _print(self, lines: bytes) -> None:
-        if not lines:
-            return
-        prefix = time.ctime().encode() + self._prefix if self._timestamp else self._prefix
-        self._console.put(self._stream, prefixed(lines, prefix))
+    def emit(self, lines: bytes, ranks: Sequence[int]) -> None:
+        """Prints whole lines, which are those of all of `ranks`, and remembers them."""
+        prefix = f"[{rank_ranges(ranks)}]<{self._stream}>:"
+        if self._timestamp:
+            prefix = time.ctime() + prefix
+        self._console.put(self._stream, prefixed(lines, prefix.encode()))
+        self.remember(lines)
+
+    def remember(self, lines: bytes) -> None:
+        """Keeps the last lines for the report."""
         self.last_lines.extend(map(_reported, lines[-_TAIL_BYTES:].splitlines()))
 
 

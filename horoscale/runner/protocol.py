@@ -14,6 +14,7 @@ another one carry `host`, the index of theirs.
         adopt    hosts [{index, name, command}], timeout: start supervisors there and relay
         probe    addresses, port, token: which of them lead to the launcher?
         task     payload: a piece of the function of horoscale.run(), before `job`
+        reserve  to, address (the launcher's): a port for torch.distributed, before `job`
         job      command, directory, environment, grace: what all ranks share
         start    to, ranks [{rank, environment}]
         state    asks the ranks what they wait for
@@ -21,6 +22,7 @@ another one carry `host`, the index of theirs.
     supervisor → launcher
         hello    version, machine, pid
         reached  address: one of `probe` that leads to the launcher
+        reserved address, port: where other hosts will reach the first rank's torch.distributed
         output   rank, stream (stdout, stderr, result), payload
         exit     rank, status (as subprocess: -N for signal N)
         refused  rank, error: the command could not be started
@@ -41,7 +43,7 @@ from typing import Any
 
 from horoscale.runner.text import printable
 
-VERSION = 2
+VERSION = 3
 MAX_HEADER_BYTES = 16 << 20  # an environment is the largest thing in a header
 MAX_REPORT_BYTES = 1 << 16  # the same for what supervisors send
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -148,6 +150,12 @@ def _number(value: Any) -> int:
     return value
 
 
+def _port(value: Any) -> int:
+    if type(value) is not int or not 0 < value < 1 << 16:
+        raise ValueError("a port")
+    return value
+
+
 def _status(value: Any) -> int:
     if type(value) is not int or not -signal.NSIG < value < 256:
         raise ValueError("an exit status")
@@ -181,6 +189,7 @@ def _stream(value: Any) -> str:
 _REPORTS: dict[str, dict[str, Check]] = {
     "hello": {"version": _number, "machine": _text, "pid": _number},
     "reached": {"address": _text},
+    "reserved": {"address": _text, "port": _port},
     "output": {"rank": _number, "stream": _stream},
     "exit": {"rank": _number, "status": _status},
     "refused": {"rank": _number, "error": _text},

@@ -36,6 +36,26 @@ def own_addresses(interfaces: Sequence[str] = ()) -> list[str]:
     return sorted(dict.fromkeys(usable), key=lambda address: ip_address(address).is_loopback)
 
 
+def reserve_port(peer: str) -> tuple[str, socket.socket]:
+    """An address of this machine that leads here from a peer, and a socket that holds a port.
+
+    The socket doesn't listen and lets others use its port: a server that sets SO_REUSEADDR, as they
+    do, can listen there, while nobody is given the port by chance. OSError if that can't be.
+    """
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asker:
+        asker.connect((peer, 9))  # sends nothing
+        address = str(asker.getsockname()[0])
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+    except OSError:
+        holder.close()
+        raise
+    return address, holder
+
+
 def _addresses() -> Iterator[tuple[str, str]]:
     """Pairs of an interface and an address: its IPv4 address, and all of IPv6."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:

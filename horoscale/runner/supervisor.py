@@ -30,7 +30,7 @@ from horoscale.runner.cores import available_cores
 from horoscale.runner.environment import for_ranks
 from horoscale.runner.fleet import Fleet
 from horoscale.runner.host import LOST_GRACE_S, HostSpec
-from horoscale.runner.reach import Probe
+from horoscale.runner.reach import Probe, reserve_port
 
 _READ_BYTES = 1 << 16
 _MAX_PIPE_BYTES = 1 << 20  # no pipe holds more
@@ -67,6 +67,7 @@ class Supervisor:
         self._started = False
         self._grace_s = 0.0
         self._task: int | None = None
+        self._reserved: socket.socket | None = None  # holds torch.distributed's port
         self._stopping = False
         self._kill_at: float | None = None
         self._warned: set[int] = set()  # orphans that have had their SIGTERM
@@ -118,6 +119,8 @@ class Supervisor:
             return
         if kind == "probe":
             self._start_probe(header)
+        elif kind == "reserve":
+            self._reserve(header["address"])
         elif kind == "task":
             self._add_to_task(payload)
         elif kind == "job":
@@ -175,6 +178,16 @@ class Supervisor:
             order["token"],
             lambda address: self._launcher.send({"kind": "reached", "address": address}),
         )
+
+    def _reserve(self, launcher: str) -> None:
+        try:
+            address, self._reserved = reserve_port(launcher)
+        except OSError as error:
+            why = f"no port for torch.distributed: {error}"
+            self._launcher.send({"kind": "refused", "rank": 0, "error": why})
+            return
+        port = self._reserved.getsockname()[1]
+        self._launcher.send({"kind": "reserved", "address": address, "port": port})
 
     def _add_to_task(self, piece: bytes) -> None:
         if self._task is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -73,11 +74,69 @@ def test_a_module_that_is_nowhere_is_not_found() -> None:
     assert b"ModuleNotFoundError: No module named 'horovod.nothing'" in job.stderr
 
 
-@pytest.mark.parametrize("name", ["spark", "mxnet"])
-def test_bindings_that_do_not_exist_say_so(name: str) -> None:
-    job = run_compat(f"import horovod.{name}")
-    assert b"ImportError: horovod." in job.stderr
-    assert b"horoscale has no binding for" in job.stderr
+def test_what_does_not_exist_yet_says_so() -> None:
+    program = """
+import importlib
+for name in ("spark", "spark.torch", "mxnet", "ray", "torch.elastic.sampler",
+             "tensorflow.data.compute_service"):
+    try:
+        importlib.import_module("horovod." + name)
+    except ModuleNotFoundError:
+        print(name, "is not found")
+    except ImportError as error:
+        print(error)
+"""
+    lines = printed(program).replace("[0]<stdout>:", "").splitlines()
+    products = ["binding for Spark"] * 2 + ["binding for MXNet", "binding for Ray"]
+    products += ["elastic training"] + ["service for tf.data"] * has_tensorflow()
+    for line, product in zip(lines, products, strict=False):
+        assert f"horoscale has no {product} yet" in line
+    assert len(lines) == 6
+
+
+def has_tensorflow() -> bool:
+    return importlib.util.find_spec("tensorflow") is not None
+
+
+def test_the_version_has_horovods_places() -> None:
+    program = """
+import horovod, horovod.metadata, horovod.version
+print(horovod.__version__ == horovod.version.__version__ == horovod.metadata.__version__)
+"""
+    assert printed(program) == "True"
+
+
+def test_data_loaders() -> None:
+    program = """
+from horovod.data import AsyncDataLoaderMixin, BaseDataLoader
+from horovod.data.data_loader_base import AsyncDataLoaderMixin as Again
+import horoscale.data
+
+class Numbers(BaseDataLoader):
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def _iterate(self):
+        yield from range(self.count)
+
+class Asynchronous(AsyncDataLoaderMixin, Numbers):
+    pass
+
+loader = Asynchronous(2, count=5)
+print(list(loader), list(loader), len(loader), Again is horoscale.data.AsyncDataLoaderMixin)
+loader.close_async_loader()
+"""
+    assert printed(program) == "[0, 1, 2, 3, 4] [0, 1, 2, 3, 4] 5 True"
+
+
+@pytest.mark.skipif(not has_tensorflow(), reason="needs tensorflow")
+def test_data_of_tensorflow() -> None:
+    program = """
+import horoscale.data as ours, horovod.tensorflow.data as theirs
+print(theirs.BaseDataLoader is ours.BaseDataLoader)
+"""
+    assert printed(program) == "True"
 
 
 def test_pickles_of_either_name_give_the_same_class() -> None:

@@ -48,6 +48,71 @@ def test_a_python_exception_is_shown_last() -> None:
     assert b"    Traceback (most recent call last):" in lines
 
 
+def test_one_traceback_of_all_ranks_is_shown_once() -> None:
+    """On the console; each rank's file has its own."""
+    program = "print('begins', flush=True)\nraise ValueError('no luck')"
+    job = run_launcher("-np", 4, sys.executable, "-c", program)
+    lines = job.stderr.splitlines()
+    # A rank that is slow to start refers to the others.
+    headers = [line for line in lines if b"Traceback (most recent" in line]
+    referring = [line for line in lines if b"(the same traceback as that of rank" in line]
+    assert headers[-1].startswith(b"    ")  # the report's
+    shown = headers[0].split(b"<")[0]
+    if shown == b"[0-3]":
+        assert len(headers) == 2
+        assert not referring
+        assert b"[0-3]<stderr>:ValueError: no luck" in lines
+    else:
+        assert referring
+    assert lines[-1] == b"    ValueError: no luck"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_our_own_frames_are_shown_on_demand(full: bool) -> None:
+    program = "import horoscale.numpy as hvd; hvd.rank()"
+    job = run_launcher(
+        "-np", 1, sys.executable, "-c", program, env={"HOROSCALE_FULL_TRACEBACK": str(int(full))}
+    )
+    text = job.stderr.decode()
+    assert ("horoscale/common/" in text) == full
+    assert ("HOROSCALE_FULL_TRACEBACK=1 shows them" in text) != full
+    for start in ("[0]<stderr>:", "    "):
+        assert f'{start}  File "<string>", line 1, in <module>' in text
+    assert text.splitlines()[-1].startswith("    ValueError: ")
+
+
+def test_a_traceback_is_not_held_back_for_long() -> None:
+    """A rank that has printed one and goes on is heard."""
+    program = (
+        "import sys, time, traceback\n"
+        "try: 1 / 0\n"
+        "except ZeroDivisionError: traceback.print_exc()\n"
+        "sys.stderr.flush(); time.sleep(1000)\n"
+    )
+    with Launcher("-np", 2, sys.executable, "-c", program) as job:
+        assert job.process.stderr is not None
+        while b"ZeroDivisionError" not in (line := job.process.stderr.readline()):
+            assert line
+
+
+def test_a_rank_that_leaves_while_others_need_it_is_named_first() -> None:
+    program = (
+        "import numpy as np, horoscale.numpy as hvd\n"
+        "hvd.init()\n"
+        "if hvd.rank() != 1: hvd.allreduce(np.ones(2), name='x')\n"
+        "hvd.shutdown()\n"
+    )
+    job = run_launcher("-np", 3, sys.executable, "-c", program)
+    assert job.returncode == 1
+    told = [line for line in job.stderr.decode().splitlines() if line.startswith("horoscalerun:")]
+    host = os.uname().nodename
+    assert told[0].startswith(
+        f"horoscalerun: rank 1 on {host} ended first: with exit status 0, while other ranks needed"
+    )
+    assert told[1].startswith("horoscalerun: failed because of that: rank")
+    assert "rank 1 left the job" in job.stderr.decode().splitlines()[-1]
+
+
 def test_only_the_last_lines_are_repeated() -> None:
     job = run_launcher("-np", 1, "sh", "-c", "seq 1 1000 >&2; exit 1")
     repeated = [line for line in job.stderr.splitlines() if line.startswith(b"    ")]

@@ -323,6 +323,22 @@ def test_all_ranks_begin_with_the_root() -> None:
     assert_same(model, expected)
 
 
+def test_local_variables_are_left_alone() -> None:
+    model = make_model(seed=1 + hvd.rank())
+    local, registered = model.layers[-1].variables
+    before = [np.array(local), np.array(registered)]
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local])
+    callback.register_local_var(registered)
+    callback.set_model(model)
+    model.compile(optimizer=OPTIMIZERS["sgd"](), loss="mse")
+    callback.on_train_begin()
+    np.testing.assert_array_equal(local, before[0])
+    np.testing.assert_array_equal(registered, before[1])
+    first = [np.array(one) for one in model.layers[0].variables]
+    for mine, root in zip(first, hvd.broadcast_object(first, root_rank=0), strict=True):
+        np.testing.assert_array_equal(mine, root)
+
+
 def test_metrics_are_averages() -> None:
     history = fit(
         make_model(),
@@ -345,7 +361,21 @@ def test_learning_rate_is_warmed_up() -> None:
     ).history
     per_epoch = (1 - 1 / hvd.size()) / 3
     expected = [0.1 * (1 / hvd.size() + per_epoch * epoch) for epoch in (1, 2, 3)]
-    np.testing.assert_allclose(history["lr"], [*expected, 0.1], rtol=1e-5)
+    np.testing.assert_allclose(history["learning_rate"], [*expected, 0.1], rtol=1e-5)
+
+
+def test_a_log_has_the_learning_rate_once() -> None:
+    """Keras' own callbacks report it as well."""
+    history = fit(
+        make_model(),
+        hvd.DistributedOptimizer(OPTIMIZERS["sgd"]()),
+        hvd.rank(),
+        callbacks=[
+            hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5),
+            keras.callbacks.ReduceLROnPlateau(monitor="loss"),
+        ],
+    ).history
+    assert [name for name in history if name in ("lr", "learning_rate")] == ["learning_rate"]
 
 
 def test_learning_rate_follows_a_schedule() -> None:
@@ -357,7 +387,7 @@ def test_learning_rate_follows_a_schedule() -> None:
         epochs=4,
         callbacks=[schedule(0.1, 1.0, end_epoch=2), schedule(0.1, lambda e: 0.1**e, 2)],
     ).history
-    np.testing.assert_allclose(history["lr"], [0.1, 0.1, 0.001, 0.0001], rtol=1e-5)
+    np.testing.assert_allclose(history["learning_rate"], [0.1, 0.1, 0.001, 0.0001], rtol=1e-5)
 
 
 def test_the_best_model_is_saved_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -43,6 +44,19 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
     paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
     missing += [path for path in paths if not (ROOT / path).exists()]
     assert not missing, f"{document.name} names what isn't there"
+
+
+def test_the_page_of_metrics_has_every_field() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    tables = text.partition("## The rank")[2].partition("## A process set")
+    own, of_a_set = (re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for part in tables[::2])
+    program = "import json, horoscale.numpy as h; h.init(); print(json.dumps(h.metrics()))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    metrics = json.loads(ended.stdout)
+    assert sorted(own) == sorted(metrics)
+    assert sorted(of_a_set) == sorted(metrics["process_sets"]["0"])
 
 
 def test_tests_that_are_named_exist() -> None:

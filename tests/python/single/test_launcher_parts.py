@@ -430,7 +430,7 @@ def test_cores_are_bounded_by_the_quota_of_the_container(tmp_path: Path) -> None
 def test_the_report_prefers_the_cause() -> None:
     consequence = Exit(0, "a", 1), [b"horoscale._core.errors.RankFailedError: rank 2 failed\n"]
     cause = Exit(2, "b", -11), [b"about to crash\n"]
-    first, text = failure_report([consequence, cause])
+    first, text = failure_report([consequence, cause], {})
     assert first is cause[0]
     assert first.shell_status == 139
     assert text.decode().splitlines() == [
@@ -438,3 +438,23 @@ def test_the_report_prefers_the_cause() -> None:
         "horoscalerun: rank 2 on b failed first: ended by SIGSEGV; its last lines on stderr:",
         "    about to crash",
     ]
+
+
+def test_the_report_begins_with_a_rank_that_left_while_others_needed_it() -> None:
+    text = b'horoscale._core.errors.RankFailedError: rank 3 left the job; so "x" is not done\n'
+    failures = [(Exit(rank, "a", 1), [text]) for rank in (1, 0, 2)]
+    first, report = failure_report(failures, {3: Exit(3, "b", 0)})
+    assert first.rank == 1
+    assert report.decode().splitlines() == [
+        "horoscalerun: rank 3 on b ended first: with exit status 0, while other ranks needed it "
+        "(a rank that has less to do calls join())",
+        "horoscalerun: failed because of that: ranks 0-2 exit status 1; rank 1's last lines on "
+        "stderr:",
+        "    " + text.decode().strip(),
+    ]
+    # A rank that fails by itself is the cause, whoever left.
+    cause = Exit(4, "b", 3), [b"no luck\n"]
+    first, report = failure_report([*failures, cause], {3: Exit(3, "b", 0)})
+    assert first is cause[0]
+    assert b"rank 4 on b failed first: exit status 3" in report
+    assert b"failed as well: ranks 0-2 exit status 1" in report

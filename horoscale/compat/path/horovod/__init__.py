@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from horoscale.compat.aliases import HOROVOD_VERSION as __version__  # noqa: N811
 from horoscale.compat.aliases import install
+from horoscale.compat.version import __version__
 
 __all__ = ["__version__", "run"]
 

@@ -1,0 +1,201 @@
+"""Tracebacks on the ranks' standard error: what several ranks print alike is printed once.
+
+From the line "Traceback (most recent call last):" on, what a rank writes to standard error is held
+back for a moment, in which the others fail as well. Everything else passes at once. Nothing is
+lost: a rank that prints the same later gets a line that says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from horoscale.runner.bootstrap import PACKAGE_ROOT
+
+HOLD_S = 0.5
+_MAX_HELD_BYTES = 1 << 20  # of one rank; more than this is no traceback
+_MAX_KNOWN = 64
+
+_HEADER = b"Traceback (most recent call last):"
+_BEGIN = re.compile(rb"^" + re.escape(_HEADER) + rb"\r?$", re.MULTILINE)
+_CHAINED = (
+    b"During handling of the above exception, another exception occurred:",
+    b"The above exception was the direct cause of the following exception:",
+)
+_FRAME = re.compile(rb'  File "(.*)", line \d+')
+_OWN = os.path.join(PACKAGE_ROOT, "horoscale", "").encode()
+
+
+class Stream(Protocol):
+    """A rank's standard error."""
+
+    rank: int
+
+    def emit(self, lines: bytes, ranks: Sequence[int]) -> None:
+        """Print whole lines, which are those of all of `ranks`."""
+
+    def remember(self, lines: bytes) -> None:
+        """Keep lines for the report without printing them."""
+
+
+@dataclass
+class _Held:
+    release_at: float
+    text: bytearray
+
+
+class Tracebacks:
+    """Stands between the ranks' standard error and the console."""
+
+    def __init__(
+        self, *, show_all: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`show_all`: hold nothing back and leave nothing out."""
+        self._show_all = show_all
+        self._clock = clock
+        self._held: dict[Stream, _Held] = {}
+        self._known: dict[bytes, list[int]] = {}  # tracebacks that were printed, and whose
+
+    @property
+    def deadline(self) -> float | None:
+        """When check_deadline() has something to do."""
+        return min((held.release_at for held in self._held.values()), default=None)
+
+    def feed(self, stream: Stream, lines: bytes) -> None:
+        """A rank has printed some whole lines."""
+        if self._show_all:
+            stream.emit(lines, [stream.rank])
+            return
+        held = self._held.get(stream)
+        if held is None:
+            begin = _BEGIN.search(lines) if _HEADER in lines else None
+            if begin is None:
+                stream.emit(lines, [stream.rank])
+                return
+            if begin.start() > 0:
+                stream.emit(lines[: begin.start()], [stream.rank])
+            held = self._held[stream] = _Held(self._clock() + HOLD_S, bytearray())
+            lines = lines[begin.start() :]
+        held.text += lines
+        if len(held.text) > _MAX_HELD_BYTES:
+            self._release([stream])
+
+    def check_deadline(self, now: float) -> None:
+        """Prints what has been held back for long enough."""
+        due = [stream for stream, held in self._held.items() if now >= held.release_at]
+        if due:
+            self._release(due)
+
+    def flush(self) -> None:
+        """Prints everything: no more will come."""
+        self._release(list(self._held))
+
+    def _release(self, due: Sequence[Stream]) -> None:
+        """Prints what ranks have said, for all that have said the same."""
+        alike: dict[bytes, dict[Stream, bytes]] = {}
+        traceback_of = {}
+        for stream, held in self._held.items():
+            traceback_of[stream], rest = split_traceback(bytes(held.text))
+            alike.setdefault(traceback_of[stream], {})[stream] = rest
+        for stream in due:
+            if stream in self._held:
+                self._print_for_all(traceback_of[stream], alike[traceback_of[stream]])
+
+    def _print_for_all(self, traceback: bytes, rests: dict[Stream, bytes]) -> None:
+        """Prints a traceback of several ranks, and what followed it on each."""
+        members = sorted(rests, key=lambda one: one.rank)
+        for one in members:
+            del self._held[one]
+        self._print(members, traceback)
+        if len(set(rests.values())) == 1:
+            _emit(members, rests[members[0]])
+        else:
+            for one in members:
+                _emit([one], rests[one])
+
+    def _print(self, members: Sequence[Stream], traceback: bytes) -> None:
+        shown = without_own_frames(traceback)
+        earlier = self._known.get(traceback, [])
+        if earlier and not any(one.rank in earlier for one in members):
+            members[0].emit(
+                b"(the same traceback as that of " + named(earlier).encode() + b")\n",
+                [one.rank for one in members],
+            )
+            for one in members:
+                one.remember(shown)
+        else:
+            _emit(members, shown)
+        self._known[traceback] = sorted({*earlier, *(one.rank for one in members)})
+        if len(self._known) > _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+
+def _emit(members: Sequence[Stream], lines: bytes) -> None:
+    if lines:
+        members[0].emit(lines, [one.rank for one in members])
+        for one in members[1:]:
+            one.remember(lines)
+
+
+def split_traceback(text: bytes) -> tuple[bytes, bytes]:
+    """Cuts text that begins with a traceback after it and what is chained to it."""
+    lines = text.splitlines(keepends=True)
+    end = 0
+    while end < len(lines) and lines[end].rstrip(b"\r\n") == _HEADER:
+        end += 1
+        while end < len(lines) and lines[end].startswith((b" ", b"\t")):
+            end += 1
+        end += 1  # the exception
+        chained = [line.rstrip(b"\r\n") for line in lines[end : end + 4]]
+        if len(chained) == 4 and chained[1] in _CHAINED and chained[3] == _HEADER:
+            end += 3
+    return b"".join(lines[:end]), b"".join(lines[end:])
+
+
+def without_own_frames(traceback: bytes, own: bytes = _OWN) -> bytes:
+    """A traceback without horoscale's frames, unless it has no others."""
+    lines = traceback.splitlines(keepends=True)
+    groups: list[tuple[bool, list[bytes]]] = []  # whether it is a frame of ours, and its lines
+    for line in lines:
+        frame = _FRAME.match(line)
+        if frame is not None:
+            groups.append((frame[1].startswith(own), [line]))
+        elif groups and line.startswith((b"    ", b"  [Previous line")):
+            groups[-1][1].append(line)
+        else:
+            groups.append((False, [line]))
+    frames = [is_own for is_own, (first, *_) in groups if _FRAME.match(first)]
+    if all(frames):
+        return traceback
+    result = []
+    for is_own, run in itertools.groupby(groups, key=lambda group: group[0]):
+        pieces = [line for _, piece in run for line in piece]
+        if is_own:
+            count = sum(_FRAME.match(line) is not None for line in pieces)
+            noun = "frame" if count == 1 else "frames"
+            hint = f"  ({count} {noun} of horoscale: HOROSCALE_FULL_TRACEBACK=1 shows them)\n"
+            result.append(hint.encode())
+        else:
+            result += pieces
+    return b"".join(result)
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """Sorted ranks, such as 0-3,7."""
+    # Ranks that follow each other differ from their positions by the same number.
+    runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    parts = []
+    for _, run in runs:
+        members = [rank for _, rank in run]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return ",".join(parts)
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Such as "rank 3" or "ranks 0-3,7"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {rank_ranges(ranks)}"
