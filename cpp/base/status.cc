@@ -33,6 +33,10 @@ std::string_view StatusCodeName(StatusCode code) {
       return "unimplemented";
     case StatusCode::kInternal:
       return "internal error";
+    case StatusCode::kUnsupported:
+      return "unsupported";
+    case StatusCode::kJoined:
+      return "joined";
   }
   return "unknown";
 }

@@ -29,7 +29,10 @@ enum class StatusCode : int {
   kProtocol = 10,        // a frame that cannot be: version, bounds, order
   kUnimplemented = 11,   // named, but not in this build
   kInternal = 12,        // a defect of ours
+  kUnsupported = 13,     // the operation is not defined for this operator or element type
+  kJoined = 14,          // the operation needs a rank that has joined
 };
+inline constexpr StatusCode kLastStatusCode = StatusCode::kJoined;
 
 // The name of a code as users meet it in logs, such as "mismatch".
 std::string_view StatusCodeName(StatusCode code);

@@ -39,7 +39,7 @@ class Collective {
   virtual Result<Progress> Step() = 0;
 };
 
-// How values are combined. `divisor` is the number of participants (Average).
+// How values are combined. `divisor` is what Average divides by.
 struct Reduction {
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;

@@ -127,14 +127,16 @@ bool IsIdentity(const Reduction& reduction) {
 
 Status CheckReduction(const Reduction& reduction) {
   if (reduction.op == ReduceOp::kAdasum) {
-    return {StatusCode::kUnimplemented, "Adasum is not an elementwise reduction"};
+    return {StatusCode::kUnsupported, "Adasum is not an elementwise reduction"};
   }
   const auto dtype = static_cast<size_t>(reduction.dtype);
   const auto op = static_cast<size_t>(reduction.op);
-  if (dtype >= kNumDataTypes || op >= kNumReduceOps ||
-      kPlainFoldKernels.rows[dtype].combine[op] == nullptr) {
-    return Status::InvalidArgument(std::string(Name(reduction.op)) + " of " +
-                                   std::string(Name(reduction.dtype)) + " is not defined");
+  if (dtype >= kNumDataTypes || op >= kNumReduceOps) {
+    return Status::InvalidArgument("unknown operator or element type");
+  }
+  if (kPlainFoldKernels.rows[dtype].combine[op] == nullptr) {
+    return {StatusCode::kUnsupported, std::string(Name(reduction.op)) + " of " +
+                                          std::string(Name(reduction.dtype)) + " is not defined"};
   }
   if (reduction.divisor < 1) {
     return Status::InvalidArgument("Average over " + std::to_string(reduction.divisor) +

@@ -198,11 +198,11 @@ std::vector<PlanItem> ReadItems(WireReader& in) {
 }
 
 void ReadFailure(WireReader& in, PlanEntry& entry) {
-  entry.failure_code = static_cast<int>(in.Varint(static_cast<uint64_t>(StatusCode::kInternal)));
+  entry.failure_code = static_cast<int>(in.Varint(static_cast<uint64_t>(kLastStatusCode)));
   entry.failure_message = in.Text(kMaxTextBytes);
   const auto code = static_cast<StatusCode>(entry.failure_code);
-  if (code != StatusCode::kMismatch && code != StatusCode::kInvalidArgument) {
-    in.Fail("a failure has another code than mismatch and invalid argument");
+  if (code != StatusCode::kMismatch && code != StatusCode::kJoined) {
+    in.Fail("a failure has another code than mismatch and joined");
   }
   if (entry.items.size() != 1 || entry.items[0].slot || !entry.items[0].request ||
       !entry.items[0].whole) {
@@ -345,6 +345,7 @@ std::vector<std::byte> Encode(const PlanEntry& entry) {
   out.Varint(entry.retired_slots.size());
   for (uint32_t slot : entry.retired_slots) out.Varint(slot);
   WriteAscending(entry.absent, out);
+  if (!entry.absent.empty()) out.Varint(entry.divisor);
   switch (entry.type) {
     case PlanEntry::Type::kExecute:
       WriteItems(entry.items, out);
@@ -372,6 +373,7 @@ Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes) {
     slot = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
   }
   entry.absent = ReadAscending(in, kMaxRanks);
+  if (!entry.absent.empty()) entry.divisor = static_cast<uint32_t>(in.Varint(kMaxRanks));
   switch (type) {
     case static_cast<uint8_t>(PlanEntry::Type::kExecute):
       entry.type = PlanEntry::Type::kExecute;
@@ -416,7 +418,7 @@ Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   Goodbye goodbye;
   goodbye.clean = in.Varint(1) == 1;
-  goodbye.code = static_cast<int>(in.Varint(static_cast<uint64_t>(StatusCode::kInternal)));
+  goodbye.code = static_cast<int>(in.Varint(static_cast<uint64_t>(kLastStatusCode)));
   goodbye.message = in.Text(kMaxTextBytes);
   goodbye.ranks.resize(in.Count(kMaxRanks, 1));
   for (int& rank : goodbye.ranks) rank = static_cast<int>(in.Varint(kMaxRanks));

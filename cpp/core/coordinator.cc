@@ -189,7 +189,7 @@ void Coordinator::OnReady(UnitId id) {
     return;
   }
   if (std::string objection = JoinedObjection(id); !objection.empty()) {
-    Fail(id, StatusCode::kInvalidArgument, std::move(objection));
+    Fail(id, StatusCode::kJoined, std::move(objection));
     return;
   }
   const SharedSignature& signature = unit.variants[0];
@@ -295,6 +295,10 @@ PlanEntry Coordinator::Publish(const Bucket& bucket) {
   PlanEntry entry;
   entry.sequence = next_sequence_++;
   entry.absent = negotiator_.Absent(bucket.parts[0].unit);
+  if (!entry.absent.empty()) {
+    const size_t spared = options_.average_over_participants ? entry.absent.size() : 0;
+    entry.divisor = static_cast<uint32_t>(options_.ranks.size() - spared);
+  }
   UnitId previous = UINT32_MAX;
   for (const Part& part : bucket.parts) {
     PlanItem& item = entry.items.emplace_back();

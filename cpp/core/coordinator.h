@@ -30,9 +30,10 @@ struct CoordinatorOptions {
   std::vector<int> ranks;  // sorted global ranks of the members
   size_t cache_capacity = 1024;
   Limits limits;
-  bool priority_scheduling = true;     // false: first in, first out
-  double stall_warning_seconds = 60;   // 0: no reports
-  bool goes_on_without_joined = true;  // false: what a joined member takes no part in fails
+  bool priority_scheduling = true;         // false: first in, first out
+  double stall_warning_seconds = 60;       // 0: no reports
+  bool goes_on_without_joined = true;      // false: what a joined member takes no part in fails
+  bool average_over_participants = false;  // Average divides by them; else by the set's size
 };
 
 class Coordinator {

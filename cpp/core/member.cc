@@ -167,6 +167,7 @@ Result<Action> Member::Apply(const PlanEntry& entry) {
   Action action;
   action.sequence = entry.sequence;
   action.absent = entry.absent;
+  action.divisor = entry.absent.empty() ? size_ : entry.divisor;
   Status status;
   switch (entry.type) {
     case PlanEntry::Type::kExecute:
@@ -190,6 +191,9 @@ Status Member::CheckHeader(const PlanEntry& entry) const {
   }
   if (!entry.absent.empty() && entry.absent.back() >= size_) {
     return Broken("a member that does not exist is absent");
+  }
+  if (!entry.absent.empty() && (entry.divisor < 1 || entry.divisor > size_)) {
+    return Broken("it averages over " + std::to_string(entry.divisor) + " members");
   }
   return Status::Ok();
 }

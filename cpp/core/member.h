@@ -47,6 +47,7 @@ struct Action {
   DataType dtype = DataType::kFloat32;
   std::vector<Piece> pieces;
   std::vector<uint32_t> absent;  // member indices without part
+  uint32_t divisor = 0;          // of an Average
   std::string display_name;      // of the first item
   // Units that end with this action (their last piece is in it), or that failed; kAllJoined: the
   // token of the join.

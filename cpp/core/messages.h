@@ -77,8 +77,9 @@ struct PlanEntry {
   Type type = Type::kExecute;
   std::vector<uint32_t> retired_slots;  // forgotten by every member before the items are looked at
   std::vector<uint32_t> absent;         // member indices that have joined: they take no part
+  uint32_t divisor = 0;                 // of an Average where some are absent; else the set's size
   std::vector<PlanItem> items;
-  // kFail. Code is kMismatch or kInvalidArgument.
+  // kFail. Code is kMismatch or kJoined.
   int failure_code = 0;
   std::string failure_message;
   int last_joined = -1;  // global rank

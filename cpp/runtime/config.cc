@@ -68,6 +68,14 @@ constexpr ConfigVariable kVariables[] = {
        c->priority_scheduling = t == "priority";
        return t == "priority" || t == "fifo";
      }},
+    {"JOIN_AVERAGE", "size | participants", "size",
+     "What an Average divides by once ranks have joined: all ranks, so that every sample weighs "
+     "the "
+     "same, or the ranks that still take part. Rank 0's value counts.",
+     [](std::string_view t, Config* c) {
+       c->average_over_participants = t == "participants";
+       return t == "size" || t == "participants";
+     }},
     {"AUTOTUNE", "switch", "0",
      "Looks for the FUSION_THRESHOLD, PARTITION_BYTES and CREDIT_BYTES that make steps shortest, "
      "while the job runs, for some hundred steps at most. What it ends with is not slower than "

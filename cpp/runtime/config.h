@@ -31,6 +31,7 @@ struct Config {
   bool deterministic_asked = false;  // explicitly: nothing but canonical sums
   bool device_fusion_buffer = false;
   bool priority_scheduling = true;
+  bool average_over_participants = false;  // once ranks have joined
   bool autotune = false;
   std::string autotune_log_path;
   bool stall_check = true;

@@ -48,6 +48,7 @@ CoordinatorOptions OptionsFor(const Config& config, int id, const std::vector<in
   options.stall_warning_seconds = StallPeriod(config);
   // join() is of the global set.
   options.goes_on_without_joined = id == 0;
+  options.average_over_participants = config.average_over_participants;
   return options;
 }
 
@@ -349,7 +350,7 @@ Status ProcessSet::StartBucket(const Action& action) {
   fused_->kind = common.kind;
   fused_->absent = action.absent;
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
-                       static_cast<int64_t>(ranks_.size() - action.absent.size())};
+                       static_cast<int64_t>(action.divisor)};
   if (action.dtype == DataType::kFloat32 || action.dtype == DataType::kFloat64) {
     fused_->wire = common.wire_dtype;
   }

@@ -20,10 +20,14 @@ bool CountsRows(OpKind kind) {
   return HasFreeFirstDimension(kind) || kind == OpKind::kReducescatter;
 }
 
-Status Invalid(const Operation& operation, const std::string& what) {
-  return {StatusCode::kInvalidArgument,
+Status Refuse(const Operation& operation, StatusCode code, const std::string& what) {
+  return {code,
           operation.request.DisplayName() + ": " + what,
           {{}, operation.process_set_id, operation.request.name}};
+}
+
+Status Invalid(const Operation& operation, const std::string& what) {
+  return Refuse(operation, StatusCode::kInvalidArgument, what);
 }
 
 Status ValidateShape(const Operation& operation, size_t index) {
@@ -60,12 +64,13 @@ Status ValidateReduction(const Operation& operation) {
   const Signature& signature = operation.request.signature;
   if (signature.kind == OpKind::kReducescatter && signature.reduce_op != ReduceOp::kSum &&
       signature.reduce_op != ReduceOp::kAverage) {
-    return Invalid(operation, "reducescatter supports Sum and Average only");
+    return Refuse(operation, StatusCode::kUnsupported,
+                  "reducescatter supports Sum and Average only");
   }
   for (const TensorSpec& spec : signature.tensors) {
     const Status status = CheckReduction(
         {spec.dtype, signature.reduce_op, signature.prescale, signature.postscale, 1});
-    if (!status.ok()) return Invalid(operation, status.message());
+    if (!status.ok()) return Refuse(operation, status.code(), status.message());
   }
   return Status::Ok();
 }

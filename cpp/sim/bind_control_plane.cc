@@ -27,6 +27,7 @@ void BindAction(py::module_& module) {
       .def_readonly("dtype", &Action::dtype)
       .def_readonly("pieces", &Action::pieces)
       .def_readonly("absent", &Action::absent)
+      .def_readonly("divisor", &Action::divisor)
       .def_readonly("display_name", &Action::display_name)
       .def_readonly("finished", &Action::finished)
       .def_property_readonly("failure_code",
@@ -97,7 +98,8 @@ void BindCoordinator(py::module_& module) {
           [](CoordinatorOptions& o, int64_t bytes) { o.limits.credit_bytes = bytes; })
       .def_readwrite("priority_scheduling", &CoordinatorOptions::priority_scheduling)
       .def_readwrite("stall_warning_seconds", &CoordinatorOptions::stall_warning_seconds)
-      .def_readwrite("goes_on_without_joined", &CoordinatorOptions::goes_on_without_joined);
+      .def_readwrite("goes_on_without_joined", &CoordinatorOptions::goes_on_without_joined)
+      .def_readwrite("average_over_participants", &CoordinatorOptions::average_over_participants);
   py::class_<Coordinator>(module, "Coordinator", "Reports in, plan entries out.")
       .def(py::init<CoordinatorOptions>(), py::arg("options"))
       .def(

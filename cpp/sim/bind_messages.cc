@@ -145,6 +145,7 @@ void BindPlanEntry(py::module_& module) {
       .def_readonly("type", &PlanEntry::type)
       .def_readonly("retired_slots", &PlanEntry::retired_slots)
       .def_readonly("absent", &PlanEntry::absent)
+      .def_readonly("divisor", &PlanEntry::divisor)
       .def_readonly("items", &PlanEntry::items)
       .def_readonly("failure_message", &PlanEntry::failure_message)
       .def_readonly("last_joined", &PlanEntry::last_joined)

@@ -34,6 +34,7 @@ void BindStatus(py::module_& module) {
       .value("MISMATCH", StatusCode::kMismatch)
       .value("DUPLICATE_NAME", StatusCode::kDuplicateName)
       .value("PROTOCOL", StatusCode::kProtocol)
+      .value("JOINED", StatusCode::kJoined)
       .finalize();
   status_error = PyErr_NewExceptionWithDoc("horoscale.sim.StatusError",
                                            "A failed Status of the core; `code` is its StatusCode.",

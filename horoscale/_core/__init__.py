@@ -10,6 +10,7 @@ from horoscale._core.errors import (
     HorovodInternalError,
     MismatchError,
     RankFailedError,
+    UnsupportedError,
 )
 from horoscale._core.handle import Handle
 from horoscale._core.memory import DeviceBuffer, OwnedBuffer, address_of
@@ -43,6 +44,7 @@ __all__ = [
     "StoreServer",
     "TensorArg",
     "Topology",
+    "UnsupportedError",
     "address_of",
     "build_info",
     "check_reduction",

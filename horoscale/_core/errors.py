@@ -16,8 +16,18 @@ class MismatchError(HorovodInternalError):
     """The members of a process set contradict each other about one operation. The job goes on."""
 
 
-class DuplicateNameError(HorovodInternalError):
-    """An operation of the same name is still pending on the same process set."""
+class DuplicateNameError(ValueError):
+    """An operation of the same name is still pending on the same process set.
+
+    A mistake of the program, which elastic training must not retry.
+    """
+
+
+class UnsupportedError(NotImplementedError, ValueError):
+    """The operation is not defined for this operator, element type or kind of tensor."""
+
+    # TensorFlow, which traces functions, makes errors anew only if their class has this one.
+    __init__ = Exception.__init__
 
 
 class RankFailedError(HorovodInternalError):
@@ -42,6 +52,7 @@ _CLASSES: dict[int, type[Exception]] = {
     lib.HS_NOT_INITIALIZED: ValueError,
     lib.HS_MISMATCH: MismatchError,
     lib.HS_DUPLICATE_NAME: DuplicateNameError,
+    lib.HS_UNSUPPORTED: UnsupportedError,
 }
 
 

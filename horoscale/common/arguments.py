@@ -8,7 +8,7 @@ from functools import cache
 from operator import index
 
 from horoscale import _core
-from horoscale._core import DataType, ReduceOp
+from horoscale._core import DataType, ReduceOp, UnsupportedError
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
@@ -20,8 +20,8 @@ def resolve_op(
 ) -> ReduceOp:
     """Return the operator that `op`, or the deprecated `average`, asks for; Average by default.
 
-    Raises ValueError where both are given or the operator is unknown or not `allowed`, TypeError
-    where an operator came in the place of `average`, NotImplementedError for Adasum.
+    Raises ValueError where both are given or the operator is unknown, UnsupportedError where it is
+    not `allowed`, TypeError where an operator came in the place of `average`.
     """
     if average is not None:
         if op is not None:
@@ -35,15 +35,15 @@ def resolve_op(
     resolved = ReduceOp.AVERAGE if op is None else ReduceOp(op)
     if resolved not in allowed:
         names = " and ".join(one.name.title() for one in allowed)
-        raise ValueError(f"op={resolved.name.title()} is not possible here, only {names}")
+        raise UnsupportedError(f"op={resolved.name.title()} is not possible here, only {names}")
     if resolved is ReduceOp.ADASUM:
-        raise NotImplementedError("op=Adasum is not in this version of horoscale")
+        raise UnsupportedError("op=Adasum is not in this version of horoscale")
     return resolved
 
 
 @cache
 def check_reduction(dtype: DataType, op: ReduceOp) -> None:
-    """Raise ValueError if the operator is not defined for the type (Average of bool)."""
+    """Raise UnsupportedError if the operator is not defined for the type (Average of bool)."""
     _core.check_reduction(dtype, op)
 
 

@@ -5,6 +5,7 @@ from horoscale._core.errors import (
     HorovodInternalError,
     MismatchError,
     RankFailedError,
+    UnsupportedError,
 )
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "HostsUpdatedInterrupt",
     "MismatchError",
     "RankFailedError",
+    "UnsupportedError",
 ]
 
 

@@ -20,9 +20,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join() -> int:
     """Take no further part in the job's operations until every rank has joined.
 
-    Until then the others reduce without this rank: Average divides by those that take part. Call it
-    when this rank has no more data. Returns the last rank to join. Raises ValueError before
-    hvd.init(), HorovodInternalError if a rank fails.
+    Until then the others reduce without this rank: Average still divides by the number of all
+    ranks (see JOIN_AVERAGE in docs/configuration.md). What needs this rank, such as allgather,
+    raises HorovodInternalError on the others. Call it when this rank has no more data. Returns the
+    last rank to join. Raises ValueError before hvd.init(), HorovodInternalError if a rank fails.
     """
     handle = current_runtime().enqueue(OpKind.JOIN, will_wait=True)
     handle.wait()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from horoscale._core import UnsupportedError
 from horoscale.common.arguments import members_of, resolve_op, set_id
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet
@@ -54,7 +55,7 @@ class EagerStep:
         if passes < 1:
             raise ValueError(f"backward_passes_per_step={passes} has to be at least 1")
         if gradient_predivide_factor != 1.0 and op != Average:
-            raise ValueError("gradient_predivide_factor= needs op=Average")
+            raise UnsupportedError("gradient_predivide_factor= needs op=Average")
         if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
             raise ValueError(f"compression={compression!r} is no compressor: hvd.Compression")
         self._allreduce_groups = allreduce_groups

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from horoscale._core import DataType, OwnedBuffer, TensorArg, address_of
+from horoscale._core import DataType, OwnedBuffer, TensorArg, UnsupportedError, address_of
 from horoscale.common import current_runtime
 
 Array: TypeAlias = NDArray[Any]
@@ -20,7 +20,7 @@ _DATA_TYPES: dict[np.dtype[Any], DataType] = {
 
 
 def data_type(dtype: np.dtype[Any]) -> DataType:
-    """Return the runtime's name of an element type; raise ValueError if it has none."""
+    """Return the runtime's name of an element type; raise UnsupportedError if it has none."""
     known = _DATA_TYPES.get(dtype)
     if known is not None:
         return known
@@ -29,7 +29,7 @@ def data_type(dtype: np.dtype[Any]) -> DataType:
     if not dtype.isnative:
         raise ValueError(f"arrays of {dtype!r} have a foreign byte order: convert them first")
     names = ", ".join(one.name.lower() for one in DataType)
-    raise ValueError(f"arrays of {dtype} are not supported, only of {names}")
+    raise UnsupportedError(f"arrays of {dtype} are not supported, only of {names}")
 
 
 def contiguous(tensor: ArrayLike) -> Array:

@@ -9,6 +9,7 @@ class StatusCode(enum.Enum):
     MISMATCH = 3
     DUPLICATE_NAME = 4
     PROTOCOL = 10
+    JOINED = 14
 
 class StatusError(RuntimeError):
     code: StatusCode
@@ -165,6 +166,8 @@ class PlanEntry:
     @property
     def absent(self) -> list[int]: ...
     @property
+    def divisor(self) -> int: ...
+    @property
     def items(self) -> list[PlanItem]: ...
     @property
     def failure_message(self) -> str: ...
@@ -253,6 +256,8 @@ class Action:
     @property
     def absent(self) -> list[int]: ...
     @property
+    def divisor(self) -> int: ...
+    @property
     def display_name(self) -> str: ...
     @property
     def finished(self) -> list[int]: ...
@@ -306,6 +311,7 @@ class CoordinatorOptions:
     priority_scheduling: bool
     stall_warning_seconds: float
     goes_on_without_joined: bool
+    average_over_participants: bool
     def __init__(self) -> None: ...
 
 class Coordinator:

@@ -26,10 +26,11 @@ What all collectives have in common:
                     pass. They are scaled as Horovod's: a tensor that all ranks hold alike counts as
                     one tensor, and its gradient is the average of theirs.
     Errors          what one rank can see to be wrong raises ValueError there at once, or
-                    tf.errors.InvalidArgumentError where only the kernel sees it. What the ranks
-                    contradict each other about is tf.errors.FailedPreconditionError on all of them,
-                    a rank that died tf.errors.UnknownError, hvd.shutdown() meanwhile
-                    tf.errors.AbortedError. Objects, barrier and process sets raise horoscale's own.
+                    tf.errors.InvalidArgumentError where only the kernel sees it; for an unusable
+                    process set it is both. What the ranks contradict each other about is
+                    tf.errors.FailedPreconditionError on all of them, a rank that died or has joined
+                    tf.errors.UnknownError, hvd.shutdown() meanwhile tf.errors.AbortedError.
+                    Objects, barrier and process sets raise horoscale's own.
 
 How it is built: native/ is the kernel, one library for all versions of TensorFlow; loader.py loads
 it; collectives.py has the ops and their gradients on lists of tensors, ops.py what users call;

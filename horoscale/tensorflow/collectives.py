@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import control_flow_util
 
-from horoscale._core import DataType, ReduceOp
+from horoscale._core import DataType, ReduceOp, UnsupportedError
 from horoscale.common.arguments import (
     check_has_rows,
     check_reduction,
@@ -31,6 +31,7 @@ from horoscale.common.arguments import (
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet
 from horoscale.tensorflow import loader
+from horoscale.tensorflow.errors import InvalidArgumentError
 from horoscale.tensorflow.naming import gradient_name
 
 Gradient = TypeVar("Gradient", bound=Callable[..., Any])
@@ -62,9 +63,16 @@ class Call(NamedTuple):
     priority: int = 0
 
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes that every op has; ValueError if the set is not to be used."""
+        """Return the attributes that every op has.
+
+        Raises InvalidArgumentError, which is a ValueError too, if the set is not to be used.
+        """
+        try:
+            process_set = set_id(self.process_set)
+        except ValueError as error:
+            raise InvalidArgumentError(None, None, str(error)) from None
         return {
-            "process_set": set_id(self.process_set),
+            "process_set": process_set,
             "tensor_name": self.name,
             "priority": self.priority,
         }
@@ -88,15 +96,15 @@ class Reduction(NamedTuple):
         }
 
     def check(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Raise ValueError if it is not defined for the dtype of one of the tensors."""
+        """Raise UnsupportedError if it is not defined for the dtype of one of the tensors."""
         for tensor in tensors:
             check_reduction(data_type(tensor.dtype), self.op)
 
 
 def data_type(dtype: tf.DType) -> DataType:
-    """Return the runtime's name of a dtype; ValueError if it has none."""
+    """Return the runtime's name of a dtype; UnsupportedError if it has none."""
     if dtype not in _DATA_TYPES:
-        raise ValueError(f"tensors of {dtype} are not supported")
+        raise UnsupportedError(f"tensors of {dtype} are not supported")
     return _DATA_TYPES[dtype]
 
 
@@ -258,7 +266,7 @@ def _reduction_of(op: Any) -> Reduction:
 def _differentiable_reduction_of(op: Any) -> Reduction:
     reduction = _reduction_of(op)
     if reduction.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        raise NotImplementedError(f"op={reduction.op.name.title()} has no gradient")
+        raise UnsupportedError(f"op={reduction.op.name.title()} has no gradient")
     return reduction
 
 

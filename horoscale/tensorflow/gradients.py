@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horoscale._core import UnsupportedError
 from horoscale.common.arguments import members_of, resolve_op, set_id
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
@@ -56,7 +57,7 @@ class GradientReduction:
         if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
             raise ValueError(f"compression={self.compression!r} is no compressor: hvd.Compression")
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
-            raise ValueError("gradient_predivide_factor= needs op=Average")
+            raise UnsupportedError("gradient_predivide_factor= needs op=Average")
         if isinstance(self.groups, int):
             if self.groups < 0:
                 raise ValueError(f"the number of groups can't be negative: {self.groups}")

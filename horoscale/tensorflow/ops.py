@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op, set_id
+from horoscale._core import UnsupportedError
+from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op
 from horoscale.common.basics import Average, Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow import collectives, loader
@@ -43,7 +44,8 @@ def allreduce(
         compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
             each other: each host's sum, and the result, are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product. bool: Sum is or, Product is and.
-            Averages of integers are divided towards zero.
+            Averages of integers are divided towards zero; those of tf.IndexedSlices become
+            floating-point numbers.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
         postscale_factor: and the result by this one.
         name: tells this operation from others that are pending. None: in eager mode matched by
@@ -91,24 +93,26 @@ def _allreduce_slices(
     priority: int,
 ) -> tf.IndexedSlices:
     if op not in (Average, Sum):
-        raise ValueError("tf.IndexedSlices can be reduced by op=Average or op=Sum alone")
+        raise UnsupportedError("tf.IndexedSlices can be reduced by op=Average or op=Sum alone")
     base = operation_name("allreduce_slices", name, slices.values)
-    set_id(process_set)
     gathered = collectives.allgather(
         [slices.values, slices.indices], Call(base, process_set, priority)
     )
-    values = _scaled(gathered[0], scale, len(members_of(process_set)) if op == Average else 1)
-    return tf.IndexedSlices(values, gathered[1], dense_shape=slices.dense_shape)
+    values = gathered[0]
+    if op == Average:
+        scale /= len(members_of(process_set))
+        if values.dtype.is_integer:  # as Horovod's: a true division, in TensorFlow's type for it
+            values = tf.cast(values, tf.float32 if values.dtype.size < 4 else tf.float64)
+    return tf.IndexedSlices(_scaled(values, scale), gathered[1], dense_shape=slices.dense_shape)
 
 
-def _scaled(values: tf.Tensor, factor: float, divisor: int) -> tf.Tensor:
-    """Multiply and divide; integers are divided towards zero, as averages of tensors are."""
-    if not values.dtype.is_integer:
-        scale = factor / divisor
-        return values if scale == 1.0 else values * tf.cast(scale, values.dtype)
-    if factor != 1.0:
-        values = tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
-    return values if divisor == 1 else tf.truncatediv(values, tf.cast(divisor, values.dtype))
+def _scaled(values: tf.Tensor, factor: float) -> tf.Tensor:
+    """Multiply; integers are converted back."""
+    if factor == 1.0:
+        return values
+    if values.dtype.is_integer:
+        return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
+    return values * tf.cast(factor, values.dtype)
 
 
 def grouped_allreduce(
@@ -339,9 +343,10 @@ def grouped_reducescatter(
 def join() -> tf.Tensor:
     """Take no further part in the job's operations until every rank has joined.
 
-    Until then the others reduce without this rank: Average divides by those that take part. In a
-    tf.function it runs in the order of the program among ops with side effects; let it depend
-    on the collectives that have to come before it.
+    Until then the others reduce without this rank: Average still divides by the number of all
+    ranks (see JOIN_AVERAGE in docs/configuration.md). In a tf.function it runs in the order of the
+    program among ops with side effects; let it depend on the collectives that have to come before
+    it.
 
     Returns:
         The last rank to join, an int32 scalar.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horoscale import _core
-from horoscale._core import DataType, OpKind, ReduceOp
+from horoscale._core import DataType, OpKind, ReduceOp, UnsupportedError
 from horoscale.common.arguments import (
     check_even_split,
     check_has_rows,
@@ -68,14 +68,14 @@ class Reduction(NamedTuple):
     wire_dtype: DataType | None = None  # of what one host sends another
 
     def check(self, tensors: Tensors) -> None:
-        """Raise ValueError if it is not defined for the dtype of one of the tensors."""
+        """Raise UnsupportedError if it is not defined for the dtype of one of the tensors."""
         for tensor in tensors:
             check_reduction(data_type(tensor.dtype), self.op)
 
     def check_differentiable(self) -> None:
-        """Raise NotImplementedError if the operator has no gradient."""
+        """Raise UnsupportedError if the operator has no gradient."""
         if self.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-            raise NotImplementedError(f"op={self.op.name.title()} has no gradient")
+            raise UnsupportedError(f"op={self.op.name.title()} has no gradient")
 
 
 def _start(

@@ -442,8 +442,10 @@ def grouped_reducescatter_async(
 def join(device: int = -1) -> int:
     """Take no further part in the job's operations until every rank has joined.
 
-    Until then the others reduce without this rank: Average divides by those that take part, and the
-    other operators ignore it. Call it when this rank has no more data.
+    Until then the others reduce without this rank: Average still divides by the number of all
+    ranks (see JOIN_AVERAGE in docs/configuration.md), the other operators ignore it. What needs
+    this rank, such as allgather, raises HorovodInternalError on the others. Call it when this rank
+    has no more data.
 
     Args:
         device: for Horovod's sake; nothing is allocated for the operations that this rank misses,

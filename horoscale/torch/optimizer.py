@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from horoscale._core import DataType, ReduceOp
+from horoscale._core import DataType, ReduceOp, UnsupportedError
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op, set_id
 from horoscale.common.process_sets import ProcessSet, global_process_set
@@ -345,7 +345,7 @@ def _reduction(op: ReduceOp, predivide: float, wire_dtype: DataType | None) -> R
     if op is ReduceOp.AVERAGE:
         return Reduction(op, 1.0 / predivide, predivide, wire_dtype)
     if predivide != 1.0:
-        raise ValueError("gradient_predivide_factor is possible with op=Average only")
+        raise UnsupportedError("gradient_predivide_factor is possible with op=Average only")
     return Reduction(op, wire_dtype=wire_dtype)
 
 

@@ -28,7 +28,7 @@ def sparse_allreduce_async(
         tensor: of layout torch.sparse_coo, and of one shape, dtype and number of sparse dimensions
             on all ranks.
         name: tells this operation from others that are pending; None: matched by order.
-        op: Average or Sum.
+        op: Average or Sum. Averages of integers are floating-point numbers.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -49,8 +49,7 @@ def sparse_allreduce_async(
         indices, values = gathered
         if reduce_op is ReduceOp.AVERAGE:
             members = len(members_of(process_set))
-            whole = not (values.is_floating_point() or values.is_complex())
-            values = values.div(members, rounding_mode="trunc" if whole else None)
+            values = values.div(members)
         # Checked: indices of a rank whose tensor has another shape may lie outside of this one.
         return torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=True)
 

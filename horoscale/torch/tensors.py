@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from horoscale._core import DataType, Device, DeviceBuffer, OwnedBuffer, TensorArg
+from horoscale._core import DataType, Device, DeviceBuffer, OwnedBuffer, TensorArg, UnsupportedError
 
 _DATA_TYPES: dict[torch.dtype, DataType] = {
     torch.uint8: DataType.UINT8,
@@ -30,12 +30,13 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # subclasses may hold anythin
 
 
 def data_type(dtype: torch.dtype) -> DataType:
-    """Return the runtime's name of an element type; raise ValueError if it has none."""
+    """Return the runtime's name of an element type; raise UnsupportedError if it has none."""
     try:
         return _DATA_TYPES[dtype]
     except KeyError:
         known = ", ".join(str(d).removeprefix("torch.") for d in _DATA_TYPES)
-        raise ValueError(f"horoscale can't move tensors of {dtype}; it can: {known}") from None
+        message = f"horoscale can't move tensors of {dtype}; it can: {known}"
+        raise UnsupportedError(message) from None
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -52,8 +53,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values of a tensor in plain contiguous memory: the tensor's own where it can be.
 
-    Raises ValueError for what has no such memory, NotImplementedError for devices without a
-    backend.
+    Raises ValueError for what has no such memory, UnsupportedError for devices without a backend.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
@@ -65,7 +65,7 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, UninitializedTensorMixin):
         raise ValueError("a lazy parameter has no values yet: run one forward pass first")
     if not (tensor.is_cpu or tensor.is_cuda):
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"the tensor is on {tensor.device}, and horoscale has no backend for "
             f"{tensor.device.type} tensors: move it to the CPU first"
         )

@@ -48,7 +48,9 @@ typedef enum hs_code {
   HS_SYSTEM = 9,          /* the operating system refused */
   HS_PROTOCOL = 10,       /* a peer sent what can't be */
   HS_UNIMPLEMENTED = 11,  /* not in this build */
-  HS_INTERNAL = 12        /* a defect of ours */
+  HS_INTERNAL = 12,       /* a defect of ours */
+  HS_UNSUPPORTED = 13,    /* the operation is not defined for this operator or element type */
+  HS_JOINED = 14          /* the operation needs a rank that has joined */
 } hs_code;
 
 typedef enum hs_dtype {

@@ -24,10 +24,12 @@ TF_Code CodeOf(hs_code code) {
     case HS_MISMATCH:
       return TF_FAILED_PRECONDITION;
     case HS_RANK_FAILED:
+    case HS_JOINED:
       return TF_UNKNOWN;  // as Horovod's; TensorFlow hides an UNAVAILABLE that is not its own
     case HS_SHUTDOWN:
       return TF_ABORTED;
     case HS_UNIMPLEMENTED:
+    case HS_UNSUPPORTED:
       return TF_UNIMPLEMENTED;
     default:
       return TF_INTERNAL;

@@ -241,7 +241,7 @@ void SimulatedSet::CheckFailure(const Action& action) const {
     if (action.failure.code() == StatusCode::kMismatch) {
       EXPECT_FALSE(agree) << action.failure.message();
     } else {
-      EXPECT_EQ(action.failure.code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(action.failure.code(), StatusCode::kJoined);
       EXPECT_TRUE(agree && tokens.size() < nodes_.size()) << action.failure.message();
     }
   }

@@ -114,10 +114,15 @@ def test_indexed_slices(mode: str, op: str) -> None:
 
 
 def test_indexed_slices_of_integers() -> None:
+    """Averages are true divisions."""
     values = tf.constant([[4 * hvd.size(), -2 * hvd.size() - 1]])
     slices = tf.IndexedSlices(values, tf.constant([0]), dense_shape=[1, 2])
     average = hvd.allreduce(slices)
-    assert average.values.numpy().tolist() == [[4, -2]] * hvd.size() or hvd.size() == 1
+    assert average.values.dtype == tf.float64
+    np.testing.assert_allclose(average.values, [[4.0, -2.0 - 1.0 / hvd.size()]] * hvd.size())
+    small = tf.IndexedSlices(tf.cast(values, tf.int8), slices.indices, dense_shape=[1, 2])
+    assert hvd.allreduce(small).values.dtype == tf.float32
+    assert hvd.allreduce(slices, op=hvd.Sum).values.dtype == tf.int32
     halves = hvd.allreduce(slices, op=hvd.Sum, prescale_factor=0.5)
     assert halves.values.numpy()[0].tolist() == [2 * hvd.size(), int(-hvd.size() - 0.5)]
 
@@ -228,12 +233,15 @@ def test_graph_values(mode: str) -> None:
 
 @MODES
 def test_join(mode: str, need_ranks: None) -> None:
-    """The ranks that go on average among themselves."""
+    """The ranks that go on average over all; allgather needs the rank that has joined."""
     if hvd.rank() == 0:
         last = call(mode, hvd.join)
     else:
         for _ in range(3):
-            check(hvd.allreduce(tf.fill([2], 5.0)), np.full(2, 5.0, "float32"))
+            average = np.full(2, np.float32(5.0 * (hvd.size() - 1)) / np.float32(hvd.size()))
+            check(hvd.allreduce(tf.fill([2], 5.0)), average)
+        with pytest.raises(tf.errors.UnknownError, match="rank 0, which called join"):
+            call(mode, lambda: hvd.allgather(tf.fill([2], 5.0)))
         last = call(mode, hvd.join)
     assert 0 <= int(last) < hvd.size()
     hvd.barrier()

@@ -50,6 +50,65 @@ LOCAL = {
 }
 
 
+UNSUPPORTED = {
+    "bool": (lambda: hvd.allreduce(tf.constant([True])), "bool"),
+    "dtype": (lambda: hvd.allreduce(tf.constant("a")), "string"),
+    "scatter-op": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.Max), "Max"),
+    "scatter-adasum": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.Adasum), "Adasum"),
+    "slices": (
+        lambda: hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), op=hvd.Min),
+        "IndexedSlices",
+    ),
+    "factor": (
+        lambda: hvd.DistributedGradientTape(
+            tf.GradientTape(), op=hvd.Sum, gradient_predivide_factor=2.0
+        ),
+        "Average",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+@pytest.mark.parametrize("mode", ["eager", "graph", "autograph"])
+def test_what_an_operation_can_not_have(kind: str, mode: str) -> None:
+    """Programs for Horovod catch NotImplementedError, those for horoscale ValueError."""
+    call, message = UNSUPPORTED[kind]
+    if mode != "eager":
+        call = tf.function(call, autograph=mode == "autograph")
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert isinstance(error.value, NotImplementedError)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "autograph"])
+def test_outside_of_the_process_set(mode: str, need_ranks: None) -> None:
+    others = hvd.add_process_set(range(1, hvd.size()))
+    if hvd.rank() == 0:
+        for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+            run = lambda call=call: call(tf.ones([4]), process_set=others)  # noqa: E731
+            if mode != "eager":
+                run = tf.function(run, autograph=mode == "autograph")
+            with pytest.raises(tf.errors.InvalidArgumentError, match="does not belong") as error:
+                run()
+            assert isinstance(error.value, ValueError)
+    assert hvd.remove_process_set(others)
+
+
+def test_duplicate_name(name: str, need_ranks: None) -> None:
+    """Two operations of one graph with one name: a mistake, seen by the kernel."""
+
+    def twice(x: tf.Tensor) -> list[tf.Tensor]:
+        return [hvd.allreduce(x, op=hvd.Sum, name=name) for _ in range(2)]
+
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="pending"):
+            tf.function(twice)(tf.ones([3]))
+    hvd.barrier()
+    if hvd.rank() != 0:
+        hvd.allreduce(tf.ones([3]), op=hvd.Sum, name=name)
+    hvd.barrier()
+
+
 @pytest.mark.parametrize("kind", LOCAL)
 def test_wrong_arguments(kind: str) -> None:
     """They raise on this rank without waiting for others."""

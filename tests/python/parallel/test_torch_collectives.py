@@ -325,6 +325,12 @@ def test_sparse_allreduce(op: str, name: str) -> None:
     assert handle() is hvd.synchronize(handle)  # as Horovod's scripts do
 
 
+def test_sparse_averages_of_integers_are_true_divisions(name: str) -> None:
+    tensor = torch.tensor([[0, 1], [2, 0]]).to_sparse()
+    average = hvd.synchronize(hvd.sparse_allreduce_async(tensor, name=name)).to_dense()
+    check(average, torch.tensor([[0.0, 1.0], [2.0, 0.0]]), exact=False)
+
+
 @pytest.mark.conformance
 def test_shared_tensors(name: str) -> None:
     inputs = all_values("float32", (3, 7))

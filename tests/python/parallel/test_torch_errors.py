@@ -59,8 +59,11 @@ def test_duplicate_name(name: str) -> None:
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name=name)
         if hvd.size() > 1:
-            with pytest.raises(hvd.DuplicateNameError, match="pending"):
+            with pytest.raises(ValueError, match="pending") as error:
                 hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name=name)
+            # A mistake: elastic training must not retry it.
+            assert type(error.value) is hvd.DuplicateNameError
+            assert not isinstance(error.value, hvd.HorovodInternalError)
     hvd.barrier()
     if hvd.rank() != 0:
         handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name=name)
@@ -139,6 +142,27 @@ def test_wrong_arguments(kind: str) -> None:
         with pytest.raises(exception, match=message):
             call()
     check(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "device",
+        "dtype",
+        "sparse-op",
+        "average-of-bool",
+        "max-of-complex",
+        "adasum",
+        "reducescatter-op",
+    ],
+)
+def test_what_an_operation_can_not_have(kind: str) -> None:
+    """Programs for Horovod catch NotImplementedError, those for horoscale ValueError."""
+    call, _, message = LOCAL[kind]
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert isinstance(error.value, NotImplementedError)
+    assert not isinstance(error.value, hvd.HorovodInternalError)
 
 
 def test_uneven_alltoall_without_splits(need_ranks: None) -> None:

@@ -519,7 +519,7 @@ def test_a_mismatch_ends_one_step(need_ranks: None) -> None:
 
 
 def test_training_goes_on_with_a_joined_rank(need_ranks: None) -> None:
-    """The last rank has one batch less: then the others average over themselves."""
+    """The last rank has one batch less: it adds nothing, and averages are over all ranks."""
     model, alone = make_model(), make_model()
     optimizer, expected = wrap(model), sgd(list(alone.parameters()))
     last = hvd.size() - 1
@@ -528,7 +528,7 @@ def test_training_goes_on_with_a_joined_rank(need_ranks: None) -> None:
             step_with(model, optimizer, step)
         ranks = range(hvd.size() if step == 0 else last)
         expected.zero_grad()
-        (sum(loss_of(alone, step, rank) for rank in ranks) / len(ranks)).backward()
+        (sum(loss_of(alone, step, rank) for rank in ranks) / hvd.size()).backward()
         expected.step()
     hvd.join()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from horoscale._core import ReduceOp
+from horoscale._core import ReduceOp, UnsupportedError
 from horoscale.common import Adasum, Average, Max, Sum
 from horoscale.common.arguments import REDUCESCATTER_OPS, resolve_op
 from horoscale.common.process_sets import _agreed_order
@@ -43,10 +43,11 @@ def test_unknown_operators(op: int) -> None:
 
 def test_operators_that_are_not_allowed() -> None:
     assert resolve_op(Sum, allowed=REDUCESCATTER_OPS) is Sum
-    with pytest.raises(ValueError, match="Max is not possible here, only Average and Sum"):
+    with pytest.raises(UnsupportedError, match="Max is not possible here, only Average and Sum"):
         resolve_op(Max, allowed=REDUCESCATTER_OPS)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        resolve_op(Adasum)
+    for allowed in (tuple(ReduceOp), REDUCESCATTER_OPS):
+        with pytest.raises(UnsupportedError, match="Adasum"):
+            resolve_op(Adasum, allowed=allowed)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,20 @@ from horoscale._core import DataType, ReduceOp, check_reduction
 from horoscale.common import exceptions
 
 
-@pytest.mark.parametrize(
-    "error", [hvd.MismatchError, hvd.DuplicateNameError, hvd.RankFailedError], ids=str
-)
+@pytest.mark.parametrize("error", [hvd.MismatchError, hvd.RankFailedError], ids=str)
 def test_all_are_internal_errors(error: type[Exception]) -> None:
     assert issubclass(error, hvd.HorovodInternalError)
     assert issubclass(error, RuntimeError)
     assert getattr(exceptions, error.__name__) is error
+
+
+def test_mistakes_are_value_errors() -> None:
+    """Elastic training retries what is a HorovodInternalError."""
+    for error in (exceptions.DuplicateNameError, exceptions.UnsupportedError):
+        assert issubclass(error, ValueError)
+        assert not issubclass(error, hvd.HorovodInternalError)
+    assert issubclass(exceptions.UnsupportedError, NotImplementedError)
+    assert str(pickle.loads(pickle.dumps(exceptions.UnsupportedError("no Max")))) == "no Max"
 
 
 def test_rank_failed_carries_what_failed_through_pickle() -> None:
@@ -33,6 +40,6 @@ def test_hosts_updated() -> None:
 
 
 def test_the_librarys_message_reaches_python() -> None:
-    with pytest.raises(ValueError, match="bool"):
+    with pytest.raises(exceptions.UnsupportedError, match="bool"):
         check_reduction(DataType.BOOL, ReduceOp.AVERAGE)
     check_reduction(DataType.BOOL, ReduceOp.SUM)

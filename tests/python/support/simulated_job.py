@@ -445,7 +445,7 @@ class SimulatedJob:
                     named = str(speaker.rank) in action.failure_message
                     assert named or "-" in action.failure_message  # within a range: "2-5"
             else:
-                assert action.failure_code is StatusCode.INVALID_ARGUMENT
+                assert action.failure_code is StatusCode.JOINED
                 assert not contradict, action.failure_message
                 assert len(same) < len(history.options.ranks), action.failure_message
 

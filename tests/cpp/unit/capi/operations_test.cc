@@ -119,7 +119,11 @@ TEST_F(OneRank, NumbersThatNoEnumerationHasAreRefused) {
     EXPECT_EQ(hs_check_reduction(HS_FLOAT32, number), HS_INVALID_ARGUMENT);
   }
   EXPECT_EQ(hs_check_reduction(HS_FLOAT32, HS_SUM), HS_OK);
-  EXPECT_EQ(hs_check_reduction(HS_BOOL, HS_AVERAGE), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_check_reduction(HS_BOOL, HS_AVERAGE), HS_UNSUPPORTED);
+  EXPECT_EQ(hs_check_reduction(HS_FLOAT32, HS_ADASUM), HS_UNSUPPORTED);
+  VectorRequest scattered(HS_REDUCESCATTER, data_);
+  scattered.request.reduce_op = HS_MAX;
+  EXPECT_EQ(Refusal(scattered.request), HS_UNSUPPORTED);
 }
 
 TEST_F(OneRank, MissingArgumentsAreRefused) {

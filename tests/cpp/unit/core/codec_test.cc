@@ -42,6 +42,7 @@ PlanEntry FullEntry() {
   entry.sequence = 300;
   entry.retired_slots = {9, 2};
   entry.absent = {0, 4};
+  entry.divisor = 6;
   for (uint32_t slot : {5, 6, 7, 9, 8}) entry.items.emplace_back().slot = slot;
   PlanItem& request = entry.items.emplace_back();
   request.slot = 11;

@@ -195,6 +195,7 @@ TEST(Protocol, AJoinedRankIsAbsentUntilAllHaveJoined) {
   std::vector<Action> actions = cluster.Run();
   ASSERT_THAT(actions, SizeIs(1));
   EXPECT_THAT(actions[0].absent, ElementsAre(0u));
+  EXPECT_EQ(actions[0].divisor, 3u);
   EXPECT_EQ(actions[0].pieces[0].token, kNoToken);
   EXPECT_EQ(actions[0].display_name, "a");
   EXPECT_THAT(actions[0].finished, IsEmpty());
@@ -208,6 +209,18 @@ TEST(Protocol, AJoinedRankIsAbsentUntilAllHaveJoined) {
   EXPECT_THAT(actions[0].finished, ElementsAre(join));
   cluster.SubmitAll(Named("a", Allreduce({4})));
   EXPECT_THAT(cluster.Run()[0].absent, IsEmpty());
+}
+
+TEST(Protocol, AnAverageMayBeOverTheRanksThatTakePart) {
+  CoordinatorOptions options = CoreCluster::Options(3);
+  options.average_over_participants = true;
+  CoreCluster cluster(options);
+  cluster.SubmitAll(Named("a", Allreduce({4})));
+  EXPECT_EQ(cluster.Run()[0].divisor, 3u);
+  cluster.Submit(0, Join());
+  cluster.Submit(1, Named("a", Allreduce({4})));
+  cluster.Submit(2, Named("a", Allreduce({4})));
+  EXPECT_EQ(cluster.Run()[0].divisor, 2u);
 }
 
 TEST(Protocol, UnnamedCallsMatchAgainAfterAJoin) {
@@ -236,7 +249,7 @@ TEST(Protocol, WhatNeedsAJoinedRankFailsOnTheOthers) {
     EXPECT_THAT(cluster.member(0).Apply(plan[0])->finished, IsEmpty());
     const Result<Action> action = cluster.member(1).Apply(plan[0]);
     EXPECT_THAT(action->finished, ElementsAre(token));
-    EXPECT_EQ(action->failure.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(action->failure.code(), StatusCode::kJoined);
     EXPECT_THAT(action->failure.message(), AllOf(HasSubstr("rank 10"), HasSubstr("join()")));
   }
   signature.kind = OpKind::kBroadcast;
@@ -513,9 +526,18 @@ TEST_F(BrokenPlan, WhatWasNotSubmitted) {
 
 TEST_F(BrokenPlan, AnAbsentMemberThatHasNotJoined) {
   entry_.absent = {1};
+  entry_.divisor = 2;
   ExpectRefused("has joined");
   entry_.absent = {2};
   ExpectRefused("does not exist");
+}
+
+TEST_F(BrokenPlan, AnAverageOverMoreMembersThanThereAre) {
+  entry_.absent = {1};
+  entry_.divisor = 3;
+  ExpectRefused("averages over 3");
+  entry_.divisor = 0;
+  ExpectRefused("averages over 0");
 }
 
 TEST_F(BrokenPlan, PartsOutsideTheTensorOrOutOfOrder) {
