@@ -26,12 +26,14 @@ from typing import Any
 import numpy as np
 
 import horoscale.numpy as hvd
+from horoscale.timeline import Span, read
+from horoscale.timeline.steps import merged
 
 AT_ONCE = (1, 2, 4)
 RANKS = 2 * max(AT_ONCE)
 SECONDS = 300
 WINDOW_MS = 8  # of the picture that shows single operations
-Spans = list[tuple[float, float]]
+Spans = list[Span]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -103,31 +105,23 @@ def executed(work: Callable[[int], None], path: Path) -> list[Spans]:
     work(max(AT_ONCE))
     hvd.stop_timeline()
     written = path if hvd.rank() == 0 else path.with_name(f"{path.name}.rank{hvd.rank()}")
-    events = json.loads(written.read_text())
-    own = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "allreduce"]
+    own = [
+        (one.started * 1e6, one.done * 1e6)
+        for one in read(written).operations
+        if one.kind == "allreduce"
+    ]
     return hvd.allgather_object(own)[::2]
 
 
 def overlap(sets: list[Spans]) -> float:
     """The part of the first set's time that is also another's; no set overlaps with itself."""
-    ones, others = sets[0], merged(sorted(span for spans in sets[1:] for span in spans))
+    ones, others = sets[0], merged(span for spans in sets[1:] for span in spans)
     common = sum(
         max(0.0, min(end, other_end) - max(begin, other_begin))
         for begin, end in ones
         for other_begin, other_end in others
     )
     return common / sum(end - begin for begin, end in ones)
-
-
-def merged(spans: Spans) -> Spans:
-    """The times that any of these covers, which are in order of their beginnings."""
-    result: Spans = []
-    for begin, end in spans:
-        if result and begin <= result[-1][1]:
-            result[-1] = (result[-1][0], max(end, result[-1][1]))
-        else:
-            result.append((begin, end))
-    return result
 
 
 def draw(spans: dict[str, list[Spans]], file: Path) -> None:

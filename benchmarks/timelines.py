@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from horoscale.timeline import RankTimeline, read
+
 COLORS = {"forward": "#cfe3f5", "backward": "#fbe3c8", "step": "#dddddd"}
 SHOWN = 3  # of the recorded steps, the last ones
 
@@ -23,7 +25,7 @@ def draw(recorded: Sequence[tuple[str, Path]], files: Sequence[str], title: str)
         start = phases[0][1][0]
         for phase, (begin, end) in phases:
             axis.axvspan((begin - start) * 1e3, (end - start) * 1e3, color=COLORS[phase], lw=0)
-        rows, bars = gradients(json.loads(path.read_text()), start)
+        rows, bars = gradients(read(path), start)
         for row, begin, length in bars:
             axis.barh(row, length, left=begin, color="#2b5d8a")
         axis.set_yticks(range(len(rows)), rows, fontsize=5)
@@ -37,21 +39,21 @@ def draw(recorded: Sequence[tuple[str, Path]], files: Sequence[str], title: str)
     pyplot.close(figure)
 
 
-def gradients(events: list[dict], start: float) -> tuple[list[str], list[tuple[int, float, float]]]:
+def gradients(
+    timeline: RankTimeline, start: float
+) -> tuple[list[str], list[tuple[int, float, float]]]:
     """The names of gradients, and when each was reduced: row, beginning and length in ms."""
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    tids = [tid for tid, name in names.items() if "gradient." in name and "layouts" not in name]
-    tids.sort(key=lambda tid: -last_priority(events, tid))  # as the forward pass needs them
-    rows = {tid: row for row, tid in enumerate(tids)}
-    bars = [
-        (rows[e["tid"]], e["ts"] / 1e3 - start * 1e3, e["dur"] / 1e3)
-        for e in events
-        if e["name"] == "allreduce" and e["tid"] in rows and e["ts"] >= start * 1e6
+    own = [
+        one
+        for one in timeline.operations
+        if "gradient." in one.title and "layouts" not in one.title
     ]
-    return [names[tid].split("gradient.", 1)[1] for tid in tids], bars
-
-
-def last_priority(events: list[dict], tid: int) -> int:
-    """The priority that a gradient ended with."""
-    own = (e["args"] for e in events if e.get("tid") == tid)
-    return [arguments["priority"] for arguments in own if "priority" in arguments][-1]
+    priorities = {one.title: one.arguments["priority"] for one in own}  # the last ones
+    titles = sorted(priorities, key=lambda title: -priorities[title])  # as the forward pass needs
+    rows = {title: row for row, title in enumerate(titles)}
+    bars = [
+        (rows[one.title], (one.started - start) * 1e3, (one.done - one.started) * 1e3)
+        for one in own
+        if one.kind == "allreduce" and one.started >= start
+    ]
+    return [title.split("gradient.", 1)[1] for title in titles], bars

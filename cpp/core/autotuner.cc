@@ -73,6 +73,7 @@ void Autotuner::EndBlock() {
 
 void Autotuner::EndPair() {
   (times_[1] < times_[0] * (1 - margin_) ? won_ : lost_) += 1;
+  for (size_t i = 0; i < times_.size(); ++i) totals_[i] += times_[i];
   if (won_ == needed_) return OnVerdict(true);
   if (lost_ > pairs_ - needed_) OnVerdict(false);
 }
@@ -85,13 +86,17 @@ void Autotuner::Compare(const Limits& reference, const Limits& candidate, int pa
   needed_ = needed;
   margin_ = margin;
   blocks_ = won_ = lost_ = 0;
+  totals_ = {};
 }
 
 void Autotuner::OnVerdict(bool candidate_won) {
   if (final_) {
     finished_ = true;
     reference_ = candidate_won ? best_ : given_;
-    return Note(0, candidate_won ? "chosen" : "given limits kept");
+    Note(0, candidate_won ? "chosen" : "given limits kept");
+    records_.back().is_last = true;
+    if (candidate_won) records_.back().saved = 1 - totals_[1] / totals_[0];
+    return;
   }
   if (candidate_won) best_ = candidate_;
   Note(0, candidate_won ? "better" : "not better");
@@ -141,7 +146,7 @@ void Autotuner::Turn() {
 }
 
 void Autotuner::Note(double seconds, std::string_view what) {
-  records_.push_back({step_, limits(), seconds, what});
+  records_.push_back({.step = step_, .limits = limits(), .seconds = seconds, .what = what});
 }
 
 std::vector<Autotuner::Record> Autotuner::TakeRecords() { return std::exchange(records_, {}); }

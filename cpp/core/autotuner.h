@@ -26,6 +26,8 @@ class Autotuner {
     Limits limits;
     double seconds = 0;  // of a step: the median of the block; 0 in verdicts
     std::string_view what;
+    bool is_last = false;  // it has ended, with these limits
+    double saved = 0;      // then: which part of a step's time with the given limits they save
   };
   // After so many steps it has ended, whatever it measures.
   static const uint64_t kMaxSteps;
@@ -69,7 +71,8 @@ class Autotuner {
   int blocks_ = 0;
   int won_ = 0;
   int lost_ = 0;
-  std::array<double, 2> times_{};  // of the pair: reference, candidate
+  std::array<double, 2> times_{};   // of the pair: reference, candidate
+  std::array<double, 2> totals_{};  // of all pairs
 
   // The block under way.
   int skip_;

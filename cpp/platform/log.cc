@@ -109,6 +109,6 @@ void Log(LogLevel level, std::string_view text) {
   if (LogEnabled(level)) WriteLogLine(LogLevelName(level), text);
 }
 
-void LogAnswer(std::string_view text) { WriteLogLine("state", text); }
+void LogAnswer(std::string_view what, std::string_view text) { WriteLogLine(what, text); }
 
 }  // namespace horoscale

@@ -20,7 +20,7 @@ bool LogEnabled(LogLevel level);
 
 // Thread-safe. Control characters in the text (tensor names come from users) are escaped.
 void Log(LogLevel level, std::string_view text);
-// What the user has asked for: a line that no level suppresses.
-void LogAnswer(std::string_view text);
+// What the user has asked for, such as the "state": a line that no level suppresses.
+void LogAnswer(std::string_view what, std::string_view text);
 
 }  // namespace horoscale

@@ -123,9 +123,12 @@ Status Runtime::WaitUntil(const OperationPtr& operation, double seconds,
                           const std::function<bool()>& reached) {
   const double deadline =
       seconds < 0 ? std::numeric_limits<double>::infinity() : MonotonicSeconds() + seconds;
+  const bool traced = timeline_.enabled();
+  const double began = traced ? MonotonicSeconds() : 0;
   operation->waiters.fetch_add(1);
   const bool is_reached = engine_.WaitFor(reached, deadline);
   operation->waiters.fetch_sub(1);
+  if (traced) timeline_.OnWaited(*operation, began, MonotonicSeconds());
   if (operation->done.load()) return operation->status;
   if (is_reached) return Status::Ok();
   return {StatusCode::kTimeout,
@@ -368,22 +371,24 @@ void Runtime::DumpState(double now) const {
   for (int rank = 0; rank < topology_.size; ++rank) {
     if (rank != topology_.rank && !departures_.lost().contains(rank)) up.push_back(rank);
   }
-  LogAnswer("rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) +
-            ": " + std::to_string(unfinished_.load()) + " operations are not done; " +
-            std::to_string(engine_.waiting()) + " threads wait; links are up to " + RankList(up) +
-            (transport_->HasUnsent() ? ", and a peer does not take what is sent to it" : ""));
+  LogAnswer("state",
+            "rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) +
+                ": " + std::to_string(unfinished_.load()) + " operations are not done; " +
+                std::to_string(engine_.waiting()) + " threads wait; links are up to " +
+                RankList(up) +
+                (transport_->HasUnsent() ? ", and a peer does not take what is sent to it" : ""));
   for (const auto& [rank, cause] : departures_.lost()) {
-    LogAnswer("no link to rank " + std::to_string(rank) + ": " + cause.message());
+    LogAnswer("state", "no link to rank " + std::to_string(rank) + ": " + cause.message());
   }
   for (const auto& [id, set] : sets_) {
     const std::vector<int>& ranks = set->ranks();
     if (!std::binary_search(ranks.begin(), ranks.end(), topology_.rank)) continue;
-    for (const std::string& line : set->DescribeState(now)) LogAnswer(line);
+    for (const std::string& line : set->DescribeState(now)) LogAnswer("state", line);
   }
   for (const OperationPtr& removal : held_removals_) {
-    LogAnswer("remove_process_set of process set " +
-              std::to_string(removal->request.signature.target_set) +
-              " waits for what is pending there on this rank");
+    LogAnswer("state", "remove_process_set of process set " +
+                           std::to_string(removal->request.signature.target_set) +
+                           " waits for what is pending there on this rank");
   }
 }
 
@@ -500,6 +505,7 @@ void Runtime::OnBucketDone(const ProcessSet& set, const Action& action, double s
 
 void Runtime::OnTuned(const ProcessSet& set, const Autotuner::Record& record) {
   tuning_log_.Write(set.id(), record);
+  if (record.is_last) LogAnswer("autotune", DescribeVerdict(set.id(), record));
 }
 
 void Runtime::PublishMetrics() {

@@ -8,6 +8,17 @@ namespace horoscale {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
+constexpr double kLeastWaitSeconds = 1e-6;  // less was no wait
+
+std::string Title(int process_set_id, const std::string& name) {
+  return "set " + std::to_string(process_set_id) + ": " + name;
+}
+
+// Unnamed calls share a row: one for each of them would drown the others.
+std::string TitleOf(const Operation& operation) {
+  const std::string& name = operation.request.name;
+  return Title(operation.process_set_id, name.empty() ? "unnamed" : name);
+}
 
 }  // namespace
 
@@ -64,16 +75,15 @@ void Timeline::Write(const std::string& event) {
   first_event_ = false;
 }
 
-int Timeline::RowOf(int process_set_id, const std::string& name) {
-  const std::string key = "set " + std::to_string(process_set_id) + ": " + name;
-  const auto [found, inserted] = rows_.try_emplace(key, static_cast<int>(rows_.size()) + 1);
+int Timeline::RowOf(const std::string& title) {
+  const auto [found, inserted] = rows_.try_emplace(title, static_cast<int>(rows_.size()) + 1);
   if (inserted) {
     Write(JsonObject()
               .Add("ph", "M")
               .Add("name", "thread_name")
               .Add("pid", rank_)
               .Add("tid", found->second)
-              .AddJson("args", JsonObject().Add("name", key).Build())
+              .AddJson("args", JsonObject().Add("name", title).Build())
               .Build());
   }
   return found->second;
@@ -88,13 +98,19 @@ void Timeline::Span(int row, std::string_view name, double begin, double end,
         ", " + times + ", \"name\": " + JsonString(name) + ", \"args\": " + arguments + "}");
 }
 
+void Timeline::OnWaited(const Operation& operation, double began, double now) {
+  if (now - began < kLeastWaitSeconds) return;
+  std::lock_guard lock(mutex_);
+  if (!file_) return;
+  const JsonObject arguments = JsonObject().Add("for", TitleOf(operation));
+  Span(RowOf("the program"), "WAIT", began, now, arguments.Build());
+}
+
 void Timeline::OnOperationDone(const Operation& operation, double now) {
   std::lock_guard lock(mutex_);
   if (!file_) return;
   const Signature& signature = operation.request.signature;
-  // Unnamed calls share a row: one for each of them would drown the others.
-  const std::string name = operation.request.name.empty() ? "unnamed" : operation.request.name;
-  const int row = RowOf(operation.process_set_id, name);
+  const int row = RowOf(TitleOf(operation));
   const double planned = operation.planned_at == 0 ? now : operation.planned_at;
   const double started = operation.started_at == 0 ? now : operation.started_at;
   Span(row, "NEGOTIATE", operation.enqueued_at, planned, "{}");
@@ -112,7 +128,7 @@ void Timeline::OnBucketDone(int process_set_id, const Action& action, double sta
                             double now) {
   std::lock_guard lock(mutex_);
   if (!file_ || (action.pieces.size() < 2 && !mark_cycles_)) return;
-  const int row = RowOf(process_set_id, "plan");
+  const int row = RowOf(Title(process_set_id, "plan"));
   JsonObject arguments;
   arguments.Add("entry", action.sequence)
       .Add("tensors", static_cast<uint64_t>(action.pieces.size()))

@@ -2,7 +2,8 @@
 //
 // One row per tensor and process set, with the phases NEGOTIATE (until every member was ready and
 // the plan came), QUEUE (until its bucket started) and the operation itself, whose arguments tell
-// the plan entry and the size of the bucket it was fused into.
+// the plan entry and the size of the bucket it was fused into. One more row tells when threads of
+// the program were blocked in a wait for an operation.
 #pragma once
 
 #include <atomic>
@@ -30,13 +31,16 @@ class Timeline {
   Status Stop();
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
+  // Any thread: it was blocked in a call that waits for the operation.
+  void OnWaited(const Operation& operation, double began, double now);
+
   // By the engine's owner.
   void OnOperationDone(const Operation& operation, double now);
   void OnBucketDone(int process_set_id, const Action& action, double started_at, double now);
   void Flush();
 
  private:
-  int RowOf(int process_set_id, const std::string& name);
+  int RowOf(const std::string& title);
   void Span(int row, std::string_view name, double begin, double end, const std::string& arguments);
   void Write(const std::string& event);
   Status StopLocked();

@@ -8,6 +8,19 @@
 
 namespace horoscale {
 
+std::string DescribeVerdict(int process_set_id, const Autotuner::Record& record) {
+  char percent[32];
+  std::snprintf(percent, sizeof percent, "%.1f", record.saved * 100);
+  const Limits& limits = record.limits;
+  return "process set " + std::to_string(process_set_id) + " is tuned after " +
+         std::to_string(record.step) + " steps: " +
+         (record.saved > 0 ? "steps take " + std::string(percent) + " % less time with"
+                           : "nothing is surely faster than the given limits, which stay:") +
+         " HOROSCALE_FUSION_THRESHOLD=" + std::to_string(limits.fusion_threshold_bytes) +
+         " HOROSCALE_PARTITION_BYTES=" + std::to_string(limits.partition_bytes) +
+         " HOROSCALE_CREDIT_BYTES=" + std::to_string(limits.credit_bytes);
+}
+
 TuningLog::TuningLog(const std::string& path, int rank)
     : path_(path.empty() || rank == 0 ? path : path + ".rank" + std::to_string(rank)) {}
 

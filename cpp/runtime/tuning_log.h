@@ -9,6 +9,9 @@
 
 namespace horoscale {
 
+// The last record of a process set, for the user.
+std::string DescribeVerdict(int process_set_id, const Autotuner::Record& record);
+
 class TuningLog {
  public:
   // An empty path: nothing is written. Ranks above 0 append `.rank<N>`.

@@ -53,6 +53,13 @@ def test_a_job_is_tuned(given: dict[str, int], tmp_path: Path) -> None:
     verdict = rows[-1]
     kept = [int(verdict[column]) for column in COLUMNS] == list((DEFAULTS | given).values())
     assert verdict["what"] == ("given limits kept" if kept else "chosen")
+    [told] = [line for line in job.stderr.decode().splitlines() if "] autotune: " in line]
+    assert told.startswith("[0]<stderr>:")
+    assert f"process set 0 is tuned after {verdict['step']} steps" in told
+    assert ("nothing is surely faster" if kept else "% less time with") in told
+    names = ("FUSION_THRESHOLD", "PARTITION_BYTES", "CREDIT_BYTES")
+    limits = [f"HOROSCALE_{n}={verdict[c]}" for n, c in zip(names, COLUMNS, strict=True)]
+    assert told.endswith(" ".join(limits))
 
 
 def test_without_a_cache_it_says_that_it_does_nothing() -> None:

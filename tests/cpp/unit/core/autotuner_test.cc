@@ -132,6 +132,22 @@ TEST(AutotunerTest, EndsSoonWhereNothingHelpsAndTellsWhatItDid) {
   EXPECT_NE(records[1].limits, kGiven);
   EXPECT_EQ(records.back().what, "given limits kept");
   EXPECT_EQ(records.back().limits, kGiven);
+  EXPECT_TRUE(records.back().is_last);
+  EXPECT_EQ(records.back().saved, 0);
+}
+
+TEST(AutotunerTest, TheVerdictTellsWhatIsSaved) {
+  Autotuner tuner(kGiven);
+  std::vector<Autotuner::Record> records;
+  while (!tuner.finished()) {
+    tuner.OnStep(tuner.limits().credit_bytes < kGiven.credit_bytes ? 0.08 : 0.1);
+    for (const Autotuner::Record& record : tuner.TakeRecords()) records.push_back(record);
+  }
+  EXPECT_EQ(records.back().what, "chosen");
+  EXPECT_NEAR(records.back().saved, 0.2, 1e-9);
+  for (size_t i = 0; i < records.size(); ++i) {
+    EXPECT_EQ(records[i].is_last, i + 1 == records.size());
+  }
 }
 
 TEST(AutotunerTest, WhatIsSwitchedOffStaysOff) {

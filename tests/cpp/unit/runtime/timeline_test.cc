@@ -54,6 +54,20 @@ TEST_F(TimelineTest, HasThePhasesOfEachTensor) {
   }
 }
 
+TEST_F(TimelineTest, TellsWhenTheProgramWaited) {
+  Timeline timeline(0);
+  ASSERT_TRUE(timeline.Start(Path(), false).ok());
+  timeline.OnWaited(*DoneOperation("x"), 2.0, 2.0);  // it was done already
+  timeline.OnWaited(*DoneOperation("x"), 2.0, 2.5);
+  ASSERT_TRUE(timeline.Stop().ok());
+  const std::string text = ReadFile(Path());
+  EXPECT_EQ(text.find("\"WAIT\""), text.rfind("\"WAIT\""));
+  for (const char* part : {"\"the program\"", "\"for\": \"set 0: x\"",
+                           "\"ts\": 2000000.000, \"dur\": 500000.000, \"name\": \"WAIT\""}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+  }
+}
+
 TEST_F(TimelineTest, TellsTheBucketOfEachTensor) {
   Timeline timeline(0);
   ASSERT_TRUE(timeline.Start(Path(), false).ok());
