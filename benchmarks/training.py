@@ -21,7 +21,7 @@ import figures
 from ranks import Job
 
 TASKS = ("perceptron", "convolutions", "transformer")
-OURS = ("horoscale", "horoscale-overlap")
+OURS = ("horoscale", "horoscale-backward", "horoscale-overlap")
 NAMES = ("alone", "ddp", *OURS)
 RANK_PROGRAM = Path(__file__).with_name("training_rank.py")
 
@@ -53,6 +53,7 @@ def main() -> None:
     print(f"a training step, {arguments.np} ranks, {os.cpu_count()} cores, {rounds} rounds")
     print("\n".join(figures.medians(measured, "ms", 1e3)))
     pairs = [("alone", "ddp"), *((peer, mine) for mine in OURS for peer in ("alone", "ddp"))]
+    pairs.append(("horoscale", "horoscale-backward"))  # what waiting in backward() costs
     print("\n".join(figures.comparison(measured, pairs)))
     figures.write(arguments.json, measured, np=arguments.np)
 

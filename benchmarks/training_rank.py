@@ -133,6 +133,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
     "alone": alone,
     "ddp": ddp,
     "horoscale": horoscale,
+    "horoscale-backward": lambda: horoscale(gradients_ready="backward"),
     "horoscale-overlap": lambda: horoscale(overlap_step=True),
 }
 

@@ -134,6 +134,10 @@ constexpr ConfigVariable kVariables[] = {
     {"DYNAMIC_PROCESS_SETS", "switch", "0",
      "Allows add_process_set() and remove_process_set() after init.",
      IgnoreSwitch /* the binding reads it */},
+    {"GRADIENTS_READY", "step | backward", "step",
+     "When gradients are averages, for PyTorch's DistributedOptimizer without gradients_ready: in "
+     "step(), or when backward() returns (docs/torch.md).",
+     [](std::string_view t, Config*) { return t == "step" || t == "backward" || t.empty(); }},
     {"STALL_CHECK_DISABLE", "switch", "0", "Turns the reports about missing ranks off.",
      [](std::string_view t, Config* c) {
        bool disabled = false;

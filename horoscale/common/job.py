@@ -21,6 +21,7 @@ _forked = False
 _starts: Counter[tuple[int, ...]] = Counter()  # by ranks of the job; (): all
 _before_end: list[Callable[[], None]] = []
 _at_end: list[Callable[[], None]] = []
+_at_join: list[Callable[[], None]] = []
 _at_start: list[Callable[[Runtime], None]] = []
 
 
@@ -56,6 +57,17 @@ def at_start(use: Callable[[Runtime], None]) -> None:
 def at_end(forget: Callable[[], None]) -> None:
     """Have `forget` called whenever a job of this process has ended."""
     _at_end.append(forget)
+
+
+def at_join(forget: Callable[[], None]) -> None:
+    """Have `forget` called whenever all ranks have joined."""
+    _at_join.append(forget)
+
+
+def joined() -> None:
+    """Tell those who want to know that all ranks have joined."""
+    for forget in _at_join:
+        forget()
 
 
 def lock() -> AbstractContextManager[bool]:

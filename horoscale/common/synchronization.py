@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horoscale._core import OpKind
 from horoscale.common.arguments import set_id
-from horoscale.common.job import current_runtime
+from horoscale.common.job import current_runtime, joined
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 
@@ -27,4 +27,5 @@ def join() -> int:
     """
     handle = current_runtime().enqueue(OpKind.JOIN, will_wait=True)
     handle.wait()
+    joined()
     return handle.result()

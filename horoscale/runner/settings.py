@@ -209,6 +209,14 @@ SETTINGS = (
         missing="pinning of the progress thread",
     ),
     Setting(
+        ("--gradients-ready",),
+        "GRADIENTS_READY",
+        "when PyTorch's DistributedOptimizer has averages: in step, or when backward returns",
+        _choice("step", "backward"),
+        ("params", "gradients_ready"),
+        "step|backward",
+    ),
+    Setting(
         ("--network-interface", "--network-interfaces"),
         "NETWORK_INTERFACE",
         "network interfaces to use, separated by commas",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from horoscale.torch.gradients import Gradient, GradientGroup
+from horoscale.torch.gradients import Gradient
+from horoscale.torch.groups import GradientGroup
 
 
 def rank_by_first_use(groups: Iterable[GradientGroup]) -> list[GradientGroup]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +14,15 @@ import torch
 from horoscale._core import DataType, ReduceOp, UnsupportedError
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op, set_id
+from horoscale.common.environment import variable
+from horoscale.common.job import is_initialized
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.collectives import Reduction
 from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.gradients import Settings
 from horoscale.torch.overlap import SEPARABLE, OverlappedStep
 from horoscale.torch.reducer import GradientReducer, Parameters
+from horoscale.torch.user_warning import warn_user
 
 Closure = Callable[[], Any]
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
@@ -33,7 +35,7 @@ class _Distributed(torch.optim.Optimizer):
     _reducer: GradientReducer
     _by_step: bool  # step() reduces the gradients itself: not within skip_synchronize()
     _overlap: OverlappedStep | None
-    _reduced: str  # who had the gradients reduced since the last step: "user", "reader" or ""
+    _synchronized: bool  # by the user, since the last step
 
     def step(self, closure: Closure | None = None) -> Any:
         """Wait for the reduced gradients and do the optimizer's step with them.
@@ -58,26 +60,47 @@ class _Distributed(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; set_to_none=False makes them zeros where they are, which is slower.
 
-        Raises AssertionError between backward() and step(): their reduction is still on its way.
+        Raises AssertionError between backward() and step(), while they are reduced.
         """
-        if self._unused(pending=True):
-            raise AssertionError(
-                "optimizer.zero_grad() was called after loss.backward() and before "
-                "optimizer.step() or optimizer.synchronize(): the gradients are still being reduced"
-            )
-        self._reduced = ""
-        if self._overlap is not None and self._overlap.outstanding:
-            self._overlap.zero_grad(set_to_none)
+        reducer, overlap = self._reducer, self._overlap
+        # Local gradients are nobody else's affair, but dropping them is rarely meant.
+        if self._unused(pending=not reducer.ready_in_backward):
+            raise AssertionError(_zero_grad_too_early(reducer))
+        reducer.clear()
+        self._synchronized = False
+        if overlap is not None and overlap.outstanding:
+            overlap.zero_grad(set_to_none)
             return
         super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group, whose gradients are reduced from now on."""
+        super().add_param_group(param_group)
+        if is_initialized() and self._reducer.settings.takes_part():
+            self._reducer.adopt()
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, for example to clip them before the step.
 
         Call step() within skip_synchronize() then. Collective over the process set; does nothing on
-        ranks outside of it.
+        ranks outside of it, and where all gradients are reduced already.
         """
-        self._reduce_unread("user")
+        self._reduce()
+        self._synchronized = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients on this rank: backward passes within it are not counted.
+
+        The first backward pass after it reduces what has been added up, as with
+        DistributedDataParallel's no_sync(). Nothing of the kind is needed with
+        backward_passes_per_step, which counts the passes.
+        """
+        paused, self._reducer.paused = self._reducer.paused, True
+        try:
+            yield
+        finally:
+            self._reducer.paused = paused
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -118,7 +141,7 @@ class _Distributed(torch.optim.Optimizer):
         reducer = self.__dict__.get("_reducer")
         in_backward = torch._C._current_graph_task_id() != -1
         if reducer is not None and not in_backward and self._unused():
-            self._reduce("reader")
+            self._reduce()
         return self._plain_groups
 
     @param_groups.setter
@@ -143,9 +166,9 @@ class _Distributed(torch.optim.Optimizer):
     def _begin_overlapped_step(self) -> bool:
         """Leave this step to the readers of the parameters, if that can be."""
         overlap, reducer = self._overlap, self._reducer
-        if overlap is None or self._reduced or not reducer.settings.takes_part():
+        if overlap is None or not reducer.settings.takes_part() or reducer.reduced:
             return False
-        reducer.adopt(self._plain_groups)
+        reducer.adopt()
         if not overlap.possible:
             return False
         overlap.begin()
@@ -162,21 +185,15 @@ class _Distributed(torch.optim.Optimizer):
         self.finish_step()
         super().load_state_dict(state_dict)
 
-    def _reduce_unread(self, who: str) -> None:
-        """Reduce the gradients, if that was not done when this rank looked at param_groups.
+    def _reduce(self) -> None:
+        """Reduce what is not reduced yet.
 
-        Others may not have looked: each of them reduces the gradients of a step once.
+        This rank may have done so when it looked at param_groups, where others have not: each of
+        them reduces the gradients of a step once.
         """
-        if self._reduced != "reader" or self._reducer.pending:
-            self._reduce(who)
-        self._reduced = who
-
-    def _reduce(self, who: str) -> None:
         self.finish_step()
         if self._reducer.settings.takes_part():
-            self._reducer.adopt(self._plain_groups)
             self._reducer.synchronize()
-        self._reduced = who
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Operations in flight, hooks and shared memory belong to this process and these parameters:
@@ -193,7 +210,8 @@ def _reduced_step(
     try:
         return _step_or_begin(optimizer, step, closure)
     finally:
-        optimizer._reducer.free_moved()
+        optimizer._synchronized = False
+        optimizer._reducer.end_step()
 
 
 def _step_or_begin(
@@ -204,21 +222,36 @@ def _step_or_begin(
     if closure is not None:
 
         def reduced_closure() -> Any:
+            optimizer._reducer.use()  # what was reduced before is not what the closure computes
             loss = closure()
-            optimizer._reduce_unread("")
+            optimizer._reduce()
             return loss
 
         return step(reduced_closure)
-    if optimizer._reduced == "user" and not optimizer._reducer.pending:
-        warnings.warn(
-            "optimizer.step() reduces again what optimizer.synchronize() has reduced: call it "
-            "within 'with optimizer.skip_synchronize():'",
-            stacklevel=3,
+    if optimizer._synchronized and not optimizer._reducer.pending:
+        warn_user(  # in Horovod's words, which scripts and their readers know
+            "optimizer.step() called without optimizer.skip_synchronize() context after "
+            "optimizer.synchronize(). This can cause training slowdown. You may want to consider "
+            "using optimizer.skip_synchronize() context if you use optimizer.synchronize() in your "
+            "code."
         )
     if optimizer._begin_overlapped_step():
         return None
-    optimizer._reduce_unread("")
+    optimizer._reduce()
     return step()
+
+
+def _zero_grad_too_early(reducer: GradientReducer) -> str:
+    text = (
+        "optimizer.zero_grad() was called after loss.backward() and before optimizer.step() or "
+        "optimizer.synchronize(): the gradients are still being reduced. Call one of these before"
+    )
+    if not reducer.ready_in_backward and not reducer.overlaps:
+        text += (
+            "; or, where backward() computes gradients that are not for a step (a GAN's), have it "
+            "wait for them: DistributedOptimizer(..., gradients_ready='backward')"
+        )
+    return text
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
@@ -233,6 +266,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     overlap_step: bool = False,
+    gradients_ready: str | None = None,
 ) -> Any:
     """Make an optimizer reduce its gradients over the ranks before each step.
 
@@ -240,16 +274,17 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     others. The optimizer is changed itself, and stays an instance of its class: its state, its
     schedulers and its hooks go on. Copies of it (copy.deepcopy, pickle) are plain optimizers.
 
-    Between backward() and step() gradients are on their way: a parameter's `grad` may hold anything
-    then, for example what it held after the last step, and must not be changed. Who wants to look
-    at the reduced ones, to clip them for example, calls synchronize() before, and step() within
-    skip_synchronize(). Hooks on accumulated gradients (register_post_accumulate_grad_hook) find
-    this rank's own if they are registered before this call.
+    Until a reduction is finished, a parameter's `grad` is this rank's own gradient, which must not
+    be changed (where there is no shared memory for the average, on a GPU for example, it may hold
+    parts of that already). synchronize() and step() make it the average. Who wants to change
+    averages, to clip them for example, calls synchronize() before, and step() within
+    skip_synchronize(); or has backward() return averages by `gradients_ready`. Hooks on accumulated
+    gradients (register_post_accumulate_grad_hook) find this rank's own if they are registered
+    before this call.
 
-    The reduced gradients are in memory that the ranks of a host share: the reduction moves
-    autograd's there. The next step's take their place, also after zero_grad(): clone a gradient to
-    keep it. A parameter that plays no part in this rank's loss counts as zeros, and its gradient is
-    what the other ranks have.
+    The averages are in memory that the ranks of a host share. The next step's take their place,
+    also after zero_grad(): clone a gradient to keep it. A parameter that plays no part in this
+    rank's loss counts as zeros, and its gradient is what the other ranks have.
 
     Args:
         optimizer: any torch.optim.Optimizer.
@@ -265,8 +300,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         groups: gradients to be reduced together: a number of groups of equal length, or a list of
             lists of parameters, where parameters in none of them are on their own. None: horoscale
             fuses small gradients as they come.
-        sparse_as_dense: turn sparse gradients into dense ones. Otherwise their indices and values
-            are gathered, which needs op=Average or op=Sum.
+        sparse_as_dense: reduce sparse gradients as dense ones, which the optimizer gets, unless it
+            is a SparseAdam: that takes sparse ones. Otherwise their indices and values are
+            gathered, which needs op=Average or op=Sum.
         process_set: the ranks that train together; ranks outside of it train on their own.
         overlap_step: let step() return at once. A parameter gets its update when it is read next,
             which is in the next forward pass, so that communication overlaps with that too. The
@@ -277,9 +313,17 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
             (synchronize(), GradScaler), with a closure, with hooks on the optimizer, of compiled
             models, and the first one, are done as without it. For the optimizers of PyTorch that
             treat each parameter on its own: SGD, Adam, AdamW, RMSprop and their like.
+        gradients_ready: when gradients are averages. "step": in step(), or after synchronize(), as
+            with Horovod. "backward": when backward() returns, as with DistributedDataParallel. So
+            clip_grad_norm_() needs nothing else, zero_grad() may follow backward(), and a further
+            backward() before step() is reduced again (op=Average only). It costs one tiny allreduce
+            at the end of a backward pass, in which the ranks agree that all of them have all
+            gradients; where a parameter had none on some rank, they come in step(). Not with
+            overlap_step. None: what HOROSCALE_GRADIENTS_READY says, else "step".
 
     Returns:
-        The optimizer, with synchronize(), skip_synchronize() and set_backward_passes_per_step().
+        The optimizer, with synchronize(), skip_synchronize(), no_sync() and
+        set_backward_passes_per_step().
 
     Raises:
         ValueError: hvd.init() was not called; names are missing or not unique; an option is wrong;
@@ -294,6 +338,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
             f"overlap_step=True is not possible with {type(optimizer).__name__}, which may need "
             f"all gradients at once; it is with {known}"
         )
+    ready_in_backward = _ready_in_backward(gradients_ready, overlap_step)
     if process_set.process_set_id is None or process_set.included() is not False:
         set_id(process_set)  # raises where it can't be used; ranks outside train on their own
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
@@ -305,11 +350,15 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         compression,
         process_set,
         sparse_as_dense,
+        sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam),
     )
     _check_passes(backward_passes_per_step)
     names = _names(named_parameters, parameters)
     grouping = _grouping(num_groups if groups is None else groups, parameters)
-    reducer = GradientReducer(settings, backward_passes_per_step, names, grouping)
+    reducer = GradientReducer(
+        optimizer, settings, backward_passes_per_step, names, grouping, ready_in_backward
+    )
+    reducer.overlaps = overlap_step
     return _distribute(optimizer, reducer, overlap_step)
 
 
@@ -319,7 +368,7 @@ def _distribute(
     """Change the class of an optimizer, and have its step reduce gradients."""
     plain_class = optimizer.__class__
     if reducer.settings.takes_part():
-        reducer.adopt(optimizer.param_groups)
+        reducer.adopt()
     optimizer.__class__ = type(
         plain_class.__name__,
         (_Distributed, plain_class),
@@ -329,7 +378,7 @@ def _distribute(
     optimizer._reducer = reducer
     optimizer._by_step = True
     optimizer._overlap = OverlappedStep(optimizer, reducer) if overlap_step else None
-    optimizer._reduced = ""
+    optimizer._synchronized = False
     patched_step = optimizer.__dict__.get("step")
     if patched_step is not None:
         # A scheduler made earlier has put its own function, which calls the plain step, in the way.
@@ -339,6 +388,20 @@ def _distribute(
 
         optimizer.step = step  # type: ignore[method-assign]
     return optimizer
+
+
+def _ready_in_backward(gradients_ready: str | None, overlap_step: bool) -> bool:
+    source, value = "gradients_ready", gradients_ready
+    if value is None:
+        source, value = variable("GRADIENTS_READY")
+    if value not in (None, "", "step", "backward"):
+        raise ValueError(f"{source}={value!r} is neither 'step' nor 'backward'")
+    if value == "backward" and overlap_step:
+        raise ValueError(
+            f"{source}='backward' is not possible with overlap_step=True, with which gradients "
+            "come after step()"
+        )
+    return value == "backward"
 
 
 def _reduction(op: ReduceOp, predivide: float, wire_dtype: DataType | None) -> Reduction:

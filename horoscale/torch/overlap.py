@@ -22,7 +22,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import RemovableHandle
 
 from horoscale.common import job
-from horoscale.torch.gradients import GradientGroup
+from horoscale.torch.groups import GradientGroup
 from horoscale.torch.reducer import GradientReducer
 
 # Those of PyTorch that update each parameter by its own gradient and state alone.
@@ -89,6 +89,7 @@ class OverlappedStep:
         self._options = [_options(group) for group in self._busy_optimizer._plain_groups]
         for group in self._reducer.by_first_use:
             if group.in_flight:
+                self._reducer.warn_of_change(group)  # now: its memory may be used again from now on
                 for gradient in group.gradients:
                     self._outstanding[id(gradient.parameter)] = group
         job.current_runtime().notify()  # nobody waits now
@@ -136,11 +137,12 @@ class OverlappedStep:
                     self._finish(group)
                 self._step(groups)
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
         finally:
             self.applying = False
         for group in groups:
+            group.use(self._reducer)
             for gradient in group.gradients:
                 self._outstanding.pop(id(gradient.parameter), None)
         if self._zero is not None:
@@ -183,8 +185,8 @@ class OverlappedStep:
                 elif parameter.grad is not None:
                     parameter.grad.zero_()
 
-    def _abandon(self) -> None:
-        """A reduction failed: parameters that were not updated stay as they are."""
+    def abandon(self) -> None:
+        """Leave parameters that were not updated as they are: a reduction, or the job, failed."""
         self._outstanding.clear()
         self._held.clear()
         self._settle()
@@ -320,5 +322,11 @@ def _finish_all() -> None:
         overlap.finish()
 
 
+def _abandon_all() -> None:
+    for overlap in list(_all):
+        overlap.abandon()
+
+
 _all: weakref.WeakSet[OverlappedStep] = weakref.WeakSet()
 job.before_end(_finish_all)
+job.at_end(_abandon_all)

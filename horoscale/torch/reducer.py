@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Sequence
 
 import torch
 
 from horoscale._core import ReduceOp
+from horoscale.common import job
 from horoscale.torch import collectives
+from horoscale.torch.batch import batch
 from horoscale.torch.buckets import make_bucket
 from horoscale.torch.collectives import Call, Reduction
 from horoscale.torch.compression import Compression
 from horoscale.torch.forward_order import rank_by_first_use
-from horoscale.torch.gradients import (
-    Gradient,
-    GradientGroup,
-    Layout,
-    Settings,
-    existing_group,
-    start_waiting,
-    unique_name,
-)
+from horoscale.torch.gradients import Gradient, Layout, Settings
+from horoscale.torch.groups import GradientGroup, State, existing_group
 from horoscale.torch.handles import Handle
+from horoscale.torch.names import unique_name
+from horoscale.torch.rounds import Rounds
+from horoscale.torch.user_warning import warn_user
 
 Parameters = Sequence[torch.Tensor]
 
@@ -32,16 +30,23 @@ class GradientReducer:
 
     def __init__(
         self,
+        optimizer: torch.optim.Optimizer,
         settings: Settings,
         passes: int,
         names: dict[torch.Tensor, str],
         grouping: Sequence[Parameters],
+        ready_in_backward: bool = False,
     ) -> None:
         """Begin without parameters: adopt() takes them. Those not in `grouping` are alone."""
         self.settings = settings
         self.passes = passes
+        self.paused = False  # backward passes don't count
+        self.overlaps = False  # with overlap_step=True
+        self.ready_in_backward = ready_in_backward
         self.groups: list[GradientGroup] = []
         self.by_first_use: list[GradientGroup] = []  # the same, as the forward pass needs them
+        self._optimizer = weakref.ref(optimizer)
+        self._rounds = Rounds(self, settings.process_set) if ready_in_backward else None
         self._names = names
         self._partners = {id(one): list(group) for group in grouping for one in group}
         self._order_known = True  # of by_first_use
@@ -49,6 +54,8 @@ class GradientReducer:
         self._layouts_name = unique_name("gradients.layouts", settings.process_set)
         self._layouts_known = True  # by all ranks, of all gradients
         self._agreement: Handle | None = None  # the last one on layouts
+        self._warned: set[str] = set()
+        _all.add(self)
 
     @property
     def in_flight(self) -> bool:
@@ -57,13 +64,20 @@ class GradientReducer:
 
     @property
     def pending(self) -> bool:
-        """Whether a backward pass has put something in that no step has used yet."""
+        """Whether a backward pass has put something in that is not reduced yet."""
         return any(group.pending for group in self.groups)
 
-    def adopt(self, param_groups: Iterable[dict[str, Any]]) -> None:
-        """Take care of the parameters that are new, or require a gradient only now."""
+    @property
+    def reduced(self) -> bool:
+        """Whether gradients are reduced that no step has used yet."""
+        return any(group.serves(self) for group in self.groups)
+
+    def adopt(self) -> bool:
+        """Take care of parameters that are new, or require a gradient only now; tell of any."""
+        optimizer = self._optimizer()
+        assert optimizer is not None
         new: list[Parameters] = []
-        for group in param_groups:
+        for group in optimizer.__dict__["param_groups"]:
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in self._adopted:
                     partners = self._partners.get(id(parameter), [parameter])
@@ -72,38 +86,141 @@ class GradientReducer:
                     new.append(partners)
         if new:
             self._make_groups(new)
+        return bool(new)
 
     @torch.no_grad()
     def start(self) -> None:
         """Start the reductions that no backward pass has started."""
-        if not self._order_known and any(group.pending for group in self.groups):
+        if self.all_reduced():
+            return
+        if not self._order_known and self.pending:
             self.by_first_use = rank_by_first_use(self.groups)
             self._order_known = True
         if not self._layouts_known:
             self._agree_on_layouts()
-        start_waiting()
+        batch.start()
         for group in self.groups:
-            if not group.in_flight:
+            if not group.in_flight and not group.serves(self):
                 group.start()
 
     @torch.no_grad()
     def synchronize(self) -> None:
         """Start the reductions that no backward pass has started, and wait for all."""
+        self.adopt()
+        if self._rounds is not None:
+            self._rounds.settle()
         self.start()
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait for the reductions that have started. To be called without autograd."""
         failure = None
         for group in self.groups:
+            if group.serves(self):
+                continue
+            self.warn_of_change(group)
             try:
                 group.finish()
             except Exception as error:
                 failure = failure or error
+        if self._rounds is not None:
+            self._rounds.end()
         if failure is not None:
             raise failure
 
-    def free_moved(self) -> None:
-        """Free the memory that gradients were moved from: after a step, as without horoscale."""
+    def end_step(self) -> None:
+        """Take note that the optimizer has used what is reduced."""
+        self.use()
+        if self._rounds is not None:
+            self._rounds.end_step()
+
+    def use(self) -> None:
+        """Have what is reduced so far not used by the next step."""
         for group in self.groups:
-            for gradient in group.gradients:
-                gradient.free_moved()
+            group.use(self)
+
+    def clear(self) -> None:
+        """Forget the gradients but those in flight."""
+        for group in self.groups:
+            if group.state in (State.PARTIAL, State.REDUCED):
+                group.clear()
+
+    def begin_again(self, added_to: str | None) -> None:
+        """Take note of a backward pass after the reduction: nothing is reduced any more."""
+        for group in self.groups:
+            if group.state is State.REDUCED:
+                group.clear()
+        if added_to is not None and self.ready_in_backward:
+            self._warn_once(
+                "reduced again",
+                "a further backward() before step() reduces the gradients again, which are the "
+                f"averages of the earlier one by now (the first is that of {added_to}). The "
+                "result is right; to communicate once, do all backward passes but the last within "
+                "optimizer.no_sync(), or give DistributedOptimizer backward_passes_per_step",
+            )
+
+    def complete(self) -> None:
+        """Take note that a group has had its backward passes."""
+        if self._rounds is not None:
+            self._rounds.begin()
+
+    def all_started(self) -> bool:
+        """Tell whether each gradient is in flight or reduced."""
+        new = self.adopt()
+        return not new and all(
+            group.in_flight or group.serves(self) or not group.active for group in self.groups
+        )
+
+    def all_reduced(self) -> bool:
+        """Tell whether nothing is left to do for step()."""
+        return all(group.serves(self) or not group.active for group in self.groups)
+
+    def stay_behind(self) -> None:
+        """Take note that a backward pass ends without averages."""
+        missing = [
+            gradient.name
+            for group in self.groups
+            if not group.in_flight
+            for gradient in group.gradients
+            if not gradient.passes and gradient.parameter.requires_grad
+        ]
+        where = f"here {missing[0]} had none" if missing else "on another rank one had none"
+        self._warn_once(
+            "incomplete",
+            "backward() has returned without averages in spite of gradients_ready='backward', "
+            "because not all parameters of the optimizer have had their gradients on all ranks: "
+            f"{where}. They come in step() or synchronize(). Freeze parameters that are never used",
+        )
+
+    def warn_of_change(self, group: GradientGroup) -> None:
+        """Warn of a gradient that was changed while it was reduced, if one was."""
+        gradient = group.changed()
+        if gradient is None:
+            return
+        remedy = (
+            "call optimizer.synchronize() before changing gradients, and optimizer.step() within "
+            "'with optimizer.skip_synchronize():'"
+        )
+        if not self.overlaps and not self.ready_in_backward:
+            remedy += (
+                ", or have backward() return averages by "
+                "DistributedOptimizer(..., gradients_ready='backward')"
+            )
+        self._warn_once(
+            "changed",
+            f"the gradient of {gradient.name} was changed between backward() and step(), while it "
+            f"was being reduced: the change is lost. To clip gradients, for example, {remedy}",
+        )
+
+    def drop(self) -> None:
+        """Forget what was agreed on in a job that has ended: the next one may have other ranks."""
+        self._agreement = None
+        self._layouts_known = self.settings.sparse_as_dense or not self.groups
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warn_user(text)
 
     def _agree_on_layouts(self) -> None:
         """Learn from the other ranks which gradients are sparse, and let them learn it.
@@ -136,7 +253,7 @@ class GradientReducer:
             if group is None:
                 missing.append(parameters)
             else:
-                group.shared = True
+                group.add_owner(self)
                 self.groups.append(group)
         if not self.settings.sparse_as_dense:
             self._layouts_known = False
@@ -155,8 +272,19 @@ class GradientReducer:
             if len(gradients) > 1:
                 name += f".and.{len(gradients) - 1}.more"
             name = unique_name(name, self.settings.process_set)
-            self.groups.append(GradientGroup(name, gradients, self.passes, self.settings))
+            group = GradientGroup(name, gradients, self.passes, self.settings)
+            group.add_owner(self)
+            self.groups.append(group)
         self.by_first_use = list(self.groups)
         self._order_known = False
         for group in self.groups:
             group.forget_arrivals()
+
+
+def _drop_all() -> None:
+    for reducer in list(_all):
+        reducer.drop()
+
+
+_all: weakref.WeakSet[GradientReducer] = weakref.WeakSet()
+job.at_end(_drop_all)

@@ -50,6 +50,7 @@ def variables(*flags: str, config: str | None = None, folder: Path | None = None
         ("--log-without-timestamp", "LOG_HIDE_TIME", "1"),
         ("--log-with-timestamp", "LOG_HIDE_TIME", "0"),
         ("--start-timeout 7", "START_TIMEOUT", "7"),
+        ("--gradients-ready backward", "GRADIENTS_READY", "backward"),
         ("--network-interface eth0", "NETWORK_INTERFACE", "eth0"),
         ("--network-interfaces eth0,ib0", "NETWORK_INTERFACE", "eth0,ib0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -214,8 +215,14 @@ def test_step_after_synchronize_warns() -> None:
     optimizer = wrap(model)
     loss_of(model, 0, hvd.rank()).backward()
     optimizer.synchronize()
-    with pytest.warns(UserWarning, match="skip_synchronize"):
+    horovods = (
+        "optimizer.step() called without optimizer.skip_synchronize() context after "
+        "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
+        "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code."
+    )
+    with pytest.warns(UserWarning, match=re.escape(horovods)) as warned:
         optimizer.step()
+    assert warned[0].filename == __file__
     assert_same_parameters(model, train_alone(sgd, steps=1))
 
 
@@ -264,7 +271,8 @@ def test_zero_grad_with_work_pending() -> None:
         optimizer.set_backward_passes_per_step(1)
     with pytest.raises(AssertionError, match="backward_passes_per_step=2"):
         loss_of(model, 2, hvd.rank()).backward()
-    optimizer.step()
+    with pytest.warns(UserWarning, match="change is lost"):  # what that pass has added
+        optimizer.step()
     optimizer.zero_grad()
 
 

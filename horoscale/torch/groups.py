@@ -1,0 +1,436 @@
+"""GradientGroup: gradients that are reduced in one operation, all or none; usually it is just one.
+
+A group belongs to its parameters: optimizers that share parameters share their groups, so that no
+gradient is reduced twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from enum import Enum, auto
+from typing import Any, Protocol
+
+import torch
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from horoscale._core import Handle as Operation
+from horoscale._core import OpKind, ReduceOp, Request, Signature
+from horoscale.common import job
+from horoscale.common.arguments import set_id
+from horoscale.common.exceptions import MismatchError
+from horoscale.torch import collectives
+from horoscale.torch.batch import batch
+from horoscale.torch.collectives import Call, Tensors
+from horoscale.torch.gradients import Gradient, Settings
+from horoscale.torch.handles import Handle
+from horoscale.torch.sparse import sparse_allreduce_async
+from horoscale.torch.tensors import data_type
+
+
+class State(Enum):
+    """How far a group is on its way from a backward pass to a step."""
+
+    EMPTY = auto()  # no backward pass has put anything in since the last step
+    PARTIAL = auto()  # one has, and the reduction has not started
+    IN_FLIGHT = auto()  # the reduction has started, and nobody has waited for it
+    REDUCED = auto()  # `.grad` is the result, which a step has still to use
+
+
+class Owner(Protocol):
+    """A reducer, as a group knows it."""
+
+    paused: bool  # backward passes don't count
+    overlaps: bool  # overlap_step
+    ready_in_backward: bool  # gradients_ready="backward"
+
+    def begin_again(self, added_to: str | None) -> None:
+        """Take note of a backward pass after the reduction: reduced groups are not so any more.
+
+        `added_to` names the reduced gradient that it has been added to, if it was.
+        """
+
+    def complete(self) -> None:
+        """Take note that a group has had its backward passes."""
+
+
+class GradientGroup:
+    """Gradients that are reduced in one operation, once each has had its backward passes."""
+
+    def __init__(
+        self, name: str, gradients: Sequence[Gradient], passes: int, settings: Settings
+    ) -> None:
+        """Hook the parameters of `gradients`; their reduction starts after `passes` passes."""
+        self.name = name
+        self.gradients = list(gradients)
+        self.passes = passes
+        self.settings = settings
+        self.state = State.EMPTY
+        self._owners: list[weakref.ref[Owner]] = []
+        self._used_by: set[int] = set()  # ids of owners whose step has used the result
+        self._arrived = 0  # gradients that have had their passes
+        self._in_place = all(gradient.has_place for gradient in self.gradients)
+        self._nbytes = sum(gradient.parameter.nbytes for gradient in self.gradients)
+        self._request: tuple[Hashable, Request] | None = None  # the last one that was in place
+        self._expected = len(self.gradients)  # of _arrived; parameters may be frozen later
+        self._taken: list[Gradient] = []  # what is in flight
+        self._in_flight: list[
+            tuple[Handle | Operation, Callable[[], None]]
+        ] = []  # how each is waited for
+        weak_self = weakref.ref(self)
+        hooks: list[RemovableHandle] = []
+        for gradient in self.gradients:
+            hook = _hook(weak_self, gradient)
+            register: Any = gradient.parameter.register_post_accumulate_grad_hook
+            hooks.append(register(hook))
+            _by_parameter[gradient.parameter] = weak_self
+        _all.add(self)
+        weakref.finalize(self, _remove, hooks)
+
+    def add_owner(self, owner: Owner) -> None:
+        """Let another optimizer use the group."""
+        self._owners.append(weakref.ref(owner))
+
+    @property
+    def shared(self) -> bool:
+        """Whether several optimizers use it."""
+        return len(self._living_owners()) > 1
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to reduce: not all of its parameters are frozen."""
+        return any(g.passes or g.parameter.requires_grad for g in self.gradients)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether the reduction was started and not waited for yet."""
+        return self.state is State.IN_FLIGHT
+
+    @property
+    def pending(self) -> bool:
+        """Whether a backward pass has put something in that is not reduced yet."""
+        return self.state in (State.PARTIAL, State.IN_FLIGHT)
+
+    def done(self) -> bool:
+        """Tell whether finish() would return, or raise, at once."""
+        return all(handle.done() for handle, _ in self._in_flight)
+
+    def serves(self, owner: Owner) -> bool:
+        """Tell whether the gradients are reduced, for a step that this optimizer has yet to do."""
+        return self.state is State.REDUCED and id(owner) not in self._used_by
+
+    def use(self, owner: Owner) -> None:
+        """Take note of a step; the result is kept for the other optimizers of a shared group."""
+        if self.state is not State.REDUCED:
+            return
+        self._used_by.add(id(owner))
+        if len(self._owners) == 1 or all(id(one) in self._used_by for one in self._living_owners()):
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget the backward passes and their result."""
+        if self.state is not State.REDUCED:
+            self._reset_passes()
+        self.state = State.EMPTY
+        self._used_by.clear()
+        for gradient in self.gradients:
+            gradient.release()
+
+    def drop(self) -> None:
+        """Forget also what is in flight, whose job has ended."""
+        self._in_flight = []
+        self.clear()
+
+    def arrive(self, gradient: Gradient) -> None:
+        """Take note of a backward pass; start the reduction when no gradient lacks one.
+
+        Raises AssertionError after more passes than announced.
+        """
+        if not self.settings.takes_part():
+            return
+        owners = self._living_owners()
+        if self.state is State.REDUCED:
+            self._begin_again(gradient, owners)
+        paused = any(owner.paused for owner in owners)
+        if self.in_flight or (gradient.passes == self.passes and not paused):
+            raise AssertionError(self._too_many_passes(gradient, owners))
+        if paused:
+            return
+        self.state = State.PARTIAL
+        gradient.passes += 1
+        if gradient.arrival is None:
+            gradient.arrival = next(_arrivals)
+        self._arrived += gradient.passes == self.passes
+        if self._arrived >= self._expected and all(map(self._has_passed, self.gradients)):
+            for owner in owners:
+                owner.complete()
+            with torch.no_grad():
+                if self._in_place:
+                    batch.add(self, self._nbytes)
+                else:
+                    self.start()
+
+    def forget_arrivals(self) -> None:
+        """Have the next backward pass tell again in which order gradients come."""
+        for gradient in self.gradients:
+            gradient.arrival = None
+
+    def start(self, wake: bool = False) -> None:
+        """Start the reduction of whatever gradients there are, which is the same on all ranks.
+
+        Without `wake` one of gradients in shared memory begins with the next operation, or when
+        somebody waits. To be called without autograd. A parameter that played no part on this rank
+        may have on another: its gradient is zeros.
+
+        The first operation always has the group's name: ranks where a gradient is sparse meet
+        those where it is dense, and all of them raise MismatchError.
+        """
+        active = [g for g in self.gradients if g.passes or g.parameter.requires_grad]
+        if not active:  # frozen
+            return
+        priority = max(gradient.priority for gradient in active)
+        values = [gradient.take(self.settings.sparse_as_dense) for gradient in active]
+        self._taken = active
+        try:
+            if all(map(Gradient.can_move, active, values)):
+                self._start_in_shared_memory(active, values, priority, wake)
+            else:
+                self._start_elsewhere(active, values, priority)
+        finally:
+            if self._in_flight:
+                self.state = State.IN_FLIGHT
+
+    def changed(self) -> Gradient | None:
+        """Return a gradient that was changed since the reduction started, if one was."""
+        if not self.in_flight:
+            return None
+        return next(filter(Gradient.changed, self._taken), None)
+
+    def finish(self) -> None:
+        """Wait for the reduction. The group is ready for the next step, also after an error.
+
+        To be called without autograd.
+        """
+        waits, self._in_flight = self._in_flight, []
+        if not waits:
+            self.clear()
+            return
+        try:
+            self._wait_for([wait for _, wait in waits])
+        except BaseException:
+            self.clear()
+            raise
+        self._reset_passes()
+        self._used_by.clear()
+        self.state = State.REDUCED
+
+    @staticmethod
+    def _wait_for(waits: Sequence[Callable[[], None]]) -> None:
+        failure = None
+        for wait in waits:
+            try:
+                wait()
+            except MismatchError:  # the other operations may exist on this rank only
+                raise
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _reset_passes(self) -> None:
+        self._arrived = 0
+        self._expected = sum(gradient.parameter.requires_grad for gradient in self.gradients)
+        for gradient in self.gradients:
+            gradient.passes = 0
+
+    def _living_owners(self) -> list[Owner]:
+        return [owner for reference in self._owners if (owner := reference()) is not None]
+
+    def _has_passed(self, gradient: Gradient) -> bool:
+        return gradient.passes == self.passes or not gradient.parameter.requires_grad
+
+    def _begin_again(self, gradient: Gradient, owners: Sequence[Owner]) -> None:
+        added = not self._used_by and gradient.adds_to_result()
+        added_to = gradient.name if added else None
+        if added_to is not None and self.settings.reduction.op is not ReduceOp.AVERAGE:
+            raise AssertionError(
+                f"a backward pass has added to the gradient of {gradient.name}, which is reduced "
+                "already: before step() that is possible with op=Average only. Call "
+                f"optimizer.zero_grad() before, or {_accumulation(self.passes)}"
+            )
+        for owner in owners:
+            owner.begin_again(added_to)
+
+    def _too_many_passes(self, gradient: Gradient, owners: Sequence[Owner]) -> str:
+        remedies = [_accumulation(self.passes)]
+        if any(owner.ready_in_backward for owner in owners):
+            remedies.append(
+                "gradients_ready='backward' reduces them again only where all of the optimizer's "
+                "parameters had a gradient on all ranks"
+            )
+        elif any(owner.overlaps for owner in owners):
+            remedies.append(
+                "with overlap_step=True it may have been read before its update, in another way "
+                "than through its module: call optimizer.finish_step() before"
+            )
+        else:
+            remedies.append(
+                "where other models' losses reach these parameters too (GANs), use "
+                "DistributedOptimizer(..., gradients_ready='backward')"
+            )
+        return (
+            f"the gradient of {gradient.name} was computed more than backward_passes_per_step="
+            f"{self.passes} times before step(): {'; '.join(remedies)}"
+        )
+
+    def _start_in_shared_memory(
+        self, gradients: Sequence[Gradient], values: Tensors, priority: int, wake: bool
+    ) -> None:
+        """Reduce gradients to their places: what every step does, so that it is made for speed."""
+        places = [gradient.place for gradient in gradients]
+        which = tuple(map(id, gradients))
+        key = set_id(self.settings.process_set), self.settings.reduction, priority, which
+        if self._request is None or self._request[0] != key:
+            self._request = key, Request(self._signature(values, priority))
+        request = self._request[1]
+        for index, (value, place) in enumerate(zip(values, places, strict=True)):
+            request.place(index, value.data_ptr(), place.data_ptr())
+        # Others write to the places, whether this rank's optimizer is still there or not.
+        handle = job.current_runtime().start(request, keep_alive=(values, places), wake=wake)
+        sparse = self.settings.sparse_results
+
+        def wait() -> None:
+            handle.wait()
+            for gradient, place in zip(gradients, places, strict=True):
+                gradient.deliver(place, sparse)
+
+        self._in_flight.append((handle, wait))
+
+    def _signature(self, values: Tensors, priority: int) -> Signature:
+        reduction = self.settings.reduction
+        reduction.check(values)
+        return Signature(
+            OpKind.ALLREDUCE,
+            tuple([(data_type(value.dtype), tuple(value.shape)) for value in values]),
+            self.name,
+            set_id(self.settings.process_set),
+            reduction.op,
+            reduction.prescale,
+            reduction.postscale,
+            priority=priority,
+            wire_dtype=reduction.wire_dtype,
+        )
+
+    def _start_elsewhere(
+        self, gradients: Sequence[Gradient], values: Tensors, priority: int
+    ) -> None:
+        pairs = list(zip(gradients, values, strict=True))
+        dense = [(gradient, value) for gradient, value in pairs if not value.is_sparse]
+        if dense:
+            self._start_dense(dense, priority)
+        for gradient, value in pairs:
+            if value.is_sparse:
+                first = not self._in_flight
+                name = self.name if first else f"{self.name}.{gradient.name}.sparse"
+                self._start_sparse(name, gradient, value, priority)
+
+    def _start_dense(self, pairs: Sequence[tuple[Gradient, torch.Tensor]], priority: int) -> None:
+        compression = self.settings.compression
+        in_order = [_in_memory_order(value) for _, value in pairs]
+        sent, contexts = zip(*map(compression.compress, in_order), strict=True)
+        call = Call(self.name, self.settings.process_set, priority=priority)
+        handle = collectives.allreduce(sent, self.settings.reduction, call, in_place=True)
+        sparse = self.settings.sparse_results
+
+        def wait() -> None:
+            for value, result, context in zip(in_order, handle.wait(), contexts, strict=True):
+                restored = compression.decompress(result, context)
+                if restored.data_ptr() != value.data_ptr():
+                    value.copy_(restored)
+            for gradient, value in pairs:
+                gradient.deliver(value, sparse)
+
+        self._in_flight.append((handle, wait))
+
+    def _start_sparse(
+        self, name: str, gradient: Gradient, value: torch.Tensor, priority: int
+    ) -> None:
+        settings = self.settings
+        handle = sparse_allreduce_async(
+            value, name, settings.reduction.op, settings.process_set, priority
+        )
+        self._in_flight.append((handle, lambda: gradient.deliver(handle.wait())))
+
+
+def _accumulation(passes: int) -> str:
+    return (
+        "to accumulate gradients, do all backward passes but the last within optimizer.no_sync(), "
+        f"or give DistributedOptimizer a backward_passes_per_step above {passes}"
+    )
+
+
+_arrivals = itertools.count()
+_by_parameter: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references to groups
+_all: weakref.WeakSet[GradientGroup] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    for group in list(_all):
+        group.drop()
+
+
+job.at_end(_drop_all)
+
+
+def existing_group(
+    parameters: Sequence[torch.Tensor], passes: int, settings: Settings
+) -> GradientGroup | None:
+    """Return the group that another optimizer made for just these parameters.
+
+    Raises ValueError if one of them belongs to another group, or is to be reduced in another way.
+    """
+    found = {id(group): group for p in parameters if (group := _living_group(p))}
+    if not found:
+        return None
+    [group, *others] = found.values()
+    same_parameters = {id(g.parameter) for g in group.gradients} == {id(p) for p in parameters}
+    if others or not same_parameters or (group.passes, group.settings) != (passes, settings):
+        raise ValueError(
+            f"the gradient of {group.gradients[0].name} belongs to another DistributedOptimizer "
+            "with other options or groups: optimizers that share parameters need the same ones, "
+            "and one that is not used any more has to be deleted"
+        )
+    return group
+
+
+def _living_group(parameter: torch.Tensor) -> GradientGroup | None:
+    if parameter not in _by_parameter:
+        return None
+    group: GradientGroup | None = _by_parameter[parameter]()
+    return group
+
+
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
+def _hook(
+    weak_group: weakref.ref[GradientGroup], gradient: Gradient
+) -> Callable[[torch.Tensor], None]:
+    def hook(_: torch.Tensor) -> None:
+        group = weak_group()
+        if group is not None:
+            group.arrive(gradient)
+
+    return hook
+
+
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view that is contiguous where it can be: channels_last needs no copy then."""
+    if tensor.is_contiguous():
+        return tensor
+    strides = tensor.stride()
+    return tensor.permute(sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension]))

@@ -1,0 +1,30 @@
+"""Names of operations that an optimizer makes for itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from horoscale.common import job
+from horoscale.common.process_sets import ProcessSet, at_removal
+
+_used: Counter[tuple[int | None, str]] = Counter()  # by process set
+job.at_end(_used.clear)
+
+
+def unique_name(name: str, process_set: ProcessSet) -> str:
+    """Return a name for operations that no other optimizer's operation of the process set has.
+
+    Models may have parameters of the same names. The ranks make their optimizers in the same order.
+    """
+    key = process_set.process_set_id, name
+    _used[key] += 1
+    return name if _used[key] == 1 else f"{name}#{_used[key]}"
+
+
+def _forget_names(set_id: int) -> None:
+    # The next set of this id has other ranks, which have used other names.
+    for key in [key for key in _used if key[0] == set_id]:
+        del _used[key]
+
+
+at_removal(_forget_names)

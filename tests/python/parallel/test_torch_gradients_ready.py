@@ -1,0 +1,607 @@
+"""What `.grad` is, and when: gradients_ready="step" and "backward", beside DDP's loops."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.torch_training import (
+    OPTIMIZERS,
+    assert_same_parameters,
+    loss_of,
+    make_model,
+    train_alone,
+)
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import horoscale.torch as hvd
+from horoscale.torch import rounds
+
+sgd = OPTIMIZERS["sgd"]
+STEPS = 4
+LOSS = nn.BCEWithLogitsLoss()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group() -> Iterator[None]:
+    """torch.distributed on the same ranks, over Gloo."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = hvd.broadcast_object(str(Path(folder) / "store"), 0)
+        torch.distributed.init_process_group(
+            "gloo",
+            init_method=f"file://{file}",
+            rank=hvd.rank(),
+            world_size=hvd.size(),
+            timeout=timedelta(seconds=30),
+        )
+        yield
+        hvd.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def wrap(model: nn.Module, make: Any = sgd, **options: Any) -> Any:
+    return hvd.DistributedOptimizer(
+        make(list(model.parameters())), model.named_parameters(), **options
+    )
+
+
+def sample(step: int, *shape: int) -> torch.Tensor:
+    """This rank's input of a step."""
+    random = torch.Generator().manual_seed(100 * step + hvd.rank())
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+class Loop:
+    """How a training is distributed: what its script has to write."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.seen: list[torch.Tensor] = []  # norms that the script has logged
+
+    def distribute(
+        self, model: nn.Module, make: Any = sgd, **options: Any
+    ) -> tuple[nn.Module, Any]:
+        if self.kind == "ddp":
+            return DistributedDataParallel(model), make(list(model.parameters()))
+        return model, wrap(model, make, gradients_ready=self.kind, **options)
+
+    def ready(self, *optimizers: Any) -> None:
+        """Have averages in `.grad`: what a script written for "step" does for it."""
+        if self.kind == "step":
+            for optimizer in optimizers:
+                optimizer.synchronize()
+
+    def step(self, optimizer: Any, step: Callable[[], Any] | None = None) -> None:
+        """Do the step after ready()."""
+        if self.kind != "step":
+            (step or optimizer.step)()
+            return
+        with optimizer.skip_synchronize():
+            (step or optimizer.step)()
+
+
+def clipping(loop: Loop) -> nn.Module:
+    plain = make_model()
+    model, optimizer = loop.distribute(plain)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, hvd.rank()).backward()
+        loop.ready(optimizer)
+        loop.seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05))
+        assert loop.seen[-1] > 0.05  # it bites
+        loop.step(optimizer)
+    return plain
+
+
+def scaling(loop: Loop) -> nn.Module:
+    plain = make_model()
+    model, optimizer = loop.distribute(plain)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, step, hvd.rank())
+        if step == 1 and hvd.rank() == 0:
+            loss = loss * float("inf")  # no rank does this step
+        scaler.scale(loss).backward()
+        loop.ready(optimizer)
+        scaler.unscale_(optimizer)
+        loop.seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05))
+        loop.step(optimizer, lambda: scaler.step(optimizer))
+        scaler.update()
+    assert scaler.get_scale() == 4.0
+    return plain
+
+
+def accumulating(loop: Loop) -> nn.Module:
+    plain = make_model()
+    model, optimizer = loop.distribute(plain)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with (model if loop.kind == "ddp" else optimizer).no_sync():
+            for i in range(2):
+                loss_of(model, 3 * step + i, hvd.rank()).backward()
+        loss_of(model, 3 * step + 2, hvd.rank()).backward()
+        loop.ready(optimizer)
+        loop.seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05))
+        loop.step(optimizer)
+    return plain
+
+
+def networks(loop: Loop) -> tuple[nn.Module, ...]:
+    torch.manual_seed(7)
+    generator = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6)).double()
+    critic = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    return generator, critic
+
+
+def gan(loop: Loop) -> nn.Module:
+    """One backward pass for the critic's step; the generator's goes through the critic."""
+    plain = networks(loop)
+    (generator, optimizer_g), (critic, optimizer_d) = map(loop.distribute, plain)
+    ones, zeros = torch.ones(4, 1).double(), torch.zeros(4, 1).double()
+    for step in range(STEPS):
+        fake = generator(sample(step, 4, 3))
+        # Forgets what the generator's pass has left: by either of the two.
+        (optimizer_d if step % 2 else critic).zero_grad()
+        both = critic(torch.cat([sample(step + 50, 4, 6), fake.detach()]))
+        LOSS(both, torch.cat([ones, zeros])).backward()
+        optimizer_d.step()
+        optimizer_g.zero_grad()
+        LOSS(critic(fake), ones).backward()
+        optimizer_g.step()
+    return nn.ModuleList(plain)
+
+
+def dcgan(loop: Loop) -> nn.Module:
+    """Two backward passes for the critic's step, as in PyTorch's tutorial."""
+    plain = networks(loop)
+    (generator, optimizer_g), (critic, optimizer_d) = map(loop.distribute, plain)
+    ones, zeros = torch.ones(4, 1).double(), torch.zeros(4, 1).double()
+    for step in range(STEPS):
+        critic.zero_grad()
+        LOSS(critic(sample(step + 50, 4, 6)), ones).backward()
+        fake = generator(sample(step, 4, 3))
+        LOSS(critic(fake.detach()), zeros).backward()
+        optimizer_d.step()
+        generator.zero_grad()
+        LOSS(critic(fake), ones).backward()
+        optimizer_g.step()
+    return nn.ModuleList(plain)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        *((script, kind) for script in (clipping, scaling, accumulating) for kind in ("step",)),
+        *((script, "backward") for script in (clipping, scaling, accumulating, gan, dcgan)),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+@pytest.mark.filterwarnings("ignore:a further backward")
+def test_loops_as_with_ddp(script: Callable[[Loop], nn.Module], kind: str) -> None:
+    ours, ddp = Loop(kind), Loop("ddp")
+    model, expected = script(ours), script(ddp)
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(ours.seen, ddp.seen, rtol=1e-5, atol=1e-8, equal_nan=True)
+    assert not any(torch.isnan(one).any() for one in model.parameters())
+
+
+def wait_until_reduced(optimizer: Any) -> None:
+    """Wait for the reductions, but leave their results where they are."""
+    for group in optimizer._reducer.groups:
+        for handle, _ in group._in_flight:
+            handle.wait()
+
+
+SIZES = pytest.mark.parametrize("size", [3, 20_000, 200_000], ids=["small", "banks", "direct"])
+
+
+def one_parameter(size: int, **options: Any) -> tuple[nn.Parameter, Any]:
+    parameter = nn.Parameter(torch.zeros(size))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], 1.0), **options)
+    return parameter, optimizer
+
+
+def share() -> float:
+    return hvd.rank() + 1.0
+
+
+def mean() -> float:
+    """Of the ranks' shares."""
+    return (hvd.size() + 1) / 2
+
+
+def assert_all(tensor: torch.Tensor, value: float) -> None:
+    assert torch.equal(tensor, torch.full_like(tensor, value))
+
+
+@SIZES
+@pytest.mark.parametrize("zeros", [False, True], ids=["anew", "in-place"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_gradient_is_this_ranks_own_until_the_step(size: int, zeros: bool, passes: int) -> None:
+    parameter, optimizer = one_parameter(size, backward_passes_per_step=passes)
+    for step in range(3):
+        optimizer.zero_grad(set_to_none=not zeros)
+        for i in range(passes):
+            (parameter * share()).sum().backward()
+            assert_all(parameter.grad, share() * (i + 1))
+        wait_until_reduced(optimizer)
+        hvd.barrier()
+        assert_all(parameter.grad, share() * passes)
+        optimizer.step()
+        assert_all(parameter.grad, mean() * passes)
+        assert_all(parameter.detach(), -mean() * passes * (step + 1))
+
+
+@SIZES
+def test_gradients_that_are_not_zeroed_add_up(size: int) -> None:
+    parameter, optimizer = one_parameter(size)
+    (2 * parameter * share()).sum().backward(retain_graph=True)
+    optimizer.step()
+    (parameter * share()).sum().backward()
+    assert_all(parameter.grad, 2 * mean() + share())
+    optimizer.step()
+    assert_all(parameter.grad, 3 * mean())
+
+
+@SIZES
+def test_a_change_before_the_step_is_told_once(size: int) -> None:
+    parameter, optimizer = one_parameter(size)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (parameter * share()).sum().backward()
+        wait_until_reduced(optimizer)
+        nn.utils.clip_grad_norm_([parameter], 0.01)
+        optimizer.step()
+
+    with pytest.warns(UserWarning, match="was changed between") as warned:
+        step()
+    [text] = [str(one.message) for one in warned]
+    for part in ("unnamed.0", "is lost", "synchronize()", "skip_synchronize()", "='backward'"):
+        assert part in text
+    assert "overlap_step" not in text
+    assert warned[0].filename == __file__
+    step()  # says nothing: warnings are errors here
+    assert_all(parameter.detach(), -2 * mean())
+
+
+@pytest.mark.parametrize("how", ["replaced", "none"])
+def test_gradients_put_in_place_of_those_being_reduced_are_lost(how: str) -> None:
+    parameter, optimizer = one_parameter(10)
+    (parameter * share()).sum().backward()
+    parameter.grad = None if how == "none" else torch.ones(10)
+    with pytest.warns(UserWarning, match="is lost"):
+        optimizer.step()
+    assert_all(parameter.detach(), -mean())
+
+
+def test_a_change_where_gradients_are_reduced_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horoscale.torch.reducer.make_bucket", lambda all: [None] * len(all))
+    parameter, optimizer = one_parameter(10)
+    (parameter * share()).sum().backward()
+    parameter.grad.mul_(1.0)
+    with pytest.warns(UserWarning, match="is lost"):
+        optimizer.step()
+
+
+@pytest.mark.conformance
+@SIZES
+def test_backward_returns_averages(size: int) -> None:
+    parameter, optimizer = one_parameter(size, gradients_ready="backward")
+    for step in range(3):
+        optimizer.zero_grad()
+        (parameter * share()).sum().backward()
+        assert_all(parameter.grad, mean())
+        parameter.grad.mul_(2.0)
+        optimizer.step()
+        assert_all(parameter.detach(), -2 * mean() * (step + 1))
+
+
+@pytest.mark.conformance
+def test_a_further_backward_is_reduced_again() -> None:
+    parameter, optimizer = one_parameter(10, gradients_ready="backward")
+    for step in range(2):
+        optimizer.zero_grad()
+        (parameter * share()).sum().backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if step else "ignore")  # it is told once
+            (parameter * 2 * share()).sum().backward()
+        torch.testing.assert_close(parameter.grad, torch.full((10,), 3 * mean()))
+        optimizer.step()
+        (parameter * 2 * share()).sum().backward()  # a GAN's: nobody wants it
+    optimizer.zero_grad()
+    (parameter * share()).sum().backward()
+    with optimizer.no_sync():
+        (parameter * 2 * share()).sum().backward()
+    assert_all(parameter.grad, mean() + 2 * share())
+    optimizer.step()
+    torch.testing.assert_close(parameter.grad, torch.full((10,), 3 * mean()))
+
+
+def test_a_further_backward_with_a_sum_is_refused() -> None:
+    parameter, _optimizer = one_parameter(10, gradients_ready="backward", op=hvd.Sum)
+    for _ in range(2):
+        (parameter * share()).sum().backward()
+        parameter.grad = None  # as model.zero_grad() does: it begins anew
+    (parameter * share()).sum().backward()
+    assert_all(parameter.grad, mean() * hvd.size())
+    with pytest.raises(AssertionError, match=r"op=Average only.*zero_grad.*no_sync"):
+        (parameter * share()).sum().backward()
+    parameter.grad = None
+    with pytest.warns(UserWarning, match="create_graph"):
+        (parameter * share()).sum().backward(create_graph=True)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "two-optimizers"])
+def test_a_parameter_that_one_rank_has_no_use_for(need_ranks: None, shared: bool) -> None:
+    """Nobody waits in backward(); the averages come in step(), and the next step is as ever."""
+    used, sometimes = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
+    parameters = [[used], [sometimes]] if shared else [[used, sometimes]]
+    optimizers = [
+        hvd.DistributedOptimizer(torch.optim.SGD(part, 1.0), gradients_ready="backward")
+        for part in parameters
+    ]
+    for step in range(4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = (used * share()).sum()
+        partly = step % 2 == 1
+        if not (partly and hvd.rank() == 0):
+            loss = loss + (sometimes * share()).sum()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            loss.backward()
+        assert_all(used.grad, share() if partly and not shared else mean())
+        if partly:
+            assert ("without averages" in str([one.message for one in told])) == (
+                step == 1 and not (shared and hvd.rank() == 0)
+            )
+            if not shared:
+                with pytest.raises(AssertionError, match="zero_grad"):
+                    optimizer.zero_grad()
+        else:
+            assert_all(sometimes.grad, mean())
+        for optimizer in optimizers:
+            optimizer.step()
+        assert_all(used.grad, mean())
+        assert_all(sometimes.grad, mean() - partly / hvd.size())
+
+
+def test_losses_of_parts_of_a_model() -> None:
+    """Each pass has the gradients of its part; together they are those of a step."""
+    first, second = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([first, second], 1.0), gradients_ready="backward"
+    )
+    with pytest.warns(UserWarning, match=r"unnamed\.[01] had none"):
+        (first * share()).sum().backward()
+    (second * share()).sum().backward()
+    with pytest.raises(AssertionError, match="only where all of the optimizer's parameters") as no:
+        (second * share()).sum().backward()
+    assert "overlap_step" not in str(no.value)
+    with pytest.warns(UserWarning, match="is lost"):
+        optimizer.step()
+    assert_all(first.detach(), -mean())
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_reentrant_checkpoints_are_one_pass(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    tell = rounds.Rounds.tell
+    monkeypatch.setattr(rounds.Rounds, "tell", lambda self: told.append(1) or tell(self))
+    model = make_model()
+    optimizer = wrap(model, gradients_ready="backward")
+
+    def forward(inputs: torch.Tensor, depth: int) -> torch.Tensor:
+        if depth == 0:
+            return model[1](model[0](inputs))
+        return checkpoint(forward, inputs, depth - 1, use_reentrant=True)
+
+    for step in range(2):
+        optimizer.zero_grad()
+        inputs = torch.ones(2, 6, dtype=torch.double, requires_grad=True)
+        (model[2](forward(inputs, depth)).square().sum() * share()).backward()
+        ready = [one.grad.clone() for one in model.parameters()]
+        optimizer.step()
+        assert all(map(torch.equal, ready, [one.grad for one in model.parameters()]))
+        assert len(told) == step + 1
+
+
+def test_accumulation_by_number(need_ranks: None) -> None:
+    model = make_model()
+    optimizer = wrap(model, gradients_ready="backward", backward_passes_per_step=2)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for i in range(2):
+            loss_of(model, 2 * step + i, hvd.rank()).backward()
+        before = [one.grad.clone() for one in model.parameters()]
+        optimizer.step()
+        for one, gradient in zip(model.parameters(), before, strict=True):
+            assert torch.equal(one.grad, gradient)
+        loss_of(model, 0, hvd.rank()).backward()  # a GAN's: half of what a reduction takes
+    assert_same_parameters(model, train_alone(sgd, passes=2))
+
+
+def test_parameters_that_come_later_are_ready_too() -> None:
+    model = make_model()
+    model[0].requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(
+        sgd(list(model[0].parameters())), model.named_parameters(), gradients_ready="backward"
+    )
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    loss_of(model, 0, hvd.rank()).backward()
+    reduced = [one.grad.clone() for one in model[2].parameters()]
+    optimizer.step()
+    for one, gradient in zip(model[2].parameters(), reduced, strict=True):
+        assert torch.equal(one.grad, gradient)
+    optimizer.zero_grad()
+    model[0].requires_grad_(True)
+    with pytest.warns(UserWarning, match="without averages"):  # once: it has been seen then
+        loss_of(model, 1, hvd.rank()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, 2, hvd.rank()).backward()
+    reduced = [one.grad.clone() for one in model.parameters()]
+    optimizer.step()
+    for one, gradient in zip(model.parameters(), reduced, strict=True):
+        assert torch.equal(one.grad, gradient)
+
+
+@pytest.mark.parametrize("ready", ["step", "backward"])
+def test_optimizers_that_share_parameters_reduce_them_once(ready: str) -> None:
+    parameter = nn.Parameter(torch.zeros(4))
+    optimizers = [
+        hvd.DistributedOptimizer(
+            torch.optim.SGD([parameter], 1.0), gradients_ready=ready, op=hvd.Sum
+        )
+        for _ in range(2)
+    ]
+    for step in range(2):
+        optimizers[step].zero_grad()
+        (parameter * share()).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            assert_all(parameter.grad, mean() * hvd.size())
+        assert_all(parameter.detach(), -2 * mean() * hvd.size() * (step + 1))
+
+
+def test_synchronize_twice_reduces_once() -> None:
+    parameter, optimizer = one_parameter(4, op=hvd.Sum)
+    (parameter * share()).sum().backward()
+    optimizer.synchronize()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="training slowdown"):
+        optimizer.step()
+    assert_all(parameter.detach(), -mean() * hvd.size())
+
+
+@pytest.mark.parametrize("ready", ["step", "backward"])
+def test_a_closure_that_is_called_again(ready: str) -> None:
+    model = make_model()
+    alone = train_alone(lambda p: torch.optim.LBFGS(p, max_iter=1), steps=0)
+    optimizer = wrap(model, lambda p: torch.optim.LBFGS(p, max_iter=3), gradients_ready=ready)
+    expected = torch.optim.LBFGS(alone.parameters(), max_iter=3)
+
+    def losses(model: nn.Module) -> torch.Tensor:
+        return sum(loss_of(model, 0, rank) for rank in range(hvd.size())) / hvd.size()
+
+    def closure(own: bool) -> torch.Tensor:
+        (optimizer if own else expected).zero_grad()
+        loss = losses(model if own else alone)  # alike on all ranks, as LBFGS needs it
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(lambda: closure(True))
+        expected.step(lambda: closure(False))
+    assert_same_parameters(model, alone)
+
+
+def test_ranks_that_join_have_done_fewer_steps(need_ranks: None) -> None:
+    model = make_model()
+    optimizer = wrap(model, gradients_ready="backward")
+    last = hvd.size() - 1
+    for _ in range(2):
+        for step in range(3 if hvd.rank() != last else 2):
+            optimizer.zero_grad()
+            loss_of(model, step, hvd.rank()).backward()
+            optimizer.step()
+        hvd.join()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+
+def test_sparse_gradients_for_a_sparse_optimizer() -> None:
+    def make() -> nn.Embedding:
+        torch.manual_seed(2)
+        return nn.Embedding(12, 3, sparse=True).double()
+
+    model, alone = make(), make()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SparseAdam(list(model.parameters()), 0.1), sparse_as_dense=True
+    )
+    expected = torch.optim.SparseAdam(list(alone.parameters()), 0.1)
+    ranks = range(hvd.size())
+
+    def loss(model: nn.Module, step: int, rank: int) -> torch.Tensor:
+        if step == 1 and rank == 0:
+            return model.weight.new_zeros(())
+        return model(torch.tensor([rank % 12, step])).square().sum()
+
+    for step in range(3):
+        optimizer.zero_grad()
+        mine = loss(model, step, hvd.rank())
+        if mine.requires_grad:
+            mine.backward()
+        optimizer.step()
+        assert model.weight.grad.is_sparse
+        expected.zero_grad()
+        together = sum(loss(alone, step, rank) for rank in ranks) / hvd.size()
+        if together.requires_grad:
+            together.backward()
+        expected.step()
+    assert_same_parameters(model, alone)
+
+
+def test_messages_name_what_the_user_uses() -> None:
+    parameter, optimizer = one_parameter(4)
+    (parameter * share()).sum().backward()
+    with pytest.raises(AssertionError, match=r"zero_grad.*gradients_ready='backward'") as early:
+        optimizer.zero_grad()
+    with pytest.raises(
+        AssertionError, match=r"no_sync\(\).*backward_passes_per_step.*gradients_ready='backward'"
+    ) as many:
+        (parameter * share()).sum().backward()
+    assert "overlap" not in str(early.value) + str(many.value)
+    with pytest.warns(UserWarning, match="is lost"):
+        optimizer.step()
+
+
+def test_messages_of_overlapped_steps() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = wrap(model, overlap_step=True)
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(AssertionError, match="overlap_step=True") as many:
+        model(torch.ones(1, 2)).sum().backward()
+    assert "gradients_ready" not in str(many.value)
+    with pytest.warns(UserWarning, match="is lost"):
+        optimizer.step()
+
+
+def test_wrong_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="gradients_ready='now' is neither"):
+        one_parameter(2, gradients_ready="now")
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"gradients_ready='backward' is not .* overlap_step"):
+        wrap(model, gradients_ready="backward", overlap_step=True)
+    monkeypatch.setenv("HOROSCALE_GRADIENTS_READY", "backward")
+    with pytest.raises(ValueError, match=r"HOROSCALE_GRADIENTS_READY='backward' is not"):
+        wrap(model, overlap_step=True)
+    assert wrap(model)._reducer.ready_in_backward
+    assert not wrap(nn.Linear(2, 2), gradients_ready="step")._reducer.ready_in_backward
+
+
+@pytest.mark.timeout(300)
+def test_compiled_model() -> None:
+    model = make_model()
+    optimizer = wrap(model, gradients_ready="backward")
+    compiled = torch.compile(model, backend="aot_eager")
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(compiled, step, hvd.rank()).backward()
+        before = [one.grad.clone() for one in model.parameters()]
+        optimizer.step()
+        for one, gradient in zip(model.parameters(), before, strict=True):
+            assert torch.equal(one.grad, gradient)
+    assert_same_parameters(model, train_alone(sgd))
