@@ -27,8 +27,6 @@ constexpr double kCloseDeviceSeconds = 5.0;
 constexpr double kDevicePauseSeconds = 20e-6;
 constexpr double kMaxDevicePauseSeconds = 500e-6;
 constexpr std::chrono::microseconds kDrainPause(100);
-// Frames of sets that this rank has not registered yet: its peers can be ahead by a few calls only.
-constexpr size_t kMaxEarlyFrames = 100'000;
 
 }  // namespace
 
@@ -407,9 +405,8 @@ void Runtime::OnFrame(int from_rank, const FrameHeader& header,
   if (found != sets_.end() && found->second->channel() == header.channel) {
     Activate(found->second);
     found->second->OnFrame(from_rank, header.kind, payload);
-  } else if (header.channel.incarnation >= next_incarnation_ &&
-             early_frames_.size() < kMaxEarlyFrames) {
-    early_frames_.push_back({from_rank, header, {payload.begin(), payload.end()}});
+  } else if (header.channel.incarnation >= next_incarnation_) {
+    early_frames_.Add(from_rank, header, payload);
   }
   // Otherwise it belongs to a set that has been removed.
 }

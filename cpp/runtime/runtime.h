@@ -19,6 +19,7 @@
 #include "core/departures.h"
 #include "core/wait_graph.h"
 #include "runtime/config.h"
+#include "runtime/early_frames.h"
 #include "runtime/engine.h"
 #include "runtime/operation.h"
 #include "runtime/process_set.h"
@@ -95,6 +96,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   void OnFrame(int from_rank, const FrameHeader& header,
                std::span<const std::byte> payload) override;
   void OnRankLost(int rank, const Status& reason) override;
+  bool IsOver(ChannelId channel) const override;
   // ProcessSet::Host
   void Finish(const OperationPtr& operation, Status status) override;
   Result<int64_t> Register(const Signature& signature) override;
@@ -143,13 +145,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   std::vector<std::shared_ptr<ProcessSet>> active_;
   std::vector<OperationPtr> held_removals_;  // of sets with pending operations here
   std::vector<std::function<void()>> callbacks_;
-  struct EarlyFrame {
-    int from_rank;
-    FrameHeader header;
-    std::vector<std::byte> payload;
-  };
-  std::vector<EarlyFrame> early_frames_;  // of sets that are not registered here yet
-  std::vector<uint32_t> free_ids_;        // oldest first
+  EarlyFrames early_frames_;        // of sets that are not registered here yet
+  std::vector<uint32_t> free_ids_;  // oldest first
   uint32_t next_id_ = 0;
   uint32_t next_incarnation_ = 0;
   Departures departures_;

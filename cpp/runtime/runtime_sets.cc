@@ -58,6 +58,13 @@ std::shared_ptr<MpiSetCommunicator> Runtime::CommunicatorFor(const std::vector<i
   return mpi_->Make(ranks);
 }
 
+// Incarnations are given in order and never again.
+bool Runtime::IsOver(ChannelId channel) const {
+  if (channel.incarnation >= next_incarnation_) return false;
+  const auto found = sets_.find(channel.process_set);
+  return found == sets_.end() || found->second->channel() != channel;
+}
+
 void Runtime::CreateSet(uint32_t id, std::vector<int> ranks) {
   const ChannelId channel{id, next_incarnation_++};
   ProcessSet::Host& host = *this;
@@ -68,13 +75,15 @@ void Runtime::CreateSet(uint32_t id, std::vector<int> ranks) {
     views_[static_cast<int>(id)].ranks = std::move(ranks);
   }
   sets_[id] = set;
-  std::vector<EarlyFrame> early;
-  std::erase_if(early_frames_, [&](EarlyFrame& frame) {
-    if (!(frame.header.channel == channel)) return false;
-    early.push_back(std::move(frame));
-    return true;
-  });
-  for (const EarlyFrame& frame : early) OnFrame(frame.from_rank, frame.header, frame.payload);
+  const EarlyFrames::Kept early = early_frames_.Take(channel);
+  for (const auto& frame : early.frames) OnFrame(frame.from_rank, frame.header, frame.payload);
+  if (early.dropped_of) {
+    Activate(set);
+    set->Poison(Status::Protocol("rank " + std::to_string(*early.dropped_of) + " sent more than " +
+                                 std::to_string(EarlyFrames::kMostBytes) +
+                                 " bytes for process set " + std::to_string(id) +
+                                 " before this rank had registered it"));
+  }
   for (const auto& [rank, cause] : departures_.lost()) TellLoss(set, rank);
   JoinSet(set);
 }
@@ -111,7 +120,9 @@ Result<int64_t> Runtime::RemoveSet(int id) {
   const std::shared_ptr<ProcessSet> set = found->second;
   set->Fail(Status::InvalidArgument("process set " + std::to_string(id) + " was removed"));
   if (mpi_ != nullptr) mpi_->Free(set->mpi());
+  const ChannelId channel = set->channel();
   sets_.erase(found);
+  transport_->Forget(channel);
   free_ids_.push_back(static_cast<uint32_t>(id));
   return int64_t{0};
 }

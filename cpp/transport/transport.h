@@ -52,6 +52,8 @@ class TransportSink {
   // The rank can't be reached any more, said once, after its last frame has been delivered.
   // `reason` says how it was seen ("its process ended", "connection reset").
   virtual void OnRankLost(int rank, const Status& reason) = 0;
+  // Whether the set was registered here once and is no more: what still comes of it means nothing.
+  virtual bool IsOver(ChannelId) const { return false; }
 };
 
 struct TransportCounters {
@@ -89,6 +91,10 @@ class Transport {
   // Opens the data plane of a set. `ranks` are its members' global ranks, sorted, and hold rank().
   // Local: the others need not have called it yet. Destroying the Exchange gives its memory back.
   virtual Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) = 0;
+
+  // The set is over, and Open() will not be called for it: what peers have said of theirs is
+  // forgotten. Nothing happens to a data plane that was opened here.
+  virtual void Forget(ChannelId channel) = 0;
 
   // Going to sleep is two calls, so that no wake-up is lost: Arm() makes peers ring from now on;
   // the caller then polls once more everything that it waits for and, if there is still nothing,

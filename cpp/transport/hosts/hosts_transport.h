@@ -29,6 +29,10 @@ class HostsTransport final : public Transport {
   bool Poll(TransportSink& sink) override;
   bool HasUnsent() const override { return local_->HasUnsent() || remote_->HasUnsent(); }
   Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) override;
+  void Forget(ChannelId channel) override {
+    local_->Forget(channel);
+    remote_->Forget(channel);
+  }
   void Arm() override { local_->Arm(); }
   void Sleep(double seconds) override { local_->Sleep(seconds); }
   void Disarm() override { local_->Disarm(); }

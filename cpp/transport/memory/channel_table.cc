@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
 namespace horoscale {
 namespace {
 
-// Channels that peers may have opened before us. Registration is collective, so that only a few can
-// be on the way at any time; more means that a peer went wrong.
-constexpr size_t kMaxNotOpenHere = 4096;
+// Channels that one peer may have opened before us, of sets that are not over. Members use a set
+// at different times; so many that one of them has never used means that the peer went wrong.
+constexpr size_t kMaxEarlyOfPeer = 4096;
 
 std::string Describe(ChannelId channel) {
   return "process set " + std::to_string(channel.process_set) + " (incarnation " +
@@ -69,8 +70,8 @@ Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<con
   Result<std::byte*> block = host_->AllocateBlock(BlockBytes(geometry_));
   if (!block.ok()) return block.status();
 
-  if (known != channels_.end()) --not_open_here_;
   Channel& channel = channels_[key];
+  for (const auto& [from, peer_block] : channel.peer_blocks) --early_[from];
   channel.ranks.assign(ranks.begin(), ranks.end());
   channel.block = *block;
   std::vector<Doorbell*> doorbells;
@@ -95,18 +96,16 @@ Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<con
   return std::unique_ptr<Exchange>(std::move(exchange));
 }
 
-Status ChannelTable::OnNotice(int from_rank, ChannelId id, std::span<const std::byte> payload) {
+Status ChannelTable::OnNotice(int from_rank, ChannelId id, std::span<const std::byte> payload,
+                              bool is_over) {
   BankNotice notice;
   if (payload.size() != sizeof(notice)) {
     return Status::Protocol("bank notice of " + std::to_string(payload.size()) + " bytes");
   }
   std::memcpy(&notice, payload.data(), sizeof(notice));
   const Key key = {id.process_set, id.incarnation};
-  const auto [at, is_new] = channels_.try_emplace(key);
-  if (is_new && ++not_open_here_ > kMaxNotOpenHere) {
-    return Status::Protocol("too many process sets opened that are unknown here");
-  }
-  Channel& channel = at->second;
+  if (is_over && !channels_.contains(key)) return {};
+  Channel& channel = channels_[key];
   if (!channel.ranks.empty() &&
       !std::binary_search(channel.ranks.begin(), channel.ranks.end(), from_rank)) {
     return Status::Protocol("bank notice for " + Describe(id) + " from a rank outside it");
@@ -136,7 +135,19 @@ Status ChannelTable::OnOpened(int from_rank, Channel& channel, int64_t offset) {
   if (channel.exchange != nullptr) {
     channel.exchange->Attach(IndexOf(channel.ranks, from_rank), block);
   }
-  return {};
+  if (!channel.ranks.empty() || ++early_[from_rank] <= kMaxEarlyOfPeer) return {};
+  return Status::Protocol("rank " + std::to_string(from_rank) + " has opened more than " +
+                          std::to_string(kMaxEarlyOfPeer) + " process sets that are not open here");
+}
+
+void ChannelTable::Forget(ChannelId id) {
+  const auto at = channels_.find({id.process_set, id.incarnation});
+  if (at != channels_.end() && at->second.ranks.empty()) ForgetEarly(at);
+}
+
+void ChannelTable::ForgetEarly(std::map<Key, Channel>::iterator at) {
+  for (const auto& [from, block] : at->second.peer_blocks) --early_[from];
+  channels_.erase(at);
 }
 
 void ChannelTable::Close(Key key) {
@@ -167,6 +178,16 @@ void ChannelTable::OnRankLost(int rank) {
     }
   }
   for (const Key& key : concerned) ForgetIfUnused(key);
+  // What it has opened alone, or with others that are lost, nobody reads any more.
+  for (auto at = channels_.begin(); at != channels_.end();) {
+    const auto next = std::next(at);
+    if (at->second.ranks.empty()) {
+      at->second.peer_blocks.erase(rank);
+      if (at->second.peer_blocks.empty()) ForgetEarly(at);
+    }
+    at = next;
+  }
+  early_.erase(rank);
 }
 
 }  // namespace horoscale

@@ -51,8 +51,12 @@ class ChannelTable {
 
   Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks);
 
-  // A kBank frame has come. kProtocol if it can't be.
-  Status OnNotice(int from_rank, ChannelId channel, std::span<const std::byte> payload);
+  // A kBank frame has come. kProtocol if it can't be. `is_over`: nothing is opened here any more.
+  Status OnNotice(int from_rank, ChannelId channel, std::span<const std::byte> payload,
+                  bool is_over);
+
+  // The channel will not be opened here, if it isn't open.
+  void Forget(ChannelId channel);
 
   void OnRankLost(int rank);
 
@@ -68,6 +72,8 @@ class ChannelTable {
   using Key = std::pair<uint32_t, uint32_t>;
 
   Status OnOpened(int from_rank, Channel& channel, int64_t offset);
+  // Those that peers have opened and this rank has not.
+  void ForgetEarly(std::map<Key, Channel>::iterator at);
   void Close(Key key);
   // Gives the block back and forgets the channel if nobody looks at it any more.
   void ForgetIfUnused(Key key);
@@ -77,7 +83,7 @@ class ChannelTable {
   ChannelHost* host_;
   TransportCounters* counters_;
   std::map<Key, Channel> channels_;
-  size_t not_open_here_ = 0;
+  std::map<int, size_t> early_;  // by rank: channels that it has opened and we have not yet
 };
 
 }  // namespace horoscale

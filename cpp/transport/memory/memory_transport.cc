@@ -116,7 +116,8 @@ bool MemoryTransport::DeliverFrames(int rank, Link& link, TransportSink& sink) {
 Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sink) {
   switch (frame.header.kind) {
     case FrameKind::kBank:
-      return channels_.OnNotice(rank, frame.header.channel, frame.payload);
+      return channels_.OnNotice(rank, frame.header.channel, frame.payload,
+                                sink.IsOver(frame.header.channel));
     case FrameKind::kReport:
     case FrameKind::kPlan:
     case FrameKind::kGoodbye:

@@ -37,6 +37,7 @@ class MemoryTransport : public Transport, private ChannelHost {
   bool Poll(TransportSink& sink) final;
   bool HasUnsent() const final;
   Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) final;
+  void Forget(ChannelId channel) final { channels_.Forget(channel); }
   void Arm() final;
   void Disarm() final;
   TransportCounters counters() const final;

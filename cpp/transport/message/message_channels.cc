@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <string>
 
 namespace horoscale {
 namespace {
 
-// Channels that one peer may have opened before us. Registration is collective, so that only a few
-// can be on the way at any time; more means that the peer went wrong.
+// Channels that one peer may have opened before us, of sets that are not over. Members use a set
+// at different times; so many that one of them has never used means that the peer went wrong.
 constexpr size_t kMaxEarlyOfPeer = 4096;
 
 std::string Describe(std::pair<uint32_t, uint32_t> key) {
@@ -77,13 +78,13 @@ Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, Key key, int 
   return static_cast<uint32_t>(position - channel.ranks.begin());
 }
 
-Status MessageChannels::OnMessage(int from, const MessageHeader& header) {
+Status MessageChannels::OnMessage(int from, const MessageHeader& header, bool is_over) {
   if (header.type != MessageType::kOpened && header.type != MessageType::kReleased) {
     return Status::Protocol("message of unknown type " +
                             std::to_string(static_cast<int>(header.type)));
   }
   const Key key = {header.process_set, header.incarnation};
-  if (header.type == MessageType::kOpened) return OnOpened(from, key);
+  if (header.type == MessageType::kOpened) return OnOpened(from, key, is_over);
   const auto at = channels_.find(key);
   if (at == channels_.end() || at->second.exchange == nullptr) return {};
   const auto member = MemberOf(at->second, key, from);
@@ -92,13 +93,14 @@ Status MessageChannels::OnMessage(int from, const MessageHeader& header) {
   return {};
 }
 
-Status MessageChannels::OnOpened(int from, Key key) {
+Status MessageChannels::OnOpened(int from, Key key, bool is_over) {
+  if (is_over && !channels_.contains(key)) return {};
   Channel& channel = channels_[key];
   if (channel.ranks.empty()) {  // not open here yet
     if (!channel.opened.insert(from).second || ++early_[from] <= kMaxEarlyOfPeer) return {};
     return Status::Protocol("rank " + std::to_string(from) + " has opened more than " +
                             std::to_string(kMaxEarlyOfPeer) +
-                            " process sets that are unknown here");
+                            " process sets that are not open here");
   }
   const auto member = MemberOf(channel, key, from);
   if (!member.ok()) return member.status();
@@ -109,6 +111,29 @@ Status MessageChannels::OnOpened(int from, Key key) {
     channels_.erase(key);
   }
   return {};
+}
+
+void MessageChannels::Forget(ChannelId id) {
+  const auto at = channels_.find({id.process_set, id.incarnation});
+  if (at == channels_.end() || !at->second.ranks.empty()) return;
+  for (const int early : at->second.opened) --early_[early];
+  channels_.erase(at);
+}
+
+void MessageChannels::OnRankLost(int rank) {
+  early_.erase(rank);
+  for (auto at = channels_.begin(); at != channels_.end();) {
+    Channel& channel = at->second;
+    bool is_over = false;
+    if (channel.ranks.empty()) {
+      channel.opened.erase(rank);
+      is_over = channel.opened.empty();
+    } else if (std::binary_search(channel.ranks.begin(), channel.ranks.end(), rank)) {
+      channel.opened.insert(rank);
+      is_over = channel.exchange == nullptr && channel.opened.size() >= channel.served;
+    }
+    at = is_over ? channels_.erase(at) : std::next(at);
+  }
 }
 
 Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageHeader& header) {

@@ -30,7 +30,13 @@ class MessageChannels {
                                                 std::vector<uint32_t> hosts);
 
   // What a rank says of its exchange: kOpened, kReleased. kProtocol if it may not say so.
-  Status OnMessage(int from, const MessageHeader& header);
+  // `is_over`: nothing is opened here any more.
+  Status OnMessage(int from, const MessageHeader& header, bool is_over);
+
+  // The channel will not be opened here, if it isn't open.
+  void Forget(ChannelId channel);
+
+  void OnRankLost(int rank);
 
   // A part of a chunk on its way into its bank, or nowhere if the channel is closed here.
   struct Arrival {
@@ -50,11 +56,11 @@ class MessageChannels {
     std::vector<int> ranks;               // empty: not open here yet
     size_t served = 0;                    // of the ranks
     MessageExchange* exchange = nullptr;  // null: not open here yet, or not any more
-    std::set<int> opened;                 // the served ones that have
+    std::set<int> opened;                 // the served ones that have, or are lost
   };
 
   void Close(Key key);
-  Status OnOpened(int from, Key key);
+  Status OnOpened(int from, Key key, bool is_over);
   // Position among the ranks; kProtocol for one that isn't there.
   static Result<uint32_t> MemberOf(const Channel& channel, Key key, int rank);
 

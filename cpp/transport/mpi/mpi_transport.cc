@@ -227,6 +227,7 @@ bool MpiTransport::Poll(TransportSink& sink) {
     if (FinishReceives(peer, link, sink)) moved = true;
     if (!link.is_over || link.is_lost) continue;
     link.is_lost = true;
+    channels_.OnRankLost(peer);
     sink.OnRankLost(peer, link.reason);
     moved = true;
   }
@@ -241,7 +242,7 @@ Status MpiTransport::Deliver(int from, std::span<const std::byte> message, Trans
   std::memcpy(&header, message.data(), sizeof(header));
   const auto payload = message.subspan(sizeof(header));
   if (header.type == MessageType::kFrame) return DeliverFrame(from, header, payload, sink);
-  return DeliverToChannel(from, header, payload);
+  return DeliverToChannel(from, header, payload, sink);
 }
 
 Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
@@ -266,9 +267,12 @@ Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
 }
 
 Status MpiTransport::DeliverToChannel(int from, const MessageHeader& header,
-                                      std::span<const std::byte> payload) {
+                                      std::span<const std::byte> payload,
+                                      const TransportSink& sink) {
   if (header.type == MessageType::kAnnounce) return BeginData(from, header);
-  if (header.type != MessageType::kChunk) return channels_.OnMessage(from, header);
+  if (header.type != MessageType::kChunk) {
+    return channels_.OnMessage(from, header, sink.IsOver({header.process_set, header.incarnation}));
+  }
   if (header.bytes != payload.size()) return Status::Protocol("a chunk of another size");
   const auto arrival = channels_.Begin(from, header);
   if (!arrival.ok()) return arrival.status();

@@ -38,6 +38,7 @@ class MpiTransport final : public Transport, private MessagePost {
   bool Poll(TransportSink& sink) override;
   bool HasUnsent() const override;
   Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) override;
+  void Forget(ChannelId channel) override { channels_.Forget(channel); }
   void Arm() override {}
   void Sleep(double seconds) override;
   void Disarm() override {}
@@ -103,8 +104,8 @@ class MpiTransport final : public Transport, private MessagePost {
   Status Deliver(int rank, std::span<const std::byte> message, TransportSink& sink);
   Status DeliverFrame(int rank, const MessageHeader& header, std::span<const std::byte> payload,
                       TransportSink& sink);
-  Status DeliverToChannel(int rank, const MessageHeader& header,
-                          std::span<const std::byte> payload);
+  Status DeliverToChannel(int rank, const MessageHeader& header, std::span<const std::byte> payload,
+                          const TransportSink& sink);
   Status BeginData(int rank, const MessageHeader& header);
   // Nothing more of the link is delivered.
   void End(int rank, const Status& reason);

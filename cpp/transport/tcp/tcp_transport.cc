@@ -92,7 +92,10 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
       transport_.channels_.End(std::exchange(stream_.arrival, {}));
       return {};
     }
-    if (header.type != MessageType::kFrame) return transport_.channels_.OnMessage(from_, header);
+    if (header.type != MessageType::kFrame) {
+      const ChannelId channel{header.process_set, header.incarnation};
+      return transport_.channels_.OnMessage(from_, header, sink_.IsOver(channel));
+    }
     if (!IsControlKind(header.kind)) {
       return Status::Protocol("control frame of unknown kind " +
                               std::to_string(static_cast<int>(header.kind)));
@@ -322,6 +325,7 @@ bool TcpTransport::TellLosses(TransportSink& sink) {
       ++counters_.control_frames_received;
       sink.OnFrame(rank, {FrameKind::kGoodbye, {}}, link->goodbye);
     }
+    channels_.OnRankLost(rank);
     sink.OnRankLost(rank, link->reason);
   }
   return told;

@@ -38,6 +38,7 @@ class TcpTransport final : private MessagePost {
   bool Poll(TransportSink& sink);
   bool HasUnsent() const;
   Result<std::unique_ptr<MessageExchange>> Open(ChannelId channel, std::span<const int> ranks);
+  void Forget(ChannelId channel) { channels_.Forget(channel); }
   const TransportCounters& counters() const { return counters_; }
   void Close(std::span<const std::byte> last_frame, const Deadline& deadline);
 

@@ -65,7 +65,7 @@ class Rank final : public ChannelHost {
 
   bool Take(int from, uint8_t order, std::span<const std::byte> notice) {
     const ChannelId channel = {order / 4u % kSets, static_cast<uint32_t>(order >> 6)};
-    if (IsLost(from) || table_.OnNotice(from, channel, notice).ok()) return true;
+    if (IsLost(from) || table_.OnNotice(from, channel, notice, false).ok()) return true;
     lost_.insert(from);
     table_.OnRankLost(from);
     return true;  // without that rank

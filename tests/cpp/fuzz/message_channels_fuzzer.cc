@@ -40,7 +40,7 @@ class Rank {
   bool Take(int from, uint8_t, std::span<const std::byte> said) {
     MessageHeader header{};
     std::memcpy(&header, said.data(), said.size());
-    if (header.type != MessageType::kChunk) return channels_.OnMessage(from, header).ok();
+    if (header.type != MessageType::kChunk) return channels_.OnMessage(from, header, false).ok();
     const auto arrival = channels_.Begin(from, header);
     if (!arrival.ok()) return false;
     if (arrival->space != nullptr && header.bytes > 0) {

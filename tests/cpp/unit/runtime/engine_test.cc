@@ -22,6 +22,7 @@ class SleepyTransport final : public Transport {
   Result<std::unique_ptr<Exchange>> Open(ChannelId, std::span<const int>) override {
     return Status(StatusCode::kUnimplemented, "no channels");
   }
+  void Forget(ChannelId) override {}
   void Arm() override {}
   void Sleep(double seconds) override { sleeps.push_back(seconds); }
   void Disarm() override {}

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace horoscale {
@@ -34,8 +35,12 @@ class ChannelTableTest : public ::testing::Test, public ChannelHost {
   Doorbell* DoorbellOf(int) override { return &doorbell_; }
 
   Status Notice(int from, BankNotice::Type type, int64_t offset = 0) {
+    return NoticeOf(kChannel, from, type, offset);
+  }
+  Status NoticeOf(ChannelId channel, int from, BankNotice::Type type, int64_t offset = 0,
+                  bool is_over = false) {
     const BankNotice notice{type, offset};
-    return table_.OnNotice(from, kChannel, std::as_bytes(std::span(&notice, 1)));
+    return table_.OnNotice(from, channel, std::as_bytes(std::span(&notice, 1)), is_over);
   }
   Result<std::unique_ptr<Exchange>> Open() {
     const std::vector<int> ranks = {0, 1, 2};
@@ -88,7 +93,7 @@ TEST_F(ChannelTableTest, NoticesThatCannotBeAreErrors) {
   EXPECT_EQ(Notice(1, Type::kOpened, 64).code(), StatusCode::kProtocol) << "twice";
   EXPECT_EQ(Notice(1, static_cast<Type>(7)).code(), StatusCode::kProtocol);
   const std::byte three_bytes[3] = {};
-  EXPECT_EQ(table_.OnNotice(1, kChannel, three_bytes).code(), StatusCode::kProtocol);
+  EXPECT_EQ(table_.OnNotice(1, kChannel, three_bytes, false).code(), StatusCode::kProtocol);
 }
 
 TEST_F(ChannelTableTest, OnlyMembersMayAnnounce) {
@@ -96,14 +101,50 @@ TEST_F(ChannelTableTest, OnlyMembersMayAnnounce) {
   EXPECT_EQ(Notice(5, Type::kOpened).code(), StatusCode::kProtocol);
 }
 
-TEST_F(ChannelTableTest, ChannelsThatNobodyOpensHereAreBounded) {
-  const BankNotice notice{Type::kOpened, 0};
+TEST_F(ChannelTableTest, ChannelsThatNobodyOpensHereAreBoundedForEachPeer) {
   Status status;
   uint32_t accepted = 0;
   for (; status.ok() && accepted < 1'000'000; ++accepted) {
-    status = table_.OnNotice(1, {accepted, 1}, std::as_bytes(std::span(&notice, 1)));
+    status = NoticeOf({accepted, 1}, 1, Type::kOpened);
   }
   EXPECT_EQ(status.code(), StatusCode::kProtocol);
+  EXPECT_NE(status.message().find("rank 1 "), std::string::npos) << status.message();
+  EXPECT_TRUE(NoticeOf({accepted, 1}, 2, Type::kOpened).ok()) << "it has opened one";
+}
+
+TEST_F(ChannelTableTest, ChannelsThatOnlyPeersOpenedEndWithTheirSet) {
+  for (uint32_t incarnation = 1; incarnation < 20'000; ++incarnation) {
+    const ChannelId channel{1, incarnation};
+    ASSERT_TRUE(NoticeOf(channel, 1, Type::kOpened).ok()) << incarnation;
+    ASSERT_TRUE(NoticeOf(channel, 2, Type::kOpened).ok()) << incarnation;
+    if (incarnation % 2 == 0) {
+      ASSERT_TRUE(NoticeOf(channel, 1, Type::kClosed).ok());
+    }
+    table_.Forget(channel);
+    // What was still on its way.
+    ASSERT_TRUE(NoticeOf(channel, 2, Type::kClosed, 0, true).ok());
+    ASSERT_TRUE(NoticeOf(channel, 1, Type::kOpened, 0, true).ok());
+  }
+}
+
+TEST_F(ChannelTableTest, WhatIsOpenHereIsNotForgotten) {
+  auto exchange = Open().TakeValue();
+  table_.Forget(kChannel);
+  EXPECT_TRUE(NoticeOf(kChannel, 1, Type::kOpened, 0, true).ok());
+  exchange.reset();
+  EXPECT_EQ(live_blocks_, 1);
+  EXPECT_TRUE(NoticeOf(kChannel, 1, Type::kClosed, 0, true).ok());
+  EXPECT_TRUE(NoticeOf(kChannel, 2, Type::kOpened, 0, true).ok());
+  EXPECT_TRUE(NoticeOf(kChannel, 2, Type::kClosed, 0, true).ok());
+  EXPECT_EQ(live_blocks_, 0);
+}
+
+TEST_F(ChannelTableTest, WhatALostRankOpenedAloneIsForgotten) {
+  for (uint32_t i = 0; i < 4096; ++i) ASSERT_TRUE(NoticeOf({i, 1}, 1, Type::kOpened).ok());
+  table_.OnRankLost(1);
+  // As if it had never been there.
+  EXPECT_EQ(NoticeOf({7, 1}, 1, Type::kClosed).code(), StatusCode::kProtocol);
+  for (uint32_t i = 0; i < 4096; ++i) ASSERT_TRUE(NoticeOf({i, 1}, 1, Type::kOpened).ok());
 }
 
 TEST_F(ChannelTableTest, AnExchangeMayBeDestroyedAfterItsTransport) {
