@@ -11,6 +11,7 @@
 #include "rendezvous/memory_store.h"
 #include "rendezvous/store_client.h"
 #include "runtime/neighbours.h"
+#include "runtime/same_version.h"
 
 namespace horoscale {
 namespace {
@@ -152,6 +153,7 @@ Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& l
   meeting.identity = identity.TakeValue();
   const std::string prefix = KeyPrefix(options);
   HS_RETURN_IF_ERROR(MeetStore(prefix, deadline, &meeting));
+  HS_RETURN_IF_ERROR(CheckSameVersion(*meeting.store, prefix, meeting.identity.rank, deadline));
   const Status found = FindHosts(prefix, host, deadline, &meeting);
   if (!found.ok()) return meeting.store->Explain(found);
   return meeting;

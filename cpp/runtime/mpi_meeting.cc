@@ -14,6 +14,7 @@
 #include "runtime/meeting.h"
 #include "runtime/mpi_launcher.h"
 #include "runtime/neighbours.h"
+#include "runtime/same_version.h"
 
 namespace horoscale {
 namespace {
@@ -108,6 +109,14 @@ Result<std::vector<std::string>> ExchangeCards(MpiCommunicator& comm, const std:
     cards.push_back(FromRecord(reinterpret_cast<const char*>(all->data() + at)));
   }
   return cards;
+}
+
+Status CheckVersions(MpiCommunicator& comm, const Deadline& deadline) {
+  const auto all = comm.AllGather(std::as_bytes(std::span(&kWireVersion, 1)), deadline);
+  if (!all.ok()) return all.status();
+  std::vector<uint32_t> by_rank(all->size() / sizeof(uint32_t));
+  std::memcpy(by_rank.data(), all->data(), all->size());
+  return CheckSameVersion(by_rank);
 }
 
 // Finds out which ranks share memory.
@@ -257,6 +266,7 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
   meeting.mpi = &mpi;
   meeting.identity.rank = comm.rank();
   meeting.identity.size = comm.size();
+  HS_RETURN_IF_ERROR(CheckVersions(comm, deadline));
   HS_RETURN_IF_ERROR(FindHosts(comm, host, meeting, deadline));
   const bool one_host =
       std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.hosts[0]) == comm.size();

@@ -29,11 +29,11 @@ Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadlin
   LinkHello hello;
   HS_RETURN_IF_ERROR(socket.ReceiveAll(std::as_writable_bytes(std::span(&hello, 1)), deadline));
   if (hello.magic != LinkHello::kMagic) return Status::Protocol("it sent no link hello");
-  if (hello.layout_version != LinkHello::kLayoutVersion) {
-    return Status::Protocol("its layout of shared memory has version " +
-                            std::to_string(hello.layout_version) + ", ours " +
-                            std::to_string(LinkHello::kLayoutVersion) +
-                            ": install the same horoscale everywhere");
+  if (hello.version != own.version) {
+    return Status::Protocol(
+        "rank " + std::to_string(hello.rank) + " speaks version " + std::to_string(hello.version) +
+        " of horoscale's protocol between ranks, rank " + std::to_string(own.rank) + " version " +
+        std::to_string(own.version) + ": install the same horoscale for all ranks");
   }
   LinkHello expected = own;
   expected.rank = hello.rank;

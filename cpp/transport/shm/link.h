@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "base/wire_version.h"
 #include "platform/byte_stream.h"
 #include "platform/deadline.h"
 #include "platform/event_fd.h"
@@ -29,10 +30,9 @@ struct ShmLink {
 // The descriptors of the sender's arena and doorbell follow.
 struct LinkHello {
   static constexpr uint64_t kMagic = 0x4b4e494c4f524f48;  // "HOROLINK"
-  static constexpr uint32_t kLayoutVersion = 1;           // of everything in shared memory
 
   uint64_t magic = kMagic;
-  uint32_t layout_version = kLayoutVersion;
+  uint32_t version = kWireVersion;
   int32_t rank = -1;
   int32_t size = 0;
   uint32_t banks = 0;

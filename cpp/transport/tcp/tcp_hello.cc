@@ -10,8 +10,14 @@ Result<TcpHello> DecodeTcpHello(std::span<const std::byte, sizeof(TcpHello)> byt
   TcpHello hello;
   std::memcpy(&hello, bytes.data(), sizeof(hello));
   const std::string me = "rank " + std::to_string(own.rank);
-  if (hello.magic != own.magic || hello.version != own.version) {
-    return Status::Protocol(address + " runs another version of horoscale");
+  if (hello.magic != own.magic) {
+    return Status::Protocol(address + " sent no hello of horoscale");
+  }
+  if (hello.version != own.version) {
+    return Status::Protocol(
+        "rank " + std::to_string(hello.rank) + " at " + address + " speaks version " +
+        std::to_string(hello.version) + " of horoscale's protocol between ranks, " + me +
+        " version " + std::to_string(own.version) + ": install the same horoscale for all ranks");
   }
   if (!expected.contains(hello.rank)) {
     return Status::Protocol("a process at " + address + " that says it is rank " +

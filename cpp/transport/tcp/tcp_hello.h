@@ -8,13 +8,14 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/wire_version.h"
 
 namespace horoscale {
 
 // The bytes are the wire's.
 struct TcpHello {
   static constexpr uint64_t kMagic = 0x504354'4f524f48;  // "HOROTCP"
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = kWireVersion;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
