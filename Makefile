@@ -34,7 +34,7 @@ SIMULATED ?= 10000
 NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs python build cpp-test sanitize asan tsan fuzz faults models lint \
+.PHONY: help demo test check bench docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow wheel-check clean
 
 help:  ## this list
@@ -77,6 +77,9 @@ cpp-test: $(BUILD)/release/.built  ## C++ tests, compiled by the system's compil
 	$(CTEST) --test-dir $(BUILD)/release
 
 sanitize: asan tsan  ## C++ tests under the sanitizers
+
+arm64: $(BUILD)/arm64/.built  ## the arithmetic as arm64 does it: cross-compiled, run by qemu
+	$(CTEST) --test-dir $(BUILD)/arm64
 
 asan: $(BUILD)/asan/.built  ## … Address and UndefinedBehavior
 	HOROSCALE_SIM_SEEDS=200 HOROSCALE_FAULT_SEEDS=2000 $(CTEST) --test-dir $(BUILD)/asan
@@ -167,6 +170,11 @@ $(BUILD)/nccl/nccl.h: | $(VENV)/.venv
 $(BUILD)/release/.built: $(CPP_SOURCES) | $(VENV)/.tools
 	$(CONFIGURE) $(RELEASE) -B $(@D)
 	$(CMAKE) --build $(@D) -j $(JOBS)
+	@touch $@
+
+$(BUILD)/arm64/.built: $(CPP_SOURCES) | $(VENV)/.tools
+	$(CONFIGURE) -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake $(RELEASE) -B $(@D)
+	$(CMAKE) --build $(@D) -j $(JOBS) --target unit_fold
 	@touch $@
 
 # The fuzzers share the instrumented code with the tests, so that it is compiled once.

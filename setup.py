@@ -1,13 +1,14 @@
 """Builds libhoroscale.so, TensorFlow's kernel and XLA's handler by CMake, then the binding.
 
 With HOROSCALE_BUILD_SIM=1 also the module of horoscale.sim, which makes the wheel one for this
-version of Python.
-Everything else about the package is in pyproject.toml.
+version of Python. CMAKE_ARGS has further arguments for CMake. What is compiled is printed as it
+goes, which pip shows with -v. Everything else about the package is in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,20 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 BUILD_SIM = os.environ.get("HOROSCALE_BUILD_SIM", "0") == "1"
+
+
+def cmake(step: str, *arguments: object) -> None:
+    """Run CMake; end the installation with a sentence if it fails."""
+    environment = {"NINJA_STATUS": "[%f/%t, %e s] "} | os.environ
+    try:
+        subprocess.run(["cmake", *map(str, arguments)], check=True, env=environment)
+    except FileNotFoundError:
+        sys.exit("horoscale is built by cmake and ninja, which are not in PATH")
+    except subprocess.CalledProcessError as error:
+        sys.exit(
+            f"horoscale: {step} failed ({error}); what is wrong is printed above. A compiler for "
+            "C++20 is needed, such as g++ 12 or clang 14: see docs/installing.md"
+        )
 
 
 class BuildLibraryAndBinding(build_ext):
@@ -35,6 +50,7 @@ class BuildLibraryAndBinding(build_ext):
             ["-DCMAKE_BUILD_TYPE=Release", f"-DHOROSCALE_BUILD_SIM={BUILD_SIM}"],
             ["horoscale", "horoscale_tensorflow", "horoscale_xla"],
         )
+        options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
         parts = ["tensorflow", "keras"]
         if BUILD_SIM:
             import pybind11
@@ -45,16 +61,13 @@ class BuildLibraryAndBinding(build_ext):
             targets += ["sim_module"]
         # pip builds in a new environment each time, and CMake's cache has the last one's ninja.
         ninja = f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja') or 'ninja'}"
-        for command in (
-            ["-G", "Ninja", ninja, "-S", ROOT, "-B", build, *options],
-            ["--build", build, "--target", *targets],
-            ["--install", build, "--prefix", prefix],
-            *(
-                ["--install", build, "--prefix", prefix.parent / part, "--component", part]
-                for part in parts
-            ),
-        ):
-            subprocess.run(["cmake", *map(str, command)], check=True)
+        cmake("its configuration", "-G", "Ninja", ninja, "-S", ROOT, "-B", build, *options)
+        print(f"horoscale: compiling {', '.join(targets)} (a minute on 2 idle cores)", flush=True)
+        cmake("its compilation", "--build", build, "--target", *targets)
+        cmake("its installation", "--install", build, "--prefix", prefix)
+        for part in parts:
+            folder = prefix.parent / part
+            cmake("its installation", "--install", build, "--prefix", folder, "--component", part)
         self.library_dirs.append(str(prefix / "lib"))
         super().run()
 

@@ -1,8 +1,10 @@
 // Registers the kernels through TensorFlow's C API, which is the same in every version.
 #include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "entry.h"
+#include "gnu_function.h"
 #include "raii.h"
 
 namespace horoscale::tensorflow {
@@ -16,8 +18,12 @@ void* Create(TF_OpKernelConstruction* construction) {
 // `done` points at TensorFlow's own std::function<void()>, a local variable that is gone when this
 // returns: what it holds has to be moved out. That is not promised by the C API, which is why
 // the library is tested whenever it is loaded.
+std::function<void()> Take(TF_AsyncOpKernelDoneCallback* done) {
+  return [taken = std::make_shared<GnuFunction>(done)] { (*taken)(); };
+}
+
 void Compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  ComputeAsync(kernel, context, std::move(*reinterpret_cast<std::function<void()>*>(done)));
+  ComputeAsync(kernel, context, Take(done));
 }
 
 template <OpType type>

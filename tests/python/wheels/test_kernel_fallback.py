@@ -16,8 +16,12 @@ from support.ranks import run_ranks
 import horoscale
 
 PACKAGE = Path(horoscale.__file__).parent
-COMPLETION = "std::move(*reinterpret_cast<std::function<void()>*>(done))"
-REPLACEMENTS = {"as it is": COMPLETION, "never": "[] {}", "crash": "[] { __builtin_trap(); }"}
+COMPLETION = "context, Take(done)"
+REPLACEMENTS = {
+    "as it is": COMPLETION,
+    "never": "context, [] {}",
+    "crash": "context, [] { __builtin_trap(); }",
+}
 
 SCRIPT = """
 from pathlib import Path

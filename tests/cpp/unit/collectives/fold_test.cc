@@ -233,5 +233,9 @@ TEST(FoldTest, PlainIsAlwaysAvailable) {
   EXPECT_EQ(AvailableFoldKernels().front()->name, FoldKernelName());
 }
 
+#if defined(__aarch64__)
+TEST(FoldTest, Arm64HasNeon) { EXPECT_EQ(FoldKernelName(), "neon"); }
+#endif
+
 }  // namespace
 }  // namespace horoscale
