@@ -141,7 +141,7 @@ def rank(process_set: ProcessSet = global_process_set) -> int:
     Raises ValueError before hvd.init(), and where the set is not registered or this process does
     not belong to it.
     """
-    if process_set is global_process_set:
+    if process_set.process_set_id == 0:  # not "is": compilers of Python look at values alone
         return current_runtime().topology.rank
     position = process_set.rank()
     if position is None:
@@ -154,7 +154,7 @@ def size(process_set: ProcessSet = global_process_set) -> int:
 
     Raises ValueError before hvd.init(), and where the set is not registered.
     """
-    if process_set is global_process_set:
+    if process_set.process_set_id == 0:
         return current_runtime().topology.size
     number = process_set.size()
     if number is None:

@@ -169,6 +169,16 @@ def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     return job.current_runtime().process_sets()
 
 
+def registered(set_id: int) -> ProcessSet:
+    """Return the process set of an id; ValueError if this process knows none."""
+    if set_id == 0:
+        return global_process_set
+    try:
+        return _registered[set_id]
+    except KeyError:
+        raise ValueError(f"there is no process set {set_id}: it was removed") from None
+
+
 def begin_process_sets(
     runtime: Runtime,
     own_sets: Sequence[ProcessSet],

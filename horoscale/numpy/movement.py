@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -151,10 +153,12 @@ def _alltoall(
 
 
 def _split_list(splits: ArrayLike) -> list[int]:
-    array = np.asarray(splits)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise ValueError(f"splits must be a 1-d array of integers, not {splits!r}")
-    return [int(split) for split in array]
+    # One by one: numpy makes a list of several integer types an array of floats.
+    elements: Any = splits if isinstance(splits, list | tuple) else np.asarray(splits)
+    try:
+        return [index(split) for split in elements]
+    except TypeError:
+        raise ValueError(f"splits must be a 1-d array of integers, not {splits!r}") from None
 
 
 def allgather(

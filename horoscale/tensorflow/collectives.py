@@ -195,9 +195,11 @@ def _check_rows(tensor: tf.Tensor, operation: str) -> None:
 def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
     """Return alltoall's splits as a tensor; ValueError if they can be seen to be wrong."""
     splits = tf.convert_to_tensor(splits)
-    if splits.dtype != tf.int32 and not splits.dtype.is_integer:
-        raise ValueError(f"splits= takes int32, not {splits.dtype}")
-    splits = tf.cast(splits, tf.int32)
+    if not splits.dtype.is_integer:
+        raise ValueError(f"splits= takes integers, not {splits.dtype}")
+    # What int32 doesn't hold becomes its largest number, more rows than there are: refused below or
+    # by the kernel.
+    splits = tf.saturate_cast(splits, tf.int32)
     if splits.shape.rank not in (None, 1):
         raise ValueError(f"splits= takes a vector, not a tensor of shape {splits.shape}")
     if tf.executing_eagerly():

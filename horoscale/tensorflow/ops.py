@@ -257,7 +257,7 @@ def alltoall(
 
     Args:
         tensor: the rows for rank 0, rank 1, and so on.
-        splits: vector of int32 with how many rows each rank gets; None: evenly. Rows that it
+        splits: vector of integers with how many rows each rank gets; None: evenly. Rows that it
             leaves over are not sent.
         name: as for allreduce().
         ignore_name_scope: as for allreduce().

@@ -72,6 +72,7 @@ from horoscale.common import (
 )
 from horoscale.torch import elastic
 from horoscale.torch.buckets import empty_shared
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.compression import Compression
 from horoscale.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from horoscale.torch.handles import poll, synchronize
@@ -104,6 +105,22 @@ from horoscale.torch.optimizer import DistributedOptimizer
 from horoscale.torch.priorities import set_priority
 from horoscale.torch.sparse import sparse_allreduce_async
 from horoscale.torch.sync_batch_norm import SyncBatchNorm
+
+for _function in (
+    add_process_set,
+    allgather_object,
+    barrier,
+    broadcast_object,
+    empty_shared,
+    get_process_set_ids_and_ranks,
+    init,
+    metrics,
+    remove_process_set,
+    shutdown,
+    start_timeline,
+    stop_timeline,
+):
+    outside_graph(_function)
 
 __all__ = [
     "Adasum",

@@ -9,6 +9,7 @@ import torch
 from torch.autograd import Variable
 
 from horoscale.common import job
+from horoscale.torch.compiling import outside_graph
 
 
 class Startable(Protocol):
@@ -64,6 +65,7 @@ class Batch:
         self._groups.clear()
         self._nbytes = 0
 
+    @outside_graph
     def _end_of_pass(self) -> None:
         with torch.no_grad():
             self.start()

@@ -31,6 +31,7 @@ from horoscale.common.arguments import (
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.autograd import Gradient, connect, needs_gradient
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
 from horoscale.torch.tensors import (
     adopt,
@@ -124,18 +125,13 @@ def _room_for(sources: Tensors) -> list[torch.Tensor]:
     ]
 
 
+@outside_graph
 def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool = False) -> Handle:
     """Start the reduction of each tensor over the ranks; the outcome is the list of results."""
-
-    def gradient(output_gradients: Tensors) -> Tensors:
-        reduction.check_differentiable()
-        result: Tensors = allreduce(output_gradients, reduction, call.backward()).wait()
-        return result
-
     sources = [in_memory(tensor) for tensor in tensors]
     reduction.check(sources)
     targets = sources if in_place else _room_for(sources)
-    deliver = _deliver(tensors, in_place, gradient)
+    deliver = _deliver(tensors, in_place, lambda g: allreduce_gradient(g, reduction, call))
     return _start(
         OpKind.ALLREDUCE,
         call,
@@ -149,53 +145,69 @@ def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool
     )
 
 
+@outside_graph
+def allreduce_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> Tensors:
+    """Return the gradients of an allreduce's inputs. Collective, as all functions of this kind.
+
+    `call` is that of the allreduce. Raises NotImplementedError if the operator has no gradient.
+    """
+    reduction.check_differentiable()
+    result: Tensors = allreduce(gradients, reduction, call.backward()).wait()
+    return result
+
+
+@outside_graph
 def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = False) -> Handle:
     """Start sending the root's tensors to all; the outcome is the list of results."""
     set_id(call.process_set)  # first: it gives the better message where the set is wrong
     root = check_root(root_rank, call.process_set)
-
-    def gradient(output_gradients: Tensors) -> Tensors:
-        reduced: Tensors = allreduce(
-            output_gradients, Reduction(ReduceOp.AVERAGE), call.backward()
-        ).wait()
-        is_root = current_runtime().topology.rank == root
-        return reduced if is_root else [torch.zeros_like(one) for one in reduced]
-
     sources = [in_memory(tensor) for tensor in tensors]
     targets = sources if in_place else _room_for(sources)
-    deliver = _deliver(tensors, in_place, gradient)
+    deliver = _deliver(tensors, in_place, lambda g: broadcast_gradient(g, root, call))
     return _start(OpKind.BROADCAST, call, sources, targets, lambda _: deliver(targets), root=root)
 
 
+@outside_graph
+def broadcast_gradient(gradients: Tensors, root: int, call: Call) -> Tensors:
+    """Return the gradients of a broadcast's inputs: zeros but for the root's."""
+    reduced: Tensors = allreduce(gradients, Reduction(ReduceOp.AVERAGE), call.backward()).wait()
+    is_root = current_runtime().topology.rank == root
+    return reduced if is_root else [torch.zeros_like(one) for one in reduced]
+
+
+@outside_graph
 def allgather(tensors: Tensors, call: Call) -> Handle:
     """Start concatenating each tensor's rows over the ranks; the outcome is the list of results."""
+    return allgather_with_rows(tensors, call).then(lambda outcome: outcome[0])
+
+
+@outside_graph
+def allgather_with_rows(tensors: Tensors, call: Call) -> Handle:
+    """Do allgather(); the outcome is (results, the rows of each member for each tensor)."""
     set_id(call.process_set)
     members = len(members_of(call.process_set))
     sources = [in_memory(tensor) for tensor in tensors]
     for source in sources:
         check_has_rows(source.shape, "allgather")
     rows_of_members: list[list[int]] = []  # by tensor; known when the operation is done
+    deliver = _deliver(tensors, False, lambda g: allgather_gradient(g, rows_of_members, call))
 
-    def gradient(output_gradients: Tensors) -> Tensors:
-        return _own_rows_of_average(output_gradients, rows_of_members, call)
-
-    deliver = _deliver(tensors, False, gradient)
-
-    def complete(operation: _core.Handle) -> Tensors:
+    def complete(operation: _core.Handle) -> tuple[Tensors, list[list[int]]]:
         results = []
         for i, source in enumerate(sources):
             rows = operation.output_rows(i, members)
             rows_of_members.append(rows)
             results.append(_output(operation, i, source, sum(rows)))
-        return deliver(results)
+        return deliver(results), rows_of_members
 
     return _start(OpKind.ALLGATHER, call, sources, None, complete)
 
 
-def _own_rows_of_average(
-    gathered: Tensors, rows_of_members: Sequence[Sequence[int]], call: Call
+@outside_graph
+def allgather_gradient(
+    gradients: Tensors, rows_of_members: Sequence[Sequence[int]], call: Call
 ) -> Tensors:
-    """Average tensors over the ranks; return the rows that this rank gave to the allgather."""
+    """Return the gradients of an allgather's inputs: this rank's rows of the ranks' average."""
 
     def as_scattered(rows: Sequence[int]) -> bool:
         each, rest = divmod(sum(rows), len(rows))
@@ -204,16 +216,17 @@ def _own_rows_of_average(
     # All ranks know all rows, so that they decide alike.
     if all(as_scattered(rows) for rows in rows_of_members):
         average = Reduction(ReduceOp.AVERAGE)
-        result: Tensors = reducescatter(gathered, average, call.backward()).wait()
+        result: Tensors = reducescatter(gradients, average, call.backward()).wait()
         return result
     averages = []
-    for i, (tensor, rows) in enumerate(zip(gathered, rows_of_members, strict=True)):
+    for i, (tensor, rows) in enumerate(zip(gradients, rows_of_members, strict=True)):
         parts, _ = alltoall(tensor, rows, call.backward(f"grad.{i}")).wait()
         by_rank = parts.view(len(rows), parts.shape[0] // len(rows), *parts.shape[1:])
         averages.append(by_rank.mean(0))
     return averages
 
 
+@outside_graph
 def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> Handle:
     """Start sending rows to each rank; the outcome is (result, rows received from each rank)."""
     set_id(call.process_set)
@@ -224,15 +237,10 @@ def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> 
         check_even_split(source.shape[0], call.process_set)
         splits = [source.shape[0] // members] * members
     splits = check_splits(splits, source.shape[0], call.process_set)
-    unsent = source.shape[0] - sum(splits)
+    rows = source.shape[0]
     source = source[: sum(splits)]
     received: list[int] = []  # known when the operation is done
-
-    def gradient(output_gradients: Tensors) -> Tensors:
-        result, _ = alltoall(output_gradients[0], received, call.backward()).wait()
-        return [torch.cat([result, result.new_zeros((unsent, *result.shape[1:]))])]
-
-    deliver = _deliver([tensor], False, gradient)
+    deliver = _deliver([tensor], False, lambda g: [alltoall_gradient(g[0], received, rows, call)])
 
     def complete(operation: _core.Handle) -> tuple[torch.Tensor, list[int]]:
         received.extend(operation.output_rows(0, members))
@@ -242,6 +250,16 @@ def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> 
     return _start(OpKind.ALLTOALL, call, [source], None, complete, splits=splits)
 
 
+@outside_graph
+def alltoall_gradient(
+    gradient: torch.Tensor, received: Sequence[int], rows: int, call: Call
+) -> torch.Tensor:
+    """Return the gradient of an alltoall's input, which had `rows` rows; some may have stayed."""
+    result, _ = alltoall(gradient, received, call.backward()).wait()
+    return torch.cat([result, result.new_zeros((rows - result.shape[0], *result.shape[1:]))])
+
+
+@outside_graph
 def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
     """Start reducing each tensor and dealing out the rows; the outcome is the list of own rows."""
     set_id(call.process_set)
@@ -252,16 +270,7 @@ def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
         check_has_rows(source.shape, "reducescatter")
         rows = scattered_rows(source.shape[0], call.process_set)
         targets.append(source.new_empty((rows, *source.shape[1:])))
-
-    def gradient(output_gradients: Tensors) -> Tensors:
-        factor = reduction.prescale * reduction.postscale
-        if reduction.op is ReduceOp.SUM:
-            factor *= len(members_of(call.process_set))
-        scaled = [one * factor for one in output_gradients]
-        result: Tensors = allgather(scaled, call.backward()).wait()
-        return result
-
-    deliver = _deliver(tensors, False, gradient)
+    deliver = _deliver(tensors, False, lambda g: reducescatter_gradient(g, reduction, call))
     return _start(
         OpKind.REDUCESCATTER,
         call,
@@ -273,3 +282,14 @@ def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
         postscale=reduction.postscale,
         wire_dtype=reduction.wire_dtype,
     )
+
+
+@outside_graph
+def reducescatter_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> Tensors:
+    """Return the gradients of a reducescatter's inputs: the ranks' own, side by side and scaled."""
+    factor = reduction.prescale * reduction.postscale
+    if reduction.op is ReduceOp.SUM:
+        factor *= len(members_of(call.process_set))
+    scaled = [one * factor for one in gradients]
+    result: Tensors = allgather(scaled, call.backward()).wait()
+    return result

@@ -10,6 +10,7 @@ import torch
 from horoscale import common
 from horoscale.common import allgather_object, broadcast_object
 from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import synchronize
 from horoscale.torch.ops import broadcast_async_
 
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 
+@outside_graph
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     root_rank: int,
@@ -54,6 +56,7 @@ def broadcast_parameters(
         synchronize(handle)
 
 
+@outside_graph
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,

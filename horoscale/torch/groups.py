@@ -24,6 +24,7 @@ from horoscale.common.exceptions import MismatchError
 from horoscale.torch import collectives
 from horoscale.torch.batch import batch
 from horoscale.torch.collectives import Call, Tensors
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.gradients import Gradient, Settings
 from horoscale.torch.handles import Handle
 from horoscale.torch.sparse import sparse_allreduce_async
@@ -420,6 +421,7 @@ def _remove(hooks: Sequence[RemovableHandle]) -> None:
 def _hook(
     weak_group: weakref.ref[GradientGroup], gradient: Gradient
 ) -> Callable[[torch.Tensor], None]:
+    @outside_graph
     def hook(_: torch.Tensor) -> None:
         group = weak_group()
         if group is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horoscale import _core
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.tensors import current_stream
 
 # A tensor, a list of tensors (grouped operations) or a tuple (alltoall with splits).
@@ -37,6 +38,7 @@ class Handle:
         self._complete: Callable[[_core.Handle], Outcome] | None = complete
         self._outcome: Outcome = None
 
+    @outside_graph
     def done(self) -> bool:
         """Tell whether wait() would return (or raise) at once."""
         if self._operation is None:
@@ -45,6 +47,7 @@ class Handle:
             return self._operation.done()
         return self._operation.launched()
 
+    @outside_graph
     def wait(self) -> Outcome:
         """Wait for the operation and return its result; the same again when called again."""
         if self._operation is not None and self._complete is not None:
@@ -68,6 +71,7 @@ class Handle:
         return self
 
 
+@outside_graph
 def poll(handle: Handle) -> bool:
     """Tell whether an operation is done, so that synchronize() would return without waiting.
 
@@ -83,6 +87,7 @@ def poll(handle: Handle) -> bool:
     return _checked(handle).done()
 
 
+@outside_graph
 def synchronize(handle: Handle) -> Outcome:
     """Wait for an operation and return its result.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
@@ -13,13 +14,16 @@ from horoscale.common import Average
 from horoscale.common.arguments import REDUCESCATTER_OPS, resolve_op
 from horoscale.common.at_once import allreduce_at_once
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.torch import collectives
+from horoscale.torch import collectives, compiled
 from horoscale.torch.collectives import Call, Reduction, Tensors
+from horoscale.torch.compiling import is_compiling, outside_graph
 from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.handles import Handle
 from horoscale.torch.tensors import data_type, is_plain
 
 Splits = Sequence[int] | torch.Tensor | None
+
+outside_graph(allreduce_at_once)
 
 
 def allreduce(
@@ -70,6 +74,7 @@ def allreduce(
     return result
 
 
+@outside_graph
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -97,7 +102,7 @@ def allreduce_(
     priority: int = 0,
 ) -> torch.Tensor:
     """Do allreduce() in place and return the tensor. Not differentiable."""
-    if average is None and is_plain(tensor):
+    if average is None and not is_compiling() and is_plain(tensor):
         allreduce_at_once(
             tensor,
             tensor.data_ptr(),
@@ -113,9 +118,10 @@ def allreduce_(
         return tensor
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
-    return _only(collectives.allreduce([tensor], reduction, call, in_place=True).wait())
+    return _only(_how().allreduce([tensor], reduction, call, in_place=True).wait())
 
 
+@outside_graph
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -153,13 +159,14 @@ def grouped_allreduce(
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True, priority=priority)
     compressed = [compression.compress(tensor) for tensor in group]
-    results = collectives.allreduce([sent for sent, _ in compressed], reduction, call).wait()
+    results = _how().allreduce([sent for sent, _ in compressed], reduction, call).wait()
     return [
         compression.decompress(result, context)
         for result, (_, context) in zip(results, compressed, strict=True)
     ]
 
 
+@outside_graph
 def grouped_allreduce_async(
     tensors: Tensors,
     average: bool | None = None,
@@ -189,9 +196,10 @@ def grouped_allreduce_(
     """Do grouped_allreduce() in place and return the list of the tensors. Not differentiable."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
-    return list(collectives.allreduce(_group(tensors), reduction, call, in_place=True).wait())
+    return list(_how().allreduce(_group(tensors), reduction, call, in_place=True).wait())
 
 
+@outside_graph
 def grouped_allreduce_async_(
     tensors: Tensors,
     average: bool | None = None,
@@ -230,9 +238,10 @@ def allgather(
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     call = Call(name, process_set, will_wait=True)
-    return _only(collectives.allgather([tensor], call).wait())
+    return _only(_how().allgather([tensor], call).wait())
 
 
+@outside_graph
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
@@ -245,9 +254,10 @@ def grouped_allgather(
 ) -> list[torch.Tensor]:
     """Do allgather() for several tensors at once: all or none. Returns the list of results."""
     call = Call(name, process_set, will_wait=True)
-    return list(collectives.allgather(_group(tensors), call).wait())
+    return list(_how().allgather(_group(tensors), call).wait())
 
 
+@outside_graph
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
@@ -281,9 +291,10 @@ def broadcast(
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     call = Call(name, process_set, will_wait=True)
-    return _only(collectives.broadcast([tensor], root_rank, call).wait())
+    return _only(_how().broadcast([tensor], root_rank, call).wait())
 
 
+@outside_graph
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -302,9 +313,10 @@ def broadcast_(
 ) -> torch.Tensor:
     """Do broadcast() in place and return the tensor. Not differentiable."""
     call = Call(name, process_set, will_wait=True)
-    return _only(collectives.broadcast([tensor], root_rank, call, in_place=True).wait())
+    return _only(_how().broadcast([tensor], root_rank, call, in_place=True).wait())
 
 
+@outside_graph
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -326,8 +338,8 @@ def alltoall(
 
     Args:
         tensor: of one dtype and shape on all ranks, except for the first dimension. Not 0-d.
-        splits: how many rows go to each rank, in order: integers, or a 1-d int32 tensor on the CPU.
-            Rows beyond their sum stay. None: the rows are dealt out evenly.
+        splits: how many rows go to each rank, in order: integers, or a 1-d tensor on the CPU of any
+            integer dtype. Rows beyond their sum stay. None: the rows are dealt out evenly.
         name: tells this operation from others that are pending; None: matched by order.
         process_set: the ranks that take part.
 
@@ -343,6 +355,7 @@ def alltoall(
     return _alltoall(tensor, splits, Call(name, process_set, will_wait=True)).wait()  # type: ignore[no-any-return]
 
 
+@outside_graph
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Splits = None,
@@ -391,6 +404,7 @@ def reducescatter(
     return result
 
 
+@outside_graph
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -419,13 +433,14 @@ def grouped_reducescatter(
     reduction = _scatter_reduction(op, prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True)
     compressed = [compression.compress(tensor) for tensor in group]
-    results = collectives.reducescatter([sent for sent, _ in compressed], reduction, call).wait()
+    results = _how().reducescatter([sent for sent, _ in compressed], reduction, call).wait()
     return [
         compression.decompress(result, context)
         for result, (_, context) in zip(results, compressed, strict=True)
     ]
 
 
+@outside_graph
 def grouped_reducescatter_async(
     tensors: Tensors,
     name: str | None = None,
@@ -439,6 +454,7 @@ def grouped_reducescatter_async(
     return collectives.reducescatter(_group(tensors), reduction, Call(name, process_set))
 
 
+@outside_graph
 def join(device: int = -1) -> int:
     """Take no further part in the job's operations until every rank has joined.
 
@@ -482,15 +498,25 @@ def _scatter_reduction(
 
 
 def _alltoall(tensor: torch.Tensor, splits: Splits, call: Call) -> Handle:
+    handle: Handle
     if splits is None:
-        return collectives.alltoall(tensor, None, call).then(lambda outcome: outcome[0])
+        handle = _how().alltoall(tensor, None, call)
+        return handle.then(lambda outcome: outcome[0])
     if isinstance(splits, torch.Tensor):
-        if splits.dtype != torch.int32 or splits.dim() != 1 or splits.device.type != "cpu":
+        if not _counts(splits.dtype) or splits.dim() != 1 or splits.device.type != "cpu":
             raise ValueError(
-                "splits= takes a 1-d int32 tensor on the CPU, not one of shape "
+                "splits= takes a 1-d tensor of integers on the CPU, not one of shape "
                 f"{tuple(splits.shape)} and {splits.dtype} on {splits.device}"
             )
-        splits = splits.tolist()
-    return collectives.alltoall(tensor, splits, call).then(
-        lambda outcome: (outcome[0], torch.tensor(outcome[1], dtype=torch.int32))
-    )
+        splits = splits if is_compiling() else splits.tolist()
+    handle = _how().alltoall(tensor, splits, call)
+    return handle.then(lambda outcome: (outcome[0], torch.as_tensor(outcome[1], dtype=torch.int32)))
+
+
+def _counts(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def _how() -> Any:
+    """Return the module whose collectives do a call, here and now."""
+    return compiled if is_compiling() else collectives

@@ -18,6 +18,7 @@ from horoscale.common.environment import variable
 from horoscale.common.job import is_initialized
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.collectives import Reduction
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.gradients import Settings
 from horoscale.torch.overlap import SEPARABLE, OverlappedStep
@@ -37,6 +38,7 @@ class _Distributed(torch.optim.Optimizer):
     _overlap: OverlappedStep | None
     _synchronized: bool  # by the user, since the last step
 
+    @outside_graph
     def step(self, closure: Closure | None = None) -> Any:
         """Wait for the reduced gradients and do the optimizer's step with them.
 
@@ -57,6 +59,7 @@ class _Distributed(torch.optim.Optimizer):
     # user's class, which this one calls, has them.
     step.hooked = True  # type: ignore[attr-defined]
 
+    @outside_graph
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; set_to_none=False makes them zeros where they are, which is slower.
 
@@ -73,12 +76,14 @@ class _Distributed(torch.optim.Optimizer):
             return
         super().zero_grad(set_to_none)
 
+    @outside_graph
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, whose gradients are reduced from now on."""
         super().add_param_group(param_group)
         if is_initialized() and self._reducer.settings.takes_part():
             self._reducer.adopt()
 
+    @outside_graph
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, for example to clip them before the step.
 
@@ -111,6 +116,7 @@ class _Distributed(torch.optim.Optimizer):
         finally:
             self._by_step = True
 
+    @outside_graph
     def finish_step(self) -> None:
         """Do at once what is left of the last step(), with overlap_step=True.
 

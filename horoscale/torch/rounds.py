@@ -34,6 +34,7 @@ from horoscale.common.process_sets import ProcessSet
 from horoscale.torch import collectives
 from horoscale.torch.batch import batch
 from horoscale.torch.collectives import Call, Reduction
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
 from horoscale.torch.names import unique_name
 
@@ -147,6 +148,7 @@ class Rounds:
 
 
 @torch.no_grad()
+@outside_graph
 def _end_of_pass(backward_pass: int) -> None:
     due = Rounds.ending(backward_pass)
     for rounds in due:

@@ -10,9 +10,11 @@ from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives
 from horoscale.torch.collectives import Call, Tensors
+from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
 
 
+@outside_graph
 def sparse_allreduce_async(
     tensor: torch.Tensor,
     name: str | None,

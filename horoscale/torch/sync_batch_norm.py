@@ -10,7 +10,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from horoscale import common
 from horoscale.common import Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.torch.ops import allreduce_
+from horoscale.torch.compiling import is_compiling
+from horoscale.torch.ops import allreduce, allreduce_
+
+_TOO_FEW = "SyncBatchNorm needs more than one value for each channel in training"
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -52,11 +55,13 @@ class SyncBatchNorm(_BatchNorm):
         """Normalise a batch. In training every rank of the process set has to call it.
 
         Raises ValueError for another number of channels, or a single value for each channel over
-        all ranks; HorovodInternalError if a rank failed.
+        all ranks (RuntimeError in a compiled model); HorovodInternalError if a rank failed.
         """
         self._check_input_dim(input)
         if not self.training or common.size(self.process_set) == 1:
             return super().forward(input)
+        if is_compiling():
+            return self._forward_in_graph(input)
         mean, variance, count = _moments(input, self.process_set)
         if self.track_running_stats:
             self._track(mean, variance, count)
@@ -66,18 +71,35 @@ class SyncBatchNorm(_BatchNorm):
         )
         return result
 
+    def _forward_in_graph(self, input: torch.Tensor) -> torch.Tensor:
+        """Do the same without looking at a value, so that torch.compile can follow it.
+
+        Its gradient is the derivative of these lines; the compiler makes few loops of them.
+        """
+        mean, variance, count = _moments_in_graph(input, self.weight, self.process_set)
+        if self.track_running_stats:
+            self._track(mean.detach(), variance.detach(), count)
+        inverse_deviation = torch.rsqrt(variance + self.eps)
+        centred = input.to(_work_dtype(input)) - _by_channel(mean, input)
+        result = centred * _by_channel(inverse_deviation, input)
+        if self.weight is not None and self.bias is not None:
+            result = result * _by_channel(self.weight, input) + _by_channel(self.bias, input)
+        return result.to(input.dtype)
+
     @torch.no_grad()
-    def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
+    def _track(
+        self, mean: torch.Tensor, variance: torch.Tensor, count: float | torch.Tensor
+    ) -> None:
         assert self.num_batches_tracked is not None
         assert self.running_mean is not None
         assert self.running_var is not None
         self.num_batches_tracked += 1
-        momentum = self.momentum
-        if momentum is None:
-            momentum = 1.0 / float(self.num_batches_tracked)
         unbiased = variance * (count / (count - 1))
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            if self.momentum is None:
+                running += (new.to(running.dtype) - running) / self.num_batches_tracked
+            else:
+                running.lerp_(new.to(running.dtype), self.momentum)
 
 
 def _moments(
@@ -99,7 +121,28 @@ def _moments(
     allreduce_(sums, op=Sum, process_set=process_set)
     count = sums[-1].item()
     if count <= 1:
-        raise ValueError("SyncBatchNorm needs more than one value for each channel in training")
+        raise ValueError(_TOO_FEW)
+    mean = sums[:channels] / count
+    variance = (sums[channels:-1] / count - mean.square()).clamp_min(0.0)
+    return mean, variance, count
+
+
+def _moments_in_graph(
+    input: torch.Tensor, weight: torch.Tensor | None, process_set: ProcessSet
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what _moments() does, as tensors that autograd follows."""
+    channels = input.shape[1]
+    values = input.double()
+    own_count = values.new_full((1,), input.numel() // channels)
+    over = _all_but_channels(input)
+    sums = torch.cat([values.sum(over), values.square().sum(over), own_count])
+    if weight is not None:
+        # Zero, but it needs a gradient where the weight does: the backward pass runs its allreduce
+        # also on a rank whose input needs none, as others' may.
+        sums = sums + weight[:0].sum()
+    sums = allreduce(sums, op=Sum, process_set=process_set)
+    count = sums[-1].detach()
+    torch._assert_async(count > 1, _TOO_FEW)
     mean = sums[:channels] / count
     variance = (sums[channels:-1] / count - mean.square()).clamp_min(0.0)
     return mean, variance, count

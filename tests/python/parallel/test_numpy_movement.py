@@ -172,6 +172,15 @@ def test_alltoall_evenly(name: str) -> None:
     np.testing.assert_array_equal(hvd.synchronize(hvd.alltoall_async(own, name=name)), expected)
 
 
+@pytest.mark.parametrize("dtype", [*"bBhHiIlLqQ", "mixed"])
+def test_alltoall_with_splits_of_any_integer_type(dtype: str, name: str) -> None:
+    mixed = [(np.uint64, np.int8, int)[i % 3](1) for i in range(hvd.size())]
+    splits = mixed if dtype == "mixed" else np.ones(hvd.size(), dtype)
+    result, received = hvd.alltoall(np.arange(hvd.size()) + 10 * hvd.rank(), splits, name=name)
+    np.testing.assert_array_equal(result, np.arange(hvd.size()) * 10 + hvd.rank())
+    np.testing.assert_array_equal(received, [1] * hvd.size())
+
+
 def test_alltoall_of_nothing(name: str) -> None:
     result, received = hvd.alltoall(
         np.empty((0, 3), np.float32), splits=[0] * hvd.size(), name=name

@@ -54,6 +54,20 @@ def test_what_is_only_moved(dtype: str, mode: str) -> None:
     check(dealt, np.concatenate([one[:1] for one in every]))
 
 
+@MODES
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint32", "int64", "uint64"])
+def test_alltoall_with_splits_of_any_integer_type(dtype: str, mode: str) -> None:
+    x = tf.range(hvd.size()) + 10 * hvd.rank()
+    splits = tf.ones([hvd.size()], dtype)
+    result, received = call(mode, lambda x: hvd.alltoall(x, splits), x)
+    assert result.numpy().tolist() == [10 * rank + hvd.rank() for rank in range(hvd.size())]
+    assert received.numpy().tolist() == [1] * hvd.size()
+    # Not cut to 32 bits, where this is 1.
+    if dtype.endswith("64"):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="rows"):
+            call(mode, lambda x: hvd.alltoall(x, splits * ((1 << 32) + 1)), x)
+
+
 @EVERY_DTYPE
 @MODES
 def test_all_operations(dtype: str, mode: str, process_set: hvd.ProcessSet) -> None:

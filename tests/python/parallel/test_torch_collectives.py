@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from support.reference import OPS, SIZES, defined
@@ -262,6 +263,22 @@ def test_alltoall_with_splits(kind: str, name: str) -> None:
     expected = [torch.split(inputs[s], [*splits[s], 1])[rank] for s in range(size)]
     check(result, torch.cat(expected))
     check(received, torch.tensor([splits[s][rank] for s in range(size)], dtype=torch.int32))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+)
+def test_alltoall_with_splits_of_any_integer_type(dtype: str, name: str) -> None:
+    own = values("float32", (hvd.size() + 1, 2), hvd.rank())
+    for splits in (
+        np.ones(hvd.size(), dtype),
+        torch.ones(hvd.size(), dtype=getattr(torch, dtype)),
+        list(np.ones(hvd.size(), dtype)),
+    ):
+        result, received = hvd.alltoall(own, splits, name=name)
+        sent = [values("float32", (hvd.size() + 1, 2), rank) for rank in range(hvd.size())]
+        check(result, torch.stack([rows[hvd.rank()] for rows in sent]))
+        check(received, torch.ones(hvd.size(), dtype=torch.int32))
 
 
 @MOVED
