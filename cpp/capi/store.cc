@@ -1,14 +1,24 @@
 // The key-value store of the C ABI.
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "error.h"
+#include "platform/deadline.h"
+#include "platform/environment.h"
+#include "platform/tcp_socket.h"
+#include "rendezvous/local_secret.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
+#include "runtime/identity.h"
 
 struct hs_store_server {
+  std::optional<horoscale::LocalSecret> secret;  // where none was given
   std::unique_ptr<horoscale::StoreServer> server;
 };
 
@@ -17,24 +27,80 @@ struct hs_store_client {
 };
 
 using horoscale::CheckGiven;
+using horoscale::Deadline;
+using horoscale::Result;
 using horoscale::Status;
+using horoscale::StoreClient;
 using horoscale::ToCode;
+
+namespace {
+
+Status CheckLoopback(const std::string& host) {
+  if (horoscale::IsLoopbackHost(host)) return {};
+  return Status::InvalidArgument("a store at " + host + " needs a secret: it is not on loopback");
+}
+
+Status Serve(const std::string& host, uint16_t port, const char* secret, hs_store_server* out) {
+  horoscale::StoreServerOptions options;
+  options.host = host;
+  options.port = port;
+  if (secret != nullptr) {
+    options.secret = secret;
+  } else {
+    HS_RETURN_IF_ERROR(CheckLoopback(host));
+    auto made = horoscale::LocalSecret::Create();
+    if (!made.ok()) return made.status();
+    options.secret = made->text();
+    out->secret = made.TakeValue();
+  }
+  auto server = horoscale::StoreServer::Start(std::move(options));
+  if (!server.ok()) return server.status();
+  out->server = server.TakeValue();
+  return out->secret ? out->secret->Publish({host, out->server->port()}) : Status::Ok();
+}
+
+Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t port,
+                                             const char* secret, double seconds) {
+  if (secret != nullptr) return StoreClient::Connect(host, port, secret, seconds);
+  HS_RETURN_IF_ERROR(CheckLoopback(host));
+  std::string found;
+  return horoscale::ConnectWithLocalSecret({host, port}, Deadline::After(seconds), &found);
+}
+
+// A copy for the caller, who frees it.
+char* Duplicate(std::span<const std::byte> bytes) {
+  // Never of size 0: null would look like nothing.
+  auto* copy = static_cast<char*>(std::malloc(bytes.size() + 1));
+  if (copy == nullptr) return nullptr;
+  std::memcpy(copy, bytes.data(), bytes.size());
+  copy[bytes.size()] = '\0';
+  return copy;
+}
+
+}  // namespace
+
+hs_code hs_job_secret(char** secret) {
+  if (Status status = CheckGiven(secret); !status.ok()) return ToCode(status);
+  *secret = nullptr;
+  const auto found = horoscale::FindSecret(std::nullopt, horoscale::FindVariable);
+  if (!found.ok()) return ToCode(found.status());
+  if (!found->has_value()) return HS_OK;
+  *secret = Duplicate(std::as_bytes(std::span(**found)));
+  return *secret == nullptr ? ToCode(Status::System("allocating a secret", ENOMEM)) : HS_OK;
+}
 
 hs_code hs_store_serve(const char* host, int32_t port, const char* secret, hs_store_server** out,
                        int32_t* bound_port) {
-  if (Status status = CheckGiven(host, secret, out, bound_port); !status.ok()) {
-    return ToCode(status);
-  }
+  if (Status status = CheckGiven(host, out, bound_port); !status.ok()) return ToCode(status);
   *out = nullptr;
   if (port < 0 || port > 65535) return ToCode(Status::InvalidArgument("port out of range"));
-  horoscale::StoreServerOptions options;
-  options.host = host;
-  options.port = static_cast<uint16_t>(port);
-  options.secret = secret;
-  auto server = horoscale::StoreServer::Start(std::move(options));
-  if (!server.ok()) return ToCode(server.status());
-  *bound_port = (*server)->port();
-  *out = new hs_store_server{server.TakeValue()};
+  auto served = std::make_unique<hs_store_server>();
+  if (Status status = Serve(host, static_cast<uint16_t>(port), secret, served.get());
+      !status.ok()) {
+    return ToCode(status);
+  }
+  *bound_port = served->server->port();
+  *out = served.release();
   return HS_OK;
 }
 
@@ -42,10 +108,10 @@ void hs_store_server_free(hs_store_server* server) { delete server; }
 
 hs_code hs_store_connect(const char* host, int32_t port, const char* secret, double seconds,
                          hs_store_client** out) {
-  if (Status status = CheckGiven(host, secret, out); !status.ok()) return ToCode(status);
+  if (Status status = CheckGiven(host, out); !status.ok()) return ToCode(status);
   *out = nullptr;
   if (port <= 0 || port > 65535) return ToCode(Status::InvalidArgument("port out of range"));
-  auto client = horoscale::StoreClient::Connect(host, static_cast<uint16_t>(port), secret, seconds);
+  auto client = Connect(host, static_cast<uint16_t>(port), secret, seconds);
   if (!client.ok()) return ToCode(client.status());
   *out = new hs_store_client{client.TakeValue()};
   return HS_OK;
@@ -64,9 +130,8 @@ hs_code hs_store_get(hs_store_client* client, const char* key, double seconds, v
   *bytes = 0;
   const auto found = client->client->Get(key, seconds);
   if (!found.ok()) return ToCode(found.status());
-  *value = std::malloc(found->size() + 1);  // never of size 0: null would look like no value
+  *value = Duplicate(*found);
   if (*value == nullptr) return ToCode(Status::System("allocating a value", ENOMEM));
-  std::copy(found->begin(), found->end(), static_cast<std::byte*>(*value));
   *bytes = found->size();
   return HS_OK;
 }

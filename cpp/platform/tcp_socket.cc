@@ -90,6 +90,24 @@ Result<uint16_t> LocalPort(int fd) {
                                            : reinterpret_cast<sockaddr_in&>(local).sin_port);
 }
 
+bool IsLoopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto& ipv4 = reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+    return ntohl(ipv4.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&ipv6)) return ipv6.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&ipv6);
+}
+
+bool AllAreLoopback(const addrinfo* list) {
+  for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
+    if (!IsLoopback(at->ai_addr)) return false;
+  }
+  return list != nullptr;
+}
+
 // The kernel connects a socket to itself if it happens to choose, on loopback, the port that it is
 // told to reach and nobody listens there. Asking again and again makes that likely.
 bool IsConnectedToItself(int fd) {
@@ -224,6 +242,21 @@ void Abort(const ByteStream& stream) {
   // sockets don't know it.
   const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
   if (connect(stream.fd(), &nobody, sizeof(nobody)) != 0) shutdown(stream.fd(), SHUT_RDWR);
+}
+
+bool IsLoopbackAddress(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(address.c_str(), nullptr, &hints, &list) != 0) return false;
+  return AllAreLoopback(AddressList(list).get());
+}
+
+bool IsLoopbackHost(const std::string& host) {
+  const Result<AddressList> addresses = Resolve(host, 0);
+  return addresses.ok() && AllAreLoopback(addresses->get());
 }
 
 Result<std::string> LocalAddress(const ByteStream& stream) {

@@ -63,6 +63,11 @@ Status SetSilenceLimit(const ByteStream& stream, double seconds);
 // Holds as well where a forked child has the socket too.
 void Abort(const ByteStream& stream);
 
+// Whether a numeric address, IPv4 or IPv6, never leaves the machine. No name is one.
+bool IsLoopbackAddress(const std::string& address);
+// Whether all addresses of a name, or an address, are such. False if it has none.
+bool IsLoopbackHost(const std::string& host);
+
 // The address of our side, without the port.
 Result<std::string> LocalAddress(const ByteStream& stream);
 

@@ -7,6 +7,7 @@
 namespace horoscale {
 
 Result<std::unique_ptr<StoreServer>> StoreServer::Start(StoreServerOptions options) {
+  if (options.secret.empty()) return Status::InvalidArgument("a store without a secret");
   Result<std::unique_ptr<StoreServerLoop>> loop = StoreServerLoop::Create(std::move(options));
   if (!loop.ok()) return loop.status();
   std::unique_ptr<StoreServer> server(new StoreServer(loop.TakeValue()));

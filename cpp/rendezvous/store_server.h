@@ -22,7 +22,7 @@ inline constexpr char kStoreAuthContext[] = "store";
 struct StoreServerOptions {
   std::string host = "127.0.0.1";  // where to listen
   uint16_t port = 0;               // 0: any
-  std::string secret = {};
+  std::string secret = {};         // never empty
   double handshake_seconds = 5;
   size_t max_unauthenticated = 64;
   size_t capacity_bytes = StoreTable::kDefaultCapacityBytes;

@@ -227,9 +227,13 @@ constexpr ConfigVariable kVariables[] = {
      "What horoscalerun shows of the ranks' tracebacks. 0: one for all ranks whose are the same, "
      "without horoscale's own frames. 1: each as the rank printed it.",
      nullptr},
-    {"SECRET", "text", "", "The job's secret. Mandatory unless the rendezvous is on loopback.",
+    {"SECRET", "text", "",
+     "The job's secret, of 128 bits at least (openssl rand -hex 32). Where RENDEZVOUS is on "
+     "loopback, and the ranks are one user's, none is needed: they make one (docs/security.md).",
      nullptr},
-    {"SECRET_FILE", "path", "", "A file, readable by its owner only, that holds the secret.",
+    {"SECRET_FILE", "path", "",
+     "A file that holds the secret, of at most 4096 bytes. It is this user's or root's, and nobody "
+     "else can read it; root's or one of this process' groups may, where root owns it.",
      nullptr},
 };
 

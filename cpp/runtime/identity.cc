@@ -1,20 +1,15 @@
 #include "runtime/identity.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <set>
+#include <utility>
 
-#include "platform/unique_fd.h"
+#include "platform/tcp_socket.h"
+#include "rendezvous/secret.h"
 
 namespace horoscale {
 namespace {
-
-constexpr size_t kMaxSecretBytes = 4096;
 
 // The option, else the variable as a number of at least `least`.
 Result<std::optional<int>> Number(const std::optional<int>& option, std::string_view name,
@@ -33,37 +28,13 @@ Result<std::optional<int>> Number(const std::optional<int>& option, std::string_
   return std::optional<int>(value);
 }
 
-Result<std::string> ReadSecretFile(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return Status::System("opening the secret file \"" + path + "\"", errno);
-  struct stat info;
-  if (fstat(file.get(), &info) != 0) return Status::System("secret file \"" + path + "\"", errno);
-  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Status::InvalidArgument("the secret file \"" + path +
-                                   "\" can be read by others: make its mode 0600");
-  }
-  std::string secret(kMaxSecretBytes, '\0');
-  const ssize_t bytes = read(file.get(), secret.data(), secret.size());
-  if (bytes < 0) return Status::System("reading the secret file \"" + path + "\"", errno);
-  secret.resize(static_cast<size_t>(bytes));
-  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-  if (secret.empty()) return Status::InvalidArgument("the secret file \"" + path + "\" is empty");
-  return secret;
-}
-
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
+// Empty where the ranks make one.
 Result<std::string> ReadSecret(const JobOptions& options, const HostPort& rendezvous,
                                const VariableLookup& lookup) {
-  // An empty one is none: a script's command for it may have failed.
-  if (options.secret && !options.secret->empty()) return *options.secret;
-  const auto text = lookup("SECRET");
-  if (text && !text->value.empty()) return text->value;
-  if (const auto found = lookup("SECRET_FILE")) return ReadSecretFile(found->value);
-  // On loopback the kernel keeps other hosts away; the links check the user besides.
-  if (IsLoopback(rendezvous.host)) return std::string();
+  auto secret = FindSecret(options.secret, lookup);
+  if (!secret.ok()) return secret.status();
+  if (secret->has_value()) return std::move(**secret);
+  if (IsLoopbackHost(rendezvous.host)) return std::string();
   return Status::InvalidArgument(
       "the rendezvous is at " + rendezvous.host +
       ", where other hosts can reach it: set HOROSCALE_SECRET or HOROSCALE_SECRET_FILE to the same "
@@ -71,6 +42,26 @@ Result<std::string> ReadSecret(const JobOptions& options, const HostPort& rendez
 }
 
 }  // namespace
+
+Result<std::optional<std::string>> FindSecret(const std::optional<std::string>& given,
+                                              const VariableLookup& lookup) {
+  std::string secret = given.value_or("");
+  std::string source = "the argument of init";
+  // An empty one is none: a script's command for it may have failed.
+  if (const auto text = lookup("SECRET"); secret.empty() && text) {
+    secret = text->value;
+    source = text->name;
+  }
+  if (const auto path = lookup("SECRET_FILE"); secret.empty() && path) {
+    auto content = ReadSecretFile(path->value);
+    if (!content.ok()) return content.status();
+    secret = content.TakeValue();
+    source = "the file \"" + path->value + "\" (" + path->name + ")";
+  }
+  if (secret.empty()) return std::optional<std::string>();
+  HS_RETURN_IF_ERROR(CheckSecretStrength(secret, source));
+  return std::optional(std::move(secret));
+}
 
 Result<int> PositionIn(std::span<const int> chosen, int rank, int size) {
   std::string call = "hvd.init(comm=[";

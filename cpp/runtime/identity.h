@@ -1,6 +1,7 @@
 // Identity: rank, size and rendezvous of this process, as its caller or its environment say.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -16,8 +17,13 @@ struct Identity {
   int size = 1;
   HostPort rendezvous;  // where size > 1, as the following
   bool serve = false;   // this rank serves the store
-  std::string secret;
+  std::string secret;   // empty: none was given, and the store is on loopback (see LocalSecret)
 };
+
+// The job's secret, if the caller or the variables SECRET and SECRET_FILE say what it is.
+// kInvalidArgument if it is too easy to guess, or others can read the file.
+Result<std::optional<std::string>> FindSecret(const std::optional<std::string>& given,
+                                              const VariableLookup& lookup);
 
 // kInvalidArgument names the variable that is missing or does not parse, and says what it may be.
 Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& lookup);

@@ -3,11 +3,13 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <utility>
 
 #include "base/rank_list.h"
+#include "rendezvous/local_secret.h"
 #include "rendezvous/memory_store.h"
 #include "rendezvous/store_client.h"
 #include "runtime/neighbours.h"
@@ -78,7 +80,8 @@ Result<std::vector<int>> ExchangeNumbers(Store& store, const Identity& identity,
 // belonged to that job can be in use for longer still. Keys name their generation.
 Status Serve(const Identity& identity) {
   struct Served {
-    std::string secret;
+    std::string given;                  // as the secret; empty: none
+    std::optional<LocalSecret> secret;  // where none is given
     std::unique_ptr<StoreServer> server;
   };
   static std::mutex mutex;
@@ -87,31 +90,49 @@ Status Serve(const Identity& identity) {
   const HostPort& address = identity.rendezvous;
   std::lock_guard lock(mutex);
   Served& served = by_address[{address.host, address.port}];
-  if (served.server && served.secret == identity.secret) return Status::Ok();
-  served.server.reset();
+  if (served.server && served.given == identity.secret) {
+    // Again, because somebody may clean up in /tmp.
+    return served.secret ? served.secret->Publish(address) : Status::Ok();
+  }
+  served = {identity.secret, std::nullopt, nullptr};
   StoreServerOptions options;
   options.host = address.host;
   options.port = address.port;
   options.secret = identity.secret;
+  if (identity.secret.empty()) {
+    auto secret = LocalSecret::Create();
+    if (!secret.ok()) return secret.status();
+    options.secret = secret->text();
+    served.secret = secret.TakeValue();
+  }
   auto started = StoreServer::Start(std::move(options));
   if (!started.ok()) {
     return {started.status().code(),
             "serving the rendezvous: " + started.status().message() +
                 "; HOROSCALE_RENDEZVOUS must be a free port of the host of rank 0"};
   }
-  served = {identity.secret, started.TakeValue()};
+  // Not before: who else serves at this address may have published its own.
+  if (served.secret) HS_RETURN_IF_ERROR(served.secret->Publish(address));
+  served.server = started.TakeValue();
   return Status::Ok();
 }
 
+// With the secret that was given, or else the one that the store's server has made, which from now
+// on is the rank's.
+Result<std::unique_ptr<StoreClient>> ConnectToStore(Identity& identity, const Deadline& deadline) {
+  const HostPort& address = identity.rendezvous;
+  if (identity.secret.empty()) return ConnectWithLocalSecret(address, deadline, &identity.secret);
+  return StoreClient::Connect(address.host, address.port, identity.secret, deadline.SecondsLeft());
+}
+
 Status MeetStore(const std::string& prefix, const Deadline& deadline, Meeting* meeting) {
-  const Identity& identity = meeting->identity;
+  Identity& identity = meeting->identity;
   if (identity.size == 1) {
     meeting->store = std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), prefix, 0);
     return {};
   }
   if (identity.serve) HS_RETURN_IF_ERROR(Serve(identity));
-  auto client = StoreClient::Connect(identity.rendezvous.host, identity.rendezvous.port,
-                                     identity.secret, deadline.SecondsLeft());
+  auto client = ConnectToStore(identity, deadline);
   if (!client.ok()) return client.status();
   if (const auto address = (*client)->LocalAddress(); address.ok()) meeting->address = *address;
   auto store = StartingStore::Create(client.TakeValue(), prefix, identity.rank, deadline);

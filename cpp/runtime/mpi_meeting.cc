@@ -7,9 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "platform/random.h"
 #include "platform/tcp_socket.h"
 #include "rendezvous/memory_store.h"
+#include "rendezvous/secret.h"
 #include "rendezvous/store_client.h"
 #include "runtime/meeting.h"
 #include "runtime/mpi_launcher.h"
@@ -20,8 +20,6 @@ namespace horoscale {
 namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
-constexpr size_t kSecretBytes = 32;
-
 // A text in a record of fixed size, as MPI's collectives want it.
 using Record = std::array<char, 512>;
 
@@ -43,7 +41,7 @@ std::string FromRecord(const char* record) {
 struct Served {
   uint16_t port = 0;
   char addresses[1024] = {};  // separated by newlines, the likeliest first
-  char secret[2 * kSecretBytes + 1] = {};
+  char secret[kNewSecretCharacters + 1] = {};
   char error[512] = {};
 };
 
@@ -154,17 +152,13 @@ Result<std::string> ServerAddresses(bool one_host, const Config& config) {
 
 Result<Served> ServeStore(bool one_host, const Config& config,
                           std::unique_ptr<StoreServer>* server) {
-  std::array<std::byte, kSecretBytes> random;
-  HS_RETURN_IF_ERROR(FillRandom(random));
+  const auto secret = NewSecret();
+  if (!secret.ok()) return secret.status();
   Served served;
   const auto addresses = ServerAddresses(one_host, config);
   if (!addresses.ok()) return addresses.status();
   addresses->copy(served.addresses, sizeof(served.addresses) - 1);
-  for (size_t i = 0; i < random.size(); ++i) {
-    const auto value = static_cast<unsigned>(random[i]);
-    served.secret[2 * i] = "0123456789abcdef"[value >> 4];
-    served.secret[2 * i + 1] = "0123456789abcdef"[value & 15];
-  }
+  secret->copy(served.secret, kNewSecretCharacters);
   StoreServerOptions options;
   options.host = one_host ? kLoopback : "::";
   options.secret = served.secret;

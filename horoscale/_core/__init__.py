@@ -22,7 +22,7 @@ from horoscale._core.runtime import (
     config_variables,
     library_version,
 )
-from horoscale._core.store import StoreClient, StoreServer
+from horoscale._core.store import StoreClient, StoreServer, job_secret
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "build_info",
     "check_reduction",
     "config_variables",
+    "job_secret",
     "library_version",
     "loader",
 ]

@@ -6,11 +6,28 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import c_string, check
 
 
+def job_secret() -> str | None:
+    """Return the secret that the variables SECRET or SECRET_FILE give; None if they give none.
+
+    Raises ValueError if it is too easy to guess, or if others can read the file, and
+    HorovodInternalError if there is no such file.
+    """
+    out = ffi.new("char **")
+    check(lib.hs_job_secret(out))
+    if out[0] == ffi.NULL:
+        return None
+    secret: bytes = ffi.string(ffi.gc(out[0], lib.hs_free))
+    return secret.decode()
+
+
 class StoreServer:
     """Serves a job's store in a thread of the library until close() or the last reference."""
 
-    def __init__(self, host: str, port: int, secret: str) -> None:
-        """Listen on host:port (port 0: any free one, see `port`) for clients with the secret."""
+    def __init__(self, host: str, port: int, secret: str | None) -> None:
+        """Listen on host:port (port 0: any free one, see `port`) for clients with the secret.
+
+        None, on loopback: processes of the same user on this host find one by themselves.
+        """
         out = ffi.new("hs_store_server **")
         bound_port = ffi.new("int32_t *")
         check(
@@ -29,7 +46,7 @@ class StoreServer:
 class StoreClient:
     """A connection to a job's store."""
 
-    def __init__(self, host: str, port: int, secret: str, timeout: float = 30.0) -> None:
+    def __init__(self, host: str, port: int, secret: str | None, timeout: float = 30.0) -> None:
         """Connect within `timeout` seconds, or raise HorovodInternalError."""
         out = ffi.new("hs_store_client **")
         check(

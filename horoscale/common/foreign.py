@@ -14,20 +14,22 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Any
 
-from horoscale._core import HorovodInternalError, StoreServer
+from horoscale._core import HorovodInternalError, StoreServer, job_secret
 from horoscale.common.environment import variable
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _SECRET_BYTES = 32
 _DEFAULT_TIMEOUT_S = 30.0
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this process is, where the core would not know; None: as the variables say."""
+    """Who this process is, where the core would not know; None: as the core finds out itself."""
 
     rank: int
     size: int
@@ -73,14 +75,20 @@ _served: dict[str, tuple[StoreServer, bytes]] = {}
 
 
 def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
-    """Have the first rank serve our store and tell address and secret through torch's."""
+    """Have the first rank serve our store, and tell by torch's where.
+
+    Any process that reaches torch's store can read and write there. So ranks of one host take no
+    more from it than a port on loopback; their secret is in a file (see LocalSecret in the core).
+    Ranks of several hosts learn the secret there too, unless the variables say what it is.
+    """
     global _store
     server = ranks[0] if ranks else 0
     key = f"rendezvous/{zlib.crc32(repr(tuple(ranks)).encode()):08x}"
+    one_host = _on_one_host(size)
     try:
         _store = _store or _torch_store(rank, size)
         if rank == server and key not in _served:
-            _served[key] = _serve()
+            _served[key] = _serve_here() if one_host else _serve_hosts()
             _store.set(key, _served[key][1])
         told = _served[key][1] if rank == server else _store.get(key)
     except RuntimeError as error:  # of torch, or ours
@@ -89,16 +97,43 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
             f"MASTER_ADDR={os.environ['MASTER_ADDR']}, MASTER_PORT={os.environ['MASTER_PORT']}: "
             f"{error}"
         ) from None
-    rendezvous, secret = told.decode().split()
-    return Identity(rank, size, rendezvous, secret)
+    if one_host:
+        return Identity(rank, size, f"{_LOOPBACK}:{_port(told)}")
+    rendezvous, _, secret = told.decode(errors="replace").partition(" ")
+    # What is told here goes for nothing where the variables say what the secret is.
+    return Identity(rank, size, rendezvous, job_secret() or secret or None)
 
 
-def _serve() -> tuple[StoreServer, bytes]:
+def _on_one_host(size: int) -> bool:
+    """Whether all ranks are here: torchrun says so, or their meeting point can't be elsewhere."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return _number("LOCAL_WORLD_SIZE") == size
+    try:
+        found = socket.getaddrinfo(os.environ["MASTER_ADDR"], None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ip_address(address[0]).is_loopback for *_, address in found)
+
+
+def _serve_here() -> tuple[StoreServer, bytes]:
+    server = StoreServer(_LOOPBACK, 0, job_secret())
+    return server, str(server.port).encode()
+
+
+def _serve_hosts() -> tuple[StoreServer, bytes]:
     address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
-    secret = secrets.token_hex(_SECRET_BYTES)
+    given = job_secret()
+    secret = given or secrets.token_hex(_SECRET_BYTES)
     server = StoreServer(address, 0, secret)
     host = f"[{address}]" if ":" in address else address
-    return server, f"{host}:{server.port} {secret}".encode()
+    told = f"{host}:{server.port}" if given else f"{host}:{server.port} {secret}"
+    return server, told.encode()
+
+
+def _port(told: bytes) -> int:
+    if not told.isdigit() or int(told) > 65535:
+        raise HorovodInternalError(f"torch's store tells {told[:80]!r} where a port should be")
+    return int(told)
 
 
 def _torch_store(rank: int, size: int) -> Any:

@@ -133,7 +133,7 @@ typedef struct hs_init_options {
   const char* rendezvous; /* host:port of the job's key-value store */
   int32_t
       serve_rendezvous; /* 1: this rank serves it there; 0: it is served elsewhere; -1: variable */
-  const char* secret;   /* the job's secret */
+  const char* secret;   /* the job's secret; none is needed where RENDEZVOUS is on loopback */
   int32_t generation;   /* distinguishes init after shutdown: part of every rendezvous key */
   int32_t num_ranks;
   const int32_t* ranks; /* who takes part, numbered anew in this order; none: all */
@@ -344,13 +344,20 @@ hs_code hs_check_reduction(int32_t dtype, int32_t op);
 
 /* ---------------------------------------------------------------- the key-value store */
 
+/* The secret that the variables SECRET or SECRET_FILE give the ranks of a job, to be freed with
+ * hs_free(); null if they give none. HS_INVALID_ARGUMENT if it is too easy to guess, or if others
+ * can read the file. */
+hs_code hs_job_secret(char** secret);
+
 /* Serves a job's key-value store on host:port (port 0: any) in a thread of its own, to clients that
- * prove that they know the secret. *port is the port in use. */
+ * prove that they know the secret. Without one (null), on loopback only, it makes one, which
+ * processes of the same user on this host find by themselves. *port is the port in use. */
 hs_code hs_store_serve(const char* host, int32_t port, const char* secret, hs_store_server** out,
                        int32_t* bound_port);
 void hs_store_server_free(hs_store_server* server);
 
-/* Connects to a store. Blocks for at most `seconds`. HS_UNAUTHENTICATED, HS_TIMEOUT, HS_SYSTEM. */
+/* Connects to a store; without a secret (null) to one that was served without. Blocks for at most
+ * `seconds`. HS_UNAUTHENTICATED, HS_TIMEOUT, HS_SYSTEM. */
 hs_code hs_store_connect(const char* host, int32_t port, const char* secret, double seconds,
                          hs_store_client** out);
 

@@ -114,7 +114,8 @@ def test_ranks_that_do_not_come_are_named() -> None:
 
 
 def test_a_wrong_secret_is_told() -> None:
-    ended = run_ranks(2, "import horoscale.numpy as hvd; hvd.init()", HOROSCALE_SECRET="wrong")
+    wrong = secrets.token_hex(16)
+    ended = run_ranks(2, "import horoscale.numpy as hvd; hvd.init()", HOROSCALE_SECRET=wrong)
     for one in ended:
         assert one.returncode == 1
         assert "secret" in one.stderr

@@ -93,13 +93,13 @@ def by_torchruns_variables(program: Path) -> str:
 
 
 def by_our_variables(program: Path) -> str:
-    port, secret = free_port(), secrets.token_hex(16)
+    """On loopback nothing else has to be typed, whichever name of it is."""
+    port = free_port()
     return each_rank(
         lambda rank: {
             "HOROSCALE_RANK": str(rank),
             "HOROSCALE_SIZE": str(SIZE),
-            "HOROSCALE_RENDEZVOUS": f"127.0.0.1:{port}",
-            "HOROSCALE_SECRET": secret,
+            "HOROSCALE_RENDEZVOUS": f"{['127.0.0.1', 'localhost'][rank % 2]}:{port}",
         },
         program,
     )

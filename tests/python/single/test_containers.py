@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.ranks import clean_environment
 
 DOCKER = Path(__file__).parents[3] / "docker"
 KUBERNETES = "1.32"
@@ -46,6 +51,81 @@ def test_manifest_of_an_indexed_job() -> None:
     first_pod = f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert variables["HOROSCALE_RENDEZVOUS"].partition(":")[0] == first_pod
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+
+
+READ_SECRET = """
+import os, sys
+from horoscale._core import job_secret
+user, *groups = map(int, sys.argv[1:])
+if user != os.geteuid():
+    os.setgroups(groups)
+    os.setgid(user)
+    os.setuid(user)
+print(job_secret())
+"""
+
+
+def read_secret(file: Path, user: int, groups: list[int]) -> str:
+    """What a rank with these ids finds in a secret file, or why it refuses the file."""
+    ended = subprocess.run(
+        [sys.executable, "-c", READ_SECRET, *map(str, [user, *groups])],
+        cwd="/",
+        env=clean_environment() | {"HOROSCALE_SECRET_FILE": str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.stdout.strip() or ended.stderr
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder where other users find files whose names they know."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        yield folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of other users need root")
+def test_ranks_accept_the_secret_as_the_manifest_mounts_it(shared_folder: Path) -> None:
+    """Kubernetes gives such files to root and to the pod's fsGroup, behind links."""
+    _, job = documents(DOCKER / "kubernetes" / "indexed-job.yaml")
+    pod = job["spec"]["template"]["spec"]
+    ids = pod["securityContext"]
+    (mode,) = (one["secret"]["defaultMode"] for one in pod["volumes"] if "secret" in one)
+    secret = secrets.token_hex(32)
+    file = shared_folder / "data"
+    file.write_text(secret)
+    os.chown(file, 0, ids["fsGroup"])
+    file.chmod(mode)
+    (shared_folder / "secret").symlink_to("data")
+    rank = shared_folder / "secret", ids["runAsUser"], [ids["fsGroup"]]
+    assert read_secret(*rank) == secret
+    file.chmod(0o444)  # Kubernetes' own default lets everybody read
+    assert "with which others can use it" in read_secret(*rank)
+
+
+def test_ranks_accept_the_secret_that_the_recipe_of_compose_makes(shared_folder: Path) -> None:
+    """Its containers have the ids of whoever made the file, which compose mounts as it is."""
+    text = (DOCKER / "compose.yaml").read_text()
+    (recipe,) = re.findall(r"^# +(.*> docker/job_secret.*)$", text, flags=re.MULTILINE)
+    (shared_folder / "docker").mkdir()
+    subprocess.run(["sh", "-c", f"umask 022; {recipe}"], cwd=shared_folder, check=True)
+    file = shared_folder / "docker" / "job_secret"
+    assert read_secret(file, os.geteuid(), []) == file.read_text().strip()
+    compose = yaml.safe_load(text)
+    for service in compose["services"].values():
+        assert service["user"].startswith("${RANK_USER:?")
+        assert service["secrets"] == list(compose["secrets"])
+    assert "RANK_USER=$(id -u):$(id -g) docker compose" in text
+    assert [one["file"] for one in compose["secrets"].values()] == ["./job_secret"]
+
+
+def test_images_hold_no_secret() -> None:
+    """What lies beside the sources, such as the job's secret, is not copied into an image."""
+    ignored = (DOCKER.parent / ".dockerignore").read_text().splitlines()
+    assert {"docker/job_secret", ".git", ".venv*", "build*"} <= set(ignored)
 
 
 def test_manifest_of_the_mpi_operator() -> None:

@@ -14,12 +14,12 @@ namespace horoscale::testing {
 
 inline constexpr double kDeadlineSeconds = 60;  // bounds a wait that should be short
 
-// The store that the ranks of a job meet at.
+// The store that the ranks of a job meet at. They find its secret by themselves.
 class Meeting {
  public:
   Meeting() {
     int32_t port = 0;
-    EXPECT_EQ(hs_store_serve("127.0.0.1", 0, "secret", &server_, &port), HS_OK);
+    EXPECT_EQ(hs_store_serve("127.0.0.1", 0, nullptr, &server_, &port), HS_OK);
     address_ = "127.0.0.1:" + std::to_string(port);
   }
   ~Meeting() { hs_store_server_free(server_); }
@@ -33,7 +33,6 @@ class Meeting {
     options.size = size;
     options.rendezvous = address_.c_str();
     options.serve_rendezvous = 0;
-    options.secret = "secret";
     options.generation = generation;
     return options;
   }

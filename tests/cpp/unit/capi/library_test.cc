@@ -1,5 +1,6 @@
 // What the C ABI tells of the library, errors of threads, and the key-value store.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -57,6 +58,36 @@ TEST(Store, KeepsWhatIsSetAndWaitsForWhatIsNot) {
   hs_store_server_free(server);
   EXPECT_EQ(hs_store_serve("127.0.0.1", 70000, "secret", &server, &port), HS_INVALID_ARGUMENT);
   EXPECT_EQ(hs_store_serve(nullptr, 0, "secret", &server, &port), HS_INVALID_ARGUMENT);
+}
+
+TEST(Store, WithoutASecretItIsForProcessesOfTheUserOnThisHost) {
+  hs_store_server* server = nullptr;
+  int32_t port = 0;
+  ASSERT_EQ(hs_store_serve("localhost", 0, nullptr, &server, &port), HS_OK);
+  hs_store_client* client = nullptr;
+  ASSERT_EQ(hs_store_connect("localhost", port, nullptr, kDeadlineSeconds, &client), HS_OK);
+  EXPECT_EQ(hs_store_set(client, "key", "value", 5), HS_OK);
+  hs_store_client_free(client);
+  EXPECT_EQ(hs_store_connect("localhost", port, "", kDeadlineSeconds, &client), HS_UNAUTHENTICATED);
+  hs_store_server_free(server);
+  EXPECT_EQ(hs_store_connect("localhost", port, nullptr, 0, &client), HS_TIMEOUT);
+  EXPECT_EQ(hs_store_serve("0.0.0.0", 0, nullptr, &server, &port), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_store_serve("127.0.0.1", 0, "", &server, &port), HS_INVALID_ARGUMENT);
+}
+
+TEST(JobSecret, IsThatOfTheVariables) {
+  char* secret = nullptr;
+  ASSERT_EQ(setenv("HOROSCALE_SECRET", "", 1), 0);
+  EXPECT_EQ(hs_job_secret(&secret), HS_OK);
+  EXPECT_EQ(secret, nullptr);
+  const char strong[] = "3b1c9d5e7f20486a3b1c9d5e7f20486a";
+  ASSERT_EQ(setenv("HOROSCALE_SECRET", strong, 1), 0);
+  ASSERT_EQ(hs_job_secret(&secret), HS_OK);
+  EXPECT_STREQ(secret, strong);
+  hs_free(secret);
+  ASSERT_EQ(setenv("HOROSCALE_SECRET", "weak", 1), 0);
+  EXPECT_EQ(hs_job_secret(&secret), HS_INVALID_ARGUMENT);
+  ASSERT_EQ(unsetenv("HOROSCALE_SECRET"), 0);
 }
 
 }  // namespace

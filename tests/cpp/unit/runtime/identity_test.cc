@@ -1,14 +1,16 @@
 #include "runtime/identity.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
 
 namespace horoscale {
 namespace {
+
+constexpr char kSecret[] = "b7e0c1d2a3948576b7e0c1d2a3948576";
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -30,11 +32,11 @@ TEST(Identity, WithNothingAtAllItIsOneRankOfOne) {
 
 TEST(Identity, ComesFromTheVariables) {
   const auto identity = ReadIdentity(
-      {}, Fake({{"RANK", "0"}, {"SIZE", "4"}, {"RENDEZVOUS", "10.0.0.1:99"}, {"SECRET", "s"}}));
+      {}, Fake({{"RANK", "0"}, {"SIZE", "4"}, {"RENDEZVOUS", "10.0.0.1:99"}, {"SECRET", kSecret}}));
   ASSERT_TRUE(identity.ok()) << identity.status().message();
   EXPECT_EQ(identity->size, 4);
   EXPECT_EQ(identity->rendezvous, (HostPort{"10.0.0.1", 99}));
-  EXPECT_EQ(identity->secret, "s");
+  EXPECT_EQ(identity->secret, kSecret);
   EXPECT_TRUE(identity->serve);
 }
 
@@ -43,13 +45,13 @@ TEST(Identity, OptionsComeBeforeVariables) {
   options.rank = 1;
   options.size = 2;
   options.rendezvous = "[::1]:7";
-  options.secret = "other";
+  options.secret = "another 9 Secret of Random enough Letters";
   const auto identity = ReadIdentity(
-      options, Fake({{"RANK", "0"}, {"SIZE", "4"}, {"RENDEZVOUS", "x:1"}, {"SECRET", "s"}}));
+      options, Fake({{"RANK", "0"}, {"SIZE", "4"}, {"RENDEZVOUS", "x:1"}, {"SECRET", kSecret}}));
   ASSERT_TRUE(identity.ok());
   EXPECT_EQ(identity->rank, 1);
   EXPECT_EQ(identity->rendezvous.host, "::1");
-  EXPECT_EQ(identity->secret, "other");
+  EXPECT_EQ(identity->secret, options.secret);
   EXPECT_FALSE(identity->serve);
 }
 
@@ -58,7 +60,7 @@ TEST(Identity, RankZeroServesWhereverItTakesPart) {
     JobOptions options;
     options.ranks = std::move(ranks);
     const auto identity = ReadIdentity(
-        options, Fake({{"RANK", rank}, {"SIZE", "4"}, {"RENDEZVOUS", "h:9"}, {"SECRET", "s"}}));
+        options, Fake({{"RANK", rank}, {"SIZE", "4"}, {"RENDEZVOUS", "h:9"}, {"SECRET", kSecret}}));
     return identity.ok() && identity->serve;
   };
   EXPECT_TRUE(serves("0", {2, 0}));
@@ -100,6 +102,12 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"EmptySecretOffLoopback",
               {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}, {"SECRET", ""}},
               "HOROSCALE_SECRET"},
+        Wrong{"ANameThatBeginsLikeLoopback",
+              {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "127.example.invalid:5"}},
+              "HOROSCALE_SECRET"},
+        Wrong{"WeakSecret",
+              {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}, {"SECRET", "x"}},
+              "HOROSCALE_SECRET is too easy to guess"},
         Wrong{"NotASwitch",
               {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "[::1]:5"}, {"RENDEZVOUS_SERVED", "2"}},
               "HOROSCALE_RENDEZVOUS_SERVED"},
@@ -115,19 +123,28 @@ TEST_P(WrongIdentity, IsAnErrorThatSaysWhatToDo) {
       << identity.status().message();
 }
 
-TEST(Identity, ASecretFileIsReadIfOnlyItsOwnerCan) {
+TEST(Identity, OnLoopbackItNeedsNoSecret) {
+  for (const char* rendezvous : {"127.0.0.1:5", "127.1.2.3:5", "[::1]:5", "localhost:5"}) {
+    const auto identity =
+        ReadIdentity({}, Fake({{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", rendezvous}}));
+    ASSERT_TRUE(identity.ok()) << identity.status().message();
+    EXPECT_EQ(identity->secret, "");
+  }
+}
+
+TEST(Identity, ASecretFileHoldsTheSecret) {
   char path[] = "/tmp/horoscale_secret_XXXXXX";
   const int file = mkstemp(path);
-  ASSERT_EQ(write(file, "swordfish\n", 10), 10);
+  ASSERT_EQ(write(file, kSecret, strlen(kSecret)), static_cast<ssize_t>(strlen(kSecret)));
   const auto lookup =
       Fake({{"RANK", "1"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}, {"SECRET_FILE", path}});
   const auto identity = ReadIdentity({}, lookup);
-  ASSERT_TRUE(identity.ok());
-  EXPECT_EQ(identity->secret, "swordfish");
-  ASSERT_EQ(fchmod(file, 0644), 0);
-  const auto refused = ReadIdentity({}, lookup);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.status().message().find("0600"), std::string::npos);
+  ASSERT_TRUE(identity.ok()) << identity.status().message();
+  EXPECT_EQ(identity->secret, kSecret);
+  ASSERT_EQ(ftruncate(file, 8), 0);
+  const auto weak = ReadIdentity({}, lookup);
+  ASSERT_FALSE(weak.ok());
+  EXPECT_NE(weak.status().message().find(path), std::string::npos) << weak.status().message();
   close(file);
   unlink(path);
 }
