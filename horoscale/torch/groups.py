@@ -28,7 +28,7 @@ from horoscale.torch.compiling import outside_graph
 from horoscale.torch.gradients import Gradient, Settings
 from horoscale.torch.handles import Handle
 from horoscale.torch.sparse import sparse_allreduce_async
-from horoscale.torch.tensors import data_type
+from horoscale.torch.tensors import data_type, in_memory_order
 
 
 class State(Enum):
@@ -233,8 +233,8 @@ class GradientGroup:
         for wait in waits:
             try:
                 wait()
-            except MismatchError:  # the other operations may exist on this rank only
-                raise
+            except MismatchError as error:  # the other operations may exist on this rank only
+                raise MismatchError(f"{error}{_on_formats(str(error))}") from error
             except Exception as error:
                 failure = failure or error
         if failure is not None:
@@ -314,7 +314,7 @@ class GradientGroup:
         reduction.check(values)
         return Signature(
             OpKind.ALLREDUCE,
-            tuple([(data_type(value.dtype), tuple(value.shape)) for value in values]),
+            tuple([(data_type(one.dtype), tuple(in_memory_order(one).shape)) for one in values]),
             self.name,
             set_id(self.settings.process_set),
             reduction.op,
@@ -339,7 +339,7 @@ class GradientGroup:
 
     def _start_dense(self, pairs: Sequence[tuple[Gradient, torch.Tensor]], priority: int) -> None:
         compression = self.settings.compression
-        in_order = [_in_memory_order(value) for _, value in pairs]
+        in_order = [in_memory_order(value) for _, value in pairs]
         sent, contexts = zip(*map(compression.compress, in_order), strict=True)
         call = Call(self.name, self.settings.process_set, priority=priority)
         handle = collectives.allreduce(sent, self.settings.reduction, call, in_place=True)
@@ -430,9 +430,11 @@ def _hook(
     return hook
 
 
-def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view that is contiguous where it can be: channels_last needs no copy then."""
-    if tensor.is_contiguous():
-        return tensor
-    strides = tensor.stride()
-    return tensor.permute(sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension]))
+def _on_formats(mismatch: str) -> str:
+    """Explain the shapes that in_memory_order() makes, where a message shows one."""
+    if ", 1]" not in mismatch:
+        return ""
+    return (
+        ". Ones at the end of a shape stand for a memory format such as channels_last, where the "
+        "dimensions come in the order of memory: give the model one format on all ranks"
+    )

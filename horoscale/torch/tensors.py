@@ -73,6 +73,27 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view that is contiguous where there is one: channels_last needs no copy then.
+
+    It has the dimensions in the order of memory and, unless that is their own, dimensions of one
+    element after them, whose number stands for the order. Ranks whose tensors lie in different
+    orders thus have different shapes and get a MismatchError, instead of sums of elements that
+    don't belong together.
+    """
+    if tensor.is_contiguous():
+        return tensor
+    strides, shape = tensor.stride(), tensor.shape
+    # Dimensions of one element may have any stride, and lie anywhere.
+    single = [one for one in range(tensor.dim()) if shape[one] == 1]
+    order = sorted(set(range(tensor.dim())).difference(single), key=lambda one: -strides[one])
+    number = 0  # of the order among all orders; 0 is their own
+    for place, one in enumerate(order):
+        number = number * (len(order) - place) + sum(later < one for later in order[place:])
+    view = tensor.permute(single + order)
+    return view.view(*view.shape, *[1] * number)
+
+
 def device_of(tensors: Sequence[torch.Tensor]) -> Device | None:
     """Return where the tensors of one operation are, and the stream that computes them.
 

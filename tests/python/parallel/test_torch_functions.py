@@ -129,3 +129,17 @@ def test_objects(name: str) -> None:
         assert len(got["data"]) == root * 100
     everything = hvd.allgather_object(own, name=name)
     assert [one["rank"] for one in everything] == list(range(hvd.size()))
+
+
+def test_memory_formats_that_differ_between_the_ranks(name: str) -> None:
+    """Elements are sent by their indices, wherever they lie."""
+    values = torch.arange(81.0).view(3, 3, 3, 3)
+    own = values + hvd.rank()
+    if hvd.rank() == 0:
+        own = own.contiguous(memory_format=torch.channels_last)
+    strides = own.stride()
+    total = hvd.allreduce_(own.clone(), op=hvd.Sum, name=name)
+    assert torch.equal(total, hvd.size() * values + sum(range(hvd.size())))
+    hvd.broadcast_parameters({name: own}, root_rank=0)
+    assert torch.equal(own, values)
+    assert own.stride() == strides

@@ -317,6 +317,17 @@ def test_channels_last(buckets: bool) -> None:
     assert equal_on_all_ranks(model)
 
 
+def test_ranks_that_disagree_about_the_memory_format(buckets: bool, need_ranks: None) -> None:
+    """All extents are alike, so that the shapes alone would not tell."""
+    model = nn.Conv2d(3, 3, 3)
+    if hvd.rank() == 0:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = wrap(model)
+    model(torch.ones(1, 3, 5, 5)).square().mean().backward()
+    with pytest.raises(hvd.MismatchError, match="channels_last"):
+        optimizer.step()
+
+
 @pytest.mark.filterwarnings("ignore:Using backward")
 def test_gradients_of_gradients(buckets: bool) -> None:
     model = make_model()
