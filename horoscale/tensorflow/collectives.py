@@ -197,9 +197,9 @@ def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tenso
     splits = tf.convert_to_tensor(splits)
     if not splits.dtype.is_integer:
         raise ValueError(f"splits= takes integers, not {splits.dtype}")
-    # What int32 doesn't hold becomes its largest number, more rows than there are: refused below or
-    # by the kernel.
-    splits = tf.saturate_cast(splits, tf.int32)
+    # What int32 doesn't hold becomes its largest number (a negative one beyond int64), which is
+    # refused below or by the kernel. By int64: TensorFlow can't clamp all unsigned types.
+    splits = tf.saturate_cast(tf.cast(splits, tf.int64), tf.int32)
     if splits.shape.rank not in (None, 1):
         raise ValueError(f"splits= takes a vector, not a tensor of shape {splits.shape}")
     if tf.executing_eagerly():

@@ -31,7 +31,9 @@ try:
 except ImportError:
     _register_effectful_op = None  # type: ignore[assignment]
 
-NEEDED = "2.7"  # whose compiler keeps the order of effects, also in backward passes
+# What this is tested with. Older compilers know effects too, but not all that is needed of them: in
+# some they break backward passes.
+NEEDED = "2.13"
 
 # Why there are no operators; None: there are.
 PROBLEM = (
