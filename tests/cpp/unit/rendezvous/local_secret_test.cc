@@ -89,7 +89,7 @@ TEST_F(LocalSecretTest, IsRemovedWhenItsProcessExitsAndNotByItsChildren) {
   const HostPort other = {"127.0.0.9", address_.port};
   const pid_t maker = fork();
   if (maker == 0) {
-    auto* leaked = new LocalSecret(LocalSecret::Create().TakeValue());
+    static auto* const leaked = new LocalSecret(LocalSecret::Create().TakeValue());
     if (!leaked->Publish(other).ok() || !LocalSecret::Read(other).ok()) _exit(1);
     exit(0);
   }
