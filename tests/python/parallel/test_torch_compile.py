@@ -26,7 +26,10 @@ AOT_EAGER = pytest.mark.parametrize("backend", ["aot_eager"])  # in the names of
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
-    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):  # they take a minute
+    # Without what inductor compiles before its first loop: headers, and programs that ask the CPU.
+    with torch._inductor.config.patch(
+        {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": False}
+    ):
         yield
 
 
@@ -155,6 +158,28 @@ def test_all_in_one_graph(backend: str) -> None:
     x = own(2 * hvd.size() + 1)
     runs = everything if hvd.rank() == 0 else in_one_graph(everything, backend)
     check_equal(value_and_gradient(runs, x), value_and_gradient(everything, x))
+
+
+def test_inductor() -> None:
+    """As above, with few loops to compile."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        unused = hvd.allreduce(x, op=hvd.Sum)
+        if hvd.rank() == 0:
+            x = x + 0 * unused.detach()
+        hvd.allgather(x[: hvd.rank()].detach())
+        second, first = hvd.allreduce(x, op=hvd.Sum), hvd.allreduce(x)
+        rows = hvd.alltoall(x[: hvd.size()].contiguous())
+        return first, second, hvd.allgather(x), hvd.reducescatter(x), hvd.broadcast(x, 1), rows
+
+    def results(run: Function) -> list[torch.Tensor]:
+        x = own(2 * hvd.size()).requires_grad_()
+        values = run(x)
+        sum((value * value.detach()).sum() for value in values).backward()
+        return [*(value.detach() for value in values), x.grad]
+
+    runs = function if hvd.rank() == 0 else in_one_graph(function, "inductor")
+    check_equal(results(runs), results(function))
 
 
 @AOT_EAGER
