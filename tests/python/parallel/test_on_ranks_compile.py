@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).with_name("test_torch_compile.py")
-SECONDS = 240
+SECONDS = 400
 
 
 @pytest.mark.timeout(SECONDS + 30)
