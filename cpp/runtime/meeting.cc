@@ -26,12 +26,15 @@ std::string TextOf(const std::vector<std::byte>& value) {
   return std::string(reinterpret_cast<const char*>(value.data()), value.size());
 }
 
-// Every rank shows its card and sees the others': by rank.
-Result<std::vector<std::string>> ExchangeCards(Store& store, const Identity& identity,
+// Every rank shows its card and sees the others': by rank. It reads them only once it knows that
+// rank 0 speaks the same version. If rank 0 does not come, all missing ranks are named below.
+Result<std::vector<std::string>> ExchangeCards(StartingStore& store, const Identity& identity,
                                                const std::string& prefix, const std::string& own,
                                                const Deadline& deadline) {
   const std::string key = prefix + "host/";
   HS_RETURN_IF_ERROR(SetText(store, key + std::to_string(identity.rank), own));
+  const Status version = CheckSameVersion(store, prefix, identity.rank, deadline);
+  if (version.code() != StatusCode::kTimeout) HS_RETURN_IF_ERROR(version);
   std::vector<std::string> cards;
   std::vector<int> missing;
   for (int rank = 0; rank < identity.size; ++rank) {
@@ -174,7 +177,6 @@ Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& l
   meeting.identity = identity.TakeValue();
   const std::string prefix = KeyPrefix(options);
   HS_RETURN_IF_ERROR(MeetStore(prefix, deadline, &meeting));
-  HS_RETURN_IF_ERROR(CheckSameVersion(*meeting.store, prefix, meeting.identity.rank, deadline));
   const Status found = FindHosts(prefix, host, deadline, &meeting);
   if (!found.ok()) return meeting.store->Explain(found);
   return meeting;

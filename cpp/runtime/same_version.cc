@@ -26,7 +26,7 @@ Status CheckSameVersion(StartingStore& store, const std::string& key_prefix, int
   const std::string version = std::to_string(own);
   if (rank == 0) return store.Set(key, std::as_bytes(std::span(version)));
   const auto first = store.Get(key, deadline.SecondsLeft());
-  if (!first.ok()) return store.Explain(first.status());
+  if (!first.ok()) return first.status();
   const std::string_view of_rank_0(reinterpret_cast<const char*>(first->data()), first->size());
   if (of_rank_0 == version) return {};
   return store.Explain(Differ({rank}, version, of_rank_0));

@@ -14,7 +14,7 @@
 namespace horoscale {
 
 // Over the store: rank 0 says its version there, and the others compare theirs. One that differs
-// fails, and leaves its reason for those that wait for it.
+// fails, and leaves its reason for those that wait for it. kTimeout: rank 0 did not come in time.
 Status CheckSameVersion(StartingStore& store, const std::string& key_prefix, int rank,
                         const Deadline& deadline, uint32_t own = kWireVersion);
 
