@@ -127,7 +127,6 @@ def test_benchmark_of_nccl_refuses(arguments: list[str], refusal: str) -> None:
     assert refusal in said.stderr
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 def test_benchmark_of_overlap_and_its_timelines(tmp_path: Path) -> None:
     pytest.importorskip("torch")

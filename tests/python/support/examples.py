@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
-SECONDS = 280  # some train models, on machines that are slow now and then
+SECONDS = 100
 
 
 def run(*command: str | Path, folder: Path) -> str:
