@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).with_name("test_torch_compile.py")
-SECONDS = 400
+SECONDS = 240
 
 
 @pytest.mark.timeout(SECONDS + 30)
