@@ -104,7 +104,7 @@ def parse() -> argparse.Namespace:
     if unknown := set(arguments.tasks.split(",")) - set(TASKS):
         parser.error(f"unknown tasks {sorted(unknown)}; known are {', '.join(TASKS)}")
     if arguments.smoke:
-        arguments.rates, arguments.tasks, arguments.rounds = "1000", "vgg", 1
+        arguments.rates, arguments.tasks, arguments.rounds = "1000", "transformer", 1
     return arguments
 
 
