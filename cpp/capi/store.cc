@@ -72,7 +72,7 @@ char* Duplicate(std::span<const std::byte> bytes) {
   // Never of size 0: null would look like nothing.
   auto* copy = static_cast<char*>(std::malloc(bytes.size() + 1));
   if (copy == nullptr) return nullptr;
-  std::memcpy(copy, bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(copy, bytes.data(), bytes.size());
   copy[bytes.size()] = '\0';
   return copy;
 }
