@@ -16,7 +16,8 @@ CMAKE := $(BIN)/cmake
 PYTEST := cd tests && $(abspath $(BIN))/pytest
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
 
-CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DHOROSCALE_BUILD_TESTS=ON
+CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+            -DHOROSCALE_BUILD_TESTS=ON -DHOROSCALE_WERROR=ON
 # Release with assertions: what the tests run is what users run, plus its own checks.
 RELEASE   = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -UNDEBUG"
 CLANG    := $(or $(shell command -v clang++-14),$(shell command -v clang++))

@@ -10,6 +10,6 @@ list(FILTER fold_sources EXCLUDE REGEX fold_loop)
 add_executable(unit_fold unit/collectives/fold_test.cc ${fold_sources})
 target_include_directories(unit_fold PRIVATE
   ${CMAKE_CURRENT_SOURCE_DIR} $<TARGET_PROPERTY:horoscale_collectives,INTERFACE_INCLUDE_DIRECTORIES>)
-target_compile_options(unit_fold PRIVATE -ffp-contract=off)
+target_compile_options(unit_fold PRIVATE -ffp-contract=off -O3)
 target_link_libraries(unit_fold PRIVATE horoscale_base horoscale_strict GTest::gtest_main)
 gtest_discover_tests(unit_fold PROPERTIES TIMEOUT 120 DISCOVERY_TIMEOUT 60)
