@@ -31,7 +31,6 @@ JobOptions OptionsOf(const hs_init_options* given) {
   if (given->rendezvous != nullptr) options.rendezvous = given->rendezvous;
   if (given->serve_rendezvous >= 0) options.served = given->serve_rendezvous == 0;
   if (given->secret != nullptr) options.secret = given->secret;
-  options.generation = given->generation;
   if (given->num_ranks > 0) options.ranks.assign(given->ranks, given->ranks + given->num_ranks);
   options.mpi_comm = static_cast<horoscale::MpiHandle>(given->mpi_comm);
   return options;

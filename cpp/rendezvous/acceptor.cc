@@ -11,35 +11,41 @@
 namespace horoscale {
 namespace {
 
-constexpr uint64_t kListener = 0;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Unproved connections at a time: ranks that start at once, and strangers. The oldest makes room.
 constexpr size_t kMaxGuests = 256;
+// How long new connections are left alone when there are no descriptors for them.
+constexpr double kPauseSeconds = 0.1;
 // A stranger that comes again and again must not fill the log.
 constexpr int kMaxLogged = 10;
 
 }  // namespace
 
-Result<Acceptor> Acceptor::Create(int listener, Accept accept, std::string secret,
-                                  std::string context) {
+Result<Acceptor> Acceptor::Create(std::vector<Door> doors, std::string secret, std::string context,
+                                  double handshake_seconds) {
   Result<Poller> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  HS_RETURN_IF_ERROR(poller->Add(listener, kListener));
-  return Acceptor(std::move(accept), std::move(secret), std::move(context), poller.TakeValue());
+  Acceptor acceptor(std::move(doors), std::move(secret), std::move(context), handshake_seconds,
+                    poller.TakeValue());
+  HS_RETURN_IF_ERROR(acceptor.WatchDoors());
+  return acceptor;
 }
 
-Acceptor::Acceptor(Accept accept, std::string secret, std::string context, Poller poller)
-    : accept_(std::move(accept)),
+Acceptor::Acceptor(std::vector<Door> doors, std::string secret, std::string context,
+                   double handshake_seconds, Poller poller)
+    : doors_(std::move(doors)),
       secret_(std::move(secret)),
       context_(std::move(context)),
-      poller_(std::move(poller)) {}
+      handshake_seconds_(handshake_seconds),
+      poller_(std::move(poller)),
+      next_id_(doors_.size()) {}
 
 Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<Status()>& look) {
   Deadline next_look = Deadline::After(kLookSeconds);
   do {
     std::array<Poller::Ready, 16> ready;
-    const double seconds =
-        std::min(deadline.SecondsLeft(), look ? next_look.SecondsLeft() : kNever);
+    double seconds = std::min(deadline.SecondsLeft(), DropTheLateAndResume());
+    if (look) seconds = std::min(seconds, next_look.SecondsLeft());
     Result<size_t> count = poller_.Wait(seconds, ready);
     if (!count.ok()) return count.status();
     if (look && next_look.Passed()) {
@@ -47,8 +53,8 @@ Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<
       next_look = Deadline::After(kLookSeconds);
     }
     for (const auto& [id, readable, writable] : std::span(ready).first(*count)) {
-      if (id == kListener) {
-        HS_RETURN_IF_ERROR(AcceptGuest());
+      if (id < doors_.size()) {
+        if (!paused_) AcceptGuest(doors_[id]);
         continue;
       }
       const auto at = guests_.find(id);
@@ -67,25 +73,58 @@ Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<
   return Status::Timeout("nobody more connected");
 }
 
-Status Acceptor::AcceptGuest() {
-  Result<ByteStream> stream = accept_();
-  if (stream.status().code() == StatusCode::kTimeout) return {};
-  if (stream.status().code() == StatusCode::kUnauthenticated) {
-    Refused(stream.status());
-    return {};
+Status Acceptor::WatchDoors() {
+  for (size_t i = 0; i < doors_.size(); ++i) HS_RETURN_IF_ERROR(poller_.Add(doors_[i].fd, i));
+  return {};
+}
+
+void Acceptor::Pause(const Status& why) {
+  if (!guests_.empty()) {
+    Drop(guests_.begin()->first, Status(why.code(), "it makes room for others: " + why.message()));
+  } else {
+    Refused("someone, for a moment: " + why.message());
   }
-  if (!stream.ok()) return stream.status();
-  const uint64_t id = next_id_++;
-  Result<Handshake> handshake = Handshake::Create(Handshake::Role::kServer, secret_, context_);
-  if (!handshake.ok()) return handshake.status();
-  std::vector<std::byte> input(handshake->wanted());
-  HS_RETURN_IF_ERROR(poller_.Add(stream->fd(), id));
-  guests_.emplace(id, Guest{.stream = stream.TakeValue(),
-                            .handshake = handshake.TakeValue(),
-                            .input = std::move(input)});
+  for (const Door& door : doors_) poller_.Remove(door.fd);
+  paused_ = true;
+  resume_ = Deadline::After(kPauseSeconds);
+}
+
+double Acceptor::DropTheLateAndResume() {
+  if (paused_ && resume_.Passed()) {
+    for (const Door& door : doors_) poller_.Remove(door.fd);
+    paused_ = !WatchDoors().ok();
+    resume_ = Deadline::After(kPauseSeconds);
+  }
+  while (!guests_.empty() && guests_.begin()->second.deadline.Passed()) {
+    Drop(guests_.begin()->first, Status::Timeout("it proved nothing in time"));
+  }
+  const double next = guests_.empty() ? kNever : guests_.begin()->second.deadline.SecondsLeft();
+  return paused_ ? std::min(next, resume_.SecondsLeft()) : next;
+}
+
+void Acceptor::AcceptGuest(const Door& door) {
+  Result<ByteStream> stream = door.accept();
+  if (stream.status().code() == StatusCode::kTimeout) return;
+  if (stream.status().code() == StatusCode::kUnauthenticated) {
+    return Refused(stream.status().message());
+  }
+  const Status taken = stream.ok() ? Welcome(stream.TakeValue()) : stream.status();
+  if (!taken.ok()) return Pause(taken);
   if (guests_.size() > kMaxGuests) {
     Drop(guests_.begin()->first, Status::Timeout("it proved nothing while others came"));
   }
+}
+
+Status Acceptor::Welcome(ByteStream stream) {
+  Result<Handshake> handshake = Handshake::Create(Handshake::Role::kServer, secret_, context_);
+  if (!handshake.ok()) return handshake.status();
+  std::vector<std::byte> input(handshake->wanted());
+  const uint64_t id = next_id_++;
+  HS_RETURN_IF_ERROR(poller_.Add(stream.fd(), id));
+  guests_.emplace(id, Guest{.stream = std::move(stream),
+                            .handshake = handshake.TakeValue(),
+                            .input = std::move(input),
+                            .deadline = Deadline::After(handshake_seconds_)});
   return {};
 }
 
@@ -106,14 +145,14 @@ Result<bool> Acceptor::Hear(Guest& guest) {
 
 void Acceptor::Drop(uint64_t id, const Status& why) {
   const auto at = guests_.find(id);
-  Refused(Status(why.code(), at->second.stream.peer() + ": " + why.message()));
+  Refused(at->second.stream.peer() + ": " + why.message());
   poller_.Remove(at->second.stream.fd());
   guests_.erase(at);
 }
 
-void Acceptor::Refused(const Status& why) {
+void Acceptor::Refused(const std::string& whom_and_why) {
   if (++refused_ > kMaxLogged) return;
-  Log(LogLevel::kWarning, "refused a connection to a link socket from " + why.message());
+  Log(LogLevel::kWarning, "refused a connection to a link socket from " + whom_and_why);
 }
 
 }  // namespace horoscale

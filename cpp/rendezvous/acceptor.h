@@ -2,7 +2,9 @@
 //
 // Anybody on the host can connect to an abstract socket, anybody in the network to a port.
 // Connections are authenticated side by side, so that one that says nothing keeps nobody waiting;
-// strangers are dropped and logged.
+// strangers are dropped and logged. Their number is bounded, and so is the time of each. Where
+// descriptors are used up the oldest makes room, and others wait in the kernel for a moment: who is
+// crowded out has to try again (see MayBeLetInLater()).
 #pragma once
 
 #include <cstdint>
@@ -21,14 +23,17 @@ namespace horoscale {
 
 class Acceptor {
  public:
-  // Takes a connection that waits at the listener: kTimeout if it has gone again,
-  // kUnauthenticated if it may not even prove anything.
-  using Accept = std::function<Result<ByteStream>()>;
+  // Where connections come in. `fd` is readable when one waits, and outlives the acceptor. `accept`
+  // takes it: kTimeout if it has gone again, kUnauthenticated if it may not even prove anything.
+  struct Door {
+    int fd = -1;
+    std::function<Result<ByteStream>()> accept;
+  };
 
-  // `listener` is readable when a connection waits, and outlives the acceptor; `context` as in
-  // rendezvous/auth.h.
-  static Result<Acceptor> Create(int listener, Accept accept, std::string secret,
-                                 std::string context);
+  // `context` as in rendezvous/auth.h. A connection that has proved nothing within
+  // `handshake_seconds` is dropped.
+  static Result<Acceptor> Create(std::vector<Door> doors, std::string secret, std::string context,
+                                 double handshake_seconds = kHandshakeSeconds);
 
   // The next connection that has proved the secret; kTimeout if none comes. `look`, unless it is
   // empty, is called every kLookSeconds while nobody has: its error ends the wait.
@@ -40,22 +45,33 @@ class Acceptor {
     ByteStream stream;
     Handshake handshake;
     std::vector<std::byte> input;
+    Deadline deadline;
     size_t received = 0;
   };
 
-  Acceptor(Accept accept, std::string secret, std::string context, Poller poller);
-  Status AcceptGuest();
+  Acceptor(std::vector<Door> doors, std::string secret, std::string context,
+           double handshake_seconds, Poller poller);
+  Status WatchDoors();
+  // Nobody is let in for a moment: the doors would stay readable, and the caller would spin.
+  void Pause(const Status& why);
+  // What is due by the clock; when that is next.
+  double DropTheLateAndResume();
+  void AcceptGuest(const Door& door);
+  Status Welcome(ByteStream stream);
   // Reads what a guest has sent; whether its handshake is done.
   Result<bool> Hear(Guest& guest);
   void Drop(uint64_t id, const Status& why);
-  void Refused(const Status& why);
+  void Refused(const std::string& whom_and_why);
 
-  Accept accept_;
+  std::vector<Door> doors_;
   std::string secret_;
   std::string context_;
+  double handshake_seconds_;
   Poller poller_;
   std::map<uint64_t, Guest> guests_;  // in order of arrival
-  uint64_t next_id_ = 1;              // 0 is the listener
+  uint64_t next_id_;                  // those below are doors
+  bool paused_ = false;
+  Deadline resume_ = Deadline::Never();
   int refused_ = 0;
 };
 

@@ -26,7 +26,15 @@
 
 namespace horoscale {
 
-inline constexpr uint32_t kAuthVersion = 1;
+inline constexpr uint32_t kAuthVersion = 2;
+// How long either side waits for the other: who is slower may try again.
+inline constexpr double kHandshakeSeconds = 5;
+
+// Whether a client that failed so to authenticate should try again: a server that is crowded by
+// strangers drops connections before they have proved anything, or is slow.
+inline bool MayBeLetInLater(const Status& failure) {
+  return failure.code() == StatusCode::kSystem || failure.code() == StatusCode::kTimeout;
+}
 
 // One side of the challenge without its I/O: bytes of the peer in, bytes for the peer out.
 class Handshake {

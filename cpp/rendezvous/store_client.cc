@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/rank_list.h"
 #include "platform/tcp_socket.h"
 #include "platform/wait.h"
 #include "rendezvous/auth.h"
@@ -20,6 +21,12 @@ constexpr double kRetrySeconds = 0.02;
 // One address may swallow connections without a word: others get their turn.
 constexpr double kAddressSeconds = 3;
 
+// Rounded up, and bounded.
+uint32_t Milliseconds(double seconds) {
+  constexpr double kMost = std::numeric_limits<uint32_t>::max();
+  return static_cast<uint32_t>(std::clamp(std::ceil(seconds * 1e3), 0.0, kMost));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StoreClient>> StoreClient::Connect(const std::string& host, uint16_t port,
@@ -28,10 +35,10 @@ Result<std::unique_ptr<StoreClient>> StoreClient::Connect(const std::string& hos
   while (true) {
     Result<ByteStream> stream = ConnectTcp(host, port, deadline, WhenRefused::kRetry);
     if (!stream.ok()) return stream.status();
-    const Status status = AuthenticateToServer(*stream, secret, kStoreAuthContext, deadline);
+    const Deadline own = Deadline::After(std::min(kHandshakeSeconds, deadline.SecondsLeft()));
+    const Status status = AuthenticateToServer(*stream, secret, kStoreAuthContext, own);
     if (status.ok()) return std::unique_ptr<StoreClient>(new StoreClient(stream.TakeValue()));
-    // A server that is crowded by strangers drops connections before they have authenticated.
-    if (status.code() != StatusCode::kSystem || deadline.Passed()) return status;
+    if (!MayBeLetInLater(status) || deadline.Passed()) return status;
     const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline.SecondsLeft()));
     nanosleep(&pause, nullptr);
   }
@@ -58,38 +65,51 @@ Result<std::unique_ptr<StoreClient>> StoreClient::ConnectToAny(std::span<const s
   }
 }
 
+Status StoreClient::Answer::ToStatus() const {
+  if (code == StatusCode::kOk) return {};
+  return {code, std::string(reinterpret_cast<const char*>(payload.data()), payload.size())};
+}
+
 Status StoreClient::Set(std::string_view key, std::span<const std::byte> value) {
   HS_RETURN_IF_ERROR(CheckStoreKey(key));
   HS_RETURN_IF_ERROR(CheckStoreValue(key, value));
-  return Call(EncodeSet(key, value), 0).status();
-}
-
-Status StoreClient::LeaveWill(std::string_view key, std::span<const std::byte> value) {
-  HS_RETURN_IF_ERROR(CheckStoreKey(key));
-  HS_RETURN_IF_ERROR(CheckStoreValue(key, value));
-  return Call(EncodeWill(key, value), 0).status();
+  const auto answer = Call(EncodeSet(key, value), 0);
+  return answer.ok() ? answer->ToStatus() : answer.status();
 }
 
 Result<std::vector<std::byte>> StoreClient::Get(std::string_view key, double seconds) {
   HS_RETURN_IF_ERROR(CheckStoreKey(key));
-  constexpr double kMaxWaitMs = std::numeric_limits<uint32_t>::max();
-  const double wait_ms = std::clamp(std::ceil(seconds * 1e3), 0.0, kMaxWaitMs);
-  Result<std::vector<std::byte>> value =
-      Call(EncodeGet(key, static_cast<uint32_t>(wait_ms)), wait_ms * 1e-3);
-  if (value.status().code() == StatusCode::kTimeout && value.status().message().empty()) {
+  const uint32_t wait_ms = Milliseconds(seconds);
+  auto answer = Call(EncodeGet(key, wait_ms), wait_ms * 1e-3);
+  if (!answer.ok()) return answer.status();
+  if (answer->code == StatusCode::kOk) return std::move(answer->payload);
+  if (answer->code == StatusCode::kTimeout) {
     return Status::Timeout("nobody set the store's key '" + std::string(key) + "' within " +
                            std::to_string(seconds) + " s");
   }
-  return value;
+  return answer->ToStatus();
 }
 
-Result<std::vector<std::byte>> StoreClient::Call(std::span<const std::byte> request,
-                                                 double seconds) {
+Result<Gathered> StoreClient::Gather(const GatherRequest& request, double seconds) {
+  HS_RETURN_IF_ERROR(CheckGather(request));
+  const uint32_t wait_ms = Milliseconds(seconds);
+  const auto answer = Call(EncodeGather(request, wait_ms), wait_ms * 1e-3);
+  if (!answer.ok()) return answer.status();
+  if (answer->code == StatusCode::kOk) return DecodeGathered(answer->payload, request.count);
+  if (answer->code != StatusCode::kTimeout) return answer->ToStatus();
+  auto missing = DecodePlaces(answer->payload, request.count);
+  if (!missing.ok()) return missing.status();
+  const std::string text = RankList(*missing) + " of " + std::to_string(request.count) +
+                           " did not come to '" + std::string(request.key) + "' in time";
+  return Status(StatusCode::kTimeout, text, {missing.TakeValue(), -1, ""});
+}
+
+Result<StoreClient::Answer> StoreClient::Call(std::span<const std::byte> request, double seconds) {
   const std::lock_guard lock(mutex_);
   HS_RETURN_IF_ERROR(broken_);
   const double left = std::min(seconds + kReplySeconds, end_by_.SecondsLeft());
   const Deadline deadline = Deadline::After(left);
-  // Not kTimeout, which says that a key is not there: a server that is silent says nothing of it.
+  // Not kTimeout, which says that something is not there: a server that is silent doesn't say so.
   const auto fail = [this](const Status& why) {
     const bool is_silent = why.code() == StatusCode::kTimeout;
     broken_ =
@@ -101,16 +121,13 @@ Result<std::vector<std::byte>> StoreClient::Call(std::span<const std::byte> requ
   if (!body.ok()) return fail(body.status());
   const Result<StoreReply> reply = DecodeStoreReply(*body);
   if (!reply.ok()) return fail(reply.status());
-  const std::span<const std::byte> payload = reply->payload;
-  if (reply->code == StatusCode::kOk) return std::vector(payload.begin(), payload.end());
-  return Status(reply->code,
-                std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
+  return Answer{reply->code, {reply->payload.begin(), reply->payload.end()}};
 }
 
 Result<std::vector<std::byte>> StoreClient::ReceiveBody(const Deadline& deadline) {
   std::array<std::byte, kStoreHeaderBytes> header;
   HS_RETURN_IF_ERROR(stream_.ReceiveAll(header, deadline));
-  const Result<size_t> bytes = DecodeStoreHeader(header);
+  const Result<size_t> bytes = DecodeStoreHeader(header, kStoreMaxReplyBytes);
   if (!bytes.ok()) return bytes.status();
   std::vector<std::byte> body(*bytes);
   HS_RETURN_IF_ERROR(stream_.ReceiveAll(body, deadline));

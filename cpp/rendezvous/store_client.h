@@ -36,20 +36,22 @@ class StoreClient final : public Store {
 
   Status Set(std::string_view key, std::span<const std::byte> value) override;
   Result<std::vector<std::byte>> Get(std::string_view key, double seconds) override;
+  Result<Gathered> Gather(const GatherRequest& request, double seconds) override;
 
   // No call lasts beyond it, also if the server has become silent.
   void EndBy(const Deadline& deadline) { end_by_ = deadline; }
 
-  // What the server sets when this connection ends, in whatever way, unless the key has a value by
-  // then: how others learn of the end of a process that can't say anything any more. The last will
-  // counts.
-  Status LeaveWill(std::string_view key, std::span<const std::byte> value);
-
  private:
   explicit StoreClient(ByteStream stream) : stream_(std::move(stream)) {}
 
-  // Sends a request and returns the value of its reply, or the error in it.
-  Result<std::vector<std::byte>> Call(std::span<const std::byte> request, double seconds);
+  // A reply's payload: a value, or what an error says.
+  struct Answer {
+    StatusCode code = StatusCode::kOk;
+    std::vector<std::byte> payload;
+    Status ToStatus() const;
+  };
+  // Sends a request and returns its reply; an error is one of the connection.
+  Result<Answer> Call(std::span<const std::byte> request, double seconds);
   Result<std::vector<std::byte>> ReceiveBody(const Deadline& deadline);
 
   std::mutex mutex_;

@@ -52,6 +52,12 @@ class Fields {
     return value;
   }
 
+  // With its length in front.
+  std::optional<std::string_view> SizedText() {
+    const std::optional<uint32_t> bytes = U32();
+    return bytes ? Text(*bytes) : std::nullopt;
+  }
+
   std::optional<std::string_view> Text(size_t bytes) {
     if (rest_.size() < bytes) return std::nullopt;
     const std::string_view text(reinterpret_cast<const char*>(rest_.data()), bytes);
@@ -67,23 +73,33 @@ class Fields {
 
 Status TooShort() { return Status::Protocol("store frame ends within a field"); }
 
-std::vector<std::byte> EncodeEntry(StoreVerb verb, std::string_view key,
-                                   std::span<const std::byte> value) {
-  std::vector<std::byte> frame = StartFrame(verb, 4 + key.size() + value.size());
-  AppendU32(frame, static_cast<uint32_t>(key.size()));
-  AppendBytes(frame, AsBytes(key));
-  AppendBytes(frame, value);
-  return frame;
+void AppendText(std::vector<std::byte>& frame, std::string_view text) {
+  AppendU32(frame, static_cast<uint32_t>(text.size()));
+  AppendBytes(frame, AsBytes(text));
 }
 
-Result<StoreRequest> DecodeEntry(StoreVerb verb, Fields& fields) {
-  const std::optional<uint32_t> key_bytes = fields.U32();
-  if (!key_bytes) return TooShort();
-  const std::optional<std::string_view> key = fields.Text(*key_bytes);
+Result<StoreRequest> DecodeSet(Fields& fields) {
+  const std::optional<std::string_view> key = fields.SizedText();
   if (!key) return TooShort();
   HS_RETURN_IF_ERROR(CheckStoreKey(*key));
   HS_RETURN_IF_ERROR(CheckStoreValue(*key, fields.rest()));
-  return StoreRequest{.verb = verb, .key = *key, .value = fields.rest(), .wait_ms = 0};
+  return StoreRequest{
+      .verb = StoreVerb::kSet, .key = *key, .value = fields.rest(), .wait_ms = 0, .gather = {}};
+}
+
+Result<StoreRequest> DecodeGather(Fields& fields) {
+  const std::optional<uint32_t> wait_ms = fields.U32();
+  const std::optional<uint32_t> place = fields.U32();
+  const std::optional<uint32_t> count = fields.U32();
+  const std::optional<std::string_view> key = fields.SizedText();
+  const std::optional<std::string_view> label = fields.SizedText();
+  const std::optional<std::string_view> unless = fields.SizedText();
+  const std::optional<std::string_view> will = fields.SizedText();
+  if (!will) return TooShort();  // whatever was missing, nothing was left for it
+  const GatherRequest gather = {*key, *place, *count, fields.rest(), *label, *unless, *will};
+  HS_RETURN_IF_ERROR(CheckGather(gather));
+  return StoreRequest{
+      .verb = StoreVerb::kGather, .key = {}, .value = {}, .wait_ms = *wait_ms, .gather = gather};
 }
 
 Result<StoreRequest> DecodeGet(Fields& fields) {
@@ -91,7 +107,8 @@ Result<StoreRequest> DecodeGet(Fields& fields) {
   if (!wait_ms) return TooShort();
   const std::string_view key = *fields.Text(fields.rest().size());
   HS_RETURN_IF_ERROR(CheckStoreKey(key));
-  return StoreRequest{.verb = StoreVerb::kGet, .key = key, .value = {}, .wait_ms = *wait_ms};
+  return StoreRequest{
+      .verb = StoreVerb::kGet, .key = key, .value = {}, .wait_ms = *wait_ms, .gather = {}};
 }
 
 }  // namespace
@@ -109,12 +126,39 @@ Status CheckStoreValue(std::string_view key, std::span<const std::byte> value) {
                                  std::to_string(kStoreMaxValueBytes) + " are allowed");
 }
 
-std::vector<std::byte> EncodeSet(std::string_view key, std::span<const std::byte> value) {
-  return EncodeEntry(StoreVerb::kSet, key, value);
+Status CheckGather(const GatherRequest& request) {
+  HS_RETURN_IF_ERROR(CheckStoreKey(request.key));
+  HS_RETURN_IF_ERROR(CheckStoreValue(request.key, request.value));
+  for (const std::string_view text : {request.label, request.unless, request.will}) {
+    if (!text.empty()) HS_RETURN_IF_ERROR(CheckStoreKey(text));
+  }
+  if (request.place < request.count && request.count <= kStoreMaxParties) return Status::Ok();
+  return Status::InvalidArgument("place " + std::to_string(request.place) + " of " +
+                                 std::to_string(request.count) + " in the gathering '" +
+                                 std::string(request.key) + "'; it has at most " +
+                                 std::to_string(kStoreMaxParties));
 }
 
-std::vector<std::byte> EncodeWill(std::string_view key, std::span<const std::byte> value) {
-  return EncodeEntry(StoreVerb::kWill, key, value);
+std::vector<std::byte> EncodeSet(std::string_view key, std::span<const std::byte> value) {
+  std::vector<std::byte> frame = StartFrame(StoreVerb::kSet, 4 + key.size() + value.size());
+  AppendText(frame, key);
+  AppendBytes(frame, value);
+  return frame;
+}
+
+std::vector<std::byte> EncodeGather(const GatherRequest& request, uint32_t wait_ms) {
+  const size_t texts = request.key.size() + request.label.size() + request.unless.size() +
+                       request.will.size() + 4 * sizeof(uint32_t);
+  std::vector<std::byte> frame =
+      StartFrame(StoreVerb::kGather, 3 * sizeof(uint32_t) + texts + request.value.size());
+  AppendU32(frame, wait_ms);
+  AppendU32(frame, request.place);
+  AppendU32(frame, request.count);
+  for (const auto text : {request.key, request.label, request.unless, request.will}) {
+    AppendText(frame, text);
+  }
+  AppendBytes(frame, request.value);
+  return frame;
 }
 
 std::vector<std::byte> EncodeGet(std::string_view key, uint32_t wait_ms) {
@@ -131,11 +175,64 @@ std::vector<std::byte> EncodeReply(StatusCode code, std::span<const std::byte> p
   return frame;
 }
 
-Result<size_t> DecodeStoreHeader(std::span<const std::byte, kStoreHeaderBytes> header) {
+std::vector<std::byte> EncodeGathered(const Gathered& gathered) {
+  std::vector<std::byte> payload;
+  for (int shift = 0; shift < 64; shift += 32) {
+    AppendU32(payload, static_cast<uint32_t>(gathered.round >> shift));
+  }
+  AppendU32(payload, static_cast<uint32_t>(gathered.values.size()));
+  for (const auto& [place, value] : gathered.values) {
+    AppendU32(payload, place);
+    AppendU32(payload, static_cast<uint32_t>(value.size()));
+    AppendBytes(payload, value);
+  }
+  return payload;
+}
+
+std::vector<std::byte> EncodePlaces(std::span<const int> places) {
+  std::vector<std::byte> payload;
+  for (const int place : places) AppendU32(payload, static_cast<uint32_t>(place));
+  return payload;
+}
+
+Result<Gathered> DecodeGathered(std::span<const std::byte> payload, uint32_t count) {
+  Fields fields(payload);
+  Gathered gathered;
+  const std::optional<uint32_t> low = fields.U32();
+  const std::optional<uint32_t> high = fields.U32();
+  const std::optional<uint32_t> values = fields.U32();
+  if (!values) return TooShort();
+  gathered.round = static_cast<uint64_t>(*high) << 32 | *low;
+  for (uint32_t i = 0; i < *values; ++i) {
+    const std::optional<uint32_t> place = fields.U32();
+    const std::optional<std::string_view> value = fields.SizedText();
+    if (!place || !value) return TooShort();
+    const auto bytes = AsBytes(*value);
+    const bool is_new =
+        gathered.values.emplace(*place, std::vector(bytes.begin(), bytes.end())).second;
+    if (*place >= count || !is_new) return Status::Protocol("a place that can't be");
+  }
+  if (!fields.rest().empty()) return Status::Protocol("more than the values that were gathered");
+  return gathered;
+}
+
+Result<std::vector<int>> DecodePlaces(std::span<const std::byte> payload, uint32_t count) {
+  if (payload.size() % sizeof(uint32_t) != 0) return TooShort();
+  std::vector<int> places;
+  Fields fields(payload);
+  while (const std::optional<uint32_t> place = fields.U32()) {
+    if (*place >= count) return Status::Protocol("a place that can't be");
+    places.push_back(static_cast<int>(*place));
+  }
+  return places;
+}
+
+Result<size_t> DecodeStoreHeader(std::span<const std::byte, kStoreHeaderBytes> header,
+                                 size_t most) {
   const size_t bytes = LoadU32(header);
-  if (bytes == 0 || bytes > kStoreMaxBodyBytes) {
+  if (bytes == 0 || bytes > most) {
     return Status::Protocol("store frame of " + std::to_string(bytes) + " bytes; at most " +
-                            std::to_string(kStoreMaxBodyBytes) + " are allowed");
+                            std::to_string(most) + " are allowed");
   }
   return bytes;
 }
@@ -146,8 +243,9 @@ Result<StoreRequest> DecodeStoreRequest(std::span<const std::byte> body) {
   if (!verb) return TooShort();
   switch (static_cast<StoreVerb>(*verb)) {
     case StoreVerb::kSet:
-    case StoreVerb::kWill:
-      return DecodeEntry(static_cast<StoreVerb>(*verb), fields);
+      return DecodeSet(fields);
+    case StoreVerb::kGather:
+      return DecodeGather(fields);
     case StoreVerb::kGet:
       return DecodeGet(fields);
     case StoreVerb::kReply:

@@ -3,7 +3,13 @@
 //     SET    verb 1, key length (4 bytes), key, value     → REPLY ok | error
 //     GET    verb 2, wait in milliseconds (4), key        → REPLY ok with the value | error
 //     REPLY  verb 3, status code (1), value or message
-//     WILL   verb 4, as SET, but at the end of this connection → REPLY ok | error
+//     GATHER verb 4, wait in milliseconds (4), place (4), count (4), four texts (key, label,
+//     unless,
+//            will), value                                 → REPLY ok with all values | error
+//
+// A text is its length (4) and its bytes. The reply to a GATHER has a round (8), the number of
+// values (4) and, for each, its place (4), its length (4) and its bytes; one that is late has the
+// places that are missing (4 each).
 //
 // A client has one request at a time on its way. Pure functions; what they decode points into the
 // frame that they were given.
@@ -16,21 +22,26 @@
 #include <vector>
 
 #include "base/status.h"
+#include "rendezvous/store.h"
 
 namespace horoscale {
 
 inline constexpr size_t kStoreMaxKeyBytes = 1024;
 inline constexpr size_t kStoreMaxValueBytes = 1 << 20;
 inline constexpr size_t kStoreHeaderBytes = 4;
-inline constexpr size_t kStoreMaxBodyBytes = kStoreMaxValueBytes + kStoreMaxKeyBytes + 5;
+inline constexpr size_t kStoreMaxBodyBytes = kStoreMaxValueBytes + 4 * kStoreMaxKeyBytes + 64;
+// Of a reply, which may have every rank's value.
+inline constexpr size_t kStoreMaxReplyBytes = size_t{1} << 30;
+inline constexpr uint32_t kStoreMaxParties = 1 << 20;  // of a gathering
 
-enum class StoreVerb : uint8_t { kSet = 1, kGet = 2, kReply = 3, kWill = 4 };
+enum class StoreVerb : uint8_t { kSet = 1, kGet = 2, kReply = 3, kGather = 4 };
 
 struct StoreRequest {
   StoreVerb verb = StoreVerb::kGet;
   std::string_view key;
-  std::span<const std::byte> value;  // of a SET or WILL
-  uint32_t wait_ms = 0;              // of a GET
+  std::span<const std::byte> value;  // of a SET
+  uint32_t wait_ms = 0;              // of a GET or GATHER
+  GatherRequest gather;              // of a GATHER, with its own key and value
 };
 
 struct StoreReply {
@@ -41,15 +52,23 @@ struct StoreReply {
 // Whether a key and a value are within the bounds of the protocol.
 Status CheckStoreKey(std::string_view key);
 Status CheckStoreValue(std::string_view key, std::span<const std::byte> value);
+Status CheckGather(const GatherRequest& request);
 
 // Whole frames, header included. The arguments must be within the bounds.
 std::vector<std::byte> EncodeSet(std::string_view key, std::span<const std::byte> value);
-std::vector<std::byte> EncodeWill(std::string_view key, std::span<const std::byte> value);
 std::vector<std::byte> EncodeGet(std::string_view key, uint32_t wait_ms);
+std::vector<std::byte> EncodeGather(const GatherRequest& request, uint32_t wait_ms);
 std::vector<std::byte> EncodeReply(StatusCode code, std::span<const std::byte> payload);
 
+// The payloads of replies to a GATHER; `count` is its own.
+std::vector<std::byte> EncodeGathered(const Gathered& gathered);
+std::vector<std::byte> EncodePlaces(std::span<const int> places);
+Result<Gathered> DecodeGathered(std::span<const std::byte> payload, uint32_t count);
+Result<std::vector<int>> DecodePlaces(std::span<const std::byte> payload, uint32_t count);
+
 // The size of the body that follows a header; kProtocol if it is none or beyond the bound.
-Result<size_t> DecodeStoreHeader(std::span<const std::byte, kStoreHeaderBytes> header);
+Result<size_t> DecodeStoreHeader(std::span<const std::byte, kStoreHeaderBytes> header,
+                                 size_t most = kStoreMaxBodyBytes);
 Result<StoreRequest> DecodeStoreRequest(std::span<const std::byte> body);
 Result<StoreReply> DecodeStoreReply(std::span<const std::byte> body);
 

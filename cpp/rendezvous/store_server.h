@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "platform/thread.h"
+#include "rendezvous/auth.h"
 #include "rendezvous/store_table.h"
 
 namespace horoscale {
@@ -23,8 +24,8 @@ struct StoreServerOptions {
   std::string host = "127.0.0.1";  // where to listen
   uint16_t port = 0;               // 0: any
   std::string secret = {};         // never empty
-  double handshake_seconds = 5;
-  size_t max_unauthenticated = 64;
+  double handshake_seconds = kHandshakeSeconds;
+  size_t max_unauthenticated = 256;
   size_t capacity_bytes = StoreTable::kDefaultCapacityBytes;
 };
 
@@ -36,6 +37,8 @@ class StoreServer {
   ~StoreServer();
 
   uint16_t port() const { return port_; }
+  // How many it has had. Not after Stop().
+  uint64_t requests() const;
 
   // Closes every connection and joins the thread, at once whatever clients do. Idempotent.
   void Stop();

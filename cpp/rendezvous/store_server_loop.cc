@@ -44,6 +44,7 @@ StoreServerLoop::StoreServerLoop(StoreServerOptions options, TcpListener listene
       poller_(std::move(poller)),
       wake_(std::move(wake)),
       table_(options_.capacity_bytes),
+      gatherings_(options_.capacity_bytes),
       next_id_(kFirstConnection) {}
 
 void StoreServerLoop::Stop() {
@@ -153,7 +154,8 @@ Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
                                       std::span<const std::byte> bytes) {
   Handshake& handshake = *connection.handshake;
   const Status status = handshake.Feed(bytes);
-  const Status sent = Send(id, connection, handshake.TakeOutput());
+  const Status sent =
+      Send(id, connection, std::make_shared<const std::vector<std::byte>>(handshake.TakeOutput()));
   HS_RETURN_IF_ERROR(status);
   HS_RETURN_IF_ERROR(sent);
   if (!handshake.done()) {
@@ -169,12 +171,9 @@ Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
 
 Status StoreServerLoop::HandleRequest(ConnectionId id, Connection& connection,
                                       const StoreRequest& request) {
+  requests_.fetch_add(1);
   if (request.verb == StoreVerb::kGet) return HandleGet(id, connection, request);
-  if (request.verb == StoreVerb::kWill) {
-    connection.will_key = request.key;
-    connection.will.assign(request.value.begin(), request.value.end());
-    return Reply(id, connection, StatusCode::kOk, {});
-  }
+  if (request.verb == StoreVerb::kGather) return HandleGather(id, connection, request);
   // Others first: they get the value even if this client is gone by now.
   const Status status = Set(request.key, request.value);
   return Reply(id, connection, status.code(), AsBytes(status.message()));
@@ -197,34 +196,93 @@ Status StoreServerLoop::HandleGet(ConnectionId id, Connection& connection,
   return Status::Ok();
 }
 
+Status StoreServerLoop::HandleGather(ConnectionId id, Connection& connection,
+                                     const StoreRequest& request) {
+  const GatherRequest& gather = request.gather;
+  if (const auto* why = gather.unless.empty() ? nullptr : table_.Find(gather.unless)) {
+    return Reply(id, connection, StatusCode::kRankFailed, *why);
+  }
+  connection.gathering = gather.key;
+  if (!gather.will.empty()) connection.will = gather.will;
+  if (!gather.unless.empty()) {
+    connection.awaited_key = gather.unless;
+    waiters_.emplace(connection.awaited_key, id);
+  }
+  SetDeadline(id, connection, MonotonicSeconds() + request.wait_ms * 1e-3);
+  Conclude(gatherings_.Add(id, gather));
+  return Status::Ok();
+}
+
+void StoreServerLoop::Conclude(const Gatherings::Outcome& outcome) {
+  for (const Gatherings::Party& party : outcome.complete) {
+    const auto reply = std::make_shared<const std::vector<std::byte>>(
+        EncodeReply(StatusCode::kOk, EncodeGathered(party.gathered)));
+    for (const ConnectionId id : party.guests) {
+      const auto found = connections_.find(id);
+      if (found == connections_.end()) continue;
+      Connection& connection = found->second;
+      if (!connection.will.empty() && connection.will_key.empty()) {
+        connection.will_key = FailedKey(RoundPrefix(connection.gathering, party.gathered.round));
+      }
+      ReplyAndDropIfBroken(id, reply);
+    }
+  }
+  for (const auto& [id, why] : outcome.refused) {
+    const auto payload = why.code() == StatusCode::kTimeout ? EncodePlaces(why.detail().ranks)
+                                                            : std::vector<std::byte>();
+    const std::span<const std::byte> text =
+        payload.empty() ? AsBytes(why.message()) : std::span(payload);
+    ReplyAndDropIfBroken(
+        id, std::make_shared<const std::vector<std::byte>>(EncodeReply(why.code(), text)));
+  }
+}
+
 void StoreServerLoop::AnswerWaiters(const std::string& key) {
   const std::vector<std::byte>& value = *table_.Find(key);
   for (auto waiter = waiters_.lower_bound({key, 0});
        waiter != waiters_.end() && waiter->first == key; waiter = waiters_.lower_bound({key, 0})) {
     const ConnectionId id = waiter->second;
-    Connection& connection = connections_.at(id);
-    StopAwaiting(id, connection);
-    const Status status = Reply(id, connection, StatusCode::kOk, value);
-    if (!status.ok()) Drop(id, status);
+    const std::string gathering = connections_.at(id).gathering;
+    const auto code = gathering.empty() ? StatusCode::kOk : StatusCode::kRankFailed;
+    ReplyAndDropIfBroken(id,
+                         std::make_shared<const std::vector<std::byte>>(EncodeReply(code, value)));
+    if (!gathering.empty()) Conclude(gatherings_.Remove(id, gathering));
   }
+}
+
+// To a connection that has waited: one that was dropped meanwhile sets its will, which may answer
+// others that were to be answered next.
+void StoreServerLoop::ReplyAndDropIfBroken(ConnectionId id, const Bytes& reply) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || !found->second.Waits()) return;
+  Connection& connection = found->second;
+  StopAwaiting(id, connection);
+  const Status status = Send(id, connection, reply);
+  if (!status.ok()) Drop(id, status);
 }
 
 Status StoreServerLoop::Reply(ConnectionId id, Connection& connection, StatusCode code,
                               std::span<const std::byte> payload) {
-  return Send(id, connection, EncodeReply(code, payload));
+  return Send(id, connection,
+              std::make_shared<const std::vector<std::byte>>(EncodeReply(code, payload)));
 }
 
-Status StoreServerLoop::Send(ConnectionId id, Connection& connection,
-                             std::span<const std::byte> bytes) {
-  connection.output.insert(connection.output.end(), bytes.begin(), bytes.end());
+Status StoreServerLoop::Send(ConnectionId id, Connection& connection, Bytes bytes) {
+  if (!bytes->empty()) connection.output.push_back(std::move(bytes));
   return Flush(id, connection);
 }
 
 Status StoreServerLoop::Flush(ConnectionId id, Connection& connection) {
-  std::vector<std::byte>& output = connection.output;
-  const Result<size_t> sent = connection.stream.SendSome(output);
-  if (!sent.ok()) return sent.status();
-  output.erase(output.begin(), output.begin() + static_cast<ptrdiff_t>(*sent));
+  std::deque<Bytes>& output = connection.output;
+  while (!output.empty()) {
+    const Result<size_t> sent =
+        connection.stream.SendSome(std::span(*output.front()).subspan(connection.sent));
+    if (!sent.ok()) return sent.status();
+    connection.sent += *sent;
+    if (connection.sent < output.front()->size()) break;
+    output.pop_front();
+    connection.sent = 0;
+  }
   const auto interest = output.empty() ? Poller::Interest::kRead : Poller::Interest::kReadWrite;
   return poller_.Modify(connection.stream.fd(), id, interest);
 }
@@ -232,6 +290,7 @@ Status StoreServerLoop::Flush(ConnectionId id, Connection& connection) {
 void StoreServerLoop::StopAwaiting(ConnectionId id, Connection& connection) {
   waiters_.erase({connection.awaited_key, id});
   connection.awaited_key.clear();
+  connection.gathering.clear();
   SetDeadline(id, connection, kNever);
 }
 
@@ -256,6 +315,11 @@ void StoreServerLoop::ExpireDeadlines() {
       continue;
     }
     Connection& connection = connections_.at(id);
+    if (!connection.gathering.empty()) {
+      const std::string gathering = connection.gathering;
+      Conclude(gatherings_.Expire(id, gathering));
+      continue;
+    }
     Status status = Status::Timeout("it did not authenticate within " +
                                     std::to_string(options_.handshake_seconds) + " s");
     if (!connection.handshake) {
@@ -275,13 +339,15 @@ void StoreServerLoop::Drop(ConnectionId id, const Status& why) {
   } else {
     Log(LogLevel::kDebug, text);  // authenticated clients go when they are done
   }
+  const std::string gathering = connection.gathering;
   StopAwaiting(id, connection);
   unauthenticated_.erase(id);
   poller_.Remove(connection.stream.fd());
   const std::string will_key = std::move(connection.will_key);
-  const std::vector<std::byte> will = std::move(connection.will);
+  const std::string will = std::move(connection.will);
   connections_.erase(found);
-  if (!will_key.empty()) (void)Set(will_key, will);  // a value that is there already stays
+  if (!gathering.empty()) Conclude(gatherings_.Remove(id, gathering));
+  if (!will_key.empty()) (void)Set(will_key, AsBytes(will));  // a value that is there already stays
 }
 
 // Strangers must not be able to fill a disk with our log.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "platform/poller.h"
 #include "platform/tcp_socket.h"
 #include "rendezvous/auth.h"
+#include "rendezvous/gatherings.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/store_table.h"
@@ -32,12 +34,15 @@ class StoreServerLoop {
   static Result<std::unique_ptr<StoreServerLoop>> Create(StoreServerOptions options);
 
   uint16_t port() const { return listener_.port(); }
+  uint64_t requests() const { return requests_.load(); }
   void Run();
   void Stop();
 
  private:
   // Numbered in the order in which they came.
   using ConnectionId = uint64_t;
+  // Many connections may be sent the same.
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
   struct Connection {
     Connection(ByteStream s, Handshake h)
@@ -48,14 +53,18 @@ class StoreServerLoop {
     std::vector<std::byte> input;        // of the unit that is being received
     size_t received = 0;                 // of input
     bool in_body = false;                // input is a frame's body, else its header
-    std::vector<std::byte> output;       // what the socket has not taken yet
-    std::string awaited_key;             // of a GET that waits; empty: none
+    std::deque<Bytes> output;            // what the socket has not taken yet
+    size_t sent = 0;                     // of the first of it
+    std::string awaited_key;             // of a GET that waits; or of a GATHER: what ends it
+    std::string gathering;               // of a GATHER that waits; empty: none
     std::string will_key;                // to be set when the connection ends; empty: none
-    std::vector<std::byte> will;
+    std::string will;
     double deadline = std::numeric_limits<double>::infinity();
 
     // A client sends its next request only after it has the reply to the last.
-    bool OwesReply() const { return !awaited_key.empty() || !output.empty(); }
+    bool OwesReply() const { return Waits() || !output.empty(); }
+    // For a key, or for others.
+    bool Waits() const { return !awaited_key.empty() || !gathering.empty(); }
   };
 
   StoreServerLoop(StoreServerOptions options, TcpListener listener, Poller poller, EventFd wake);
@@ -68,12 +77,16 @@ class StoreServerLoop {
   Status FeedHandshake(ConnectionId id, Connection& connection, std::span<const std::byte> bytes);
   Status HandleRequest(ConnectionId id, Connection& connection, const StoreRequest& request);
   Status HandleGet(ConnectionId id, Connection& connection, const StoreRequest& request);
+  Status HandleGather(ConnectionId id, Connection& connection, const StoreRequest& request);
+  // Answers those who have waited for others.
+  void Conclude(const Gatherings::Outcome& outcome);
+  void ReplyAndDropIfBroken(ConnectionId id, const Bytes& reply);
   // The value of a key for all, also for those who wait for it.
   Status Set(std::string_view key, std::span<const std::byte> value);
   void AnswerWaiters(const std::string& key);
   Status Reply(ConnectionId id, Connection& connection, StatusCode code,
                std::span<const std::byte> payload);
-  Status Send(ConnectionId id, Connection& connection, std::span<const std::byte> bytes);
+  Status Send(ConnectionId id, Connection& connection, Bytes bytes);
   Status Flush(ConnectionId id, Connection& connection);
 
   void StopAwaiting(ConnectionId id, Connection& connection);
@@ -88,12 +101,14 @@ class StoreServerLoop {
   Poller poller_;
   EventFd wake_;
   std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> requests_{0};
 
   StoreTable table_;
+  Gatherings gatherings_;
   ConnectionId next_id_;
   std::map<ConnectionId, Connection> connections_;
   std::set<ConnectionId> unauthenticated_;
-  std::set<std::pair<std::string, ConnectionId>> waiters_;  // by the key that they wait for
+  std::set<std::pair<std::string, ConnectionId>> waiters_;  // by awaited_key
   std::set<std::pair<double, ConnectionId>> deadlines_;
 
   double refusals_since_ = 0;  // the second that the two below count in

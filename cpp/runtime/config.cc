@@ -198,8 +198,9 @@ constexpr ConfigVariable kVariables[] = {
      "hosts where they can't. Default: host name and boot id.",
      nullptr},
     {"NETWORK_INTERFACE", "names", "",
-     "Network interfaces between the hosts of a job, separated by commas. Empty: all, beginning "
-     "with the one by which the rendezvous is reached.",
+     "Network interfaces between the hosts of a job, separated by commas; a rank listens on these "
+     "alone. Empty: all, beginning with the one by which the rendezvous is reached; or loopback "
+     "alone, where all ranks reach the rendezvous by it.",
      [](std::string_view t, Config* c) {
        c->network_interfaces = SplitNames(t);
        return true;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "platform/deadline.h"
+#include "platform/descriptors.h"
 #include "platform/environment.h"
 #include "platform/log.h"
 #include "platform/process.h"
@@ -45,9 +46,8 @@ uint32_t DataStreams(const Config& config, int size) {
   return static_cast<uint32_t>(std::clamp<int64_t>(kMostOfRank / size, 1, MessageExchange::kBanks));
 }
 
-Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOptions& options,
-                                                 const Config& config, StartingStore* store,
-                                                 const Deadline& deadline) {
+Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config& config,
+                                                 StartingStore* store, const Deadline& deadline) {
   if (meeting.communicator != nullptr) {
     auto mpi = MpiTransport::Create(std::move(meeting.communicator), NumberHosts(meeting.hosts));
     if (!mpi.ok()) return mpi.status();
@@ -61,12 +61,15 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const JobOpti
   shm.rank = identity.rank;
   shm.size = identity.size;
   shm.arena_bytes = static_cast<size_t>(config.arena_bytes);
-  shm.mesh = {{}, KeyPrefix(options), identity.secret, deadline.SecondsLeft(), look, explain};
+  shm.mesh = {{}, store->prefix(), identity.secret, deadline.SecondsLeft(), look, explain};
   TcpMeshConfig tcp;
   tcp.rank = identity.rank;
+  tcp.size = identity.size;
+  // A store that all reach over loopback says that there are no other hosts.
+  tcp.loopback_only = meeting.on_loopback && config.network_interfaces.empty();
   tcp.interfaces = config.network_interfaces;
   tcp.first_address = meeting.address;
-  tcp.key_prefix = KeyPrefix(options);
+  tcp.key_prefix = store->prefix();
   tcp.secret = identity.secret;
   tcp.silence_seconds = config.silence_seconds;
   tcp.look = look;
@@ -95,6 +98,7 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   auto config = ReadConfig(FindVariable);
   if (!config.ok()) return config.status();
   const Deadline deadline = Deadline::After(config->start_timeout_seconds);
+  RaiseDescriptorLimit();
   auto meeting = Meet(options, *config, deadline);
   if (!meeting.ok()) return meeting.status();
   const Identity& identity = meeting->identity;
@@ -109,7 +113,7 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   job->store_ = std::move(meeting->store);
   job->mpi_ = meeting->mpi;
 
-  auto transport = MakeTransport(*meeting, options, *config, job->store_.get(), deadline);
+  auto transport = MakeTransport(*meeting, *config, job->store_.get(), deadline);
   if (!transport.ok()) return transport.status();
 
   std::unique_ptr<MpiCommunicators> collectives;

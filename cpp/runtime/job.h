@@ -23,7 +23,6 @@ struct JobOptions {
   std::optional<std::string> rendezvous;
   std::optional<bool> served;
   std::optional<std::string> secret;
-  int generation = 0;      // of init calls in these processes: keeps their keys apart
   std::vector<int> ranks;  // who takes part, numbered anew in this order; empty: all
   MpiHandle mpi_comm = 0;  // the communicator whose ranks take part; 0: none given
 };

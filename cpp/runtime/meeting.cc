@@ -1,16 +1,17 @@
 #include "runtime/meeting.h"
 
-#include <iterator>
+#include <charconv>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <span>
-#include <sstream>
+#include <system_error>
 #include <utility>
 
-#include "base/rank_list.h"
+#include "platform/tcp_socket.h"
 #include "rendezvous/local_secret.h"
 #include "rendezvous/memory_store.h"
+#include "rendezvous/sha256.h"
 #include "rendezvous/store_client.h"
 #include "runtime/neighbours.h"
 #include "runtime/same_version.h"
@@ -18,64 +19,41 @@
 namespace horoscale {
 namespace {
 
-Status SetText(Store& store, const std::string& key, const std::string& text) {
-  return store.Set(key, std::as_bytes(std::span(text)));
-}
+// What a rank tells all others.
+struct Place {
+  int lowest = 0;            // the lowest rank that shares memory with it
+  bool on_loopback = false;  // it reaches the store over loopback
+};
 
-std::string TextOf(const std::vector<std::byte>& value) {
-  return std::string(reinterpret_cast<const char*>(value.data()), value.size());
-}
-
-// Every rank shows its card and sees the others': by rank. It reads them only once it knows that
-// rank 0 speaks the same version. If rank 0 does not come, all missing ranks are named below.
-Result<std::vector<std::string>> ExchangeCards(StartingStore& store, const Identity& identity,
-                                               const std::string& prefix, const std::string& own,
-                                               const Deadline& deadline) {
-  const std::string key = prefix + "host/";
-  HS_RETURN_IF_ERROR(SetText(store, key + std::to_string(identity.rank), own));
-  const Status version = CheckSameVersion(store, prefix, identity.rank, deadline);
-  if (version.code() != StatusCode::kTimeout) HS_RETURN_IF_ERROR(version);
-  std::vector<std::string> cards;
-  std::vector<int> missing;
-  for (int rank = 0; rank < identity.size; ++rank) {
-    const auto card = store.Get(key + std::to_string(rank), deadline.SecondsLeft());
-    if (card.ok()) {
-      cards.push_back(TextOf(*card));
-    } else if (card.status().code() == StatusCode::kTimeout) {
-      missing.push_back(rank);
-    } else {
-      return card.status();
-    }
+Result<std::vector<Place>> ExchangePlaces(StartingStore& store, const Identity& identity,
+                                          const Place& own, const Deadline& deadline) {
+  const std::string text = std::to_string(kWireVersion) + " " + std::to_string(own.lowest) +
+                           (own.on_loopback ? " 1" : " 0");
+  const std::string key = store.prefix() + "places";
+  GatherRequest request;
+  request.key = key;
+  request.place = static_cast<uint32_t>(identity.rank);
+  request.count = static_cast<uint32_t>(identity.size);
+  request.value = std::as_bytes(std::span(text));
+  const auto gathered = store.Gather(request, deadline.SecondsLeft());
+  if (!gathered.ok()) return gathered.status();
+  std::vector<Place> places;
+  std::vector<uint32_t> versions;
+  for (const auto& [rank, value] : gathered->values) {
+    const auto* const begin = reinterpret_cast<const char*>(value.data());
+    const char* const end = begin + value.size();
+    const auto version = std::from_chars(begin, end, versions.emplace_back());
+    if (version.ec != std::errc() || version.ptr == end) break;
+    Place place;
+    const auto lowest = std::from_chars(version.ptr + 1, end, place.lowest);
+    if (lowest.ec != std::errc() || end - lowest.ptr != 2) continue;  // perhaps another version
+    place.on_loopback = lowest.ptr[1] == '1';
+    places.push_back(place);
   }
-  if (missing.empty()) return cards;
-  return Status(StatusCode::kTimeout,
-                RankList(missing) + " of " + std::to_string(identity.size) +
-                    " did not call init() in time (START_TIMEOUT says how long to wait)",
-                {missing, -1, ""});
-}
-
-// Every rank tells a number and hears of the others': by rank. Rank 0 collects them, so that it
-// costs each of the others one question.
-Result<std::vector<int>> ExchangeNumbers(Store& store, const Identity& identity,
-                                         const std::string& key, int own,
-                                         const Deadline& deadline) {
-  HS_RETURN_IF_ERROR(SetText(store, key + std::to_string(identity.rank), std::to_string(own)));
-  if (identity.rank == 0) {
-    std::string all;
-    for (int rank = 0; rank < identity.size; ++rank) {
-      const auto number = store.Get(key + std::to_string(rank), deadline.SecondsLeft());
-      if (!number.ok()) return number.status();
-      all += TextOf(*number) + " ";
-    }
-    HS_RETURN_IF_ERROR(SetText(store, key + "all", all));
-  }
-  const auto all = store.Get(key + "all", deadline.SecondsLeft());
-  if (!all.ok()) return all.status();
-  std::istringstream text(TextOf(*all));
-  const std::vector<int> numbers{std::istream_iterator<int>(text), {}};
-  if (numbers.size() == static_cast<size_t>(identity.size)) return numbers;
-  return Status::Protocol("the store has " + std::to_string(numbers.size()) + " numbers of " +
-                          std::to_string(identity.size) + " ranks at " + key + "all");
+  HS_RETURN_IF_ERROR(CheckSameVersion(versions));
+  if (places.size() == static_cast<size_t>(identity.size)) return places;
+  return Status::Protocol("the store has the places of " + std::to_string(places.size()) + " of " +
+                          std::to_string(identity.size) + " ranks");
 }
 
 // Serves the store on rank 0, where the launcher does not. It is served until the process ends: a
@@ -128,36 +106,42 @@ Result<std::unique_ptr<StoreClient>> ConnectToStore(Identity& identity, const De
   return StoreClient::Connect(address.host, address.port, identity.secret, deadline.SecondsLeft());
 }
 
-Status MeetStore(const std::string& prefix, const Deadline& deadline, Meeting* meeting) {
+// Joins the others at the store, with what those of this host's name have to know.
+Status JoinAtStore(const JobOptions& options, std::string_view host, const std::string& card,
+                   const Deadline& deadline, Meeting* meeting) {
   Identity& identity = meeting->identity;
+  const std::string job = JobKey(options);
   if (identity.size == 1) {
-    meeting->store = std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), prefix, 0);
+    meeting->store = std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), job, 0);
     return {};
   }
   if (identity.serve) HS_RETURN_IF_ERROR(Serve(identity));
   auto client = ConnectToStore(identity, deadline);
   if (!client.ok()) return client.status();
   if (const auto address = (*client)->LocalAddress(); address.ok()) meeting->address = *address;
-  auto store = StartingStore::Create(client.TakeValue(), prefix, identity.rank, deadline);
+  auto store = StartingStore::Join(client.TakeValue(),
+                                   {job, identity.rank, identity.size, host, card}, deadline);
   if (!store.ok()) return store.status();
   meeting->store = store.TakeValue();
   return {};
 }
 
 // Which ranks share a host.
-Status FindHosts(const std::string& prefix, const std::string& host, const Deadline& deadline,
-                 Meeting* meeting) {
-  const auto self = Neighbours::Create(host);
-  if (!self.ok()) return self.status();
-  const auto cards =
-      ExchangeCards(*meeting->store, meeting->identity, prefix, self->card(), deadline);
-  if (!cards.ok()) return cards.status();
-  const int own =
-      Neighbours::FindLowest(*cards, meeting->identity.rank, deadline, &meeting->notice);
-  const auto lowest =
-      ExchangeNumbers(*meeting->store, meeting->identity, prefix + "lowest/", own, deadline);
-  if (!lowest.ok()) return lowest.status();
-  auto hosts = HostsOf(*cards, *lowest);
+Status FindHosts(std::string_view host, const Deadline& deadline, Meeting* meeting) {
+  const Identity& identity = meeting->identity;
+  Place own;
+  own.lowest = Neighbours::FindLowest(meeting->store->cards(), identity.rank, host, deadline,
+                                      &meeting->notice);
+  own.on_loopback = IsLoopbackAddress(meeting->address);
+  const auto places = ExchangePlaces(*meeting->store, identity, own, deadline);
+  if (!places.ok()) return places.status();
+  std::vector<int> lowest;
+  meeting->on_loopback = true;
+  for (const Place& place : *places) {
+    lowest.push_back(place.lowest);
+    meeting->on_loopback &= place.on_loopback;
+  }
+  auto hosts = HostsOf(lowest);
   if (!hosts.ok()) return hosts.status();
   meeting->hosts = hosts.TakeValue();
   return {};
@@ -165,8 +149,18 @@ Status FindHosts(const std::string& prefix, const std::string& host, const Deadl
 
 }  // namespace
 
-std::string KeyPrefix(const JobOptions& options) {
-  return "init" + std::to_string(options.generation) + "/";
+std::string JobKey(const JobOptions& options) {
+  if (options.ranks.empty()) return "init";
+  // Jobs of different ranks may exist side by side.
+  Sha256 ranks;
+  ranks.Update(std::as_bytes(std::span(options.ranks)));
+  const Sha256Digest digest = ranks.Finish();
+  std::string text;
+  for (size_t i = 0; i < 8; ++i) {
+    const auto value = std::to_integer<unsigned>(digest[i]);
+    text += {"0123456789abcdef"[value >> 4], "0123456789abcdef"[value & 15]};
+  }
+  return "init-" + text + "-";
 }
 
 Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,
@@ -175,9 +169,10 @@ Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& l
   auto identity = ReadIdentity(options, lookup);
   if (!identity.ok()) return identity.status();
   meeting.identity = identity.TakeValue();
-  const std::string prefix = KeyPrefix(options);
-  HS_RETURN_IF_ERROR(MeetStore(prefix, deadline, &meeting));
-  const Status found = FindHosts(prefix, host, deadline, &meeting);
+  const auto self = Neighbours::Create();
+  if (!self.ok()) return self.status();
+  HS_RETURN_IF_ERROR(JoinAtStore(options, host, self->card(), deadline, &meeting));
+  const Status found = FindHosts(host, deadline, &meeting);
   if (!found.ok()) return meeting.store->Explain(found);
   return meeting;
 }

@@ -25,6 +25,7 @@ struct Meeting {
   std::vector<std::string> hosts;       // by rank; the same for ranks that share memory
   std::string notice;                   // what the user should know of them; may be empty
   std::string address;                  // of this machine, by which it reaches the store
+  bool on_loopback = false;             // all ranks reach the store over loopback
   std::unique_ptr<StoreServer> server;  // of the store, on rank 0 of ranks that met over MPI
   std::unique_ptr<StartingStore> store;
   const MpiLibrary* mpi = nullptr;  // where the ranks met over MPI
@@ -34,8 +35,8 @@ struct Meeting {
   std::unique_ptr<MpiCommunicator> parent;
 };
 
-// Keys of the job's store begin with this.
-std::string KeyPrefix(const JobOptions& options);
+// What the ranks of the job join at the store, and no others there.
+std::string JobKey(const JobOptions& options);
 
 // Waits until all ranks have said where they run; kTimeout names those that haven't.
 Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,

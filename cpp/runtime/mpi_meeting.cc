@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -120,16 +121,22 @@ Status CheckVersions(MpiCommunicator& comm, const Deadline& deadline) {
 // Finds out which ranks share memory.
 Status FindHosts(MpiCommunicator& comm, const std::string& host, Meeting& meeting,
                  const Deadline& deadline) {
-  const auto self = Neighbours::Create(host);
+  const auto self = Neighbours::Create();
   if (!self.ok()) return self.status();
-  const auto cards = ExchangeCards(comm, self->card(), deadline);
+  const auto cards = ExchangeCards(comm, self->card() + "\n" + host, deadline);
   if (!cards.ok()) return cards.status();
-  const int own = Neighbours::FindLowest(*cards, comm.rank(), deadline, &meeting.notice);
+  std::map<int, std::string> near;  // of hosts with this name
+  for (size_t rank = 0; rank < cards->size(); ++rank) {
+    const std::string& card = (*cards)[rank];
+    const size_t end = card.find('\n');
+    if (card.substr(end + 1) == host) near.emplace(static_cast<int>(rank), card.substr(0, end));
+  }
+  const int own = Neighbours::FindLowest(near, comm.rank(), host, deadline, &meeting.notice);
   const auto all = comm.AllGather(std::as_bytes(std::span(&own, 1)), deadline);
   if (!all.ok()) return all.status();
   std::vector<int> lowest(all->size() / sizeof(int));
   std::memcpy(lowest.data(), all->data(), all->size());
-  auto hosts = HostsOf(*cards, lowest);
+  auto hosts = HostsOf(lowest);
   if (!hosts.ok()) return hosts.status();
   meeting.hosts = hosts.TakeValue();
   return {};
@@ -175,7 +182,7 @@ Result<Served> ServeStore(bool one_host, const Config& config,
 
 // Rank 0 serves the store, where all ranks find it.
 Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
-                  const std::string& prefix, Meeting& meeting, const Deadline& deadline) {
+                  const std::string& job, Meeting& meeting, const Deadline& deadline) {
   Served served;
   if (comm.rank() == 0) {
     auto started = ServeStore(one_host, config, &meeting.server);
@@ -203,7 +210,8 @@ Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
                 client.status().message()};
   }
   if (const auto address = (*client)->LocalAddress(); address.ok()) meeting.address = *address;
-  auto store = StartingStore::Create(client.TakeValue(), prefix, comm.rank(), deadline);
+  auto store =
+      StartingStore::Join(client.TakeValue(), {job, comm.rank(), comm.size(), "", ""}, deadline);
   if (!store.ok()) return store.status();
   meeting.store = store.TakeValue();
   return {};
@@ -275,10 +283,10 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
   }
   if (comm.size() == 1) {
     meeting.store =
-        std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), KeyPrefix(options), 0);
+        std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), JobKey(options), 0);
     return meeting;
   }
-  HS_RETURN_IF_ERROR(ShareStore(comm, one_host, config, KeyPrefix(options), meeting, deadline));
+  HS_RETURN_IF_ERROR(ShareStore(comm, one_host, config, JobKey(options), meeting, deadline));
   return meeting;
 }
 

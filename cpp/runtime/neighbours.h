@@ -3,9 +3,11 @@
 // name as it does; those that it can't reach are on another host, and reached over TCP.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -16,26 +18,25 @@ namespace horoscale {
 
 class Neighbours {
  public:
-  static Result<Neighbours> Create(std::string_view host);
+  static Result<Neighbours> Create();
 
-  // What the others have to know of this rank, while this object lives.
-  const std::string& card() const { return card_; }
+  // What the ranks whose hosts have the same name have to know of this rank, while this object
+  // lives.
+  const std::string& card() const { return listener_.name(); }
 
   // The lowest rank that shares memory with this one, which may be this one itself. `cards` are
-  // those of all ranks. `why_not` gets why it is this one although others have the name.
-  static int FindLowest(std::span<const std::string> cards, int rank, const Deadline& deadline,
-                        std::string* why_not);
+  // those of the ranks that give their host this name. `why_not` gets why it is this one although
+  // others have the name.
+  static int FindLowest(const std::map<int, std::string>& cards, int rank, std::string_view host,
+                        const Deadline& deadline, std::string* why_not);
 
  private:
-  Neighbours(UnixListener listener, std::string card)
-      : listener_(std::move(listener)), card_(std::move(card)) {}
+  explicit Neighbours(UnixListener listener) : listener_(std::move(listener)) {}
   UnixListener listener_;  // nobody is let in: that there is a connection is enough
-  std::string card_;
 };
 
 // By rank, a text that is the same for ranks of one host only. `lowest` is what FindLowest() gave
 // each rank; kProtocol if that can't be.
-Result<std::vector<std::string>> HostsOf(std::span<const std::string> cards,
-                                         std::span<const int> lowest);
+Result<std::vector<std::string>> HostsOf(std::span<const int> lowest);
 
 }  // namespace horoscale

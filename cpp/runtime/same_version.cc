@@ -1,6 +1,7 @@
 #include "runtime/same_version.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,18 +20,6 @@ Status Differ(const std::vector<int>& ranks, std::string_view version, std::stri
 }
 
 }  // namespace
-
-Status CheckSameVersion(StartingStore& store, const std::string& key_prefix, int rank,
-                        const Deadline& deadline, uint32_t own) {
-  const std::string key = key_prefix + "version";
-  const std::string version = std::to_string(own);
-  if (rank == 0) return store.Set(key, std::as_bytes(std::span(version)));
-  const auto first = store.Get(key, deadline.SecondsLeft());
-  if (!first.ok()) return first.status();
-  const std::string_view of_rank_0(reinterpret_cast<const char*>(first->data()), first->size());
-  if (of_rank_0 == version) return {};
-  return store.Explain(Differ({rank}, version, of_rank_0));
-}
 
 Status CheckSameVersion(std::span<const uint32_t> by_rank) {
   const auto other = std::find_if(by_rank.begin(), by_rank.end(),

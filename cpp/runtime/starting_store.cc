@@ -3,29 +3,62 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rank_list.h"
+
 namespace horoscale {
 namespace {
 
 // Who has waited for others in vain says so in the store, when all time is over.
 constexpr double kLastWordsSeconds = 1;
 
-std::string FailedKey(const std::string& key_prefix) { return key_prefix + "failed"; }
+std::string TextOf(std::span<const std::byte> value) {
+  return std::string(reinterpret_cast<const char*>(value.data()), value.size());
+}
+
+Status AnotherFailed() { return {StatusCode::kSystem, "another rank could not start"}; }
+
+Status WithFirstCause(const Status& failure, const std::string& cause) {
+  return {failure.code(), failure.message() + "; the first to fail was " + cause, failure.detail()};
+}
 
 }  // namespace
 
-StartingStore::StartingStore(std::unique_ptr<Store> store, const std::string& key_prefix, int rank)
-    : store_(std::move(store)), failed_key_(FailedKey(key_prefix)), rank_(rank) {}
+StartingStore::StartingStore(std::unique_ptr<Store> store, std::string prefix, int rank)
+    : store_(std::move(store)), prefix_(std::move(prefix)), rank_(rank) {}
 
-Result<std::unique_ptr<StartingStore>> StartingStore::Create(std::unique_ptr<StoreClient> client,
-                                                             const std::string& key_prefix,
-                                                             int rank, const Deadline& deadline) {
+Result<std::unique_ptr<StartingStore>> StartingStore::Join(std::unique_ptr<StoreClient> client,
+                                                           const JoinRequest& request,
+                                                           const Deadline& deadline) {
   client->EndBy(Deadline::After(deadline.SecondsLeft() + kLastWordsSeconds));
   // Once all have started, nobody looks at it any more.
-  const std::string will = "rank " + std::to_string(rank) +
+  const std::string will = "rank " + std::to_string(request.rank) +
                            ": its process ended, or lost its connection to the job's store, "
                            "before all ranks had started: look at its output";
-  HS_RETURN_IF_ERROR(client->LeaveWill(FailedKey(key_prefix), std::as_bytes(std::span(will))));
-  return std::make_unique<StartingStore>(std::move(client), key_prefix, rank);
+  GatherRequest join;
+  join.key = request.job;
+  join.place = static_cast<uint32_t>(request.rank);
+  join.count = static_cast<uint32_t>(request.size);
+  join.value = std::as_bytes(std::span(request.card));
+  join.label = request.label;
+  join.will = will;
+  const auto joined = client->Gather(join, deadline.SecondsLeft());
+  if (joined.status().code() == StatusCode::kTimeout) {
+    const FailureDetail& detail = joined.status().detail();
+    return Status(StatusCode::kTimeout,
+                  RankList(detail.ranks) + " of " + std::to_string(request.size) +
+                      " did not call init() in time (START_TIMEOUT says how long to wait)",
+                  detail);
+  }
+  if (joined.status().code() == StatusCode::kRankFailed) {
+    return WithFirstCause(AnotherFailed(), joined.status().message());
+  }
+  if (!joined.ok()) return joined.status();
+  auto store = std::make_unique<StartingStore>(
+      std::move(client), RoundPrefix(request.job, joined->round), request.rank);
+  for (const auto& [rank, card] : joined->values) {
+    store->cards_.emplace(static_cast<int>(rank), TextOf(card));
+  }
+  return store;
 }
 
 Status StartingStore::Set(std::string_view key, std::span<const std::byte> value) {
@@ -33,34 +66,34 @@ Status StartingStore::Set(std::string_view key, std::span<const std::byte> value
 }
 
 Result<std::vector<std::byte>> StartingStore::Get(std::string_view key, double seconds) {
-  const Deadline deadline = Deadline::After(seconds);
-  while (true) {
-    auto value = store_->Get(key, std::min(kLookSeconds, deadline.SecondsLeft()));
-    if (value.status().code() != StatusCode::kTimeout) return value;
-    if (deadline.Passed()) {
-      return Status::Timeout("nobody set the store's key '" + std::string(key) + "' within " +
-                             std::to_string(seconds) + " s");
-    }
-    HS_RETURN_IF_ERROR(Look());
-  }
+  return store_->Get(key, seconds);
+}
+
+Result<Gathered> StartingStore::Gather(const GatherRequest& request, double seconds) {
+  const std::string failed_key = FailedKey(prefix_);
+  GatherRequest bounded = request;
+  bounded.unless = failed_key;
+  auto gathered = store_->Gather(bounded, seconds);
+  if (gathered.status().code() == StatusCode::kRankFailed) return AnotherFailed();
+  return gathered;
 }
 
 Status StartingStore::Look() {
-  const auto failed = store_->Get(failed_key_, 0);
+  const auto failed = store_->Get(FailedKey(prefix_), 0);
   if (failed.status().code() == StatusCode::kTimeout) return {};
   if (!failed.ok()) return failed.status();
-  return Status(StatusCode::kSystem, "another rank could not start");
+  return AnotherFailed();
 }
 
 Status StartingStore::Explain(const Status& failure) {
   if (explained_) return failure;
   explained_ = true;
+  const std::string key = FailedKey(prefix_);
   const std::string own = "rank " + std::to_string(rank_) + ": " + failure.message();
-  if (store_->Set(failed_key_, std::as_bytes(std::span(own))).ok()) return failure;
-  const auto first = store_->Get(failed_key_, 0);
+  if (store_->Set(key, std::as_bytes(std::span(own))).ok()) return failure;
+  const auto first = store_->Get(key, 0);
   if (!first.ok()) return failure;
-  const std::string text(reinterpret_cast<const char*>(first->data()), first->size());
-  return {failure.code(), failure.message() + "; the first to fail was " + text, failure.detail()};
+  return WithFirstCause(failure, TextOf(*first));
 }
 
 }  // namespace horoscale

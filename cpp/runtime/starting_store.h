@@ -3,6 +3,7 @@
 // for what will not come, and everybody finds what to blame.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,23 +17,37 @@
 
 namespace horoscale {
 
+// Who joins, and what the others of its kind are told of it.
+struct JoinRequest {
+  std::string_view job;  // the same for all ranks of the job, and for no others at this store
+  int rank = 0;
+  int size = 1;
+  std::string_view label = {};  // ranks with the same one see each other's cards
+  std::string_view card = {};
+};
+
 class StartingStore final : public Store {
  public:
-  // How often who waits for others looks whether one of them has failed.
-  static constexpr double kLookSeconds = 0.25;
-
   // The store of a rank that is alone, or of a test.
-  StartingStore(std::unique_ptr<Store> store, const std::string& key_prefix, int rank);
+  StartingStore(std::unique_ptr<Store> store, std::string prefix, int rank);
 
-  // Leaves word at the server for the case that this process ends. The deadline is that of the
-  // start: a server that is silent keeps nobody waiting for long beyond it.
-  static Result<std::unique_ptr<StartingStore>> Create(std::unique_ptr<StoreClient> client,
-                                                       const std::string& key_prefix, int rank,
-                                                       const Deadline& deadline);
+  // Waits until all ranks have joined. The store then numbers this start of the job. It also keeps
+  // a will: others hear of it if this process ends. The deadline is that of the start: a server
+  // that is silent keeps nobody waiting for long beyond it. kTimeout names the ranks that are
+  // missing.
+  static Result<std::unique_ptr<StartingStore>> Join(std::unique_ptr<StoreClient> client,
+                                                     const JoinRequest& request,
+                                                     const Deadline& deadline);
+
+  // What the keys of this start begin with: no other start has had the same.
+  const std::string& prefix() const { return prefix_; }
+  // Of the ranks with this rank's label.
+  const std::map<int, std::string>& cards() const { return cards_; }
 
   Status Set(std::string_view key, std::span<const std::byte> value) override;
-  // Gives up as well when a rank has failed.
   Result<std::vector<std::byte>> Get(std::string_view key, double seconds) override;
+  // Gives up as well when a rank has failed.
+  Result<Gathered> Gather(const GatherRequest& request, double seconds) override;
 
   // Why there is nothing to wait for any more: a rank has failed, or the store is gone.
   Status Look();
@@ -43,8 +58,9 @@ class StartingStore final : public Store {
 
  private:
   std::unique_ptr<Store> store_;
-  const std::string failed_key_;
+  const std::string prefix_;
   const int rank_;
+  std::map<int, std::string> cards_;
   bool explained_ = false;
 };
 

@@ -46,7 +46,6 @@ class Runtime:
         rendezvous: str | None = None,
         serve_rendezvous: bool | None = None,
         secret: str | None = None,
-        generation: int = 0,
         ranks: Sequence[int] = (),
         mpi_comm: int = 0,
     ) -> Runtime:
@@ -65,7 +64,6 @@ class Runtime:
         options.size = -1 if size is None else size
         options.rendezvous, options.secret = strings
         options.serve_rendezvous = -1 if serve_rendezvous is None else int(serve_rendezvous)
-        options.generation = generation
         chosen = ffi.new("int32_t[]", list(ranks))
         options.ranks, options.num_ranks = chosen, len(chosen)
         options.mpi_comm = mpi_comm

@@ -6,8 +6,6 @@ import atexit
 import os
 import sys
 import threading
-import zlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
@@ -18,7 +16,6 @@ from horoscale.common import foreign
 _lock = threading.RLock()
 _runtime: Runtime | None = None
 _forked = False
-_starts: Counter[tuple[int, ...]] = Counter()  # by ranks of the job; (): all
 _before_end: list[Callable[[], None]] = []
 _at_end: list[Callable[[], None]] = []
 _at_join: list[Callable[[], None]] = []
@@ -84,9 +81,8 @@ def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
     if _forked:
         raise ValueError(_no_runtime())
     known = None if mpi_comm else foreign.identity(ranks)
-    generation = _next_generation(ranks)
     if known is None:
-        _runtime = Runtime.init(generation=generation, ranks=ranks, mpi_comm=mpi_comm)
+        _runtime = Runtime.init(ranks=ranks, mpi_comm=mpi_comm)
     else:
         _runtime = Runtime.init(
             rank=known.rank,
@@ -94,7 +90,6 @@ def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
             rendezvous=known.rendezvous,
             serve_rendezvous=None if known.rendezvous is None else False,
             secret=known.secret,
-            generation=generation,
             ranks=ranks,
         )
     for use in _at_start:
@@ -125,20 +120,6 @@ def _leave(failure: str | None) -> None:
             runtime.shutdown()
         else:
             runtime.shutdown_failed(failure)
-
-
-def _next_generation(ranks: Sequence[int]) -> int:
-    """Return the number of this start, which keeps it apart from others in the rendezvous.
-
-    Starts are counted by membership, since ranks outside of it take no part. Jobs of different
-    ranks may exist side by side: theirs are drawn from the upper half.
-    """
-    key = tuple(ranks)
-    count = _starts[key]
-    _starts[key] += 1
-    if not key:
-        return count
-    return zlib.crc32(repr((key, count)).encode()) >> 2 | 1 << 30
 
 
 def _no_runtime() -> str:

@@ -134,7 +134,6 @@ typedef struct hs_init_options {
   int32_t
       serve_rendezvous; /* 1: this rank serves it there; 0: it is served elsewhere; -1: variable */
   const char* secret;   /* the job's secret; none is needed where RENDEZVOUS is on loopback */
-  int32_t generation;   /* distinguishes init after shutdown: part of every rendezvous key */
   int32_t num_ranks;
   const int32_t* ranks; /* who takes part, numbered anew in this order; none: all */
   uint64_t mpi_comm;    /* an MPI communicator whose ranks take part, as its handle; 0: none */

@@ -1,5 +1,6 @@
 #include "transport/shm/mesh.h"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -32,8 +33,7 @@ class MeshBuilder {
     Result<UnixListener> listener = UnixListener::Create();
     if (!listener.ok()) return listener.status();
     listener_.emplace(listener.TakeValue());
-    HS_RETURN_IF_ERROR(Publish(listener_->name()));
-    HS_RETURN_IF_ERROR(FindOthers());
+    HS_RETURN_IF_ERROR(FindOthers(listener_->name()));
     for (const auto& [rank, name] : names_) {
       if (rank >= self()) break;
       if (Status connected = ConnectTo(rank); !connected.ok()) {
@@ -49,32 +49,33 @@ class MeshBuilder {
  private:
   int self() const { return offer_.hello.rank; }
   std::string Me() const { return "rank " + std::to_string(self()); }
-  std::string Key(int rank) const { return config_.key_prefix + "shm/" + std::to_string(rank); }
   std::string AuthContext(int server) const {
     return "shm link to rank " + std::to_string(server) + " of " + config_.key_prefix;
   }
 
-  Status Publish(const std::string& socket_name) {
-    Status set = store_.Set(Key(self()), std::as_bytes(std::span(socket_name)));
-    return set.ok() ? set : About(set, {self()}, Me() + " can't publish where it listens");
-  }
-
-  // Also after the deadline each rank is asked for once, so that all who are missing are named.
-  Status FindOthers() {
-    std::vector<int> missing;
-    for (const int rank : config_.ranks) {
-      Result<std::vector<std::byte>> value = store_.Get(Key(rank), deadline_.SecondsLeft());
-      if (value.status().code() == StatusCode::kTimeout) {
-        missing.push_back(rank);
-        continue;
+  // The ranks of the host tell each other where they listen.
+  Status FindOthers(const std::string& own_name) {
+    const std::vector<int>& ranks = config_.ranks;
+    const std::string key = config_.key_prefix + "shm/" + std::to_string(ranks.front());
+    const auto own = std::lower_bound(ranks.begin(), ranks.end(), self()) - ranks.begin();
+    GatherRequest request;
+    request.key = key;
+    request.place = static_cast<uint32_t>(own);
+    request.count = static_cast<uint32_t>(ranks.size());
+    request.value = std::as_bytes(std::span(own_name));
+    const auto names = store_.Gather(request, deadline_.SecondsLeft());
+    if (names.status().code() == StatusCode::kTimeout) {
+      std::vector<int> missing;
+      for (const int place : names.status().detail().ranks) {
+        missing.push_back(ranks.at(static_cast<size_t>(place)));
       }
-      if (!value.ok()) {
-        return About(value.status(), {rank}, Me() + " can't find rank " + std::to_string(rank));
-      }
-      names_[rank].assign(reinterpret_cast<const char*>(value->data()), value->size());
+      return DidNotCome(missing, "start");
     }
-    if (missing.empty()) return {};
-    return DidNotCome(missing, "start");
+    if (!names.ok()) return About(names.status(), {}, Me() + " can't find the ranks of its host");
+    for (const auto& [place, name] : names->values) {
+      names_[ranks.at(place)].assign(reinterpret_cast<const char*>(name.data()), name.size());
+    }
+    return {};
   }
 
   Status DidNotCome(const std::vector<int>& missing, std::string_view what) const {
@@ -86,11 +87,22 @@ class MeshBuilder {
                   FailureDetail{missing, -1, ""});
   }
 
+  // Authenticated. Again if it is crowded out by others.
+  Result<ByteStream> Reach(int rank) {
+    while (true) {
+      Result<ByteStream> socket = ConnectUnix(names_.at(rank), deadline_);
+      if (!socket.ok()) return socket.status();
+      HS_RETURN_IF_ERROR(CheckSameUser(*socket));
+      const Status let_in =
+          AuthenticateToServer(*socket, config_.secret, AuthContext(rank), deadline_);
+      if (let_in.ok()) return socket;
+      if (!MayBeLetInLater(let_in) || deadline_.Passed()) return let_in;
+    }
+  }
+
   Status ConnectTo(int rank) {
-    Result<ByteStream> socket = ConnectUnix(names_.at(rank), deadline_);
+    Result<ByteStream> socket = Reach(rank);
     if (!socket.ok()) return socket.status();
-    HS_RETURN_IF_ERROR(CheckSameUser(*socket));
-    HS_RETURN_IF_ERROR(AuthenticateToServer(*socket, config_.secret, AuthContext(rank), deadline_));
     HS_RETURN_IF_ERROR(SendHello(*socket, offer_.hello, deadline_));
     Result<int> answer = ReceiveHello(*socket, offer_.hello, deadline_);
     if (!answer.ok()) return answer.status();
@@ -107,7 +119,7 @@ class MeshBuilder {
       return socket;
     };
     Result<Acceptor> acceptor =
-        Acceptor::Create(listener_->fd(), accept, config_.secret, AuthContext(self()));
+        Acceptor::Create({{listener_->fd(), accept}}, config_.secret, AuthContext(self()));
     if (!acceptor.ok()) return acceptor.status();
     acceptor_.emplace(acceptor.TakeValue());
     while (links_.size() + 1 < names_.size()) {

@@ -1,8 +1,8 @@
 // Mesh: the links of one rank to all others of its host, made at start-up.
 //
-// Every rank says in the store where it listens, connects to the ranks below it and lets in those
-// above it. Rank 0 waits for nobody before it lets others in, rank 1 only for rank 0, and so on:
-// there is no circle.
+// They gather at the store where each of them listens. Every rank connects to the ranks below it
+// and lets in those above it. Rank 0 waits for nobody before it lets others in, rank 1 only for
+// rank 0, and so on: there is no circle.
 #pragma once
 
 #include <functional>

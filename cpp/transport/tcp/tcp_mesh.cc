@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "platform/tcp_socket.h"
+#include "platform/thread.h"
+#include "platform/wait.h"
 #include "rendezvous/acceptor.h"
 #include "rendezvous/address.h"
 #include "rendezvous/auth.h"
@@ -20,8 +24,12 @@ namespace {
 // One address may swallow connections without a word: others get their turn.
 constexpr double kAddressSeconds = 3;
 
-Status About(const Status& status, int rank, const std::string& doing) {
-  return Status(status.code(), doing + ": " + status.message(), FailureDetail{{rank}, -1, ""});
+// Between tries to reach a rank that is crowded by others.
+constexpr double kRetrySeconds = 0.02;
+
+Status About(const Status& status, std::vector<int> ranks, const std::string& doing) {
+  return Status(status.code(), doing + ": " + status.message(),
+                FailureDetail{std::move(ranks), -1, ""});
 }
 
 class MeshBuilder {
@@ -35,15 +43,15 @@ class MeshBuilder {
   }
 
   Result<std::map<int, TcpStreams>> Build() {
-    Result<TcpListener> listener = Listen();
-    if (!listener.ok()) return listener.status();
-    listener_.emplace(listener.TakeValue());
-    HS_RETURN_IF_ERROR(Publish(listener_->port()));
-    for (const int peer : config_.peers) {
-      if (peer > config_.rank) break;
-      HS_RETURN_IF_ERROR(ConnectTo(peer));
-    }
-    HS_RETURN_IF_ERROR(AcceptOthers());
+    HS_RETURN_IF_ERROR(Listen());
+    HS_RETURN_IF_ERROR(FindOthers());
+    auto accepting = Thread::Start("horoscale-links", [this] { accepted_ = AcceptOthers(); });
+    if (!accepting.ok()) return accepting.status();
+    const Status connected = ConnectToOthers();
+    if (!connected.ok()) stopping_.store(true);
+    accepting->Join();
+    if (accept_failed_.load()) return accepted_;
+    HS_RETURN_IF_ERROR(connected);
     std::map<int, TcpStreams> result;
     for (auto& [peer, streams] : streams_) {
       // The control stream finds out for all: the data streams of a rank that lives, but is stopped
@@ -59,7 +67,6 @@ class MeshBuilder {
 
  private:
   std::string Me() const { return "rank " + std::to_string(config_.rank); }
-  std::string Key(int rank) const { return config_.key_prefix + "tcp/" + std::to_string(rank); }
   std::string AuthContext(int server) const {
     return "tcp link to rank " + std::to_string(server) + " of " + config_.key_prefix;
   }
@@ -72,63 +79,126 @@ class MeshBuilder {
     return hello;
   }
 
-  // Machines may lack IPv6.
-  static Result<TcpListener> Listen() {
-    Result<TcpListener> both = TcpListener::Create("::", 0);
-    return both.ok() ? std::move(both) : TcpListener::Create("0.0.0.0", 0);
-  }
-
-  // "port, newline, address, newline, …", the likeliest first.
-  Status Publish(uint16_t port) {
-    const auto found = MachineAddresses(config_.interfaces);
-    if (!found.ok()) return found.status();
-    std::vector<std::string> addresses = *found;
-    if (config_.interfaces.empty()) {
+  // Where others may reach this rank, the likeliest first; and listens there.
+  Status Listen() {
+    std::vector<std::string> addresses;
+    const bool on_loopback = config_.loopback_only;
+    const bool everywhere = !on_loopback && config_.interfaces.empty();
+    if (!on_loopback) {
+      const auto found = MachineAddresses(config_.interfaces);
+      if (!found.ok()) return found.status();
+      addresses = *found;
+    }
+    if (everywhere || on_loopback) {
       // Last, for ranks that only play several hosts on one machine.
       addresses.insert(addresses.end(), {"127.0.0.1", "::1"});
       const auto first = std::find(addresses.begin(), addresses.end(), config_.first_address);
       if (first != addresses.end()) std::rotate(addresses.begin(), first, first + 1);
     }
-    std::string text = std::to_string(port);
-    for (const std::string& address : addresses) text += "\n" + address;
-    return store_.Set(Key(config_.rank), std::as_bytes(std::span(text)));
+    if (!everywhere) return ListenOn(addresses);
+    auto all = TcpListener::Create("::", 0);
+    if (!all.ok()) all = TcpListener::Create("0.0.0.0", 0);  // machines may lack IPv6
+    if (!all.ok()) return all.status();
+    for (const std::string& address : addresses) Add(address, all->port());
+    listeners_.push_back(all.TakeValue());
+    return {};
   }
 
+  // On each of these alone.
+  Status ListenOn(const std::vector<std::string>& addresses) {
+    Status last = Status::InvalidArgument("the chosen network interfaces have no address");
+    for (const std::string& address : addresses) {
+      auto listener = TcpListener::Create(address, 0);
+      if (listener.ok()) {
+        Add(address, listener->port());
+        listeners_.push_back(listener.TakeValue());
+      } else if (listeners_.empty()) {
+        last = listener.status();  // machines may lack IPv6
+      }
+    }
+    return listeners_.empty() ? last : Status();
+  }
+
+  void Add(const std::string& address, uint16_t port) {
+    own_places_ += "[" + address + "]:" + std::to_string(port) + "\n";
+  }
+
+  // The ranks tell each other where they listen: "[address]:port, newline, …".
+  Status FindOthers() {
+    const std::string key = config_.key_prefix + "tcp";
+    GatherRequest request;
+    request.key = key;
+    request.place = static_cast<uint32_t>(config_.rank);
+    request.count = static_cast<uint32_t>(config_.size);
+    request.value = std::as_bytes(std::span(own_places_));
+    auto gathered = store_.Gather(request, deadline_.SecondsLeft());
+    if (gathered.status().code() == StatusCode::kTimeout) {
+      return About(gathered.status(), gathered.status().detail().ranks,
+                   Me() + " can't find the ranks of other hosts");
+    }
+    if (!gathered.ok()) return gathered.status();
+    for (const auto& [rank, value] : gathered->values) {
+      places_[static_cast<int>(rank)].assign(reinterpret_cast<const char*>(value.data()),
+                                             value.size());
+    }
+    return {};
+  }
+
+  Status ConnectToOthers() {
+    for (const int peer : config_.peers) {
+      if (peer > config_.rank) break;
+      HS_RETURN_IF_ERROR(ConnectTo(peer));
+    }
+    return {};
+  }
+
+  // Tries all addresses again and again while one of them may yet lead there.
   Status ConnectTo(int peer) {
-    const Result<std::vector<std::byte>> value = store_.Get(Key(peer), deadline_.SecondsLeft());
-    if (!value.ok()) {
-      return About(value.status(), peer, Me() + " can't find rank " + std::to_string(peer));
+    while (true) {
+      bool may_come = false;
+      std::string tried;
+      Status last = Status::Protocol("it gave no address");
+      std::istringstream lines(places_[peer]);
+      for (std::string line; std::getline(lines, line);) {
+        const auto place = ParseHostPort(line);
+        if (!place.ok()) return About(place.status(), {peer}, "the store's entry of a rank");
+        last = ConnectAt(peer, *place, &may_come);
+        if (last.ok()) return last;
+        tried += (tried.empty() ? "" : "; ") + last.message();
+      }
+      if (accept_failed_.load()) return last;
+      if (!may_come || deadline_.Passed()) {
+        return About(Status(last.code(), tried), {peer},
+                     Me() + " can't reach rank " + std::to_string(peer) +
+                         " (--network-interface or NETWORK_INTERFACE chooses the network)");
+      }
+      const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline_.SecondsLeft()));
+      nanosleep(&pause, nullptr);
     }
-    std::string text(reinterpret_cast<const char*>(value->data()), value->size());
-    const std::string port = text.substr(0, text.find('\n'));
-    std::string tried;
-    Status last = Status::Protocol("it gave no address");
-    while (text.find('\n') != std::string::npos) {
-      text.erase(0, text.find('\n') + 1);
-      const std::string address = text.substr(0, text.find('\n'));
-      const auto parsed = ParseHostPort("[" + address + "]:" + port);
-      if (!parsed.ok()) return About(parsed.status(), peer, "the store's entry of a rank");
-      last = ConnectAt(peer, address, parsed->port);
-      if (last.ok()) return last;
-      tried += (tried.empty() ? "" : "; ") + last.message();
-    }
-    return About(Status(last.code(), tried), peer,
-                 Me() + " can't reach rank " + std::to_string(peer) +
-                     " (--network-interface or NETWORK_INTERFACE chooses the network)");
   }
 
-  // The same address may belong to another machine as well, which does not know the secret.
-  Status ConnectAt(int peer, const std::string& address, uint16_t port) {
+  // Makes the streams that are missing. The same address may belong to another machine as well,
+  // which does not know the secret, or does not answer. `may_come` is set if a later try may
+  // succeed.
+  Status ConnectAt(int peer, const HostPort& place, bool* may_come) {
+    Streams& streams = streams_.at(peer);
     for (uint32_t number = 0; number <= config_.data_streams; ++number) {
-      const Deadline deadline = Deadline::After(std::min(kAddressSeconds, deadline_.SecondsLeft()));
-      Result<ByteStream> stream = ConnectTcp(address, port, deadline);
-      if (!stream.ok()) return stream.status();
-      // The peer may be busy connecting to others before it lets anybody in.
-      HS_RETURN_IF_ERROR(
-          AuthenticateToServer(*stream, config_.secret, AuthContext(peer), deadline_));
+      if (streams[number]) continue;
+      const double left = deadline_.SecondsLeft();
+      const Deadline answer_by = Deadline::After(std::min(kAddressSeconds, left));
+      Result<ByteStream> stream = ConnectTcp(place.host, place.port, answer_by);
+      if (!stream.ok()) {
+        if (stream.status().code() == StatusCode::kTimeout) *may_come = true;
+        return stream.status();
+      }
+      const Deadline let_in_by = Deadline::After(std::min(kHandshakeSeconds, left));
+      const Status let_in =
+          AuthenticateToServer(*stream, config_.secret, AuthContext(peer), let_in_by);
+      if (MayBeLetInLater(let_in)) *may_come = true;
+      HS_RETURN_IF_ERROR(let_in);
       const TcpHello hello = OwnHello(number);
       HS_RETURN_IF_ERROR(stream->SendAll(std::as_bytes(std::span(&hello, 1)), deadline_));
-      streams_[peer][number].emplace(stream.TakeValue());
+      streams[number].emplace(stream.TakeValue());
     }
     return {};
   }
@@ -139,15 +209,29 @@ class MeshBuilder {
     return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s.has_value(); });
   }
 
+  // On a thread of its own.
   Status AcceptOthers() {
-    Result<Acceptor> acceptor = Acceptor::Create(
-        listener_->fd(), [this] { return listener_->Accept(Deadline::After(0)); }, config_.secret,
-        AuthContext(config_.rank));
+    const Status accepted = AcceptAbove();
+    if (!accepted.ok() && !stopping_.load()) accept_failed_.store(true);
+    return accepted;
+  }
+
+  Status AcceptAbove() {
+    std::vector<Acceptor::Door> doors;
+    for (TcpListener& listener : listeners_) {
+      doors.push_back({listener.fd(), [&listener] { return listener.Accept(Deadline::After(0)); }});
+    }
+    Result<Acceptor> acceptor =
+        Acceptor::Create(std::move(doors), config_.secret, AuthContext(config_.rank));
     if (!acceptor.ok()) return acceptor.status();
     acceptor_.emplace(acceptor.TakeValue());
-    while (!std::all_of(streams_.begin(), streams_.end(),
-                        [](const auto& entry) { return AreComplete(entry.second); })) {
-      Result<ByteStream> stream = acceptor_->Next(deadline_, config_.look);
+    const auto look = [this] {
+      if (stopping_.load()) return Status(StatusCode::kSystem, "the links below failed");
+      return config_.look ? config_.look() : Status();
+    };
+    while (!std::all_of(above_.begin(), above_.end(),
+                        [this](int peer) { return AreComplete(streams_.at(peer)); })) {
+      Result<ByteStream> stream = acceptor_->Next(deadline_, look);
       if (stream.status().code() == StatusCode::kTimeout) return DidNotConnect();
       if (!stream.ok()) return stream.status();
       HS_RETURN_IF_ERROR(LetIn(stream.TakeValue()));
@@ -158,8 +242,8 @@ class MeshBuilder {
   Status DidNotConnect() const {
     std::vector<int> missing;
     std::string names;
-    for (const auto& [peer, streams] : streams_) {
-      if (AreComplete(streams)) continue;
+    for (const int peer : above_) {
+      if (AreComplete(streams_.at(peer))) continue;
       names += (missing.empty() ? "" : ", ") + std::to_string(peer);
       missing.push_back(peer);
     }
@@ -185,10 +269,16 @@ class MeshBuilder {
   Store& store_;
   const Deadline deadline_;
   // Who waits here to be let in sees them close: that comes after a failure was explained.
-  std::optional<TcpListener> listener_;
+  std::vector<TcpListener> listeners_;
   std::optional<Acceptor> acceptor_;
+  std::string own_places_;             // where this rank listens
+  std::map<int, std::string> places_;  // where each rank does
+  std::set<int> above_;                // the peers that connect to this rank
+  // Of all peers, from the beginning: the two threads write those of different ones.
   std::map<int, Streams> streams_;
-  std::set<int> above_;  // the peers that connect to this rank
+  Status accepted_;                         // what the accepting thread has come to
+  std::atomic<bool> stopping_{false};       // the other thread has failed
+  std::atomic<bool> accept_failed_{false};  // this one has, and first
 };
 
 }  // namespace

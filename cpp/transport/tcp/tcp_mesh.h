@@ -1,8 +1,8 @@
 // TcpMesh: the connections of one rank to all ranks of other hosts, made at start-up.
 //
-// Every rank listens, says in the store by which addresses it may be reached, connects to the ranks
-// below it and lets in those above it. A pair of ranks has several streams: one for control, the
-// others for data.
+// The ranks gather at the store by which addresses each of them may be reached. Every rank connects
+// to the ranks below it and, at the same time, lets in those above it, so that nobody waits for
+// others in a row. A pair of ranks has several streams: one for control, the others for data.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,10 @@ namespace horoscale {
 
 struct TcpMeshConfig {
   int rank = 0;
+  int size = 1;                         // of the job; all of its ranks make a mesh
   std::vector<int> peers;               // of other hosts, sorted
-  std::vector<std::string> interfaces;  // to be reached by; none: all
+  std::vector<std::string> interfaces;  // to be reached by, and to listen on; none: all
+  bool loopback_only = false;           // listen on loopback alone
   std::string first_address;            // of this machine, that others probably reach; may be empty
   std::string key_prefix;               // of the job and its generation, such as "job/1/"
   std::string secret;

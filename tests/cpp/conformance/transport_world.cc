@@ -78,6 +78,7 @@ class HostsWorld : public TransportWorld {
     shm.mesh.ranks.clear();
     TcpMeshConfig tcp;
     tcp.rank = rank;
+    tcp.size = size;
     tcp.key_prefix = "test/";
     tcp.secret = "secret";
     tcp.data_streams = kDataStreams;

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::byte> Encode(const StoreRequest& request) {
   if (request.verb == StoreVerb::kSet) return EncodeSet(request.key, request.value);
-  if (request.verb == StoreVerb::kWill) return EncodeWill(request.key, request.value);
+  if (request.verb == StoreVerb::kGather) return EncodeGather(request.gather, request.wait_ms);
   return EncodeGet(request.key, request.wait_ms);
 }
 
@@ -30,6 +30,14 @@ void CheckReply(std::span<const std::byte> body) {
   if (!reply.ok()) return;
   const std::vector<std::byte> frame = EncodeReply(reply->code, reply->payload);
   if (!std::ranges::equal(std::span(frame).subspan(kStoreHeaderBytes), body)) abort();
+  constexpr uint32_t kCount = 16;
+  if (const auto missing = DecodePlaces(reply->payload, kCount); missing.ok()) {
+    if (!std::ranges::equal(EncodePlaces(*missing), reply->payload)) abort();
+  }
+  const auto gathered = DecodeGathered(reply->payload, kCount);
+  if (!gathered.ok()) return;
+  if (!gathered->values.empty() && gathered->values.rbegin()->first >= kCount) abort();
+  if (EncodeGathered(*gathered).size() != reply->payload.size()) abort();
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ def run(phase: str, action: str, victim: int) -> dict[str, Any]:
     report: dict[str, Any] = {}
     if action in LIMITS and is_victim:
         kind, limit = LIMITS[action]()
-        resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
+        resource.setrlimit(kind, (limit, limit))  # the soft one of descriptors is raised
     began_at = time.monotonic()
     try:
         hvd.init(process_sets=[survivors] if victim >= 0 else [])

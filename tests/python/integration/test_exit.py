@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 
+import pytest
 from support.ranks import clean_environment, run_ranks
+from support.sockets import await_connection
 
-from horoscale._core import StoreClient, StoreServer
+from horoscale._core import StoreServer
 
 
 def test_an_uncaught_exception_is_the_first_cause_that_peers_name() -> None:
@@ -100,6 +102,30 @@ def test_a_job_by_variables_can_be_joined_again_and_again() -> None:
         assert (one.returncode, one.stdout) == (0, "done\n"), one.stderr
 
 
+@pytest.mark.parametrize("members", ["", "[2, 1, 0]"])
+def test_a_rank_whose_init_failed_alone_meets_the_others_in_its_next(members: str) -> None:
+    """Its mistake does not count as a start of the job."""
+    ended = run_ranks(
+        3,
+        f"""
+        import os
+        import horoscale.numpy as hvd
+        if os.environ["HOROSCALE_RANK"] == "1":
+            os.environ["HOROSCALE_FUSION_THRESHOLD"] = "much"
+            try:
+                hvd.init({members})
+            except ValueError as error:
+                assert "FUSION_THRESHOLD" in str(error), error
+            del os.environ["HOROSCALE_FUSION_THRESHOLD"]
+        hvd.init({members})
+        print(hvd.allgather_object(hvd.rank()))
+        """,
+        HOROSCALE_START_TIMEOUT="20",
+    )
+    for one in ended:
+        assert (one.returncode, one.stdout) == (0, "[0, 1, 2]\n"), one.stderr
+
+
 def test_ranks_that_do_not_come_are_named() -> None:
     (only,) = run_ranks(
         1,
@@ -139,7 +165,7 @@ def test_ctrl_c_ends_an_init_that_waits() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as rank:
         try:
-            StoreClient("127.0.0.1", server.port, secret).get("init0/host/0", 60)  # it is inside
+            await_connection(rank.pid, server.port, 60)  # it is inside
             os.kill(rank.pid, signal.SIGINT)
             _, errors = rank.communicate(timeout=60)
         finally:

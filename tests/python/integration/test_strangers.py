@@ -12,17 +12,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
+from faults.harness import build_shim
 from launcher_process import PATIENCE_S, environment
 from support import namespaces
 from support.namespaces import NetworkHosts
+from support.sockets import LISTEN, local_ports
 
-from horoscale._core import StoreClient, StoreServer
+from horoscale._core import StoreServer
 
 pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 
@@ -35,7 +38,7 @@ print(hvd.allreduce(np.arange(1000) + hvd.rank(), op=hvd.Sum).tolist() == list(r
 """
 FLOOD = 10_000
 PREFIX = "init0/"  # of the keys in the store
-HELLO = b"HOROAUTH" + (1).to_bytes(4, "little")
+HELLO = b"HOROAUTH" + (2).to_bytes(4, "little")
 HELLO_BYTES = len(HELLO) + 32
 
 Stranger = Callable[[socket.socket], None]
@@ -110,8 +113,9 @@ def strangers(secret: str, context: str, folder: Path) -> dict[str, Stranger]:
 class Job:
     """Two ranks on two hosts, of which the second makes its links when the strangers have gone."""
 
-    def __init__(self, hosts: NetworkHosts, stack: ExitStack, folder: Path) -> None:
+    def __init__(self, hosts: NetworkHosts, stack: ExitStack, folder: Path, shim: Path) -> None:
         self.hosts = hosts
+        self.shim = shim
         self.stack = stack
         self.folder = folder
         self.secret = secrets.token_hex(32)
@@ -120,8 +124,8 @@ class Job:
         stack.callback(self.store.close)
         self.ranks = [self.start(0)]
 
-    def start(self, rank: int) -> subprocess.Popen[str]:
-        variables = {
+    def start(self, rank: int, **more: str) -> subprocess.Popen[str]:
+        variables = more | {
             "HOROSCALE_RANK": str(rank),
             "HOROSCALE_SIZE": "2",
             "HOROSCALE_RENDEZVOUS": f"{self.address}:{self.store.port}",
@@ -145,16 +149,15 @@ class Job:
 
     def data_port(self) -> int:
         """Where rank 0 listens for the links of other hosts, and for now will wait for rank 1."""
-        client = self.hosts.call(0, lambda: StoreClient(self.address, self.store.port, self.secret))
-        # Each is stopped while it waits for the other, so that rank 1 can't hurry on.
-        client.get(PREFIX + "host/0", PATIENCE_S)
-        self.ranks[0].send_signal(signal.SIGSTOP)
-        self.ranks.append(self.start(1))
-        client.get(PREFIX + "lowest/1", PATIENCE_S)
-        self.ranks[1].send_signal(signal.SIGSTOP)
-        self.ranks[0].send_signal(signal.SIGCONT)
-        entry = client.get(PREFIX + "tcp/0", PATIENCE_S)
-        return int(entry.split(b"\n")[0])
+        stopped = self.shim.with_name("stopped")  # before it connects its link
+        variables = {"LD_PRELOAD": str(self.shim), "FAULT_FILE": str(stopped)}
+        self.ranks.append(self.start(1, FAULT_CALL="link", FAULT_ACTION="stop", **variables))
+        deadline = time.monotonic() + PATIENCE_S
+        while not stopped.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        (port,) = local_ports(self.ranks[0].pid, LISTEN) - {self.store.port}
+        return port
 
     def finish(self) -> str:
         """The rest of the job; what its ranks logged."""
@@ -168,9 +171,10 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+def job(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    shim = build_shim(tmp_path_factory.mktemp("shim"))
     with NetworkHosts(3) as hosts, ExitStack() as stack:
-        yield Job(hosts, stack, tmp_path)
+        yield Job(hosts, stack, tmp_path, shim)
 
 
 def visit(job: Job, port: int, context: str) -> dict[str, int]:

@@ -26,14 +26,13 @@ class Meeting {
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
-  hs_init_options Options(int rank, int size, int generation = 0) const {
+  hs_init_options Options(int rank, int size) const {
     hs_init_options options = {};
     options.struct_size = sizeof options;
     options.rank = rank;
     options.size = size;
     options.rendezvous = address_.c_str();
     options.serve_rendezvous = 0;
-    options.generation = generation;
     return options;
   }
 
@@ -43,14 +42,14 @@ class Meeting {
 };
 
 // Joins a job of `size` ranks, runs the body in each, and frees the runtimes when all have ended.
-inline void RunRanks(const Meeting& meeting, int size, int generation,
+inline void RunRanks(const Meeting& meeting, int size,
                      const std::function<void(int rank, hs_runtime* runtime)>& body) {
   std::vector<hs_runtime*> runtimes(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       hs_runtime*& runtime = runtimes[static_cast<size_t>(rank)];
-      const hs_init_options options = meeting.Options(rank, size, generation);
+      const hs_init_options options = meeting.Options(rank, size);
       ASSERT_EQ(hs_init(&options, &runtime), HS_OK) << hs_error()->message;
       body(rank, runtime);
     });

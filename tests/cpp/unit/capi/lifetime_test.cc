@@ -39,10 +39,10 @@ Footprint Measure() {
 constexpr int kCycles = 40;
 
 // What `cycle` leaves behind each time. The first ones may fill caches that stay.
-void ExpectNothingLeftBehind(const std::function<void(int generation)>& cycle) {
-  for (int i = 0; i < 3; ++i) cycle(i);
+void ExpectNothingLeftBehind(const std::function<void()>& cycle) {
+  for (int i = 0; i < 3; ++i) cycle();
   const Footprint before = Measure();
-  for (int i = 3; i < 3 + kCycles; ++i) cycle(i);
+  for (int i = 3; i < 3 + kCycles; ++i) cycle();
   const Footprint after = Measure();
   EXPECT_EQ(after.descriptors, before.descriptors);
   EXPECT_EQ(after.threads, before.threads);
@@ -59,7 +59,7 @@ hs_init_options Alone() {
 }
 
 TEST(Lifetime, InitAndShutdownOfOneRankLeaveNothingBehind) {
-  ExpectNothingLeftBehind([](int) {
+  ExpectNothingLeftBehind([] {
     const hs_init_options options = Alone();
     hs_runtime* runtime = nullptr;
     ASSERT_EQ(hs_init(&options, &runtime), HS_OK) << hs_error()->message;
@@ -72,9 +72,9 @@ TEST(Lifetime, InitAndShutdownOfOneRankLeaveNothingBehind) {
 }
 
 TEST(Lifetime, InitAndShutdownOfTwoRanksLeaveNothingBehind) {
-  ExpectNothingLeftBehind([](int generation) {
+  ExpectNothingLeftBehind([] {
     const Meeting meeting;
-    RunRanks(meeting, 2, generation, [](int, hs_runtime* runtime) {
+    RunRanks(meeting, 2, [](int, hs_runtime* runtime) {
       std::vector<float> data(100'000);
       VectorRequest call(HS_ALLREDUCE, data);
       EXPECT_EQ(Call(runtime, call.request), HS_OK) << hs_error()->message;
@@ -92,9 +92,9 @@ class StartTimeout {
 
 TEST(Lifetime, AnInitThatFailsLeavesNothingBehind) {
   const StartTimeout timeout("0.01");
-  ExpectNothingLeftBehind([](int generation) {
+  ExpectNothingLeftBehind([] {
     const Meeting meeting;
-    const hs_init_options options = meeting.Options(1, 3, generation);
+    const hs_init_options options = meeting.Options(1, 3);
     hs_runtime* runtime = nullptr;
     ASSERT_EQ(hs_init(&options, &runtime), HS_TIMEOUT);
     EXPECT_EQ(runtime, nullptr);

@@ -200,7 +200,7 @@ TEST_F(OneRank, AnOperationThatIsNotDoneHasNoOutput) {
 
 TEST(Operations, OfTwoRanksOverSharedMemory) {
   const Meeting meeting;
-  RunRanks(meeting, 2, 0, [](int rank, hs_runtime* runtime) {
+  RunRanks(meeting, 2, [](int rank, hs_runtime* runtime) {
     hs_topology topology = {};
     ASSERT_EQ(hs_get_topology(runtime, &topology), HS_OK);
     EXPECT_EQ(topology.rank, rank);
@@ -226,7 +226,7 @@ TEST(Operations, OfTwoRanksOverSharedMemory) {
 
 TEST(Operations, APeerThatFailsIsNamedWithItsReason) {
   const Meeting meeting;
-  RunRanks(meeting, 2, 0, [](int rank, hs_runtime* runtime) {
+  RunRanks(meeting, 2, [](int rank, hs_runtime* runtime) {
     if (rank == 1) {
       EXPECT_EQ(hs_shutdown_failed(runtime, "KeyError: 'label'"), HS_OK);
       return;

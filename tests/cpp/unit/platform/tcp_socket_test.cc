@@ -169,5 +169,21 @@ TEST(TcpSocketTest, AConnectionThatIsGivenUpEndsAtThePeerThoughMuchIsUnsent) {
   EXPECT_EQ(status.code(), StatusCode::kSystem) << status.message();
 }
 
+TEST(TcpSocketTest, LoopbackIsToldByAddressNotByName) {
+  for (const char* address : {"127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"}) {
+    EXPECT_TRUE(IsLoopbackAddress(address)) << address;
+    EXPECT_TRUE(IsLoopbackHost(address)) << address;
+  }
+  for (const char* address : {"10.0.0.1", "128.0.0.1", "0.0.0.0", "::", "::2", "::ffff:10.0.0.1"}) {
+    EXPECT_FALSE(IsLoopbackAddress(address)) << address;
+    EXPECT_FALSE(IsLoopbackHost(address)) << address;
+  }
+  for (const char* name : {"127.example.invalid", "localhost", ""}) {
+    EXPECT_FALSE(IsLoopbackAddress(name)) << name << " is a name";
+  }
+  EXPECT_FALSE(IsLoopbackHost("127.example.invalid"));
+  EXPECT_TRUE(IsLoopbackHost("localhost"));
+}
+
 }  // namespace
 }  // namespace horoscale

@@ -41,6 +41,52 @@ TEST(StoreProtocolTest, GetComesBack) {
   EXPECT_EQ(request->wait_ms, 0xfedcba98);
 }
 
+TEST(StoreProtocolTest, GatherComesBack) {
+  const GatherRequest gather = {"key", 3, 7, AsBytes("value"), "label", "unless", "will"};
+  const std::vector<std::byte> frame = EncodeGather(gather, 0xfedcba98);
+  const Result<StoreRequest> request = DecodeStoreRequest(Body(frame));
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->verb, StoreVerb::kGather);
+  EXPECT_EQ(request->wait_ms, 0xfedcba98);
+  EXPECT_EQ(request->gather.key, "key");
+  EXPECT_EQ(request->gather.place, 3);
+  EXPECT_EQ(request->gather.count, 7);
+  EXPECT_TRUE(std::ranges::equal(request->gather.value, AsBytes("value")));
+  EXPECT_EQ(request->gather.label, "label");
+  EXPECT_EQ(request->gather.unless, "unless");
+  EXPECT_EQ(request->gather.will, "will");
+  for (size_t bytes = 0; bytes < Body(frame).size() - 5; ++bytes) {
+    EXPECT_FALSE(DecodeStoreRequest(Body(frame).first(bytes)).ok()) << bytes;
+  }
+}
+
+TEST(StoreProtocolTest, GatherOfAPlaceThatCannotBeIsRefused) {
+  for (const auto& [place, count] :
+       {std::pair{3u, 3u}, std::pair{0u, 0u}, std::pair{0u, kStoreMaxParties + 1}}) {
+    const std::vector<std::byte> frame = EncodeGather({"key", place, count, {}}, 0);
+    EXPECT_EQ(DecodeStoreRequest(Body(frame)).status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(StoreProtocolTest, WhatWasGatheredComesBack) {
+  Gathered gathered;
+  gathered.round = 0x123456789abcdef0;
+  gathered.values[1] = {std::byte{7}, std::byte{8}};
+  gathered.values[4] = {};
+  const std::vector<std::byte> payload = EncodeGathered(gathered);
+  const auto decoded = DecodeGathered(payload, 5);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->round, gathered.round);
+  EXPECT_EQ(decoded->values, gathered.values);
+  EXPECT_FALSE(DecodeGathered(payload, 4).ok()) << "there is no place 4";
+  for (size_t bytes = 0; bytes < payload.size(); ++bytes) {
+    EXPECT_FALSE(DecodeGathered(std::span(payload).first(bytes), 5).ok()) << bytes;
+  }
+  const std::vector<int> places = {0, 3};
+  EXPECT_EQ(*DecodePlaces(EncodePlaces(places), 4), places);
+  EXPECT_FALSE(DecodePlaces(EncodePlaces(places), 3).ok());
+}
+
 TEST(StoreProtocolTest, ReplyComesBack) {
   const std::vector<std::byte> frame = EncodeReply(StatusCode::kTimeout, AsBytes("late"));
   const Result<StoreReply> reply = DecodeStoreReply(Body(frame));

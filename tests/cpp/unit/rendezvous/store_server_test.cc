@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -97,27 +98,113 @@ TEST_F(StoreServerTest, AKeyIsSetOnceAndTheErrorComesBack) {
   EXPECT_THAT(status.message(), testing::HasSubstr("'k'"));
 }
 
-TEST_F(StoreServerTest, AWillIsSetWhenItsConnectionEndsAndWakesWhoWaits) {
-  auto client = Connect();
-  ASSERT_TRUE(client->LeaveWill("end", Bytes("an earlier one")).ok());
-  ASSERT_TRUE(client->LeaveWill("end", Bytes("it ended")).ok());
+TEST_F(StoreServerTest, AGatheringGivesEachTheValuesOfItsLabel) {
+  std::vector<Result<Gathered>> results(3, Status::Internal("did not run"));
+  std::vector<std::thread> ranks;
+  for (uint32_t place = 0; place < 3; ++place) {
+    ranks.emplace_back([&, place] {
+      const auto value = Bytes(std::to_string(place));
+      GatherRequest request = {"g", place, 3, value};
+      request.label = place == 1 ? "b" : "a";
+      results[place] = Connect()->Gather(request, kLong);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  using Values = std::map<uint32_t, std::vector<std::byte>>;
+  EXPECT_EQ(results[0]->values, (Values{{0, Bytes("0")}, {2, Bytes("2")}}));
+  EXPECT_EQ(results[1]->values, (Values{{1, Bytes("1")}}));
+  EXPECT_EQ(results[2]->values, results[0]->values);
+}
+
+TEST_F(StoreServerTest, AGatheringThatIsNotCompleteNamesWhoIsMissing) {
+  const auto client = Connect();
+  const auto gathered = client->Gather({"g", 1, 4, {}}, 0.05);
+  EXPECT_EQ(gathered.status().code(), StatusCode::kTimeout);
+  EXPECT_EQ(gathered.status().detail().ranks, (std::vector{0, 2, 3}));
+  EXPECT_TRUE(client->Set("k", {}).ok()) << "the connection goes on";
+}
+
+TEST_F(StoreServerTest, AGatheringIsGivenUpWhenItsKeyIsSet) {
+  Status status;
+  std::thread waiting([&] {
+    GatherRequest request = {"g", 0, 2, {}};
+    request.unless = "end";
+    status = Connect()->Gather(request, kLong).status();
+    EXPECT_EQ(Connect()->Gather(request, kLong).status().code(), StatusCode::kRankFailed);
+  });
+  EXPECT_TRUE(Connect()->Set("end", Bytes("my words")).ok());
+  waiting.join();
+  EXPECT_EQ(status.code(), StatusCode::kRankFailed);
+  EXPECT_EQ(status.message(), "my words");
+}
+
+class JoinTest : public StoreServerTest {
+ protected:
+  static GatherRequest Join(uint32_t place) {
+    GatherRequest request = {"job", place, 2, {}};
+    request.will = "it ended";
+    return request;
+  }
+  // Two clients in one round.
+  std::vector<std::unique_ptr<StoreClient>> Both(uint64_t* round) {
+    std::vector<std::unique_ptr<StoreClient>> clients;
+    clients.push_back(Connect());
+    clients.push_back(Connect());
+    std::thread other([&] { EXPECT_TRUE(clients[1]->Gather(Join(1), kLong).ok()); });
+    const auto joined = clients[0]->Gather(Join(0), kLong);
+    other.join();
+    EXPECT_TRUE(joined.ok()) << joined.status().message();
+    *round = joined->round;
+    return clients;
+  }
+};
+
+TEST_F(JoinTest, EachRoundHasANumberOfItsOwn) {
+  for (uint64_t expected = 0; expected < 3; ++expected) {
+    uint64_t round = 99;
+    (void)Both(&round);
+    EXPECT_EQ(round, expected);
+  }
+}
+
+TEST_F(JoinTest, TheWillIsSetWhenTheConnectionEndsAndWakesWhoWaits) {
+  uint64_t round = 99;
+  auto clients = Both(&round);
+  const std::string key = FailedKey(RoundPrefix("job", round));
   const auto other = Connect();
-  EXPECT_EQ(other->Get("end", 0).status().code(), StatusCode::kTimeout) << "it lives still";
-  std::thread ending([&] { client.reset(); });
-  const Result<std::vector<std::byte>> value = other->Get("end", kLong);
+  EXPECT_EQ(other->Get(key, 0).status().code(), StatusCode::kTimeout) << "they live still";
+  std::thread ending([&] { clients[1].reset(); });
+  const Result<std::vector<std::byte>> value = other->Get(key, kLong);
   ending.join();
   ASSERT_TRUE(value.ok()) << value.status().message();
   EXPECT_EQ(*value, Bytes("it ended"));
 }
 
-TEST_F(StoreServerTest, AWillChangesNoValue) {
-  auto client = Connect();
-  ASSERT_TRUE(client->LeaveWill("end", Bytes("it ended")).ok());
-  ASSERT_TRUE(client->Set("end", Bytes("my own words")).ok());
-  const auto other = Connect();
-  ASSERT_TRUE(other->LeaveWill("other end", Bytes("x")).ok());
-  client.reset();
-  EXPECT_EQ(*Connect()->Get("end", 0), Bytes("my own words"));
+TEST_F(JoinTest, AWillChangesNoValue) {
+  uint64_t round = 99;
+  auto clients = Both(&round);
+  const std::string key = FailedKey(RoundPrefix("job", round));
+  ASSERT_TRUE(clients[1]->Set(key, Bytes("my own words")).ok());
+  clients.clear();
+  EXPECT_EQ(*Connect()->Get(key, kLong), Bytes("my own words"));
+}
+
+// Of three, the second joins and ends before the others have come.
+TEST_F(JoinTest, NobodyWaitsForOneWhoseProcessHasEnded) {
+  const auto join = [](uint32_t place) {
+    GatherRequest request = Join(place);
+    request.count = 3;
+    return request;
+  };
+  auto gone = Connect();
+  gone->EndBy(Deadline::After(0.05));  // nobody else has come by then
+  EXPECT_FALSE(gone->Gather(join(1), kLong).ok());
+  gone.reset();
+  for (const uint32_t place : {0u, 2u}) {
+    const Status status = Connect()->Gather(join(place), kLong).status();
+    EXPECT_EQ(status.code(), StatusCode::kRankFailed);
+    EXPECT_EQ(status.message(), "it ended");
+  }
 }
 
 TEST_F(StoreServerTest, SizesUpToTheBoundsWorkAndBeyondFailLocally) {

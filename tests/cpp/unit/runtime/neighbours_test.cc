@@ -10,27 +10,27 @@ namespace {
 
 using ::testing::HasSubstr;
 
-int Lowest(const std::vector<std::string>& cards, int rank, std::string* why_not) {
-  return Neighbours::FindLowest(cards, rank, Deadline::After(20), why_not);
+int Lowest(const std::map<int, std::string>& cards, int rank, std::string* why_not) {
+  return Neighbours::FindLowest(cards, rank, "a", Deadline::After(20), why_not);
 }
 
 TEST(NeighboursTest, RanksOfOneNameThatReachEachOtherShareMemory) {
-  const Neighbours first = Neighbours::Create("a").TakeValue();
-  const Neighbours second = Neighbours::Create("b").TakeValue();
-  const Neighbours third = Neighbours::Create("a").TakeValue();
-  const std::vector<std::string> cards = {first.card(), second.card(), third.card()};
+  const Neighbours first = Neighbours::Create().TakeValue();
+  const Neighbours third = Neighbours::Create().TakeValue();
+  const std::map<int, std::string> cards = {{0, first.card()}, {2, third.card()}};
   std::string why_not;
   EXPECT_EQ(Lowest(cards, 0, &why_not), 0);
-  EXPECT_EQ(Lowest(cards, 1, &why_not), 1);
   EXPECT_EQ(Lowest(cards, 2, &why_not), 0);
+  EXPECT_EQ(Lowest({{1, "it is alone"}}, 1, &why_not), 1);
   EXPECT_EQ(why_not, "");
 }
 
 TEST(NeighboursTest, ThoseThatCannotBeReachedAreElsewhere) {
-  std::optional<Neighbours> gone = Neighbours::Create("a").TakeValue();
-  const Neighbours second = Neighbours::Create("a").TakeValue();
-  const Neighbours third = Neighbours::Create("a").TakeValue();
-  const std::vector<std::string> cards = {gone->card(), second.card(), third.card()};
+  std::optional<Neighbours> gone = Neighbours::Create().TakeValue();
+  const Neighbours second = Neighbours::Create().TakeValue();
+  const Neighbours third = Neighbours::Create().TakeValue();
+  const std::map<int, std::string> cards = {
+      {0, gone->card()}, {1, second.card()}, {2, third.card()}};
   gone.reset();
   std::string why_not;
   EXPECT_EQ(Lowest(cards, 2, &why_not), 1);
@@ -40,9 +40,8 @@ TEST(NeighboursTest, ThoseThatCannotBeReachedAreElsewhere) {
 }
 
 TEST(NeighboursTest, HostsAreThoseOfTheLowestRanks) {
-  const std::vector<std::string> cards = {"x\na", "y\na", "z\na", "v\nb"};
   const std::vector<int> lowest = {0, 1, 0, 3};
-  const auto hosts = HostsOf(cards, lowest);
+  const auto hosts = HostsOf(lowest);
   ASSERT_TRUE(hosts.ok());
   EXPECT_EQ((*hosts)[0], (*hosts)[2]);
   EXPECT_NE((*hosts)[0], (*hosts)[1]);
@@ -50,10 +49,9 @@ TEST(NeighboursTest, HostsAreThoseOfTheLowestRanks) {
 }
 
 TEST(NeighboursTest, AnswersThatCannotBeAreRefused) {
-  const std::vector<std::string> cards = {"x\na", "y\na", "z\na"};
   for (const std::vector<int>& lowest :
        {std::vector{0, 0, 1}, std::vector{1, 1, 1}, std::vector{0, -1, 0}, std::vector{0, 1, 7}}) {
-    EXPECT_EQ(HostsOf(cards, lowest).status().code(), StatusCode::kProtocol);
+    EXPECT_EQ(HostsOf(lowest).status().code(), StatusCode::kProtocol);
   }
 }
 

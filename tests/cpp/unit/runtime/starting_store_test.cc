@@ -5,8 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "rendezvous/store_server.h"
 
@@ -19,10 +20,21 @@ constexpr double kLong = 30;  // seconds; a test that waits so long has failed
 
 class StartingStoreTest : public testing::Test {
  protected:
-  std::unique_ptr<StartingStore> Rank(int rank) {
-    auto client = StoreClient::Connect("127.0.0.1", server_->port(), "secret", kLong);
-    const Deadline deadline = Deadline::After(kLong);
-    return StartingStore::Create(client.TakeValue(), "init1/", rank, deadline).TakeValue();
+  // Ranks 0 and 1 of a job of two, both at once.
+  std::vector<std::unique_ptr<StartingStore>> Job(const std::string& name) {
+    std::vector<std::unique_ptr<StartingStore>> stores(2);
+    const auto join = [&](int rank) {
+      auto client = StoreClient::Connect("127.0.0.1", server_->port(), "secret", kLong);
+      const std::string card = "card of rank " + std::to_string(rank);
+      auto store = StartingStore::Join(client.TakeValue(), {name, rank, 2, "label", card},
+                                       Deadline::After(kLong));
+      ASSERT_TRUE(store.ok()) << store.status().message();
+      stores[static_cast<size_t>(rank)] = store.TakeValue();
+    };
+    std::thread other(join, 1);
+    join(0);
+    other.join();
+    return stores;
   }
 
   static StoreServerOptions Options() {
@@ -31,42 +43,54 @@ class StartingStoreTest : public testing::Test {
     return options;
   }
 
+  // What a rank hears that waits for the other.
+  static Status Wait(StartingStore& store, double seconds) {
+    const std::string key = store.prefix() + "here";
+    return store.Gather({key, 0, 2, {}}, seconds).status();
+  }
+
   std::unique_ptr<StoreServer> server_ = StoreServer::Start(Options()).TakeValue();
 };
 
+TEST_F(StartingStoreTest, RanksThatJoinSeeEachOthersCardsAndHaveAPrefixOfTheirOwn) {
+  const auto first = Job("init");
+  const auto second = Job("init");
+  EXPECT_EQ(first[0]->cards().at(1), "card of rank 1");
+  EXPECT_EQ(first[0]->prefix(), first[1]->prefix());
+  EXPECT_NE(first[0]->prefix(), second[0]->prefix());
+}
+
 TEST_F(StartingStoreTest, NobodyWaitsForARankWhoseProcessHasEnded) {
-  const auto first = Rank(0);
-  auto second = Rank(1);
-  EXPECT_TRUE(first->Look().ok());
-  std::thread ending([&] { second.reset(); });
-  const Status status = first->Get("its key", kLong).status();
+  auto stores = Job("init");
+  EXPECT_TRUE(stores[0]->Look().ok());
+  std::thread ending([&] { stores[1].reset(); });
+  const Status status = Wait(*stores[0], kLong);
   ending.join();
   EXPECT_EQ(status.code(), StatusCode::kSystem);
-  const Status explained = first->Explain(status);
+  const Status explained = stores[0]->Explain(status);
   EXPECT_THAT(explained.message(), HasSubstr("the first to fail was rank 1: its process ended"));
-  EXPECT_FALSE(first->Look().ok());
+  EXPECT_FALSE(stores[0]->Look().ok());
 }
 
 TEST_F(StartingStoreTest, TheFirstReasonIsToldToAll) {
-  const auto first = Rank(0);
-  auto second = Rank(1);
-  const Status own = second->Explain(Status(StatusCode::kSystem, "no memory"));
+  auto stores = Job("init");
+  const Status own = stores[1]->Explain(Status(StatusCode::kSystem, "no memory"));
   EXPECT_EQ(own.message(), "no memory");
-  second.reset();  // what it has said itself stays
-  const Status later = first->Explain(first->Get("its key", kLong).status());
+  stores[1].reset();  // what it has said itself stays
+  const Status later = stores[0]->Explain(Wait(*stores[0], kLong));
   EXPECT_THAT(later.message(), HasSubstr("the first to fail was rank 1: no memory"));
 }
 
 TEST_F(StartingStoreTest, AnotherStartOfTheJobIsNotConcerned) {
-  const auto first = Rank(0);
-  auto client = StoreClient::Connect("127.0.0.1", server_->port(), "secret", kLong);
-  const Deadline deadline = Deadline::After(kLong);
-  auto other = StartingStore::Create(client.TakeValue(), "init0/", 1, deadline).TakeValue();
-  (void)other->Explain(Status(StatusCode::kSystem, "no memory"));
-  EXPECT_TRUE(first->Look().ok());
-  const Status status = first->Get("its key", 0.3).status();
+  const auto earlier = Job("init");
+  const auto other = Job("other");
+  const auto stores = Job("init");
+  (void)earlier[1]->Explain(Status(StatusCode::kSystem, "no memory"));
+  (void)other[1]->Explain(Status(StatusCode::kSystem, "no memory"));
+  EXPECT_TRUE(stores[0]->Look().ok());
+  const Status status = Wait(*stores[0], 0.3);
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(status.message(), HasSubstr("'its key' within 0.3"));
+  EXPECT_EQ(status.detail().ranks, std::vector<int>{1});
 }
 
 }  // namespace

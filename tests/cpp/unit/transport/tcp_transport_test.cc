@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,7 +21,9 @@
 #include "conformance/transport_world.h"
 #include "platform/tcp_socket.h"
 #include "platform/unix_socket.h"
+#include "rendezvous/address.h"
 #include "rendezvous/memory_store.h"
+#include "support/overheard_store.h"
 
 namespace horoscale {
 namespace {
@@ -434,6 +437,7 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
 TcpMeshConfig MeshConfigOf(int rank, int size) {
   TcpMeshConfig config;
   config.rank = rank;
+  config.size = size;
   for (int other = 0; other < size; ++other) {
     if (other != rank) config.peers.push_back(other);
   }
@@ -473,7 +477,7 @@ TEST(TcpMeshTest, RanksThatDoNotConnectAreNamed) {
   config.seconds = 0.1;
   const Status status = StartAll(store, {config})[0];
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(status.detail().ranks, ElementsAre(1, 2));
+  EXPECT_THAT(status.detail().ranks, ElementsAre(1, 2)) << status.message();
 }
 
 TEST(TcpMeshTest, RanksWithOtherNumbersOfStreamsSaySo) {
@@ -530,14 +534,114 @@ TEST(TcpMeshTest, AnInterfaceThatIsNotThereIsNamed) {
   EXPECT_THAT(StartAll(store, {config})[0].message(), HasSubstr("nowhere0"));
 }
 
+// Where a rank says that it listens.
+std::vector<HostPort> PlacesIn(const std::string& text) {
+  std::vector<HostPort> places;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    places.push_back(ParseHostPort(line).TakeValue());
+  }
+  return places;
+}
+
+// Where rank 0 of two listens that are started with these settings.
+std::vector<HostPort> PlacesOfRankZero(const std::function<void(TcpMeshConfig&)>& set) {
+  MemoryStore memory;
+  OverheardStore store(memory, "7/tcp");
+  auto published = store.value();
+  std::vector<TcpMeshConfig> configs = {MeshConfigOf(0, 2), MeshConfigOf(1, 2)};
+  for (TcpMeshConfig& config : configs) set(config);
+  for (const Status& status : StartAll(store, configs)) {
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  return PlacesIn(published.get());
+}
+
+// The listener of a rank is tried while it waits for the other rank, at an address that is not
+// among those that it may listen on: an own address of the machine, or another one of loopback.
+bool IsReachedAt(const std::string& address, const std::function<void(TcpMeshConfig&)>& set) {
+  MemoryStore memory;
+  OverheardStore store(memory, "7/tcp");
+  auto published = store.value();
+  std::vector<TcpMeshConfig> configs = {MeshConfigOf(0, 2), MeshConfigOf(1, 2)};
+  for (TcpMeshConfig& config : configs) set(config);
+  std::thread first([&] { EXPECT_TRUE(StartAll(store, {configs[0]})[0].ok()); });
+  const uint16_t port = PlacesIn(published.get()).at(0).port;
+  const bool reached = ConnectTcp(address, port, Deadline::After(kPatience)).ok();
+  EXPECT_TRUE(StartAll(store, {configs[1]})[0].ok());
+  first.join();
+  return reached;
+}
+
+TEST(TcpMeshTest, ListensOnLoopbackAloneWhereThatIsEnough) {
+  const auto loopback_only = [](TcpMeshConfig& config) { config.loopback_only = true; };
+  for (const HostPort& place : PlacesOfRankZero(loopback_only)) {
+    EXPECT_TRUE(IsLoopbackAddress(place.host)) << place.host;
+  }
+  const auto everywhere = [](TcpMeshConfig&) {};
+  // Every address of 127.0.0.0/8 leads to this machine, whatever other interfaces it has.
+  EXPECT_FALSE(IsReachedAt("127.0.0.2", loopback_only));
+  EXPECT_TRUE(IsReachedAt("127.0.0.2", everywhere));
+}
+
+TEST(TcpMeshTest, ListensOnTheChosenInterfaceAlone) {
+  const auto chosen = [](TcpMeshConfig& config) { config.interfaces = {"lo"}; };
+  for (const HostPort& place : PlacesOfRankZero(chosen)) {
+    EXPECT_TRUE(IsLoopbackAddress(place.host)) << place.host;
+  }
+  EXPECT_FALSE(IsReachedAt("127.0.0.2", chosen));
+}
+
+TEST(TcpMeshTest, LoopbackAloneIsMeantAlsoWhereAnInterfaceIsGiven) {
+  const auto both = [](TcpMeshConfig& config) {
+    config.loopback_only = true;
+    config.interfaces = {"lo"};
+  };
+  EXPECT_FALSE(IsReachedAt("127.0.0.2", both));
+}
+
+// The first address of rank 0 belongs to a stranger that lets connections wait.
+TEST(TcpMeshTest, AStrangerThatIsSilentAtOneAddressDoesNotTakeAllTime) {
+  class Misled final : public Store {
+   public:
+    Misled(Store& store, uint16_t port) : store_(store), port_(port) {}
+    Status Set(std::string_view key, std::span<const std::byte> value) override {
+      return store_.Set(key, value);
+    }
+    Result<std::vector<std::byte>> Get(std::string_view key, double seconds) override {
+      return store_.Get(key, seconds);
+    }
+    Result<Gathered> Gather(const GatherRequest& request, double seconds) override {
+      auto gathered = store_.Gather(request, seconds);
+      const std::string first = "[127.0.0.1]:" + std::to_string(port_) + "\n";
+      const auto bytes = std::as_bytes(std::span(first));
+      if (gathered.ok()) {
+        std::vector<std::byte>& value = gathered->values.at(0);
+        value.insert(value.begin(), bytes.begin(), bytes.end());
+      }
+      return gathered;
+    }
+
+   private:
+    Store& store_;
+    const uint16_t port_;
+  };
+  auto stranger = TcpListener::Create("127.0.0.1", 0).TakeValue();  // the kernel lets them in
+  MemoryStore memory;
+  Misled store(memory, stranger.port());
+  for (const Status& status : StartAll(store, {MeshConfigOf(0, 2), MeshConfigOf(1, 2)})) {
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
 // Connects to rank 0 in every way that a stranger may, and stays.
 TEST(TcpMeshTest, StrangersDoNoHarm) {
-  MemoryStore store;
+  MemoryStore memory;
+  OverheardStore store(memory, "7/tcp");
+  auto published = store.value();
   std::vector<ByteStream> strangers;
   const auto intrude = [&] {
-    const std::vector<std::byte> entry = store.Get("7/tcp/0", kPatience).TakeValue();
-    const std::string text(reinterpret_cast<const char*>(entry.data()), entry.size());
-    const auto port = static_cast<uint16_t>(std::stoi(text.substr(0, text.find('\n'))));
+    const uint16_t port = PlacesIn(published.get()).at(0).port;
     const Deadline deadline = Deadline::After(kPatience);
     for (int i = 0; i < 3; ++i) {
       strangers.push_back(ConnectTcp("127.0.0.1", port, deadline).TakeValue());  // says nothing

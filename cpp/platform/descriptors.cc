@@ -1,0 +1,18 @@
+#include "platform/descriptors.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace horoscale {
+
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, kMostDescriptors);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // what it refuses is missed later, by name
+}
+
+}  // namespace horoscale

@@ -1,0 +1,111 @@
+// Who is let in at a link's socket while strangers come in numbers, or stay.
+#include "rendezvous/acceptor.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+#include "platform/tcp_socket.h"
+#include "support/captured_log.h"
+
+namespace horoscale {
+namespace {
+
+constexpr double kLong = 30;
+
+class AcceptorTest : public testing::Test {
+ protected:
+  Acceptor Make(double handshake_seconds = kHandshakeSeconds) {
+    const auto accept = [this] { return listener_.Accept(Deadline::After(0)); };
+    return Acceptor::Create({{listener_.fd(), accept}}, "secret", "link", handshake_seconds)
+        .TakeValue();
+  }
+  ByteStream Connect() {
+    return ConnectTcp("127.0.0.1", listener_.port(), Deadline::After(kLong)).TakeValue();
+  }
+  // As a rank that is crowded out: again and again.
+  Status BeLetIn() {
+    for (const Deadline deadline = Deadline::After(kLong);;) {
+      auto stream = ConnectTcp("127.0.0.1", listener_.port(), deadline);
+      if (!stream.ok()) return stream.status();
+      const Status status = AuthenticateToServer(*stream, "secret", "link", deadline);
+      if (!MayBeLetInLater(status) || deadline.Passed()) return status;
+    }
+  }
+
+  CapturedLog log_;
+  TcpListener listener_ = TcpListener::Create("127.0.0.1", 0).TakeValue();
+};
+
+TEST_F(AcceptorTest, OneThatSaysNothingIsDroppedInTime) {
+  Acceptor acceptor = Make(0.05);
+  ByteStream silent = Connect();
+  std::byte one;
+  bool is_dropped = false;
+  for (const Deadline deadline = Deadline::After(kLong); !is_dropped && !deadline.Passed();) {
+    EXPECT_EQ(acceptor.Next(Deadline::After(0.02)).status().code(), StatusCode::kTimeout);
+    is_dropped = !silent.ReceiveSome(std::span(&one, 1)).ok();
+  }
+  EXPECT_TRUE(is_dropped);
+}
+
+TEST_F(AcceptorTest, SeveralDoorsLeadIn) {
+  auto other = TcpListener::Create("127.0.0.1", 0).TakeValue();
+  std::vector<Acceptor::Door> doors;
+  for (TcpListener* door : {&listener_, &other}) {
+    doors.push_back({door->fd(), [door] { return door->Accept(Deadline::After(0)); }});
+  }
+  Acceptor acceptor = Acceptor::Create(std::move(doors), "secret", "link").TakeValue();
+  for (const uint16_t port : {other.port(), listener_.port()}) {
+    std::thread client([port] {
+      auto stream = ConnectTcp("127.0.0.1", port, Deadline::After(kLong));
+      EXPECT_TRUE(AuthenticateToServer(*stream, "secret", "link", Deadline::After(kLong)).ok());
+    });
+    EXPECT_TRUE(acceptor.Next(Deadline::After(kLong)).ok());
+    client.join();
+  }
+}
+
+TEST_F(AcceptorTest, WhoIsCrowdedOutByStrangersComesInLater) {
+  Acceptor acceptor = Make();
+  std::vector<ByteStream> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(Connect());
+  Status status;
+  std::thread client([&] { status = BeLetIn(); });
+  EXPECT_TRUE(acceptor.Next(Deadline::After(kLong)).ok());
+  client.join();
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// The process has no descriptor left while strangers come and stay.
+TEST_F(AcceptorTest, AFloodThatTakesAllDescriptorsEndsNothing) {
+  constexpr int kFew = 24;
+  Acceptor acceptor = Make(0.2);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<ByteStream> strangers;
+  for (int i = 0; i < 2 * kFew; ++i) strangers.push_back(Connect());
+  ByteStream own = Connect();
+  // Descriptors above the limit stay; a few more than those in use below it can be opened.
+  const int next = dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  close(next);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(next) + kFew / 2;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  Status status;
+  std::thread client(
+      [&] { status = AuthenticateToServer(own, "secret", "link", Deadline::After(kLong)); });
+  const auto let_in = acceptor.Next(Deadline::After(kLong));
+  client.join();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(let_in.ok()) << let_in.status().message();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(log_.Saw("makes room for others"));
+}
+
+}  // namespace
+}  // namespace horoscale
