@@ -1,13 +1,14 @@
-"""Allreduce between hosts: how many TCP streams help, and up to which size one hop pays.
+"""Allreduce between hosts: how many TCP streams help, and what protecting them costs.
 
     python benchmarks/hosts.py --streams 1,2,4 [--rate 200mbit] [--delay-us 500]
         [--connection-rate 250e6] [--hosts 2] [--ranks-per-host 1] [--sizes 4096,1048576]
+    python benchmarks/hosts.py --streams 0 --protection authenticated,encrypted [--before PYTHON]
 
 The hosts are network namespaces, so it needs root, ip and tc. Between them is the kernel's memory
 (tens of Gbit/s), a token bucket (--rate), or benchmarks/delayed_link.py (--delay-us and
---connection-rate; two hosts). Jobs that differ in HOROSCALE_TCP_STREAMS are measured in turns;
-a cell is the median over the rounds of the median time of a blocking float32 allreduce in place,
-with the least and the most.
+--connection-rate; two hosts). Jobs that differ in HOROSCALE_TCP_STREAMS and HOROSCALE_ENCRYPT, and
+one of another installation (--before: its Python), are measured in turns; a cell is the median over
+the rounds of the median time of a blocking float32 allreduce in place, with the least and the most.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class HostsJob(Job):
         arguments: argparse.Namespace,
         folder: Path,
         variables: dict[str, str],
+        python: str = sys.executable,
     ) -> None:
+        self._python = python
         self._per_host: int = arguments.ranks_per_host
         size = arguments.hosts * self._per_host
         program = Path(__file__)
@@ -62,7 +65,7 @@ class HostsJob(Job):
         for rank in range(self._num_ranks):
             host = rank // self._per_host
             own = {"HOROSCALE_RANK": str(rank), "HOROSCALE_HOSTNAME": self._hosts.names[host]}
-            command = self._hosts.command(host, sys.executable, __file__, "--rank-of", address)
+            command = self._hosts.command(host, self._python, __file__, "--rank-of", address)
             self._launch(command, os.environ | variables | own | self._extra)
 
 
@@ -120,6 +123,8 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--streams", default="1,2,4")
+    parser.add_argument("--protection", default="authenticated", help="authenticated, encrypted")
+    parser.add_argument("--before", metavar="PYTHON", help="of another installation of horoscale")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument("--sizes", default=SIZES)
@@ -138,6 +143,18 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def kinds(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, str], str]]:
+    """The jobs to compare: name, variables and Python of each."""
+    for streams in arguments.streams.split(","):
+        name = f"{streams} streams" if streams != "0" else "streams as they come"
+        chosen = {"HOROSCALE_TCP_STREAMS": streams}
+        if arguments.before:
+            yield f"{name}, before", chosen, arguments.before
+        for protection in arguments.protection.split(","):
+            encrypt = {"HOROSCALE_ENCRYPT": str(int(protection == "encrypted"))}
+            yield f"{name}, {protection}", chosen | encrypt, sys.executable
+
+
 def main() -> None:
     arguments = parse_arguments()
     if arguments.rank_of:
@@ -149,9 +166,9 @@ def main() -> None:
         contextlib.ExitStack() as ended,
     ):
         jobs = []
-        for index, streams in enumerate(arguments.streams.split(",")):
-            own = variables | {"HOROSCALE_TCP_STREAMS": streams}
-            job = HostsJob(f"{streams} streams", index, hosts, arguments, Path(folder), own)
+        for name, own, python in kinds(arguments):
+            given = (len(jobs), hosts, arguments, Path(folder), variables | own, python)
+            job = HostsJob(name, *given)
             ended.callback(job.end)
             jobs.append(job)
         times: dict[tuple[int, str], list[float]] = {}

@@ -38,7 +38,8 @@ int Meet(StoreServer& server, int ranks, int ranks_of_host) {
       options.served = true;
       options.secret = kSecret;
       const std::string host = "host" + std::to_string(rank / ranks_of_host);
-      const auto met = MeetOverStore(options, NoVariable, host, Deadline::After(kDeadlineSeconds));
+      const auto met =
+          MeetOverStore(options, Config(), NoVariable, host, Deadline::After(kDeadlineSeconds));
       if (!met.ok()) failures[static_cast<size_t>(rank)] = met.status().message();
     });
   }

@@ -36,6 +36,7 @@ struct FusedOperation {
                            [](int64_t sum, const FusedPiece& piece) { return sum + piece.bytes; });
   }
   std::vector<int64_t> splits;  // alltoall
+  bool sealed = false;          // one of the tensors is to be, see Exchange
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;
 

@@ -5,6 +5,7 @@
 #include "backends/nccl/nccl_library.h"
 #include "collectives/fold.h"
 #include "horoscale/horoscale.h"
+#include "platform/tls_library.h"
 #include "runtime/config.h"
 #include "runtime/json.h"
 #include "transport/mpi/mpi_library.h"
@@ -17,6 +18,7 @@ const char* hs_version(void) { return HOROSCALE_VERSION; }
 
 void hs_set_library_directory(const char* directory) {
   horoscale::MpiLibrary::SetLibraryDirectory(directory);
+  horoscale::TlsLibrary::SetLibraryDirectory(directory);
 }
 
 void hs_add_package_directory(const char* directory) {
@@ -53,6 +55,13 @@ const char* hs_build_info(void) {
     }
     return object.Build();
   };
+  const auto encryption = [] {
+    const auto library = horoscale::TlsLibrary::Open();
+    JsonObject object;
+    object.Add("available", library.ok());
+    if (library.ok()) return object.Add("library", (*library)->name()).Build();
+    return object.Add("reason", library.status().message()).Build();
+  };
   static const std::string json =
       JsonObject()
           .Add("version", HOROSCALE_VERSION)
@@ -64,6 +73,7 @@ const char* hs_build_info(void) {
                                    .AddJson("mpi", mpi())
                                    .AddJson("nccl", nccl())
                                    .Build())
+          .AddJson("encryption", encryption())
           .Build();
   return json.c_str();
 }

@@ -110,6 +110,7 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
   for (int32_t i = 0; i < given.num_tensors; ++i) {
     HS_RETURN_IF_ERROR(CopyTensor(given.tensors[i], operation.get()));
   }
+  operation->sealed = given.sealed != 0;
   const bool reduces = given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER;
   if (reduces) {
     signature.reduce_op = static_cast<ReduceOp>(given.reduce_op);

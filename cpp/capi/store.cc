@@ -40,10 +40,12 @@ Status CheckLoopback(const std::string& host) {
   return Status::InvalidArgument("a store at " + host + " needs a secret: it is not on loopback");
 }
 
-Status Serve(const std::string& host, uint16_t port, const char* secret, hs_store_server* out) {
+Status Serve(const std::string& host, uint16_t port, const char* secret, bool encrypt,
+             hs_store_server* out) {
   horoscale::StoreServerOptions options;
   options.host = host;
   options.port = port;
+  options.encrypt = encrypt;
   if (secret != nullptr) {
     options.secret = secret;
   } else {
@@ -60,11 +62,11 @@ Status Serve(const std::string& host, uint16_t port, const char* secret, hs_stor
 }
 
 Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t port,
-                                             const char* secret, double seconds) {
-  if (secret != nullptr) return StoreClient::Connect(host, port, secret, seconds);
+                                             const char* secret, bool encrypt, double seconds) {
+  if (secret != nullptr) return StoreClient::Connect(host, port, secret, seconds, encrypt);
   HS_RETURN_IF_ERROR(CheckLoopback(host));
   std::string found;
-  return horoscale::ConnectWithLocalSecret({host, port}, Deadline::After(seconds), &found);
+  return horoscale::ConnectWithLocalSecret({host, port}, Deadline::After(seconds), &found, encrypt);
 }
 
 // A copy for the caller, who frees it.
@@ -89,13 +91,13 @@ hs_code hs_job_secret(char** secret) {
   return *secret == nullptr ? ToCode(Status::System("allocating a secret", ENOMEM)) : HS_OK;
 }
 
-hs_code hs_store_serve(const char* host, int32_t port, const char* secret, hs_store_server** out,
-                       int32_t* bound_port) {
+hs_code hs_store_serve(const char* host, int32_t port, const char* secret, int32_t encrypt,
+                       hs_store_server** out, int32_t* bound_port) {
   if (Status status = CheckGiven(host, out, bound_port); !status.ok()) return ToCode(status);
   *out = nullptr;
   if (port < 0 || port > 65535) return ToCode(Status::InvalidArgument("port out of range"));
   auto served = std::make_unique<hs_store_server>();
-  if (Status status = Serve(host, static_cast<uint16_t>(port), secret, served.get());
+  if (Status status = Serve(host, static_cast<uint16_t>(port), secret, encrypt != 0, served.get());
       !status.ok()) {
     return ToCode(status);
   }
@@ -106,12 +108,12 @@ hs_code hs_store_serve(const char* host, int32_t port, const char* secret, hs_st
 
 void hs_store_server_free(hs_store_server* server) { delete server; }
 
-hs_code hs_store_connect(const char* host, int32_t port, const char* secret, double seconds,
-                         hs_store_client** out) {
+hs_code hs_store_connect(const char* host, int32_t port, const char* secret, int32_t encrypt,
+                         double seconds, hs_store_client** out) {
   if (Status status = CheckGiven(host, out); !status.ok()) return ToCode(status);
   *out = nullptr;
   if (port <= 0 || port > 65535) return ToCode(Status::InvalidArgument("port out of range"));
-  auto client = Connect(host, static_cast<uint16_t>(port), secret, seconds);
+  auto client = Connect(host, static_cast<uint16_t>(port), secret, encrypt != 0, seconds);
   if (!client.ok()) return ToCode(client.status());
   *out = new hs_store_client{client.TakeValue()};
   return HS_OK;

@@ -22,6 +22,12 @@ Result<DynamicLibrary> DynamicLibrary::Open(const std::string& name) {
   return DynamicLibrary(handle);
 }
 
+Result<DynamicLibrary> DynamicLibrary::OpenPrivate(const std::string& name) {
+  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return LoaderError(name);
+  return DynamicLibrary(handle);
+}
+
 Result<DynamicLibrary> DynamicLibrary::OpenLoaded(const std::string& path) {
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
   if (handle == nullptr) {

@@ -17,6 +17,9 @@ class DynamicLibrary {
   // the loader's words.
   static Result<DynamicLibrary> Open(const std::string& name);
 
+  // The same, but nobody else sees its symbols.
+  static Result<DynamicLibrary> OpenPrivate(const std::string& name);
+
   // Opens it only if the process has it already, and lets everything that is loaded later see its
   // symbols, whatever the one who loaded it had asked for.
   static Result<DynamicLibrary> OpenLoaded(const std::string& path);

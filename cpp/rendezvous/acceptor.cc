@@ -22,20 +22,21 @@ constexpr int kMaxLogged = 10;
 }  // namespace
 
 Result<Acceptor> Acceptor::Create(std::vector<Door> doors, std::string secret, std::string context,
-                                  double handshake_seconds) {
+                                  Protection protection, double handshake_seconds) {
   Result<Poller> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  Acceptor acceptor(std::move(doors), std::move(secret), std::move(context), handshake_seconds,
-                    poller.TakeValue());
+  Acceptor acceptor(std::move(doors), std::move(secret), std::move(context), protection,
+                    handshake_seconds, poller.TakeValue());
   HS_RETURN_IF_ERROR(acceptor.WatchDoors());
   return acceptor;
 }
 
 Acceptor::Acceptor(std::vector<Door> doors, std::string secret, std::string context,
-                   double handshake_seconds, Poller poller)
+                   Protection protection, double handshake_seconds, Poller poller)
     : doors_(std::move(doors)),
       secret_(std::move(secret)),
       context_(std::move(context)),
+      protection_(protection),
       handshake_seconds_(handshake_seconds),
       poller_(std::move(poller)),
       next_id_(doors_.size()) {}
@@ -116,7 +117,8 @@ void Acceptor::AcceptGuest(const Door& door) {
 }
 
 Status Acceptor::Welcome(ByteStream stream) {
-  Result<Handshake> handshake = Handshake::Create(Handshake::Role::kServer, secret_, context_);
+  Result<Handshake> handshake =
+      Handshake::Create(Handshake::Role::kServer, secret_, context_, protection_);
   if (!handshake.ok()) return handshake.status();
   std::vector<std::byte> input(handshake->wanted());
   const uint64_t id = next_id_++;
@@ -129,6 +131,7 @@ Status Acceptor::Welcome(ByteStream stream) {
 }
 
 Result<bool> Acceptor::Hear(Guest& guest) {
+  if (guest.handshake.done()) return guest.stream.Handshake();
   Result<size_t> got = guest.stream.ReceiveSome(std::span(guest.input).subspan(guest.received));
   if (!got.ok()) return got.status();
   guest.received += *got;
@@ -140,7 +143,9 @@ Result<bool> Acceptor::Hear(Guest& guest) {
   HS_RETURN_IF_ERROR(fed);
   guest.input.resize(guest.handshake.wanted());
   guest.received = 0;
-  return guest.handshake.done();
+  if (!guest.handshake.done()) return false;
+  HS_RETURN_IF_ERROR(guest.handshake.Protect(guest.stream));
+  return guest.stream.Handshake();
 }
 
 void Acceptor::Drop(uint64_t id, const Status& why) {

@@ -30,13 +30,15 @@ class Acceptor {
     std::function<Result<ByteStream>()> accept;
   };
 
-  // `context` as in rendezvous/auth.h. A connection that has proved nothing within
+  // `context` and `protection` as in rendezvous/auth.h. A connection that has proved nothing within
   // `handshake_seconds` is dropped.
   static Result<Acceptor> Create(std::vector<Door> doors, std::string secret, std::string context,
+                                 Protection protection,
                                  double handshake_seconds = kHandshakeSeconds);
 
-  // The next connection that has proved the secret; kTimeout if none comes. `look`, unless it is
-  // empty, is called every kLookSeconds while nobody has: its error ends the wait.
+  // The next connection that has proved the secret, protected from now on; kTimeout if none comes.
+  // `look`, unless it is empty, is called every kLookSeconds while nobody has: its error ends the
+  // wait.
   static constexpr double kLookSeconds = 0.25;
   Result<ByteStream> Next(const Deadline& deadline, const std::function<Status()>& look = nullptr);
 
@@ -49,7 +51,7 @@ class Acceptor {
     size_t received = 0;
   };
 
-  Acceptor(std::vector<Door> doors, std::string secret, std::string context,
+  Acceptor(std::vector<Door> doors, std::string secret, std::string context, Protection protection,
            double handshake_seconds, Poller poller);
   Status WatchDoors();
   // Nobody is let in for a moment: the doors would stay readable, and the caller would spin.
@@ -66,6 +68,7 @@ class Acceptor {
   std::vector<Door> doors_;
   std::string secret_;
   std::string context_;
+  Protection protection_;
   double handshake_seconds_;
   Poller poller_;
   std::map<uint64_t, Guest> guests_;  // in order of arrival

@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <array>
 
+#include "base/bytes.h"
 #include "platform/random.h"
+#include "platform/tls_layer.h"
+#include "rendezvous/session_keys.h"
 
 namespace horoscale {
 namespace {
 
 constexpr std::string_view kMagic = "HOROAUTH";
-constexpr size_t kHelloBytes = kMagic.size() + sizeof(uint32_t) + Handshake::kNonceBytes;
+constexpr size_t kHelloBytes =
+    kMagic.size() + sizeof(uint32_t) + sizeof(Protection) + Handshake::kNonceBytes;
 constexpr std::byte kAccepted{1};
 constexpr std::byte kRefused{0};
-
-std::span<const std::byte> AsBytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 template <typename Range>
 void Append(std::vector<std::byte>& bytes, const Range& more) {
@@ -28,18 +28,44 @@ Status WrongSecret() {
       "the job the same HOROSCALE_SECRET or HOROSCALE_SECRET_FILE");
 }
 
+Status OtherProtection(Protection own) {
+  const bool encrypts = own == Protection::kEncrypted;
+  return Status::InvalidArgument(
+      std::string("this process has HOROSCALE_ENCRYPT=") + (encrypts ? "1" : "0") +
+      ", the other side has not: give every process of the job, and what serves its rendezvous, "
+      "the same (--encrypt of horoscalerun does)");
+}
+
 }  // namespace
 
 Handshake::Handshake(Role role, std::string_view secret, std::string_view context,
-                     const Nonce& nonce)
-    : role_(role), secret_(secret), context_(context), own_nonce_(nonce) {
+                     Protection protection, const Nonce& nonce)
+    : role_(role), secret_(secret), context_(context), protection_(protection), own_nonce_(nonce) {
   if (role_ == Role::kClient) SendHello();
 }
 
-Result<Handshake> Handshake::Create(Role role, std::string_view secret, std::string_view context) {
+Result<Handshake> Handshake::Create(Role role, std::string_view secret, std::string_view context,
+                                    Protection protection) {
   Nonce nonce;
   HS_RETURN_IF_ERROR(FillRandom(nonce));
-  return Handshake(role, secret, context, nonce);
+  return Handshake(role, secret, context, protection, nonce);
+}
+
+Status Handshake::Protect(ByteStream& stream) const {
+  if (!done()) return Status::Internal("a connection that has not been authenticated");
+  if (protection_ == Protection::kNone) return Status::Ok();
+  const SessionKeys keys = DeriveSessionKeys(secret_, Nonces(), context_);
+  const bool is_client = role_ == Role::kClient;
+  if (protection_ == Protection::kEncrypted) {
+    const auto role = is_client ? TlsLayer::Role::kClient : TlsLayer::Role::kServer;
+    auto layer = TlsLayer::Create(role, stream.fd(), stream.peer(), keys.tls);
+    if (!layer.ok()) return layer.status();
+    stream.SetLayer(layer.TakeValue());
+    return Status::Ok();
+  }
+  stream.set_message_keys({.send = is_client ? keys.client_to_server : keys.server_to_client,
+                           .receive = is_client ? keys.server_to_client : keys.client_to_server});
+  return Status::Ok();
 }
 
 size_t Handshake::wanted() const {
@@ -88,6 +114,7 @@ void Handshake::SendHello() {
   for (int shift = 0; shift < 32; shift += 8) {
     output_.push_back(static_cast<std::byte>(kAuthVersion >> shift));
   }
+  output_.push_back(static_cast<std::byte>(protection_));
   Append(output_, own_nonce_);
 }
 
@@ -106,6 +133,9 @@ Status Handshake::FeedHello(std::span<const std::byte> bytes) {
     return Status::Protocol(
         "it speaks version " + std::to_string(version) + " of the protocol, this process version " +
         std::to_string(kAuthVersion) + ": install the same horoscale everywhere");
+  }
+  if (bytes[magic.size() + sizeof(version)] != static_cast<std::byte>(protection_)) {
+    return OtherProtection(protection_);
   }
   std::copy_n(bytes.end() - kNonceBytes, kNonceBytes, peer_nonce_.begin());
   if (role_ == Role::kClient) {
@@ -141,13 +171,20 @@ Status Handshake::FeedServerProof(std::span<const std::byte> bytes) {
   return Status::Ok();
 }
 
+// The client's and the server's.
+std::vector<std::byte> Handshake::Nonces() const {
+  std::vector<std::byte> nonces;
+  Append(nonces, role_ == Role::kClient ? own_nonce_ : peer_nonce_);
+  Append(nonces, role_ == Role::kClient ? peer_nonce_ : own_nonce_);
+  return nonces;
+}
+
 Sha256Digest Handshake::Proof(Role prover) const {
-  const bool is_client = role_ == Role::kClient;
   // Everything but the context, which comes last, has a fixed size: no two inputs look alike.
   std::vector<std::byte> message;
   Append(message, AsBytes(prover == Role::kClient ? "client" : "server"));
-  Append(message, is_client ? own_nonce_ : peer_nonce_);
-  Append(message, is_client ? peer_nonce_ : own_nonce_);
+  message.push_back(static_cast<std::byte>(protection_));
+  Append(message, Nonces());
   Append(message, AsBytes(context_));
   return HmacSha256(AsBytes(secret_), message);
 }
@@ -177,10 +214,12 @@ Status Drive(ByteStream& stream, Handshake& handshake, const Deadline& deadline)
 }
 
 Status Authenticate(ByteStream& stream, Handshake::Role role, std::string_view secret,
-                    std::string_view context, const Deadline& deadline) {
-  Result<Handshake> handshake = Handshake::Create(role, secret, context);
+                    std::string_view context, Protection protection, const Deadline& deadline) {
+  Result<Handshake> handshake = Handshake::Create(role, secret, context, protection);
   if (!handshake.ok()) return handshake.status();
-  const Status status = Drive(stream, *handshake, deadline);
+  Status status = Drive(stream, *handshake, deadline);
+  if (status.ok()) status = handshake->Protect(stream);
+  if (status.ok()) status = stream.FinishHandshake(deadline);
   if (status.ok()) return status;
   return Status(status.code(), "authenticating with " + stream.peer() + ": " + status.message());
 }
@@ -188,13 +227,13 @@ Status Authenticate(ByteStream& stream, Handshake::Role role, std::string_view s
 }  // namespace
 
 Status AuthenticateToServer(ByteStream& stream, std::string_view secret, std::string_view context,
-                            const Deadline& deadline) {
-  return Authenticate(stream, Handshake::Role::kClient, secret, context, deadline);
+                            Protection protection, const Deadline& deadline) {
+  return Authenticate(stream, Handshake::Role::kClient, secret, context, protection, deadline);
 }
 
 Status AuthenticateClient(ByteStream& stream, std::string_view secret, std::string_view context,
-                          const Deadline& deadline) {
-  return Authenticate(stream, Handshake::Role::kServer, secret, context, deadline);
+                          Protection protection, const Deadline& deadline) {
+  return Authenticate(stream, Handshake::Role::kServer, secret, context, protection, deadline);
 }
 
 }  // namespace horoscale

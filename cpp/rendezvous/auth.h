@@ -1,15 +1,19 @@
 // Mutual authentication of two processes by a shared secret that never travels.
 //
-//     client                                   server
-//       magic, version, nonce c   ──────────▶
-//                                 ◀──────────    magic, version, nonce s
-//       HMAC("client", c, s, ctx) ──────────▶
-//                                 ◀──────────    accepted, HMAC("server", c, s, ctx)  |  refused
+//     client                                      server
+//       magic, version, how, nonce c  ──────────▶
+//                                     ◀──────────   magic, version, how, nonce s
+//       HMAC("client", how, c, s, ctx) ─────────▶
+//                                     ◀──────────   accepted, HMAC("server", how, c, s, ctx)
+//                                                   or refused
 //
 // Nonces are new for every connection, so a recorded proof is worth nothing; the roles differ, so a
 // proof can't be sent back to its maker; the context says what the connection is for ("store",
 // "link 3 5"), so a proof for one purpose is none for another. The client proves first: a stranger
 // who connects gets nothing from the server that a secret could be guessed against.
+//
+// "how" is the protection of what follows, on which both have to agree. Its keys come from the
+// secret and both nonces (session_keys.h): somebody who passes the handshake on learns nothing.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +40,19 @@ inline bool MayBeLetInLater(const Status& failure) {
   return failure.code() == StatusCode::kSystem || failure.code() == StatusCode::kTimeout;
 }
 
+// What protects a connection after the handshake. The values are the wire's.
+enum class Protection : uint8_t {
+  kNone = 0,           // nothing: for sockets that nobody but the two can reach
+  kAuthenticated = 1,  // what is changed on the way is found out; by those who send and receive
+                       // messages, with ByteStream::message_keys()
+  kEncrypted = 2,      // TLS 1.3, for everything: ENCRYPT
+};
+
+// Between hosts there is always one of the two.
+constexpr Protection BetweenHosts(bool encrypt) {
+  return encrypt ? Protection::kEncrypted : Protection::kAuthenticated;
+}
+
 // One side of the challenge without its I/O: bytes of the peer in, bytes for the peer out.
 class Handshake {
  public:
@@ -44,18 +61,25 @@ class Handshake {
   using Nonce = std::array<std::byte, kNonceBytes>;
 
   // `nonce` must be random and never used before.
-  Handshake(Role role, std::string_view secret, std::string_view context, const Nonce& nonce);
+  Handshake(Role role, std::string_view secret, std::string_view context, Protection protection,
+            const Nonce& nonce);
   // With a nonce of its own.
-  static Result<Handshake> Create(Role role, std::string_view secret, std::string_view context);
+  static Result<Handshake> Create(Role role, std::string_view secret, std::string_view context,
+                                  Protection protection);
 
   bool done() const { return step_ == Step::kDone; }
+
+  // Has the stream of a handshake that is done protected from now on. The next to send is the
+  // client, which finishes TLS's own handshake first.
+  Status Protect(ByteStream& stream) const;
 
   // How many bytes of the peer the next step takes, 0 when done. Never more may be read: what
   // follows isn't the handshake's.
   size_t wanted() const;
 
   // Takes exactly wanted() bytes. kUnauthenticated: wrong secret or context. kProtocol: the peer
-  // speaks something else. After an error the output is still to be sent; the peer learns from it.
+  // speaks something else. kInvalidArgument: it has other settings of ENCRYPT. After an error the
+  // output is still to be sent; the peer learns from it.
   Status Feed(std::span<const std::byte> bytes);
 
   // What is to be sent before anything else is awaited. Emptied by the call.
@@ -69,6 +93,7 @@ class Handshake {
   Status FeedVerdict(std::byte verdict);
   Status FeedServerProof(std::span<const std::byte> bytes);
   void SendHello();
+  std::vector<std::byte> Nonces() const;
   Sha256Digest Proof(Role prover) const;
   bool IsProof(Role prover, std::span<const std::byte> bytes) const;
 
@@ -76,16 +101,18 @@ class Handshake {
   Step step_ = Step::kHello;
   std::string secret_;
   std::string context_;
+  Protection protection_;
   Nonce own_nonce_;
   Nonce peer_nonce_{};
   std::vector<std::byte> output_;
 };
 
-// Authenticates a connection, blocking until the deadline. Both name the peer in their errors:
-// kUnauthenticated, kProtocol, kTimeout, or kSystem if the connection broke.
+// Authenticates a connection, blocking until the deadline, and protects it. Both name the peer in
+// their errors: kUnauthenticated, kProtocol, kInvalidArgument, kTimeout, or kSystem if the
+// connection broke.
 Status AuthenticateToServer(ByteStream& stream, std::string_view secret, std::string_view context,
-                            const Deadline& deadline);
+                            Protection protection, const Deadline& deadline);
 Status AuthenticateClient(ByteStream& stream, std::string_view secret, std::string_view context,
-                          const Deadline& deadline);
+                          Protection protection, const Deadline& deadline);
 
 }  // namespace horoscale

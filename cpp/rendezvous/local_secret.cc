@@ -186,14 +186,14 @@ Result<std::string> LocalSecret::Read(const HostPort& address) {
 
 Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& address,
                                                             const Deadline& deadline,
-                                                            std::string* secret) {
+                                                            std::string* secret, bool encrypt) {
   std::string refused;  // the secret of an earlier job, which the store does not take
   Status last;
   while (true) {
     Result<std::string> found = LocalSecret::Read(address);
     if (found.ok() && *found != refused) {
       auto client =
-          StoreClient::Connect(address.host, address.port, *found, deadline.SecondsLeft());
+          StoreClient::Connect(address.host, address.port, *found, deadline.SecondsLeft(), encrypt);
       if (client.ok()) *secret = *found;
       if (client.ok() || client.status().code() != StatusCode::kUnauthenticated) return client;
       refused = *found;

@@ -51,6 +51,7 @@ class LocalSecret {
 // the secret. The server proves that it knows it, too.
 Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& address,
                                                             const Deadline& deadline,
-                                                            std::string* secret);
+                                                            std::string* secret,
+                                                            bool encrypt = false);
 
 }  // namespace horoscale

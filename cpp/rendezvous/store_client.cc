@@ -9,6 +9,7 @@
 #include "platform/tcp_socket.h"
 #include "platform/wait.h"
 #include "rendezvous/auth.h"
+#include "rendezvous/sealed_records.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
 
@@ -27,16 +28,25 @@ uint32_t Milliseconds(double seconds) {
   return static_cast<uint32_t>(std::clamp(std::ceil(seconds * 1e3), 0.0, kMost));
 }
 
+Status Authenticate(ByteStream& stream, std::string_view secret, bool encrypt,
+                    const Deadline& deadline) {
+  HS_RETURN_IF_ERROR(
+      AuthenticateToServer(stream, secret, kStoreAuthContext, BetweenHosts(encrypt), deadline));
+  UseSealedRecords(stream);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StoreClient>> StoreClient::Connect(const std::string& host, uint16_t port,
-                                                          std::string_view secret, double seconds) {
+                                                          std::string_view secret, double seconds,
+                                                          bool encrypt) {
   const Deadline deadline = Deadline::After(seconds);
   while (true) {
     Result<ByteStream> stream = ConnectTcp(host, port, deadline, WhenRefused::kRetry);
     if (!stream.ok()) return stream.status();
     const Deadline own = Deadline::After(std::min(kHandshakeSeconds, deadline.SecondsLeft()));
-    const Status status = AuthenticateToServer(*stream, secret, kStoreAuthContext, own);
+    const Status status = Authenticate(*stream, secret, encrypt, own);
     if (status.ok()) return std::unique_ptr<StoreClient>(new StoreClient(stream.TakeValue()));
     if (!MayBeLetInLater(status) || deadline.Passed()) return status;
     const timespec pause = ToTimespec(std::min(kRetrySeconds, deadline.SecondsLeft()));
@@ -47,7 +57,7 @@ Result<std::unique_ptr<StoreClient>> StoreClient::Connect(const std::string& hos
 Result<std::unique_ptr<StoreClient>> StoreClient::ConnectToAny(std::span<const std::string> hosts,
                                                                uint16_t port,
                                                                std::string_view secret,
-                                                               double seconds) {
+                                                               double seconds, bool encrypt) {
   const Deadline deadline = Deadline::After(seconds);
   while (true) {  // a crowded server drops connections: see Connect()
     std::string tried;
@@ -55,7 +65,7 @@ Result<std::unique_ptr<StoreClient>> StoreClient::ConnectToAny(std::span<const s
       const Deadline own = Deadline::After(std::min(kAddressSeconds, deadline.SecondsLeft()));
       Result<ByteStream> stream = ConnectTcp(host, port, own);
       Status status = stream.status();
-      if (status.ok()) status = AuthenticateToServer(*stream, secret, kStoreAuthContext, own);
+      if (status.ok()) status = Authenticate(*stream, secret, encrypt, own);
       if (status.ok()) return std::unique_ptr<StoreClient>(new StoreClient(stream.TakeValue()));
       tried += (tried.empty() ? "" : "; ") + status.message();
     }

@@ -20,16 +20,18 @@ namespace horoscale {
 class StoreClient final : public Store {
  public:
   // Tries until the server is there and has authenticated us, at most for `seconds`. A wrong secret
-  // fails at once with kUnauthenticated.
+  // fails at once with kUnauthenticated, another setting of ENCRYPT than the server's with
+  // kInvalidArgument.
   static Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t port,
-                                                      std::string_view secret, double seconds);
+                                                      std::string_view secret, double seconds,
+                                                      bool encrypt = false);
 
   // At the first of the server's addresses where it is found: those of a machine don't all lead to
   // it from everywhere, and may lead to another one. kSystem names all of them if none does within
   // `seconds`.
   static Result<std::unique_ptr<StoreClient>> ConnectToAny(std::span<const std::string> hosts,
                                                            uint16_t port, std::string_view secret,
-                                                           double seconds);
+                                                           double seconds, bool encrypt = false);
 
   // Of this machine, by which it reaches the server.
   Result<std::string> LocalAddress() const { return horoscale::LocalAddress(stream_); }

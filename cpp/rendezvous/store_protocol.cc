@@ -3,6 +3,8 @@
 #include <optional>
 #include <string>
 
+#include "base/bytes.h"
+
 namespace horoscale {
 namespace {
 
@@ -13,10 +15,6 @@ void AppendU32(std::vector<std::byte>& frame, uint32_t value) {
 
 void AppendBytes(std::vector<std::byte>& frame, std::span<const std::byte> bytes) {
   frame.insert(frame.end(), bytes.begin(), bytes.end());
-}
-
-std::span<const std::byte> AsBytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
 }
 
 std::vector<std::byte> StartFrame(StoreVerb verb, size_t field_bytes) {

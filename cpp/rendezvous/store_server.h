@@ -24,6 +24,7 @@ struct StoreServerOptions {
   std::string host = "127.0.0.1";  // where to listen
   uint16_t port = 0;               // 0: any
   std::string secret = {};         // never empty
+  bool encrypt = false;            // ENCRYPT; clients have to have the same
   double handshake_seconds = kHandshakeSeconds;
   size_t max_unauthenticated = 256;
   size_t capacity_bytes = StoreTable::kDefaultCapacityBytes;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include "base/bytes.h"
 #include "platform/log.h"
+#include "platform/tls_library.h"
+#include "rendezvous/sealed_records.h"
 
 namespace horoscale {
 namespace {
@@ -18,13 +21,12 @@ constexpr double kAcceptPauseSeconds = 0.1;
 constexpr int kMaxRefusalsLoggedPerSecond = 20;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-std::span<const std::byte> AsBytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<StoreServerLoop>> StoreServerLoop::Create(StoreServerOptions options) {
+  if (options.encrypt) {
+    if (const auto tls = TlsLibrary::Open(); !tls.ok()) return tls.status();
+  }
   Result<TcpListener> listener = TcpListener::Create(options.host, options.port);
   if (!listener.ok()) return listener.status();
   Result<Poller> poller = Poller::Create();
@@ -81,8 +83,8 @@ void StoreServerLoop::AcceptOne() {
     PauseAccepting();
     return;
   }
-  Result<Handshake> handshake =
-      Handshake::Create(Handshake::Role::kServer, options_.secret, kStoreAuthContext);
+  Result<Handshake> handshake = Handshake::Create(
+      Handshake::Role::kServer, options_.secret, kStoreAuthContext, BetweenHosts(options_.encrypt));
   const ConnectionId id = next_id_++;
   const Status added = handshake.ok() ? poller_.Add(stream->fd(), id) : handshake.status();
   if (!added.ok()) {
@@ -113,6 +115,8 @@ void StoreServerLoop::Serve(ConnectionId id, const Poller::Ready& ready) {
   Status status;
   if (ready.writable && !connection.output.empty()) status = Flush(id, connection);
   if (status.ok() && ready.readable) status = Read(id, connection);
+  // What has left the socket already is not told of again.
+  while (status.ok() && connection.stream.HasPending()) status = Read(id, connection);
   if (!status.ok()) Drop(id, status);
 }
 
@@ -162,6 +166,11 @@ Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
     connection.input.resize(handshake.wanted());
     return Status::Ok();
   }
+  if (!connection.output.empty()) {  // some bytes, for which any buffer has room
+    return Status::Protocol("it does not read what it is sent");
+  }
+  HS_RETURN_IF_ERROR(handshake.Protect(connection.stream));
+  UseSealedRecords(connection.stream);
   connection.handshake.reset();
   connection.input.resize(kStoreHeaderBytes);
   unauthenticated_.erase(id);

@@ -220,6 +220,15 @@ constexpr ConfigVariable kVariables[] = {
      [](std::string_view t, Config* c) {
        return ParseCount(t, &c->tcp_streams) && c->tcp_streams <= MessageExchange::kBanks;
      }},
+    {"ENCRYPT", "switch", "0",
+     "1: everything that crosses between hosts is encrypted, with TLS 1.3 by the system's OpenSSL. "
+     "The same on all ranks. Otherwise it is authenticated, except for the values of tensors "
+     "(docs/security.md).",
+     [](std::string_view t, Config* c) { return ParseSwitch(t, &c->encrypt); }},
+    {"LIBSSL", "path", "",
+     "The OpenSSL library (libssl) to open for ENCRYPT, of version 1.1.1 or newer. Default: the "
+     "one that the process has loaded, else libssl.so.3 or libssl.so.1.1.",
+     nullptr},
     {"RENDEZVOUS", "host:port", "",
      "Where the job's key-value store is. Without a launcher rank 0 serves it there.", nullptr},
     {"RENDEZVOUS_SERVED", "switch", "0",

@@ -45,6 +45,7 @@ struct Config {
   bool log_time = true;
   std::vector<std::string> network_interfaces;
   double silence_seconds = 30;
+  bool encrypt = false;
   int64_t tcp_streams = 0;  // 0: as many as DataStreams() says
   int64_t arena_bytes = int64_t{64} << 30;
   double report_patience_seconds = Aggregator::kPatienceSeconds;  // no variable: for tests

@@ -35,7 +35,7 @@ Result<Meeting> Meet(const JobOptions& options, const Config& config, const Dead
   const auto mpi = ChooseMpi(options, FindVariable, config.backend);
   if (!mpi.ok()) return mpi.status();
   if (*mpi != nullptr) return MeetOverMpi(**mpi, options, config, host, deadline);
-  return MeetOverStore(options, FindVariable, host, deadline);
+  return MeetOverStore(options, config, FindVariable, host, deadline);
 }
 
 // More make use of more cores, and of networks that limit a connection; but each rank has them with
@@ -71,6 +71,7 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config&
   tcp.first_address = meeting.address;
   tcp.key_prefix = store->prefix();
   tcp.secret = identity.secret;
+  tcp.encrypt = config.encrypt;
   tcp.silence_seconds = config.silence_seconds;
   tcp.look = look;
   tcp.explain = explain;
@@ -82,6 +83,11 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config&
   auto local = ShmTransport::Create(shm, *store);
   if (!local.ok()) return explain(local.status());
   if (tcp.peers.empty()) return std::unique_ptr<Transport>(local.TakeValue());
+  if (config.encrypt && config.backend == BackendChoice::kNccl) {
+    return explain(Status::InvalidArgument(
+        "ENCRYPT=1 and BACKEND=nccl: what NCCL sends between hosts is not encrypted; leave BACKEND "
+        "out, and CUDA tensors go through host memory, encrypted"));
+  }
   tcp.seconds = deadline.SecondsLeft();
   auto streams = ConnectTcpMesh(tcp, *store);
   if (!streams.ok()) return explain(streams.status());

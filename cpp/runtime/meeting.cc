@@ -59,10 +59,11 @@ Result<std::vector<Place>> ExchangePlaces(StartingStore& store, const Identity& 
 // Serves the store on rank 0, where the launcher does not. It is served until the process ends: a
 // rank that calls init() again may come while this one has not left the job before, and what
 // belonged to that job can be in use for longer still. Keys name their generation.
-Status Serve(const Identity& identity) {
+Status Serve(const Identity& identity, bool encrypt) {
   struct Served {
     std::string given;                  // as the secret; empty: none
     std::optional<LocalSecret> secret;  // where none is given
+    bool encrypt = false;
     std::unique_ptr<StoreServer> server;
   };
   static std::mutex mutex;
@@ -71,15 +72,16 @@ Status Serve(const Identity& identity) {
   const HostPort& address = identity.rendezvous;
   std::lock_guard lock(mutex);
   Served& served = by_address[{address.host, address.port}];
-  if (served.server && served.given == identity.secret) {
+  if (served.server && served.given == identity.secret && served.encrypt == encrypt) {
     // Again, because somebody may clean up in /tmp.
     return served.secret ? served.secret->Publish(address) : Status::Ok();
   }
-  served = {identity.secret, std::nullopt, nullptr};
+  served = {identity.secret, std::nullopt, encrypt, nullptr};
   StoreServerOptions options;
   options.host = address.host;
   options.port = address.port;
   options.secret = identity.secret;
+  options.encrypt = encrypt;
   if (identity.secret.empty()) {
     auto secret = LocalSecret::Create();
     if (!secret.ok()) return secret.status();
@@ -100,23 +102,27 @@ Status Serve(const Identity& identity) {
 
 // With the secret that was given, or else the one that the store's server has made, which from now
 // on is the rank's.
-Result<std::unique_ptr<StoreClient>> ConnectToStore(Identity& identity, const Deadline& deadline) {
+Result<std::unique_ptr<StoreClient>> ConnectToStore(Identity& identity, bool encrypt,
+                                                    const Deadline& deadline) {
   const HostPort& address = identity.rendezvous;
-  if (identity.secret.empty()) return ConnectWithLocalSecret(address, deadline, &identity.secret);
-  return StoreClient::Connect(address.host, address.port, identity.secret, deadline.SecondsLeft());
+  if (identity.secret.empty()) {
+    return ConnectWithLocalSecret(address, deadline, &identity.secret, encrypt);
+  }
+  return StoreClient::Connect(address.host, address.port, identity.secret, deadline.SecondsLeft(),
+                              encrypt);
 }
 
 // Joins the others at the store, with what those of this host's name have to know.
-Status JoinAtStore(const JobOptions& options, std::string_view host, const std::string& card,
-                   const Deadline& deadline, Meeting* meeting) {
+Status JoinAtStore(const JobOptions& options, bool encrypt, std::string_view host,
+                   const std::string& card, const Deadline& deadline, Meeting* meeting) {
   Identity& identity = meeting->identity;
   const std::string job = JobKey(options);
   if (identity.size == 1) {
     meeting->store = std::make_unique<StartingStore>(std::make_unique<MemoryStore>(), job, 0);
     return {};
   }
-  if (identity.serve) HS_RETURN_IF_ERROR(Serve(identity));
-  auto client = ConnectToStore(identity, deadline);
+  if (identity.serve) HS_RETURN_IF_ERROR(Serve(identity, encrypt));
+  auto client = ConnectToStore(identity, encrypt, deadline);
   if (!client.ok()) return client.status();
   if (const auto address = (*client)->LocalAddress(); address.ok()) meeting->address = *address;
   auto store = StartingStore::Join(client.TakeValue(),
@@ -163,15 +169,17 @@ std::string JobKey(const JobOptions& options) {
   return "init-" + text + "-";
 }
 
-Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,
-                              const std::string& host, const Deadline& deadline) {
+Result<Meeting> MeetOverStore(const JobOptions& options, const Config& config,
+                              const VariableLookup& lookup, const std::string& host,
+                              const Deadline& deadline) {
   Meeting meeting;
   auto identity = ReadIdentity(options, lookup);
   if (!identity.ok()) return identity.status();
   meeting.identity = identity.TakeValue();
   const auto self = Neighbours::Create();
   if (!self.ok()) return self.status();
-  HS_RETURN_IF_ERROR(JoinAtStore(options, host, self->card(), deadline, &meeting));
+  HS_RETURN_IF_ERROR(
+      JoinAtStore(options, config.encrypt, host, self->card(), deadline, &meeting));
   const Status found = FindHosts(host, deadline, &meeting);
   if (!found.ok()) return meeting.store->Explain(found);
   return meeting;

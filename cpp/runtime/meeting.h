@@ -39,8 +39,9 @@ struct Meeting {
 std::string JobKey(const JobOptions& options);
 
 // Waits until all ranks have said where they run; kTimeout names those that haven't.
-Result<Meeting> MeetOverStore(const JobOptions& options, const VariableLookup& lookup,
-                              const std::string& host, const Deadline& deadline);
+Result<Meeting> MeetOverStore(const JobOptions& options, const Config& config,
+                              const VariableLookup& lookup, const std::string& host,
+                              const Deadline& deadline);
 
 // The MPI library, if MPI is to bring the ranks together: a communicator was given, CONTROLLER or
 // BACKEND says so, or an MPI launcher started this process and nothing else says who it is. Null

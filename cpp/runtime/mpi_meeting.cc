@@ -169,6 +169,7 @@ Result<Served> ServeStore(bool one_host, const Config& config,
   StoreServerOptions options;
   options.host = one_host ? kLoopback : "::";
   options.secret = served.secret;
+  options.encrypt = config.encrypt;
   auto started = StoreServer::Start(options);
   if (!started.ok() && !one_host) {
     options.host = "0.0.0.0";  // machines may lack IPv6
@@ -201,8 +202,8 @@ Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
   std::istringstream lines(served.addresses);
   std::vector<std::string> addresses;
   for (std::string line; std::getline(lines, line);) addresses.push_back(line);
-  auto client =
-      StoreClient::ConnectToAny(addresses, served.port, served.secret, deadline.SecondsLeft());
+  auto client = StoreClient::ConnectToAny(addresses, served.port, served.secret,
+                                          deadline.SecondsLeft(), config.encrypt);
   if (!client.ok()) {
     return {client.status().code(),
             "rank " + std::to_string(comm.rank()) +
@@ -215,6 +216,13 @@ Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
   if (!store.ok()) return store.status();
   meeting.store = store.TakeValue();
   return {};
+}
+
+Status MpiDoesNotEncrypt() {
+  return Status::InvalidArgument(
+      "ENCRYPT=1, but MPI carries what these ranks send between their hosts, and its messages "
+      "can't be encrypted here: set BACKEND=native, start the job with horoscalerun, or leave "
+      "ENCRYPT out where MPI or its network encrypts");
 }
 
 bool LauncherIsRunningMpi(const MpiLibrary& mpi) {
@@ -273,6 +281,7 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
   const bool one_host =
       std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.hosts[0]) == comm.size();
   if (backend == BackendChoice::kMpi || (backend != BackendChoice::kNative && !one_host)) {
+    if (config.encrypt && !one_host) return MpiDoesNotEncrypt();
     if (!config.deterministic_asked) {
       auto parent = MpiCommunicator::Duplicate(mpi, comm.handle(), deadline);
       if (!parent.ok()) return parent.status();

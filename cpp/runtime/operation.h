@@ -39,6 +39,7 @@ struct Operation {
   Request request;
   std::vector<TensorMemory> tensors;
   std::vector<int64_t> splits;
+  bool sealed = false;  // between hosts nobody changes what it moves
   std::function<void(const Status&)> callback;
   std::unique_ptr<OnDevice> on_device;  // null: host memory
   double enqueued_at = 0;

@@ -370,6 +370,7 @@ Status ProcessSet::StartBucket(const Action& action) {
       run.rows = memory.rows;
       run.row_bytes = memory.row_bytes;
       if (common.kind == OpKind::kAlltoall) fused_->splits = operation->splits;
+      fused_->sealed |= operation->sealed;
       if (operation->on_device) fused_->ready.push_back(operation->on_device->ready);
     }
     counters_.bytes += static_cast<uint64_t>(run.bytes);
@@ -393,6 +394,7 @@ Status ProcessSet::StartCollective(const Action& action) {
     if (!exchange.ok()) return exchange.status();
     exchange_ = exchange.TakeValue();
   }
+  exchange_->sealed = fused_->sealed;
   if (on_device) return StartOnDevice(action);
   collective_ = StartNative(*exchange_, *fused_);
   return Status::Ok();

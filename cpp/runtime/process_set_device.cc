@@ -17,8 +17,10 @@ namespace {
 constexpr double kAbortSeconds = 10;
 constexpr std::chrono::milliseconds kClosePause(1);
 
-NcclUse NcclUseOf(BackendChoice choice) {
-  switch (choice) {
+// What NCCL sends between hosts is not encrypted.
+NcclUse NcclUseOf(const Config& config, const Exchange& exchange) {
+  if (config.encrypt && !exchange.hosts().empty()) return NcclUse::kNever;
+  switch (config.backend) {
     case BackendChoice::kNative:
       return NcclUse::kNever;
     case BackendChoice::kNccl:
@@ -46,7 +48,7 @@ Status ProcessSet::StartOnDevice(const Action& action) {
       collective_ = StartNative(*exchange_, *fused_);
       return Status::Ok();
     }
-    auto lane = DeviceLane::Create(*device, {.nccl = NcclUseOf(config_.backend),
+    auto lane = DeviceLane::Create(*device, {.nccl = NcclUseOf(config_, *exchange_),
                                              .fusion_buffer = config_.device_fusion_buffer,
                                              .process_set_id = id(),
                                              .ranks = ranks_});

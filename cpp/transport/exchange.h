@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 namespace horoscale {
 
@@ -79,6 +80,24 @@ class Exchange {
   // The first round that no operation has used yet. An operation takes its rounds from here when it
   // starts and moves it when it ends.
   uint64_t next_round = 0;
+
+  // Whether chunks that are published from now on can't be changed on their way between hosts
+  // without notice. (Their sizes, order and places never can.) It costs the time to read them.
+  bool sealed = false;
+};
+
+// Has the chunks sealed that are published while it lives.
+class SealedChunks {
+ public:
+  explicit SealedChunks(Exchange& exchange)
+      : exchange_(exchange), before_(std::exchange(exchange.sealed, true)) {}
+  ~SealedChunks() { exchange_.sealed = before_; }
+  SealedChunks(const SealedChunks&) = delete;
+  SealedChunks& operator=(const SealedChunks&) = delete;
+
+ private:
+  Exchange& exchange_;
+  const bool before_;
 };
 
 }  // namespace horoscale

@@ -41,6 +41,7 @@ class Signature(NamedTuple):
     priority: int = 0
     will_wait: bool = False
     wire_dtype: DataType | None = None
+    sealed: bool = False
 
 
 # What the C structure has under the same name, as one number each.

@@ -119,6 +119,7 @@ class Runtime:
         priority: int = 0,
         will_wait: bool = False,
         wire_dtype: DataType | None = None,
+        sealed: bool = False,
         keep_alive: object = None,
         device: Device | None = None,
     ) -> Handle:
@@ -126,7 +127,8 @@ class Runtime:
 
         `keep_alive` is held until the operation is done: the owners of the tensors' memory.
         `device` is where that memory is, if it isn't the host's.
-        `will_wait` promises that this thread calls Handle.wait() next. Raises ValueError,
+        `will_wait` promises that this thread calls Handle.wait() next. What is `sealed` can't be
+        changed between hosts without making the operation fail. Raises ValueError,
         DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
         """
         signature = Signature(
@@ -144,6 +146,7 @@ class Runtime:
             priority,
             will_wait,
             wire_dtype,
+            sealed,
         )
         request = self.requests.get(signature)
         for i, tensor in enumerate(tensors):

@@ -23,16 +23,17 @@ def job_secret() -> str | None:
 class StoreServer:
     """Serves a job's store in a thread of the library until close() or the last reference."""
 
-    def __init__(self, host: str, port: int, secret: str | None) -> None:
+    def __init__(self, host: str, port: int, secret: str | None, *, encrypt: bool = False) -> None:
         """Listen on host:port (port 0: any free one, see `port`) for clients with the secret.
 
-        None, on loopback: processes of the same user on this host find one by themselves.
+        None, on loopback: processes of the same user on this host find one by themselves. What
+        clients say is authenticated, and with `encrypt` encrypted, by all or by none of them.
         """
         out = ffi.new("hs_store_server **")
         bound_port = ffi.new("int32_t *")
         check(
             lib.hs_store_serve(
-                c_string(host, "host"), port, c_string(secret, "secret"), out, bound_port
+                c_string(host, "host"), port, c_string(secret, "secret"), encrypt, out, bound_port
             )
         )
         self._pointer = ffi.gc(out[0], lib.hs_store_server_free)
@@ -46,12 +47,23 @@ class StoreServer:
 class StoreClient:
     """A connection to a job's store."""
 
-    def __init__(self, host: str, port: int, secret: str | None, timeout: float = 30.0) -> None:
-        """Connect within `timeout` seconds, or raise HorovodInternalError."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret: str | None,
+        timeout: float = 30.0,
+        *,
+        encrypt: bool = False,
+    ) -> None:
+        """Connect within `timeout` seconds, or raise HorovodInternalError.
+
+        `encrypt` as the server has it: ValueError if it isn't.
+        """
         out = ffi.new("hs_store_client **")
         check(
             lib.hs_store_connect(
-                c_string(host, "host"), port, c_string(secret, "secret"), timeout, out
+                c_string(host, "host"), port, c_string(secret, "secret"), encrypt, timeout, out
             )
         )
         self._pointer = ffi.gc(out[0], lib.hs_store_client_free)

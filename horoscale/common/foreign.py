@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from horoscale._core import HorovodInternalError, StoreServer, job_secret
-from horoscale.common.environment import variable
+from horoscale.common.environment import switch, variable
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -116,7 +116,7 @@ def _on_one_host(size: int) -> bool:
 
 
 def _serve_here() -> tuple[StoreServer, bytes]:
-    server = StoreServer(_LOOPBACK, 0, job_secret())
+    server = StoreServer(_LOOPBACK, 0, job_secret(), encrypt=switch("ENCRYPT"))
     return server, str(server.port).encode()
 
 
@@ -124,7 +124,7 @@ def _serve_hosts() -> tuple[StoreServer, bytes]:
     address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
     given = job_secret()
     secret = given or secrets.token_hex(_SECRET_BYTES)
-    server = StoreServer(address, 0, secret)
+    server = StoreServer(address, 0, secret, encrypt=switch("ENCRYPT"))
     host = f"[{address}]" if ":" in address else address
     told = f"{host}:{server.port}" if given else f"{host}:{server.port} {secret}"
     return server, told.encode()

@@ -1,7 +1,7 @@
 """Broadcast and allgather of picklable objects.
 
 Unpickling runs code. The bytes come from ranks of the job alone, which have proved that they know
-its secret.
+its secret, and what was changed between hosts is not unpickled (docs/security.md).
 """
 
 from __future__ import annotations

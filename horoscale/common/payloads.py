@@ -1,4 +1,7 @@
-"""Collectives on bytes, which objects and the agreement on process sets are built from."""
+"""Collectives on bytes, which objects and the agreement on process sets are built from.
+
+They are sealed: bytes that were changed between hosts never get to where they would be unpickled.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ def allgather_bytes(
         name=name,
         process_set=process_set,
         will_wait=True,
+        sealed=True,
         keep_alive=payload,
     )
     handle.wait()
@@ -44,6 +48,7 @@ def broadcast_bytes(
             process_set=process_set,
             root=root,
             will_wait=True,
+            sealed=True,
             keep_alive=buffer,
         ).wait()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +41,12 @@ def describe() -> str:
     """Return the tables, as text."""
     core, problem = _core()
     backends = core.pop("backends", {})
+    encryption = core.pop("encryption", {})
     sections = (
         ("Frameworks", _frameworks()),
         ("Controllers", _from_core(_CONTROLLERS, backends, problem)),
         ("Tensor Operations", _from_core(_OPERATIONS, backends, problem)),
+        ("Protection of what hosts send", _protection(encryption, problem)),
     )
     lines = [f"horoscale v{__version__}:"]
     for title, items in sections:
@@ -53,6 +55,12 @@ def describe() -> str:
         details = (f"    {name}: {value}" for name, value in sorted(core.items()))
         lines += ["", "Core:", *details]
     return "\n".join(lines) + "\n"
+
+
+def _protection(encryption: Mapping[str, Any], problem: str) -> Iterable[Item]:
+    yield Item("authentication", not problem, problem)
+    reason = " ".join(str(encryption.get("reason", problem)).split())
+    yield Item("encryption", bool(encryption.get("available")), encryption.get("library", reason))
 
 
 def _core() -> tuple[dict[str, Any], str]:

@@ -97,6 +97,11 @@ def read_by_ranks(job: Mapping[str, str], name: str) -> str | None:
     return job.get(f"HOROSCALE_{name}", job.get(f"HOROVOD_{name}"))
 
 
+def encrypts(job: Mapping[str, str]) -> bool:
+    """Whether the ranks encrypt what they say; what can't be read they refuse themselves."""
+    return read_by_ranks(job, "ENCRYPT") in ("1", "true", "True", "yes", "on")
+
+
 def rank_environment(place: Place) -> dict[str, str]:
     """What tells a rank who it is, under our names and under Horovod's."""
     values = {

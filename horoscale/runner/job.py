@@ -48,6 +48,7 @@ class JobSpec:
     directory: str
     grace_s: float
     start_timeout_s: float
+    encrypt: bool = False  # what the ranks and the rendezvous say to each other
     output_directory: Path | None = None
     timestamp: bool = False
     verbose: bool = False
@@ -145,7 +146,7 @@ class Job:
     def _start_ranks(self, address: str) -> None:
         """All hosts are there, and reach this one at an address."""
         try:
-            self._rendezvous = Rendezvous(address)
+            self._rendezvous = Rendezvous(address, encrypt=self._spec.encrypt)
         except HorovodInternalError as error:
             self._on_no_start(str(error))
             return

@@ -236,6 +236,7 @@ def _run(arguments: argparse.Namespace) -> int:
             directory=os.getcwd(),
             grace_s=_parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S),
             start_timeout_s=_start_timeout(job_environment),
+            encrypt=environment.encrypts(job_environment),
             output_directory=(
                 Path(arguments.output_filename) if arguments.output_filename else None
             ),

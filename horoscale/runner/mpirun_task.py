@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from horoscale._core import HorovodInternalError, StoreClient
 from horoscale.runner import processes, reach
+from horoscale.runner.environment import encrypts
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.results import ResultWriter
 
@@ -41,10 +42,11 @@ def run(
     """
     own = [reach.LOOPBACK] if interfaces is None else reach.own_addresses(interfaces)
     addresses = [address for address in own if ":" not in address]
-    store = Rendezvous(reach.LOOPBACK if interfaces is None else "0.0.0.0")
+    encrypt = encrypts(environment)
+    store = Rendezvous(reach.LOOPBACK if interfaces is None else "0.0.0.0", encrypt=encrypt)
     try:
         port = store.address.rpartition(":")[2]
-        client = StoreClient(reach.LOOPBACK, int(port), store.secret)
+        client = StoreClient(reach.LOOPBACK, int(port), store.secret, encrypt=encrypt)
         _put(client, "task", task)
         places = ",".join(f"{address}:{port}" for address in addresses)
         told = {**environment, PLACES: places, SECRET: store.secret}
@@ -111,7 +113,9 @@ class Launcher:
         for place in self._places.split(","):
             host, _, port = place.rpartition(":")
             try:
-                return StoreClient(host, int(port), self._secret, _CONNECT_S)
+                return StoreClient(
+                    host, int(port), self._secret, _CONNECT_S, encrypt=encrypts(os.environ)
+                )
             except HorovodInternalError as error:
                 said += f"\n{error}"
         raise RuntimeError(f"horoscale.run: the launcher can't be reached:{said}")

@@ -225,6 +225,12 @@ SETTINGS = (
         "NAMES",
     ),
     Setting(
+        ("--encrypt",),
+        "ENCRYPT",
+        "encrypt everything that crosses between hosts (TLS 1.3; needs OpenSSL on all hosts)",
+        config=("params", "encrypt"),
+    ),
+    Setting(
         ("--start-timeout",),
         "START_TIMEOUT",
         "how long the ranks may take to find each other, in seconds",

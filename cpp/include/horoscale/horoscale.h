@@ -27,7 +27,7 @@ extern "C" {
 
 /* Compared with hs_abi_version() at run time by every binding. Grows with each incompatible change.
  */
-#define HS_ABI_VERSION 1
+#define HS_ABI_VERSION 2
 
 /* Everything else in the library is hidden. */
 #pragma GCC visibility push(default)
@@ -243,6 +243,10 @@ typedef struct hs_request {
    * 0: in their own. Allreduce, reducescatter. Within a host nothing is rounded. */
   int32_t wire_dtype;
   const hs_device* device; /* of all tensors; null: host memory */
+  /* 1: between hosts nobody can change what the operation moves without making it fail: for what
+   * will be interpreted, such as pickles. All members say the same. The values of other operations
+   * are as safe as the network, unless the job is encrypted. */
+  int32_t sealed;
 } hs_request;
 
 /* Enqueues an operation and returns at once. The strings, shapes and lists of the request are
@@ -350,15 +354,17 @@ hs_code hs_job_secret(char** secret);
 
 /* Serves a job's key-value store on host:port (port 0: any) in a thread of its own, to clients that
  * prove that they know the secret. Without one (null), on loopback only, it makes one, which
- * processes of the same user on this host find by themselves. *port is the port in use. */
-hs_code hs_store_serve(const char* host, int32_t port, const char* secret, hs_store_server** out,
-                       int32_t* bound_port);
+ * processes of the same user on this host find by themselves. *port is the port in use. What is
+ * said afterwards is authenticated, and encrypted if `encrypt` is 1, as clients have to say too. */
+hs_code hs_store_serve(const char* host, int32_t port, const char* secret, int32_t encrypt,
+                       hs_store_server** out, int32_t* bound_port);
 void hs_store_server_free(hs_store_server* server);
 
 /* Connects to a store; without a secret (null) to one that was served without. Blocks for at most
- * `seconds`. HS_UNAUTHENTICATED, HS_TIMEOUT, HS_SYSTEM. */
-hs_code hs_store_connect(const char* host, int32_t port, const char* secret, double seconds,
-                         hs_store_client** out);
+ * `seconds`. HS_UNAUTHENTICATED, HS_TIMEOUT, HS_SYSTEM, HS_INVALID_ARGUMENT (the server's `encrypt`
+ * is another one), HS_UNIMPLEMENTED (no OpenSSL). */
+hs_code hs_store_connect(const char* host, int32_t port, const char* secret, int32_t encrypt,
+                         double seconds, hs_store_client** out);
 
 /* Sets a key, once: HS_INVALID_ARGUMENT if it is set to another value already. Blocks. */
 hs_code hs_store_set(hs_store_client* client, const char* key, const void* value, size_t bytes);

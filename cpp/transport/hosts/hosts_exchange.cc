@@ -18,6 +18,7 @@ std::byte* HostsExchange::Reserve(uint64_t round) {
 
 void HostsExchange::Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) {
   assert(reserved_ != nullptr);
+  remote_->sealed = sealed;
   remote_->PublishFrom(reserved_, round, bytes, extents);
   reserved_ = nullptr;
   if (extents.empty()) return local_->Publish(round, bytes);

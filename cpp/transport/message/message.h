@@ -24,7 +24,8 @@ struct MessageHeader {
   uint32_t bytes;   // of the payload
   uint32_t offset;  // of a chunk's part in the chunk
   uint16_t part;    // which of the chunk's parts
-  uint16_t others;  // parts that come in other messages
+  uint8_t others;   // parts that come in other messages
+  uint8_t sealed;   // of a chunk: 1 if the payload is authenticated, where connections are
   uint64_t round;
 };
 static_assert(sizeof(MessageHeader) == 32);

@@ -53,7 +53,7 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
   channel.served = static_cast<size_t>(std::count(reached.begin(), reached.end(), true));
   channel.exchange = exchange.get();
   const MessageHeader opened = {
-      MessageType::kOpened, FrameKind::kBank, id.process_set, id.incarnation, 0, 0, 0, 0, 0};
+      MessageType::kOpened, FrameKind::kBank, id.process_set, id.incarnation, 0, 0, 0, 0, 0, 0};
   for (uint32_t m = 0; m < ranks.size(); ++m) {
     if (!reached[m]) continue;
     if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);

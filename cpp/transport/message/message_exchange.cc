@@ -85,6 +85,7 @@ void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t
     auto header = Header(MessageType::kChunk, round);
     header.bytes = static_cast<uint32_t>(extent.bytes);
     header.offset = static_cast<uint32_t>(extent.offset);
+    header.sealed = sealed ? 1 : 0;
     post_->PostChunk(ranks_[m], header, {chunk + extent.offset, extent.bytes}, memory_,
                      &bank.unsent);
     counters_->data_bytes_sent += extent.bytes;

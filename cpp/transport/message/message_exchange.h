@@ -113,7 +113,8 @@ class MessageExchange final : public Exchange {
   uint64_t ReleasedOf(const Member& member) const;
   void TellReleased(uint32_t member);
   MessageHeader Header(MessageType type, uint64_t round) const {
-    return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, 0, 0, round};
+    return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, 0, 0, 0,
+            round};
   }
 
   const ChannelId channel_;

@@ -79,6 +79,7 @@ void MpiTransport::Send(int to_rank, const FrameHeader& header,
                                  0,
                                  0,
                                  0,
+                                 0,
                                  0};
   Enqueue(to_rank, MakeMessage(message, payload));
 }
@@ -391,7 +392,7 @@ void MpiTransport::Close(std::span<const std::byte> last_frame, double seconds) 
     void OnRankLost(int, const Status&) override {}
   } nobody;
   const Deadline deadline = Deadline::After(seconds);
-  const MessageHeader header = {MessageType::kFrame, FrameKind::kGoodbye, 0, 0, 0, 0, 0, 0, 0};
+  const MessageHeader header = {MessageType::kFrame, FrameKind::kGoodbye, 0, 0, 0, 0, 0, 0, 0, 0};
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) Enqueue(peer, MakeMessage(header, last_frame), true);
   }

@@ -19,9 +19,9 @@ Status About(const Status& status, std::vector<int> ranks, const std::string& do
                 FailureDetail{std::move(ranks), -1, ""});
 }
 
-class MeshBuilder {
+class ShmMeshBuilder {
  public:
-  MeshBuilder(const MeshConfig& config, const LinkOffer& offer,
+  ShmMeshBuilder(const MeshConfig& config, const LinkOffer& offer,
               const std::map<int, std::byte*>& rings, Store& store)
       : config_(config),
         offer_(offer),
@@ -93,8 +93,8 @@ class MeshBuilder {
       Result<ByteStream> socket = ConnectUnix(names_.at(rank), deadline_);
       if (!socket.ok()) return socket.status();
       HS_RETURN_IF_ERROR(CheckSameUser(*socket));
-      const Status let_in =
-          AuthenticateToServer(*socket, config_.secret, AuthContext(rank), deadline_);
+      const Status let_in = AuthenticateToServer(*socket, config_.secret, AuthContext(rank),
+                                                 Protection::kNone, deadline_);
       if (let_in.ok()) return socket;
       if (!MayBeLetInLater(let_in) || deadline_.Passed()) return let_in;
     }
@@ -118,8 +118,8 @@ class MeshBuilder {
       if (socket.ok()) HS_RETURN_IF_ERROR(CheckSameUser(*socket));
       return socket;
     };
-    Result<Acceptor> acceptor =
-        Acceptor::Create({{listener_->fd(), accept}}, config_.secret, AuthContext(self()));
+    Result<Acceptor> acceptor = Acceptor::Create({{listener_->fd(), accept}}, config_.secret,
+                                                 AuthContext(self()), Protection::kNone);
     if (!acceptor.ok()) return acceptor.status();
     acceptor_.emplace(acceptor.TakeValue());
     while (links_.size() + 1 < names_.size()) {
@@ -174,7 +174,7 @@ class MeshBuilder {
 
 Result<std::map<int, ShmLink>> ConnectMesh(const MeshConfig& config, const LinkOffer& offer,
                                            const std::map<int, std::byte*>& rings, Store& store) {
-  MeshBuilder builder(config, offer, rings, store);
+  ShmMeshBuilder builder(config, offer, rings, store);
   Result<std::map<int, ShmLink>> links = builder.Build();
   if (!links.ok() && config.explain) return config.explain(links.status());
   return links;

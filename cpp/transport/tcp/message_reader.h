@@ -5,14 +5,19 @@
 //     room = reader.Room();  n = receive(room);  reader.Take(n, handler);
 //
 // Nothing of the stream is believed: the handler accepts each header before its payload is read.
+// Where messages are authenticated (MessageWriter says how), the handler sees no header, and is
+// told of no message, before its tag has been checked. A payload may be in its place by then.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/status.h"
+#include "platform/byte_stream.h"
+#include "rendezvous/seal.h"
 #include "transport/message/message.h"
 
 namespace horoscale {
@@ -28,8 +33,8 @@ class MessageReader {
   };
 
   // What is received together with a header is copied out of the buffer, and a buffer can be full
-  // of small messages; it has room for a header at least.
-  explicit MessageReader(size_t buffer_bytes) : buffer_(buffer_bytes) {}
+  // of small messages; it has room for a header and its tag at least.
+  explicit MessageReader(size_t buffer_bytes, const std::optional<MessageKey>& key = {});
 
   // Where to receive next: the rest of a payload, which may be none, and the buffer's room.
   std::array<std::span<std::byte>, 2> Room();
@@ -37,13 +42,21 @@ class MessageReader {
   Status Take(size_t bytes, Handler& handler);
 
  private:
-  Status TakeFromBuffer(Handler& handler);
-  Status Finish(Handler& handler);
+  enum class Stage : uint8_t { kHeader, kPayload, kTag };
 
+  Status TakeFromBuffer(Handler& handler);
+  Status OpenHeader(Handler& handler);
+  Status OpenPayload();
+  Status Finish(Handler& handler);
+  std::span<const std::byte> Buffered() const {
+    return std::span(buffer_).subspan(begin_, end_ - begin_);
+  }
+
+  std::optional<Seal> seal_;  // none: messages have no tags
   std::vector<std::byte> buffer_;
   size_t begin_ = 0;  // of what is in the buffer
   size_t end_ = 0;
-  bool in_payload_ = false;
+  Stage stage_ = Stage::kHeader;
   MessageHeader header_{};
   std::vector<std::byte> kept_;  // a payload that nobody else wants
   std::byte* payload_ = nullptr;

@@ -2,25 +2,45 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
+#include "transport/tcp/message_tags.h"
+
 namespace horoscale {
+namespace {
+
+void Append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
+  bytes.insert(bytes.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+MessageWriter::MessageWriter(const std::optional<MessageKey>& key) {
+  if (key) seal_.emplace(*key);
+}
 
 MessageWriter::~MessageWriter() { Clear(); }
 
-void MessageWriter::Add(const MessageHeader& header, std::span<const std::byte> payload) {
+MessageWriter::Message& MessageWriter::Begin(const MessageHeader& header, size_t more_bytes) {
   Message& message = waiting_.emplace_back();
-  message.bytes.resize(sizeof(header) + payload.size());
-  std::memcpy(message.bytes.data(), &header, sizeof(header));
-  std::copy(payload.begin(), payload.end(), message.bytes.begin() + sizeof(header));
+  message.bytes.reserve(sizeof(header) + Seal::kTagBytes + more_bytes);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(&header, 1));
+  Append(message.bytes, bytes);
+  if (seal_) Append(message.bytes, seal_->Next(bytes));
+  return message;
+}
+
+void MessageWriter::Add(const MessageHeader& header, std::span<const std::byte> payload) {
+  Message& message = Begin(header, payload.size() + Seal::kTagBytes);
+  Append(message.bytes, payload);
+  if (seal_ && HasPayloadTag(header)) Append(message.bytes, seal_->Next(payload));
 }
 
 void MessageWriter::AddFromPlace(const MessageHeader& header, std::span<const std::byte> data,
                                  std::shared_ptr<const void> memory, uint32_t* pending) {
-  Add(header, {});
-  Message& message = waiting_.back();
+  Message& message = Begin(header, 0);
   message.data = data;
+  if (seal_ && HasPayloadTag(header)) Append(message.tag, seal_->Next(data));
   message.memory = std::move(memory);
   message.pending = pending;
   ++*pending;
@@ -33,9 +53,9 @@ Result<bool> MessageWriter::Flush(ByteStream& stream) {
     size_t count = 0;
     size_t skip = gone_;
     for (const Message& message : waiting_) {
-      if (count + 2 > pieces.size()) break;
-      for (const std::span<const std::byte> part :
-           {std::span<const std::byte>(message.bytes), message.data}) {
+      const std::span<const std::byte> parts[] = {message.bytes, message.data, message.tag};
+      if (count + std::size(parts) > pieces.size()) break;
+      for (const std::span<const std::byte> part : parts) {
         const size_t passed = std::min(skip, part.size());
         skip -= passed;
         if (passed < part.size()) pieces[count++] = part.subspan(passed);

@@ -1,4 +1,4 @@
-// TcpHello: what the connecting rank tells first on an authenticated stream between hosts.
+// TcpHello: what the connecting rank tells first on a protected stream between hosts.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 
 #include "base/status.h"
 #include "base/wire_version.h"
+#include "platform/byte_stream.h"
+#include "platform/deadline.h"
 
 namespace horoscale {
 
@@ -24,6 +26,12 @@ struct TcpHello {
   uint32_t data_streams = 0;
 };
 static_assert(sizeof(TcpHello) == 24);
+
+// Authenticated with the stream's message_keys(), where it has such: by a tag of its own, which no
+// message's can be.
+Status SendTcpHello(ByteStream& stream, const TcpHello& hello, const Deadline& deadline);
+Result<TcpHello> ReceiveTcpHello(ByteStream& stream, const TcpHello& own,
+                                 const std::set<int>& expected, const Deadline& deadline);
 
 // What came from `address` (for errors) at a rank that knows itself and who may connect to it. The
 // rank and the stream of the result are among the expected ones.

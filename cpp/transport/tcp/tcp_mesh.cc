@@ -1,7 +1,6 @@
 #include "transport/tcp/tcp_mesh.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -32,9 +31,9 @@ Status About(const Status& status, std::vector<int> ranks, const std::string& do
                 FailureDetail{std::move(ranks), -1, ""});
 }
 
-class MeshBuilder {
+class TcpMeshBuilder {
  public:
-  MeshBuilder(const TcpMeshConfig& config, Store& store)
+  TcpMeshBuilder(const TcpMeshConfig& config, Store& store)
       : config_(config), store_(store), deadline_(Deadline::After(config.seconds)) {
     for (const int peer : config.peers) {
       streams_[peer].resize(1 + config.data_streams);
@@ -192,12 +191,11 @@ class MeshBuilder {
         return stream.status();
       }
       const Deadline let_in_by = Deadline::After(std::min(kHandshakeSeconds, left));
-      const Status let_in =
-          AuthenticateToServer(*stream, config_.secret, AuthContext(peer), let_in_by);
+      const Status let_in = AuthenticateToServer(*stream, config_.secret, AuthContext(peer),
+                                                 BetweenHosts(config_.encrypt), let_in_by);
       if (MayBeLetInLater(let_in)) *may_come = true;
       HS_RETURN_IF_ERROR(let_in);
-      const TcpHello hello = OwnHello(number);
-      HS_RETURN_IF_ERROR(stream->SendAll(std::as_bytes(std::span(&hello, 1)), deadline_));
+      HS_RETURN_IF_ERROR(SendTcpHello(*stream, OwnHello(number), deadline_));
       streams[number].emplace(stream.TakeValue());
     }
     return {};
@@ -222,7 +220,8 @@ class MeshBuilder {
       doors.push_back({listener.fd(), [&listener] { return listener.Accept(Deadline::After(0)); }});
     }
     Result<Acceptor> acceptor =
-        Acceptor::Create(std::move(doors), config_.secret, AuthContext(config_.rank));
+        Acceptor::Create(std::move(doors), config_.secret, AuthContext(config_.rank),
+                         BetweenHosts(config_.encrypt));
     if (!acceptor.ok()) return acceptor.status();
     acceptor_.emplace(acceptor.TakeValue());
     const auto look = [this] {
@@ -256,9 +255,7 @@ class MeshBuilder {
   }
 
   Status LetIn(ByteStream stream) {
-    std::array<std::byte, sizeof(TcpHello)> bytes;
-    HS_RETURN_IF_ERROR(stream.ReceiveAll(bytes, deadline_));
-    const auto hello = DecodeTcpHello(bytes, OwnHello(0), above_, stream.peer());
+    const auto hello = ReceiveTcpHello(stream, OwnHello(0), above_, deadline_);
     if (!hello.ok()) return hello.status();
     // A rank that had to try another address connects again: the last one counts.
     streams_.at(hello->rank)[hello->stream].emplace(std::move(stream));
@@ -284,7 +281,7 @@ class MeshBuilder {
 }  // namespace
 
 Result<std::map<int, TcpStreams>> ConnectTcpMesh(const TcpMeshConfig& config, Store& store) {
-  MeshBuilder builder(config, store);
+  TcpMeshBuilder builder(config, store);
   Result<std::map<int, TcpStreams>> streams = builder.Build();
   if (!streams.ok() && config.explain) return config.explain(streams.status());
   return streams;

@@ -26,6 +26,7 @@ struct TcpMeshConfig {
   std::string first_address;            // of this machine, that others probably reach; may be empty
   std::string key_prefix;               // of the job and its generation, such as "job/1/"
   std::string secret;
+  bool encrypt = false;         // the same on all
   double seconds = 60;          // for everything
   double silence_seconds = 30;  // by then a link has ended whose peer's machine does not answer
   uint32_t data_streams = 1;    // of a pair of ranks; the same on all

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -38,6 +39,10 @@ constexpr size_t kControl = 0;  // its number among the streams of a link
 constexpr int kNumberBits = 8;
 uint64_t TagOf(int rank, size_t number) {
   return static_cast<uint64_t>(rank) << kNumberBits | number;
+}
+
+std::pair<int, size_t> PlaceOf(uint64_t tag) {
+  return {static_cast<int>(tag >> kNumberBits), tag % (1 << kNumberBits)};
 }
 
 bool IsControlKind(FrameKind kind) {
@@ -120,6 +125,12 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
   TransportSink& sink_;
 };
 
+TcpTransport::Stream::Stream(ByteStream stream, size_t buffer_bytes)
+    : socket(std::move(stream)),
+      in(buffer_bytes,
+         socket.message_keys() ? std::optional(socket.message_keys()->receive) : std::nullopt),
+      out(socket.message_keys() ? std::optional(socket.message_keys()->send) : std::nullopt) {}
+
 TcpTransport::Link::Link(TcpStreams sockets, bool all_streams)
     : choice(sockets.size() - 1, all_streams) {
   for (ByteStream& socket : sockets) {
@@ -152,7 +163,9 @@ TcpTransport::TcpTransport(int rank, double silence_seconds, Poller poller)
 
 Status TcpTransport::Watch(int rank, Link& link) {
   for (size_t number = 0; number < link.streams.size(); ++number) {
-    HS_RETURN_IF_ERROR(poller_.Add(link.streams[number].socket.fd(), TagOf(rank, number)));
+    const ByteStream& socket = link.streams[number].socket;
+    HS_RETURN_IF_ERROR(poller_.Add(socket.fd(), TagOf(rank, number)));
+    if (socket.HasPending()) unread_.push_back(TagOf(rank, number));
   }
   return {};
 }
@@ -166,7 +179,7 @@ void TcpTransport::Send(int to_rank, const FrameHeader& header,
   counters_.control_bytes_sent += payload.size();
   link.streams[kControl].out.Add(
       {MessageType::kFrame, header.kind, header.channel.process_set, header.channel.incarnation,
-       static_cast<uint32_t>(payload.size()), 0, 0, 0, 0},
+       static_cast<uint32_t>(payload.size()), 0, 0, 0, 0, 0},
       payload);
   Flush(to_rank, link, kControl);
 }
@@ -195,7 +208,7 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
     of_part.offset += static_cast<uint32_t>(begin);
     of_part.bytes = static_cast<uint32_t>(end - begin);
     of_part.part = static_cast<uint16_t>(part);
-    of_part.others = static_cast<uint16_t>(parts - 1);
+    of_part.others = static_cast<uint8_t>(parts - 1);
     link.streams[1 + part].out.AddFromPlace(of_part, data.subspan(begin, end - begin), memory,
                                             pending);
   }
@@ -229,10 +242,9 @@ void TcpTransport::Flush(int rank, Link& link, size_t number) {
 bool TcpTransport::Poll(TransportSink& sink) {
   std::array<Poller::Ready, 32> ready;
   const Result<size_t> count = poller_.Wait(0, ready);
-  bool moved = false;
+  bool moved = ReceiveUnread(sink);
   for (size_t i = 0; count.ok() && i < *count; ++i) {
-    const int rank = static_cast<int>(ready[i].tag >> kNumberBits);
-    const size_t number = ready[i].tag % (1 << kNumberBits);
+    const auto [rank, number] = PlaceOf(ready[i].tag);
     Link& link = *links_.at(rank);
     if (ready[i].writable && !link.is_over) {
       Flush(rank, link, number);
@@ -242,6 +254,15 @@ bool TcpTransport::Poll(TransportSink& sink) {
   }
   if (awaits_ends_) EndTheSilent();
   return (has_news_ && TellLosses(sink)) || moved;
+}
+
+bool TcpTransport::ReceiveUnread(TransportSink& sink) {
+  bool moved = false;
+  for (const uint64_t tag : std::exchange(unread_, {})) {
+    const auto [rank, number] = PlaceOf(tag);
+    moved |= Receive(rank, *links_.at(rank), number, sink);
+  }
+  return moved;
 }
 
 bool TcpTransport::Receive(int rank, Link& link, size_t number, TransportSink& sink) {
@@ -262,6 +283,10 @@ bool TcpTransport::Receive(int rank, Link& link, size_t number, TransportSink& s
     if (Status taken = stream.in.Take(*got, arrivals); !taken.ok()) End(rank, link, taken);
     if (*got < room[0].size() + room[1].size()) break;  // that was all
   }
+  // The caller has been told that something moved, and polls again before it sleeps.
+  const uint64_t tag = TagOf(rank, number);
+  const bool is_known = std::find(unread_.begin(), unread_.end(), tag) != unread_.end();
+  if (!stream.is_over && stream.socket.HasPending() && !is_known) unread_.push_back(tag);
   return true;
 }
 
@@ -352,7 +377,7 @@ void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& 
   for (auto& [rank, link] : links_) {
     if (link->is_over) continue;
     link->streams[kControl].out.Add({MessageType::kFrame, FrameKind::kGoodbye, 0, 0,
-                                     static_cast<uint32_t>(last_frame.size()), 0, 0, 0, 0},
+                                     static_cast<uint32_t>(last_frame.size()), 0, 0, 0, 0, 0},
                                     last_frame);
     Flush(rank, *link, kControl);
   }

@@ -47,7 +47,7 @@ class TcpTransport final : private MessagePost {
 
  private:
   struct Stream {
-    Stream(ByteStream stream, size_t buffer_bytes) : socket(std::move(stream)), in(buffer_bytes) {}
+    Stream(ByteStream stream, size_t buffer_bytes);
     ByteStream socket;
     MessageReader in;
     MessageWriter out;
@@ -81,6 +81,7 @@ class TcpTransport final : private MessagePost {
   Status Watch(int rank, Link& link);
   static void LookAtRates(Link& link);
   void Flush(int rank, Link& link, size_t number);
+  bool ReceiveUnread(TransportSink& sink);
   bool Receive(int rank, Link& link, size_t number, TransportSink& sink);
   // Whether the link has ended in good order, or is to be given up for `reason`.
   void OnStreamOver(int rank, Link& link, size_t number, const Status& reason);
@@ -93,6 +94,8 @@ class TcpTransport final : private MessagePost {
   Poller poller_;
   TransportCounters counters_;
   std::map<int, std::unique_ptr<Link>> links_;
+  // Streams, by their tags, that may have something to receive which their sockets don't show.
+  std::vector<uint64_t> unread_;
   bool has_news_ = false;     // a link has ended, and the sink has not been told
   bool awaits_ends_ = false;  // of links one of whose streams is over
   MessageChannels channels_;

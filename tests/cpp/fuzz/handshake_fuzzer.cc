@@ -11,7 +11,8 @@ using namespace horoscale;
 namespace {
 
 void FeedStranger(Handshake::Role role, std::span<const std::byte> bytes) {
-  Handshake handshake(role, "a secret that the input does not know", "store", {});
+  Handshake handshake(role, "a secret that the input does not know", "store",
+                      Protection::kAuthenticated, {});
   while (handshake.wanted() > 0 && bytes.size() >= handshake.wanted()) {
     const size_t wanted = handshake.wanted();
     const bool ok = handshake.Feed(bytes.first(wanted)).ok();

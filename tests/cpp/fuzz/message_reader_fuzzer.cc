@@ -1,12 +1,16 @@
 // Any stream of bytes, in any pieces: the reader writes nowhere but where it may, and believes no
-// length that its handler has not accepted.
+// length that its handler has not accepted. An authenticated one believes nothing that was not
+// sent: the input is what somebody on the way makes of a genuine stream.
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
+#include "platform/unix_socket.h"
 #include "transport/tcp/message_reader.h"
+#include "transport/tcp/message_writer.h"
 
 using namespace horoscale;
 
@@ -30,14 +34,8 @@ class Handler final : public MessageReader::Handler {
   std::array<std::byte, kMostBytes> space_;
 };
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  const size_t piece = data[0] + size_t{1};
-  std::span<const std::byte> stream = std::as_bytes(std::span(data, size)).subspan(1);
-  MessageReader reader(64 + data[0]);
-  Handler handler;
+void Feed(MessageReader& reader, MessageReader::Handler& handler, size_t piece,
+          std::span<const std::byte> stream) {
   while (!stream.empty()) {
     const auto room = reader.Room();
     if (room[0].empty() && room[1].empty()) abort();
@@ -50,5 +48,89 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     stream = stream.subspan(bytes);
     if (!reader.Take(bytes, handler).ok()) break;
   }
+}
+
+constexpr MessageKey kKey = {std::byte{1}};
+
+struct Genuine {
+  MessageHeader header;
+  std::vector<std::byte> payload;
+};
+
+// A few messages, and what the writer makes of them.
+const std::vector<Genuine>& Messages() {
+  static const auto& messages = *new std::vector<Genuine>([] {
+    std::vector<Genuine> made;
+    for (uint32_t i = 0; i < 6; ++i) {
+      const uint32_t bytes = i * 13;
+      const auto type = i % 2 == 0 ? MessageType::kFrame : MessageType::kChunk;
+      const MessageHeader header = {type, FrameKind::kReport, i, 1, bytes, 0, 0, 0, 1, 2 * i};
+      made.push_back({header, std::vector<std::byte>(bytes, static_cast<std::byte>(i))});
+    }
+    return made;
+  }());
+  return messages;
+}
+
+const std::vector<std::byte>& Wire() {
+  static const auto& wire = *new std::vector<std::byte>([] {
+    auto [near, far] = UnixPair().TakeValue();
+    MessageWriter writer(kKey);
+    for (const Genuine& message : Messages()) writer.Add(message.header, message.payload);
+    if (!writer.Flush(near).ok()) abort();
+    std::vector<std::byte> bytes(4096);
+    bytes.resize(*far.ReceiveSome(bytes));
+    return bytes;
+  }());
+  return wire;
+}
+
+// Sees the messages that were sent, in their order, as far as it gets.
+class Witness final : public MessageReader::Handler {
+ public:
+  Result<std::byte*> OnHeader(const MessageHeader& header) override {
+    if (seen_ == Messages().size()) abort();
+    if (std::memcmp(&header, &Messages()[seen_].header, sizeof(header)) != 0) abort();
+    return nullptr;
+  }
+  Status OnMessage(const MessageHeader&, std::span<const std::byte> payload) override {
+    const std::vector<std::byte>& sent = Messages()[seen_++].payload;
+    if (!std::equal(payload.begin(), payload.end(), sent.begin(), sent.end())) abort();
+    return {};
+  }
+
+ private:
+  size_t seen_ = 0;
+};
+
+// Three bytes of input: what is done (copy a run of the genuine stream, or invent a byte), and
+// where.
+std::vector<std::byte> Edited(std::span<const uint8_t> orders) {
+  std::vector<std::byte> bytes;
+  for (; orders.size() >= 3 && bytes.size() < 1 << 16; orders = orders.subspan(3)) {
+    if (orders[0] == 0) {
+      bytes.push_back(static_cast<std::byte>(orders[1]));
+      continue;
+    }
+    const size_t begin = std::min<size_t>(orders[1] * size_t{4}, Wire().size());
+    const size_t count = std::min<size_t>(orders[0] + orders[2] * size_t{4}, Wire().size() - begin);
+    const auto run = std::span(Wire()).subspan(begin, count);
+    bytes.insert(bytes.end(), run.begin(), run.end());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const size_t piece = data[0] + size_t{1};
+  const std::span<const uint8_t> rest = std::span(data, size).subspan(1);
+  MessageReader reader(64 + data[0]);
+  Handler handler;
+  Feed(reader, handler, piece, std::as_bytes(rest));
+  MessageReader authenticated(64 + data[0], kKey);
+  Witness witness;
+  Feed(authenticated, witness, piece, Edited(rest));
   return 0;
 }

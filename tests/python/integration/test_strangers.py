@@ -38,7 +38,8 @@ print(hvd.allreduce(np.arange(1000) + hvd.rank(), op=hvd.Sum).tolist() == list(r
 """
 FLOOD = 10_000
 PREFIX = "init0/"  # of the keys in the store
-HELLO = b"HOROAUTH" + (2).to_bytes(4, "little")
+HOW = b"\x01"  # what follows is authenticated
+HELLO = b"HOROAUTH" + (2).to_bytes(4, "little") + HOW
 HELLO_BYTES = len(HELLO) + 32
 
 Stranger = Callable[[socket.socket], None]
@@ -55,7 +56,7 @@ class Bomb:
 
 
 def proof(secret: str, context: str, own: bytes, theirs: bytes) -> bytes:
-    message = b"client" + own + theirs + context.encode()
+    message = b"client" + HOW + own + theirs + context.encode()
     return hmac.new(secret.encode(), message, hashlib.sha256).digest()
 
 

@@ -50,7 +50,8 @@ class RankProcesses:
         self.secret = secrets.token_hex(16)
         self._hosts = hosts
         self.address = "127.0.0.1" if hosts is None else hosts.addresses[0]
-        self._store = self.call(lambda: StoreServer(self.address, 0, self.secret))
+        encrypt = (variables or {}).get("HOROSCALE_ENCRYPT") == "1"
+        self._store = self.call(lambda: StoreServer(self.address, 0, self.secret, encrypt=encrypt))
         self.port = self._store.port
         variables, variables_of, stderr_of = variables or {}, variables_of or {}, stderr_of or {}
         self._files = contextlib.ExitStack()

@@ -19,7 +19,7 @@ class Meeting {
  public:
   Meeting() {
     int32_t port = 0;
-    EXPECT_EQ(hs_store_serve("127.0.0.1", 0, nullptr, &server_, &port), HS_OK);
+    EXPECT_EQ(hs_store_serve("127.0.0.1", 0, nullptr, 0, &server_, &port), HS_OK);
     address_ = "127.0.0.1:" + std::to_string(port);
   }
   ~Meeting() { hs_store_server_free(server_); }

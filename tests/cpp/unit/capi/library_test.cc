@@ -34,12 +34,12 @@ TEST(Library, EachThreadHasItsOwnLastError) {
 TEST(Store, KeepsWhatIsSetAndWaitsForWhatIsNot) {
   hs_store_server* server = nullptr;
   int32_t port = 0;
-  ASSERT_EQ(hs_store_serve("127.0.0.1", 0, "secret", &server, &port), HS_OK);
+  ASSERT_EQ(hs_store_serve("127.0.0.1", 0, "secret", 0, &server, &port), HS_OK);
   hs_store_client* client = nullptr;
-  EXPECT_EQ(hs_store_connect("127.0.0.1", port, "wrong", kDeadlineSeconds, &client),
+  EXPECT_EQ(hs_store_connect("127.0.0.1", port, "wrong", 0, kDeadlineSeconds, &client),
             HS_UNAUTHENTICATED);
   EXPECT_EQ(client, nullptr);
-  ASSERT_EQ(hs_store_connect("127.0.0.1", port, "secret", kDeadlineSeconds, &client), HS_OK);
+  ASSERT_EQ(hs_store_connect("127.0.0.1", port, "secret", 0, kDeadlineSeconds, &client), HS_OK);
   EXPECT_EQ(hs_store_set(client, "key", "value", 5), HS_OK);
   EXPECT_EQ(hs_store_set(client, "key", "other", 5), HS_INVALID_ARGUMENT);
   EXPECT_EQ(hs_store_set(client, "empty", nullptr, 0), HS_OK);
@@ -56,23 +56,24 @@ TEST(Store, KeepsWhatIsSetAndWaitsForWhatIsNot) {
   EXPECT_EQ(hs_store_get(client, nullptr, 0, &value, &bytes), HS_INVALID_ARGUMENT);
   hs_store_client_free(client);
   hs_store_server_free(server);
-  EXPECT_EQ(hs_store_serve("127.0.0.1", 70000, "secret", &server, &port), HS_INVALID_ARGUMENT);
-  EXPECT_EQ(hs_store_serve(nullptr, 0, "secret", &server, &port), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_store_serve("127.0.0.1", 70000, "secret", 0, &server, &port), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_store_serve(nullptr, 0, "secret", 0, &server, &port), HS_INVALID_ARGUMENT);
 }
 
 TEST(Store, WithoutASecretItIsForProcessesOfTheUserOnThisHost) {
   hs_store_server* server = nullptr;
   int32_t port = 0;
-  ASSERT_EQ(hs_store_serve("localhost", 0, nullptr, &server, &port), HS_OK);
+  ASSERT_EQ(hs_store_serve("localhost", 0, nullptr, 0, &server, &port), HS_OK);
   hs_store_client* client = nullptr;
-  ASSERT_EQ(hs_store_connect("localhost", port, nullptr, kDeadlineSeconds, &client), HS_OK);
+  ASSERT_EQ(hs_store_connect("localhost", port, nullptr, 0, kDeadlineSeconds, &client), HS_OK);
   EXPECT_EQ(hs_store_set(client, "key", "value", 5), HS_OK);
   hs_store_client_free(client);
-  EXPECT_EQ(hs_store_connect("localhost", port, "", kDeadlineSeconds, &client), HS_UNAUTHENTICATED);
+  EXPECT_EQ(hs_store_connect("localhost", port, "", 0, kDeadlineSeconds, &client),
+            HS_UNAUTHENTICATED);
   hs_store_server_free(server);
-  EXPECT_EQ(hs_store_connect("localhost", port, nullptr, 0, &client), HS_TIMEOUT);
-  EXPECT_EQ(hs_store_serve("0.0.0.0", 0, nullptr, &server, &port), HS_INVALID_ARGUMENT);
-  EXPECT_EQ(hs_store_serve("127.0.0.1", 0, "", &server, &port), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_store_connect("localhost", port, nullptr, 0, 0, &client), HS_TIMEOUT);
+  EXPECT_EQ(hs_store_serve("0.0.0.0", 0, nullptr, 0, &server, &port), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_store_serve("127.0.0.1", 0, "", 0, &server, &port), HS_INVALID_ARGUMENT);
 }
 
 TEST(JobSecret, IsThatOfTheVariables) {

@@ -15,12 +15,14 @@ namespace horoscale {
 namespace {
 
 constexpr double kLong = 30;
+constexpr Protection kProtection = Protection::kAuthenticated;
 
 class AcceptorTest : public testing::Test {
  protected:
   Acceptor Make(double handshake_seconds = kHandshakeSeconds) {
     const auto accept = [this] { return listener_.Accept(Deadline::After(0)); };
-    return Acceptor::Create({{listener_.fd(), accept}}, "secret", "link", handshake_seconds)
+    return Acceptor::Create({{listener_.fd(), accept}}, "secret", "link", kProtection,
+                            handshake_seconds)
         .TakeValue();
   }
   ByteStream Connect() {
@@ -31,7 +33,7 @@ class AcceptorTest : public testing::Test {
     for (const Deadline deadline = Deadline::After(kLong);;) {
       auto stream = ConnectTcp("127.0.0.1", listener_.port(), deadline);
       if (!stream.ok()) return stream.status();
-      const Status status = AuthenticateToServer(*stream, "secret", "link", deadline);
+      const Status status = AuthenticateToServer(*stream, "secret", "link", kProtection, deadline);
       if (!MayBeLetInLater(status) || deadline.Passed()) return status;
     }
   }
@@ -58,11 +60,13 @@ TEST_F(AcceptorTest, SeveralDoorsLeadIn) {
   for (TcpListener* door : {&listener_, &other}) {
     doors.push_back({door->fd(), [door] { return door->Accept(Deadline::After(0)); }});
   }
-  Acceptor acceptor = Acceptor::Create(std::move(doors), "secret", "link").TakeValue();
+  Acceptor acceptor = Acceptor::Create(std::move(doors), "secret", "link", kProtection).TakeValue();
   for (const uint16_t port : {other.port(), listener_.port()}) {
     std::thread client([port] {
       auto stream = ConnectTcp("127.0.0.1", port, Deadline::After(kLong));
-      EXPECT_TRUE(AuthenticateToServer(*stream, "secret", "link", Deadline::After(kLong)).ok());
+      EXPECT_TRUE(
+          AuthenticateToServer(*stream, "secret", "link", kProtection, Deadline::After(kLong))
+              .ok());
     });
     EXPECT_TRUE(acceptor.Next(Deadline::After(kLong)).ok());
     client.join();
@@ -97,8 +101,9 @@ TEST_F(AcceptorTest, AFloodThatTakesAllDescriptorsEndsNothing) {
   few.rlim_cur = static_cast<rlim_t>(next) + kFew / 2;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
   Status status;
-  std::thread client(
-      [&] { status = AuthenticateToServer(own, "secret", "link", Deadline::After(kLong)); });
+  std::thread client([&] {
+    status = AuthenticateToServer(own, "secret", "link", kProtection, Deadline::After(kLong));
+  });
   const auto let_in = acceptor.Next(Deadline::After(kLong));
   client.join();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);

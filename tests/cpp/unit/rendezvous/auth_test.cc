@@ -57,8 +57,8 @@ Exchanged Exchange(Handshake& client, Handshake& server) {
 }
 
 TEST(HandshakeTest, TheSameSecretAndContextSucceed) {
-  Handshake client(Role::kClient, "secret", "link 0 1", NonceOf(1));
-  Handshake server(Role::kServer, "secret", "link 0 1", NonceOf(2));
+  Handshake client(Role::kClient, "secret", "link 0 1", Protection::kAuthenticated, NonceOf(1));
+  Handshake server(Role::kServer, "secret", "link 0 1", Protection::kAuthenticated, NonceOf(2));
   const Exchanged result = Exchange(client, server);
   EXPECT_TRUE(result.client.ok() && result.server.ok());
   EXPECT_TRUE(client.done() && server.done());
@@ -70,8 +70,8 @@ TEST(HandshakeTest, ADifferentSecretOrContextFailsOnBothSides) {
   const std::pair<const char*, const char*> servers[] = {
       {"other", "store"}, {"", "store"}, {"secre", "tstore"}, {"secret", "link 0 1"}};
   for (const auto& [secret, context] : servers) {
-    Handshake client(Role::kClient, "secret", "store", NonceOf(1));
-    Handshake server(Role::kServer, secret, context, NonceOf(2));
+    Handshake client(Role::kClient, "secret", "store", Protection::kAuthenticated, NonceOf(1));
+    Handshake server(Role::kServer, secret, context, Protection::kAuthenticated, NonceOf(2));
     const Exchanged result = Exchange(client, server);
     EXPECT_EQ(result.client.code(), StatusCode::kUnauthenticated);
     EXPECT_EQ(result.server.code(), StatusCode::kUnauthenticated);
@@ -83,10 +83,10 @@ TEST(HandshakeTest, ADifferentSecretOrContextFailsOnBothSides) {
 }
 
 TEST(HandshakeTest, ARecordedSessionIsWorthNothingLater) {
-  Handshake client(Role::kClient, "secret", "store", NonceOf(1));
-  Handshake server(Role::kServer, "secret", "store", NonceOf(2));
+  Handshake client(Role::kClient, "secret", "store", Protection::kAuthenticated, NonceOf(1));
+  Handshake server(Role::kServer, "secret", "store", Protection::kAuthenticated, NonceOf(2));
   const std::vector<std::byte> recorded = Exchange(client, server).client_sent;
-  Handshake later(Role::kServer, "secret", "store", NonceOf(3));
+  Handshake later(Role::kServer, "secret", "store", Protection::kAuthenticated, NonceOf(3));
   const size_t hello = later.wanted();
   ASSERT_TRUE(later.Feed(std::span(recorded).first(hello)).ok());
   EXPECT_EQ(later.Feed(std::span(recorded).subspan(hello, later.wanted())).code(),
@@ -95,7 +95,7 @@ TEST(HandshakeTest, ARecordedSessionIsWorthNothingLater) {
 
 TEST(HandshakeTest, AProofSentBackToItsMakerFails) {
   // A server without the secret that repeats the client's nonce and proof.
-  Handshake client(Role::kClient, "secret", "store", NonceOf(1));
+  Handshake client(Role::kClient, "secret", "store", Protection::kAuthenticated, NonceOf(1));
   const std::vector<std::byte> hello = client.TakeOutput();
   ASSERT_TRUE(client.Feed(hello).ok());
   const std::vector<std::byte> proof = client.TakeOutput();
@@ -105,8 +105,8 @@ TEST(HandshakeTest, AProofSentBackToItsMakerFails) {
 }
 
 TEST(HandshakeTest, AServerThatOnlyClaimsToAcceptIsNotBelieved) {
-  Handshake client(Role::kClient, "secret", "store", NonceOf(1));
-  Handshake server(Role::kServer, "guess", "store", NonceOf(2));
+  Handshake client(Role::kClient, "secret", "store", Protection::kAuthenticated, NonceOf(1));
+  Handshake server(Role::kServer, "guess", "store", Protection::kAuthenticated, NonceOf(2));
   ASSERT_TRUE(server.Feed(client.TakeOutput()).ok());
   ASSERT_TRUE(client.Feed(server.TakeOutput()).ok());
   const std::byte accepted{1};
@@ -116,8 +116,8 @@ TEST(HandshakeTest, AServerThatOnlyClaimsToAcceptIsNotBelieved) {
 }
 
 TEST(HandshakeTest, AnotherVersionIsNamedOnBothSides) {
-  Handshake client(Role::kClient, "secret", "store", NonceOf(1));
-  Handshake server(Role::kServer, "secret", "store", NonceOf(2));
+  Handshake client(Role::kClient, "secret", "store", Protection::kAuthenticated, NonceOf(1));
+  Handshake server(Role::kServer, "secret", "store", Protection::kAuthenticated, NonceOf(2));
   std::vector<std::byte> hello = client.TakeOutput();
   hello[8] = std::byte{9};  // the version follows the magic
   const Status refused = server.Feed(hello);
@@ -127,18 +127,18 @@ TEST(HandshakeTest, AnotherVersionIsNamedOnBothSides) {
 }
 
 TEST(HandshakeTest, AStrangerGetsNoAnswer) {
-  Handshake server(Role::kServer, "secret", "store", NonceOf(2));
+  Handshake server(Role::kServer, "secret", "store", Protection::kAuthenticated, NonceOf(2));
   EXPECT_EQ(server.Feed(std::vector<std::byte>(server.wanted(), std::byte{'G'})).code(),
             StatusCode::kProtocol);
   EXPECT_TRUE(server.TakeOutput().empty());
 }
 
 TEST(HandshakeTest, AnyChangedByteOfTheClientFails) {
-  Handshake model(Role::kClient, "secret", "store", NonceOf(1));
+  Handshake model(Role::kClient, "secret", "store", Protection::kAuthenticated, NonceOf(1));
   const size_t hello_bytes = model.TakeOutput().size();
   for (size_t i = 0; i < hello_bytes + sizeof(Sha256Digest); ++i) {
-    Handshake client(Role::kClient, "secret", "store", NonceOf(1));
-    Handshake server(Role::kServer, "secret", "store", NonceOf(2));
+    Handshake client(Role::kClient, "secret", "store", Protection::kAuthenticated, NonceOf(1));
+    Handshake server(Role::kServer, "secret", "store", Protection::kAuthenticated, NonceOf(2));
     std::vector<std::byte> hello = client.TakeOutput();
     if (i < hello_bytes) hello[i] ^= std::byte{1};
     if (!server.Feed(hello).ok()) continue;
@@ -159,12 +159,15 @@ TEST_F(AuthenticateTest, OverAStreamLeavesWhatFollowsAlone) {
   Status server_status;
   std::byte received{};
   std::thread server([&] {
-    server_status = AuthenticateClient(pair_.second, "s", "link 0 1", Deadline::After(30));
+    server_status = AuthenticateClient(pair_.second, "s", "link 0 1", Protection::kAuthenticated,
+                                       Deadline::After(30));
     if (server_status.ok()) {
       server_status = pair_.second.ReceiveAll(std::span(&received, 1), Deadline::After(30));
     }
   });
-  EXPECT_TRUE(AuthenticateToServer(pair_.first, "s", "link 0 1", Deadline::After(30)).ok());
+  EXPECT_TRUE(AuthenticateToServer(pair_.first, "s", "link 0 1", Protection::kAuthenticated,
+                                   Deadline::After(30))
+                  .ok());
   const std::byte sent{99};
   EXPECT_TRUE(pair_.first.SendAll(std::span(&sent, 1), Deadline::After(30)).ok());
   server.join();
@@ -175,18 +178,25 @@ TEST_F(AuthenticateTest, OverAStreamLeavesWhatFollowsAlone) {
 TEST_F(AuthenticateTest, BothSidesLearnOfAWrongSecret) {
   Status server_status;
   std::thread server([&] {
-    server_status = AuthenticateClient(pair_.second, "right", "store", Deadline::After(30));
+    server_status = AuthenticateClient(pair_.second, "right", "store", Protection::kAuthenticated,
+                                       Deadline::After(30));
   });
-  EXPECT_EQ(AuthenticateToServer(pair_.first, "wrong", "store", Deadline::After(30)).code(),
+  EXPECT_EQ(AuthenticateToServer(pair_.first, "wrong", "store", Protection::kAuthenticated,
+                                 Deadline::After(30))
+                .code(),
             StatusCode::kUnauthenticated);
   server.join();
   EXPECT_EQ(server_status.code(), StatusCode::kUnauthenticated);
 }
 
 TEST_F(AuthenticateTest, SilenceEndsAtTheDeadline) {
-  EXPECT_EQ(AuthenticateClient(pair_.second, "s", "store", Deadline::After(0.02)).code(),
+  EXPECT_EQ(AuthenticateClient(pair_.second, "s", "store", Protection::kAuthenticated,
+                               Deadline::After(0.02))
+                .code(),
             StatusCode::kTimeout);
-  EXPECT_EQ(AuthenticateToServer(pair_.first, "s", "store", Deadline::After(0.02)).code(),
+  EXPECT_EQ(AuthenticateToServer(pair_.first, "s", "store", Protection::kAuthenticated,
+                                 Deadline::After(0.02))
+                .code(),
             StatusCode::kTimeout);
 }
 
@@ -194,7 +204,9 @@ TEST_F(AuthenticateTest, APeerThatLeavesIsAnError) {
   {
     const ByteStream closing = std::move(pair_.second);
   }
-  EXPECT_EQ(AuthenticateToServer(pair_.first, "s", "store", Deadline::After(30)).code(),
+  EXPECT_EQ(AuthenticateToServer(pair_.first, "s", "store", Protection::kAuthenticated,
+                                 Deadline::After(30))
+                .code(),
             StatusCode::kSystem);
 }
 

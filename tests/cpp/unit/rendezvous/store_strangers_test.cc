@@ -15,6 +15,7 @@
 #include "platform/tcp_socket.h"
 #include "platform/wait.h"
 #include "rendezvous/auth.h"
+#include "rendezvous/sealed_records.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
@@ -62,7 +63,10 @@ class StoreStrangersTest : public testing::Test {
 
   ByteStream ConnectAuthenticated() {
     ByteStream stream = Connect();
-    EXPECT_TRUE(AuthenticateToServer(stream, "secret", kStoreAuthContext, Soon()).ok());
+    EXPECT_TRUE(AuthenticateToServer(stream, "secret", kStoreAuthContext,
+                                     Protection::kAuthenticated, Soon())
+                    .ok());
+    UseSealedRecords(stream);
     return stream;
   }
 
@@ -110,8 +114,9 @@ TEST_F(StoreStrangersTest, AHandshakeThatStopsHalfWayIsCutOff) {
   Restart({.handshake_seconds = 0.05});
   CapturedLog log;
   ByteStream stream = Connect();
-  Handshake handshake =
-      Handshake::Create(Handshake::Role::kClient, "secret", kStoreAuthContext).TakeValue();
+  Handshake handshake = Handshake::Create(Handshake::Role::kClient, "secret", kStoreAuthContext,
+                                          Protection::kAuthenticated)
+                            .TakeValue();
   const std::vector<std::byte> hello = handshake.TakeOutput();
   Send(stream, hello);
   EXPECT_EQ(ReadToEnd(stream).size(), hello.size());
@@ -145,8 +150,9 @@ TEST_F(StoreStrangersTest, AValidFrameBeforeAuthenticationHasNoEffect) {
 TEST_F(StoreStrangersTest, AFrameBehindAWrongProofHasNoEffect) {
   CapturedLog log;
   ByteStream stream = Connect();
-  Handshake handshake =
-      Handshake::Create(Handshake::Role::kClient, "guess", kStoreAuthContext).TakeValue();
+  Handshake handshake = Handshake::Create(Handshake::Role::kClient, "guess", kStoreAuthContext,
+                                          Protection::kAuthenticated)
+                            .TakeValue();
   Send(stream, handshake.TakeOutput());
   std::vector<std::byte> hello(handshake.wanted());
   ASSERT_TRUE(stream.ReceiveAll(hello, Soon()).ok());
@@ -164,8 +170,10 @@ TEST_F(StoreStrangersTest, AFrameBehindAWrongProofHasNoEffect) {
 TEST_F(StoreStrangersTest, AWrongSecretIsRefusedAndNotLogged) {
   CapturedLog log;
   ByteStream stream = Connect();
-  EXPECT_EQ(AuthenticateToServer(stream, "hunter2", kStoreAuthContext, Soon()).code(),
-            StatusCode::kUnauthenticated);
+  EXPECT_EQ(
+      AuthenticateToServer(stream, "hunter2", kStoreAuthContext, Protection::kAuthenticated, Soon())
+          .code(),
+      StatusCode::kUnauthenticated);
   EXPECT_TRUE(log.Saw(NameOf(stream) + ": the two sides have different secrets"));
   EXPECT_THAT(log.text(), testing::Not(HasSubstr("hunter2")));
   ExpectServiceAsUsual();
@@ -175,8 +183,9 @@ TEST_F(StoreStrangersTest, AReplayedHandshakeIsRefused) {
   CapturedLog log;
   std::vector<std::byte> recorded;
   ByteStream stream = Connect();
-  Handshake handshake =
-      Handshake::Create(Handshake::Role::kClient, "secret", kStoreAuthContext).TakeValue();
+  Handshake handshake = Handshake::Create(Handshake::Role::kClient, "secret", kStoreAuthContext,
+                                          Protection::kAuthenticated)
+                            .TakeValue();
   while (true) {
     const std::vector<std::byte> output = handshake.TakeOutput();
     recorded.insert(recorded.end(), output.begin(), output.end());
@@ -200,8 +209,9 @@ TEST_F(StoreStrangersTest, AHandshakeInDripsIsCutOff) {
   Restart({.handshake_seconds = 0.2});
   CapturedLog log;
   ByteStream stream = Connect();
-  Handshake handshake =
-      Handshake::Create(Handshake::Role::kClient, "secret", kStoreAuthContext).TakeValue();
+  Handshake handshake = Handshake::Create(Handshake::Role::kClient, "secret", kStoreAuthContext,
+                                          Protection::kAuthenticated)
+                            .TakeValue();
   size_t sent = 0;
   for (const std::byte& byte : handshake.TakeOutput()) {
     if (!stream.SendAll(std::span(&byte, 1), Soon()).ok()) break;

@@ -60,7 +60,7 @@ class MeetingTest : public testing::Test {
 
   Result<Meeting> Meet(const JobOptions& options, const std::string& host,
                        double seconds = kLong) const {
-    return MeetOverStore(options, NoVariable, host, Deadline::After(seconds));
+    return MeetOverStore(options, Config(), NoVariable, host, Deadline::After(seconds));
   }
 
   std::unique_ptr<StoreServer> server_ = StoreServer::Start(Secret()).TakeValue();

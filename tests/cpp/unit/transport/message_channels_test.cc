@@ -19,15 +19,10 @@ class Nowhere final : public MessagePost {
 class MessageChannelsTest : public ::testing::Test {
  protected:
   Status Opened(int from, ChannelId channel, bool is_over = false) {
-    const MessageHeader header = {MessageType::kOpened,
-                                  FrameKind::kBank,
-                                  channel.process_set,
-                                  channel.incarnation,
-                                  0,
-                                  0,
-                                  0,
-                                  0,
-                                  0};
+    MessageHeader header{};
+    header.type = MessageType::kOpened;
+    header.process_set = channel.process_set;
+    header.incarnation = channel.incarnation;
     return channels_.OnMessage(from, header, is_over);
   }
   auto Open(ChannelId channel) {

@@ -71,7 +71,7 @@ class RawPeer : public ::testing::Test {
 };
 
 MessageHeader Header(MessageType type, uint32_t bytes, FrameKind kind = FrameKind::kReport) {
-  return {type, kind, 7, 1, bytes, 0, 0, 0, 0};
+  return {type, kind, 7, 1, bytes, 0, 0, 0, 0, 0};
 }
 
 TEST_F(RawPeer, AFrameInPiecesArrivesWhole) {
@@ -85,6 +85,38 @@ TEST_F(RawPeer, AFrameInPiecesArrivesWhole) {
   }
   PollUntil([this] { return inbox_.frames[1].size() == 1; });
   EXPECT_TRUE(inbox_.frames[1][0].payload == payload);
+}
+
+// Somebody on the way: what the link is lost for names the rank, and says what has happened.
+TEST(TcpTransport, AMessageThatWasChangedOnTheWayEndsTheLink) {
+  const MessageKeys keys = {.send = {std::byte{1}}, .receive = {std::byte{2}}};
+  for (const size_t changed : {size_t{0}, sizeof(MessageHeader) + Seal::kTagBytes + 5}) {
+    std::map<int, TcpStreams> streams;
+    std::vector<ByteStream> far;
+    for (int i = 0; i < 2; ++i) {
+      auto [near, other] = UnixPair().TakeValue();
+      near.set_message_keys(keys);
+      streams[1].push_back(std::move(near));
+      far.push_back(std::move(other));
+    }
+    auto transport = TcpTransport::Create(0, std::move(streams), 30).TakeValue();
+    auto [near, wire] = UnixPair().TakeValue();
+    MessageWriter writer(keys.receive);
+    writer.Add(Header(MessageType::kFrame, 10), std::vector<std::byte>(10));
+    ASSERT_TRUE(writer.Flush(near).ok());
+    std::vector<std::byte> bytes(sizeof(MessageHeader) + 10 + 2 * Seal::kTagBytes);
+    ASSERT_TRUE(wire.ReceiveAll(bytes, Deadline::After(kPatience)).ok());
+    bytes[changed] ^= std::byte{1};
+    ASSERT_TRUE(far[0].SendAll(bytes, Deadline::After(kPatience)).ok());
+    Inbox inbox;
+    const Deadline deadline = Deadline::After(kPatience);
+    while (inbox.lost.empty() && !deadline.Passed()) transport->Poll(inbox);
+    ASSERT_EQ(inbox.lost.size(), 1u);
+    EXPECT_TRUE(inbox.frames[1].empty());
+    EXPECT_EQ(inbox.lost[0].first, 1);
+    EXPECT_THAT(inbox.lost[0].second.detail().ranks, ElementsAre(1));
+    EXPECT_THAT(inbox.lost[0].second.message(), HasSubstr("failed its authentication"));
+  }
 }
 
 TEST_F(RawPeer, ALengthBeyondAllBoundsEndsTheLink) {

@@ -1,0 +1,14 @@
+// The bytes of a text, as what writes to the wire takes them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace horoscale {
+
+inline std::span<const std::byte> AsBytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace horoscale
