@@ -46,7 +46,13 @@ void BindRequest(py::module_& module) {
       .def(py::self == py::self)
       .def("__repr__", &FormatTensor)
       .def("num_elements", &TensorSpec::NumElements, "A free dimension counts as 1.");
-  py::class_<Signature>(module, "Signature", "All that the members of a set must agree on.")
+  py::class_<Terms>(module, "Terms", "What the units of one bucket have in common.")
+      .def_readonly("kind", &Terms::kind)
+      .def_readonly("reduce_op", &Terms::reduce_op)
+      .def_readonly("root", &Terms::root)
+      .def_readonly("ranks", &Terms::ranks)
+      .def_readonly("target_set", &Terms::target_set);
+  py::class_<Signature, Terms>(module, "Signature", "All that the members of a set must agree on.")
       .def(py::init([](OpKind kind, std::vector<TensorSpec> tensors, ReduceOp reduce_op, int root,
                        double prescale, double postscale, std::optional<DataType> wire_dtype,
                        std::vector<int> ranks, int target_set) {
@@ -65,12 +71,7 @@ void BindRequest(py::module_& module) {
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("wire_dtype") = std::nullopt, py::arg("ranks") = std::vector<int>{},
            py::arg("target_set") = -1)
-      .def_readonly("kind", &Signature::kind)
-      .def_readonly("reduce_op", &Signature::reduce_op)
-      .def_readonly("root", &Signature::root)
       .def_readonly("tensors", &Signature::tensors)
-      .def_readonly("ranks", &Signature::ranks)
-      .def_readonly("target_set", &Signature::target_set)
       .def(py::self == py::self)
       .def("__repr__", &Describe)
       .def("total_bytes", &Signature::TotalBytes);

@@ -45,6 +45,7 @@ try:
         StatusError,
         StepCost,
         TensorSpec,
+        Terms,
         UnnamedHit,
     )
 except ModuleNotFoundError as error:
@@ -88,5 +89,6 @@ __all__ = [
     "StatusError",
     "StepCost",
     "TensorSpec",
+    "Terms",
     "UnnamedHit",
 ]
