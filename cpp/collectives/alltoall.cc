@@ -132,6 +132,7 @@ class Alltoall : public RoundLoop {
       std::memcpy(bank + offset, &announcement, sizeof(announcement));
       extents_[peer] = {static_cast<size_t>(offset), sizeof(announcement)};
     }
+    const SealedChunks sealed = Sealed();
     PublishExtents(round, announcements_.peers * announcements_.bytes, extents_);
     return true;
   }

@@ -51,6 +51,9 @@ class RoundLoop : public Collective {
   // Every peer reads the first `bytes`, or what the extents say.
   void PublishToPeers(int64_t round, int64_t bytes);
   void PublishExtents(int64_t round, int64_t bytes, std::span<const Exchange::Extent> extents);
+  // While it lives, nobody changes between hosts what is published: for numbers that members act
+  // on.
+  SealedChunks Sealed() { return SealedChunks(exchange_); }
   const std::byte* Peek(int64_t round, uint32_t peer) {
     return exchange_.Peek(Number(round), peer);
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "platform/log.h"
+#include "platform/wait.h"
 
 namespace horoscale {
 namespace {
@@ -70,7 +71,7 @@ Result<std::unique_ptr<TlsLayer>> TlsLayer::Create(Role role, int fd, std::strin
                                                    const TlsKey& key, uint64_t bytes_of_key) {
   const auto library = TlsLibrary::Open();
   if (!library.ok()) return library.status();
-  std::unique_ptr<TlsLayer> layer(new TlsLayer(**library, std::move(peer), key, bytes_of_key));
+  std::unique_ptr<TlsLayer> layer(new TlsLayer(**library, fd, std::move(peer), key, bytes_of_key));
   const TlsLibrary::Use use;
   if (use.is_over()) return Exiting();
   const TlsFunctions& f = (*library)->call();
@@ -88,9 +89,9 @@ Result<std::unique_ptr<TlsLayer>> TlsLayer::Create(Role role, int fd, std::strin
   return layer;
 }
 
-TlsLayer::TlsLayer(const TlsLibrary& library, std::string peer, const TlsKey& key,
+TlsLayer::TlsLayer(const TlsLibrary& library, int fd, std::string peer, const TlsKey& key,
                    uint64_t bytes_of_key)
-    : library_(library), peer_(std::move(peer)), key_(key), bytes_of_key_(bytes_of_key) {}
+    : library_(library), fd_(fd), peer_(std::move(peer)), key_(key), bytes_of_key_(bytes_of_key) {}
 
 TlsLayer::~TlsLayer() {
   const TlsLibrary::Use use;
@@ -170,10 +171,14 @@ Result<size_t> TlsLayer::Send(std::span<const std::span<const std::byte>> pieces
   return sent;
 }
 
-// The kernel can't: there AES-GCM's bound is a smaller one for very long connections, which is
-// still far from any danger.
+// The kernel and older libraries can't: there AES-GCM's bound is a smaller one for very long
+// connections, which is still far from any danger.
 Status TlsLayer::ChangeKeyIfDue() {
-  if (sent_with_key_ < bytes_of_key_ || attempted_ > 0 || kernel_sends_) return Status::Ok();
+  if (sent_with_key_ < bytes_of_key_ || attempted_ > 0) return Status::Ok();
+  if (kernel_sends_ || !library_.changes_keys()) return Status::Ok();
+  // Where the new key can't be said at once nothing could be read either until it is: with both
+  // sides full neither would read again.
+  if (!WaitForDescriptor(fd_, POLLOUT, Deadline::After(0)).ok()) return Status::Ok();
   if (library_.call().key_update(ssl_, C::kKeyUpdateNotRequested) != 1) {
     return Failure("changing the key to ", C::kErrorSsl);
   }

@@ -46,7 +46,8 @@ class TlsLayer final : public StreamLayer {
   uint64_t key_changes() const { return key_changes_; }
 
  private:
-  TlsLayer(const TlsLibrary& library, std::string peer, const TlsKey& key, uint64_t bytes_of_key);
+  TlsLayer(const TlsLibrary& library, int fd, std::string peer, const TlsKey& key,
+           uint64_t bytes_of_key);
 
   // All of them with a TlsLibrary::Use.
   Result<bool> Shake();
@@ -56,6 +57,7 @@ class TlsLayer final : public StreamLayer {
   Status Failure(const char* doing, int error) const;
 
   const TlsLibrary& library_;
+  const int fd_;
   const std::string peer_;
   TlsKey key_;
   const uint64_t bytes_of_key_;

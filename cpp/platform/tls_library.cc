@@ -96,6 +96,7 @@ const char* LoadFunctions(const DynamicLibrary& library, TlsFunctions& f) {
       .Load("ERR_clear_error", f.clear_errors)
       .Load("ERR_error_string_n", f.error_text)
       .Load("OpenSSL_version", f.version)
+      .Load("OpenSSL_version_num", f.version_number)
       .missing();
 }
 
@@ -213,7 +214,11 @@ Status TlsLibrary::MakeContext(SslUseSession use, SslFindSession find) {
   control(C::kControlSetReadAhead, 1);
   f.context_set_default_read_buffer_len(context_, kReadBufferBytes);
   f.context_set_num_tickets(context_, 0);
-  f.context_set_options(context_, C::kOptionKernelTls);
+  // In 3.0 and 3.1 the kernel encrypts what is sent. From 3.2 it would decrypt what comes as well,
+  // which does not go with reading ahead.
+  if (f.version_number() >= 0x30000000 && f.version_number() < 0x30200000) {
+    f.context_set_options(context_, C::kOptionKernelTls);
+  }
   f.context_set_psk_use_session_callback(context_, use);
   f.context_set_psk_find_session_callback(context_, find);
   return Status::Ok();

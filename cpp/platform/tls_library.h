@@ -61,6 +61,7 @@ struct TlsFunctions {
   void (*clear_errors)();
   void (*error_text)(unsigned long, char*, size_t bytes);
   const char* (*version)(int);
+  unsigned long (*version_number)();
 };
 
 // As OpenSSL's headers have them; tests/python/single/test_openssl_constants.py compares.
@@ -93,6 +94,9 @@ class TlsLibrary {
   static void SetLibraryDirectory(std::string directory);
 
   const TlsFunctions& call() const { return functions_; }
+  // Whether a connection's key can be changed: before 1.1.1l that loses a record that has come in
+  // part.
+  bool changes_keys() const { return functions_.version_number() >= 0x101010cf; }
   // For connections of either role.
   SslContext* context() const { return context_; }
   // Such as "OpenSSL 3.0.19 27 Jan 2026 (/usr/lib/libssl.so.3)".

@@ -85,6 +85,7 @@ void Acceptor::Pause(const Status& why) {
   } else {
     Refused("someone, for a moment: " + why.message());
   }
+  trouble_ = "; this process could not take connections for a while: " + why.message();
   for (const Door& door : doors_) poller_.Remove(door.fd);
   paused_ = true;
   resume_ = Deadline::After(kPauseSeconds);

@@ -42,6 +42,9 @@ class Acceptor {
   static constexpr double kLookSeconds = 0.25;
   Result<ByteStream> Next(const Deadline& deadline, const std::function<Status()>& look = nullptr);
 
+  // Why connections could not be taken for a while, as the end of a sentence; empty if they could.
+  const std::string& trouble() const { return trouble_; }
+
  private:
   struct Guest {
     ByteStream stream;
@@ -75,6 +78,7 @@ class Acceptor {
   uint64_t next_id_;                  // those below are doors
   bool paused_ = false;
   Deadline resume_ = Deadline::Never();
+  std::string trouble_;
   int refused_ = 0;
 };
 

@@ -28,10 +28,12 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
     ForgetIfIdle(at);
     return outcome;
   }
-  if (gathering.failure && gathering.failure->place == request.place) gathering.failure.reset();
-  if (gathering.failure && gathering.failure->untold.erase(request.place) > 0) {
-    outcome.refused.emplace_back(guest, GivenUp(gathering.failure->reason));
-    return outcome;
+  if (gathering.failure) {
+    if (gathering.failure->told.insert(request.place).second) {
+      outcome.refused.emplace_back(guest, GivenUp(gathering.failure->reason));
+      return outcome;
+    }
+    gathering.failure.reset();  // who knows of it and comes again begins a new attempt
   }
   if (const auto earlier = gathering.entries.find(request.place);
       earlier != gathering.entries.end()) {
@@ -120,23 +122,31 @@ Gatherings::Outcome Gatherings::Expire(Guest guest, const std::string& key) {
   if (entry == gathering.entries.end()) return outcome;
   const uint32_t place = entry->first;
   const std::vector<int> missing = Missing(gathering);
-  const std::string text = RankList(missing) + " of " + std::to_string(gathering.count) +
-                           " did not come in time (START_TIMEOUT says how long to wait)";
+  std::string text = RankList(missing) + " of " + std::to_string(gathering.count) +
+                     " did not come in time (START_TIMEOUT says how long to wait)";
+  if (gathering.round > 0) text += "; an earlier start was complete, perhaps without this process";
+  const Status late(StatusCode::kTimeout, text, {missing, -1, ""});
   Erase(gathering, entry);
-  outcome.refused.emplace_back(guest, Status(StatusCode::kTimeout, text, {missing, -1, ""}));
-  if (gathering.is_join) Fail(gathering, place, Rank(place) + ": " + text, &outcome);
+  outcome.refused.emplace_back(guest, late);
+  if (gathering.is_join) {
+    Fail(gathering, place, Rank(place) + ": " + text, &outcome);
+  } else {
+    // Otherwise the next to expire would count this one among the missing.
+    for (auto& [other, waiting] : gathering.entries) {
+      outcome.refused.emplace_back(waiting.guest, late);
+    }
+    while (!gathering.entries.empty()) Erase(gathering, gathering.entries.begin());
+  }
   ForgetIfIdle(at);
   return outcome;
 }
 
 void Gatherings::Fail(Gathering& gathering, uint32_t place, const std::string& reason,
                       Outcome* outcome) {
-  Failure failure = {reason, place, {}};
-  for (uint32_t other = 0; other < gathering.count; ++other) failure.untold.insert(other);
-  failure.untold.erase(place);
+  Failure failure = {reason, {place}};
   while (!gathering.entries.empty()) {
     const auto entry = gathering.entries.begin();
-    failure.untold.erase(entry->first);
+    failure.told.insert(entry->first);
     outcome->refused.emplace_back(entry->second.guest, GivenUp(reason));
     Erase(gathering, entry);
   }

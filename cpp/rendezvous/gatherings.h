@@ -2,7 +2,8 @@
 //
 // A party that comes again replaces what it gave before. Joins (see store.h) have rounds, and
 // remember a failure: parties that have not come by then are told when they do, once, so that
-// nobody waits for one that will not come; a party that failed and comes again is forgiven.
+// nobody waits for one that will not come. A party that knows of it and comes again, as the one
+// that failed does, begins a new attempt.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +55,7 @@ class Gatherings {
   };
   struct Failure {
     std::string reason;
-    uint32_t place = 0;         // whose it is
-    std::set<uint32_t> untold;  // have not heard of it
+    std::set<uint32_t> told;  // know of it: whose it is, too
   };
   struct Gathering {
     uint32_t count = 0;

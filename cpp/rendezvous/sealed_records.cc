@@ -54,7 +54,7 @@ Result<size_t> SealedRecords::Receive(std::span<const std::span<std::byte>> piec
   size_t given = 0;
   for (std::span<std::byte> piece : pieces) {
     while (!piece.empty()) {
-      if (!HasPending()) {
+      if (opened_ == payload_.size()) {
         const Result<bool> there = ReceiveRecord();
         if (!there.ok() && given == 0) return there.status();
         if (!there.ok() || !*there) return given;  // a failure comes again

@@ -25,7 +25,7 @@ class SealedRecords final : public StreamLayer {
 
   Result<size_t> Send(std::span<const std::span<const std::byte>> pieces) override;
   Result<size_t> Receive(std::span<const std::span<std::byte>> pieces) override;
-  bool HasPending() const override { return opened_ < payload_.size(); }
+  bool HasPending() const override { return opened_ < payload_.size() || !broken_.ok(); }
 
  private:
   static constexpr size_t kLengthBytes = 4;

@@ -3,9 +3,8 @@
 //     SET    verb 1, key length (4 bytes), key, value     → REPLY ok | error
 //     GET    verb 2, wait in milliseconds (4), key        → REPLY ok with the value | error
 //     REPLY  verb 3, status code (1), value or message
-//     GATHER verb 4, wait in milliseconds (4), place (4), count (4), four texts (key, label,
-//     unless,
-//            will), value                                 → REPLY ok with all values | error
+//     GATHER verb 4, wait in milliseconds (4), place (4), count (4),
+//            four texts (key, label, unless, will), value → REPLY ok with all values | error
 //
 // A text is its length (4) and its bytes. The reply to a GATHER has a round (8), the number of
 // values (4) and, for each, its place (4), its length (4) and its bytes; one that is late has the

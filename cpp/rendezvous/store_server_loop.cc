@@ -115,9 +115,14 @@ void StoreServerLoop::Serve(ConnectionId id, const Poller::Ready& ready) {
   Status status;
   if (ready.writable && !connection.output.empty()) status = Flush(id, connection);
   if (status.ok() && ready.readable) status = Read(id, connection);
-  // What has left the socket already is not told of again.
-  while (status.ok() && connection.stream.HasPending()) status = Read(id, connection);
-  if (!status.ok()) Drop(id, status);
+  // What has left the socket already is not told of again. An answer that can't be sent drops its
+  // connection, which can be this one.
+  for (auto at = connections_.find(id);
+       status.ok() && at != connections_.end() && at->second.stream.HasPending();
+       at = connections_.find(id)) {
+    status = Read(id, at->second);
+  }
+  if (!status.ok() && connections_.contains(id)) Drop(id, status);
 }
 
 // Receives at most one unit (a step of the handshake, a header, a body), so that nobody is starved.

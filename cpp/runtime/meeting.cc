@@ -58,7 +58,7 @@ Result<std::vector<Place>> ExchangePlaces(StartingStore& store, const Identity& 
 
 // Serves the store on rank 0, where the launcher does not. It is served until the process ends: a
 // rank that calls init() again may come while this one has not left the job before, and what
-// belonged to that job can be in use for longer still. Keys name their generation.
+// belonged to that job can be in use for longer still. Keys name their round.
 Status Serve(const Identity& identity, bool encrypt) {
   struct Served {
     std::string given;                  // as the secret; empty: none

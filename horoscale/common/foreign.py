@@ -123,6 +123,11 @@ def _serve_here() -> tuple[StoreServer, bytes]:
 def _serve_hosts() -> tuple[StoreServer, bytes]:
     address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
     given = job_secret()
+    if switch("ENCRYPT") and not given:
+        raise HorovodInternalError(
+            "HOROSCALE_ENCRYPT=1 needs a secret where torchrun starts ranks on several hosts, as "
+            "torch's store would send it in clear: set HOROSCALE_SECRET_FILE to the same for all"
+        )
     secret = given or secrets.token_hex(_SECRET_BYTES)
     server = StoreServer(address, 0, secret, encrypt=switch("ENCRYPT"))
     host = f"[{address}]" if ":" in address else address

@@ -22,7 +22,7 @@ Status About(const Status& status, std::vector<int> ranks, const std::string& do
 class ShmMeshBuilder {
  public:
   ShmMeshBuilder(const MeshConfig& config, const LinkOffer& offer,
-              const std::map<int, std::byte*>& rings, Store& store)
+                 const std::map<int, std::byte*>& rings, Store& store)
       : config_(config),
         offer_(offer),
         rings_(rings),
@@ -78,12 +78,13 @@ class ShmMeshBuilder {
     return {};
   }
 
-  Status DidNotCome(const std::vector<int>& missing, std::string_view what) const {
+  Status DidNotCome(const std::vector<int>& missing, std::string_view what,
+                    const std::string& trouble = "") const {
     return Status(StatusCode::kTimeout,
                   RankList(missing) + " did not " + std::string(what) + " within " +
                       std::to_string(static_cast<int>(config_.seconds)) +
                       " s of the start of rank " + std::to_string(self()) +
-                      ": look at the output of these ranks",
+                      ": look at the output of these ranks" + trouble,
                   FailureDetail{missing, -1, ""});
   }
 
@@ -129,7 +130,7 @@ class ShmMeshBuilder {
         for (const auto& [rank, name] : names_) {
           if (rank > self() && !links_.contains(rank)) missing.push_back(rank);
         }
-        return DidNotCome(missing, "connect");
+        return DidNotCome(missing, "connect", acceptor_->trouble());
       }
       if (!socket.ok()) return socket.status();
       HS_RETURN_IF_ERROR(LetIn(socket.TakeValue()));

@@ -18,7 +18,7 @@ namespace horoscale {
 
 struct MeshConfig {
   std::vector<int> ranks;  // of this host, sorted; the own is among them
-  std::string key_prefix;  // of the job and its generation, such as "job/1/"
+  std::string key_prefix;  // of the job and its round, such as "init1/"
   std::string secret;
   double seconds = 60;  // for everything
   // Called now and then while others are waited for: an error says why to give up. May be empty.

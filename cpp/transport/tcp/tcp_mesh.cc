@@ -26,11 +26,6 @@ constexpr double kAddressSeconds = 3;
 // Between tries to reach a rank that is crowded by others.
 constexpr double kRetrySeconds = 0.02;
 
-Status About(const Status& status, std::vector<int> ranks, const std::string& doing) {
-  return Status(status.code(), doing + ": " + status.message(),
-                FailureDetail{std::move(ranks), -1, ""});
-}
-
 class TcpMeshBuilder {
  public:
   TcpMeshBuilder(const TcpMeshConfig& config, Store& store)
@@ -65,6 +60,10 @@ class TcpMeshBuilder {
   }
 
  private:
+  static Status About(const Status& status, std::vector<int> ranks, const std::string& doing) {
+    return Status(status.code(), doing + ": " + status.message(),
+                  FailureDetail{std::move(ranks), -1, ""});
+  }
   std::string Me() const { return "rank " + std::to_string(config_.rank); }
   std::string AuthContext(int server) const {
     return "tcp link to rank " + std::to_string(server) + " of " + config_.key_prefix;
@@ -146,9 +145,18 @@ class TcpMeshBuilder {
   Status ConnectToOthers() {
     for (const int peer : config_.peers) {
       if (peer > config_.rank) break;
+      HS_RETURN_IF_ERROR(Look());
       HS_RETURN_IF_ERROR(ConnectTo(peer));
     }
     return {};
+  }
+
+  // Why to give up: the other thread has failed, or somebody else for whom all would wait.
+  Status Look() {
+    if (accept_failed_.load()) return {StatusCode::kSystem, "no links to the ranks above"};
+    if (!config_.look || !next_look_.Passed()) return {};
+    next_look_ = Deadline::After(Acceptor::kLookSeconds);
+    return config_.look();
   }
 
   // Tries all addresses again and again while one of them may yet lead there.
@@ -165,7 +173,7 @@ class TcpMeshBuilder {
         if (last.ok()) return last;
         tried += (tried.empty() ? "" : "; ") + last.message();
       }
-      if (accept_failed_.load()) return last;
+      HS_RETURN_IF_ERROR(Look());
       if (!may_come || deadline_.Passed()) {
         return About(Status(last.code(), tried), {peer},
                      Me() + " can't reach rank " + std::to_string(peer) +
@@ -219,9 +227,8 @@ class TcpMeshBuilder {
     for (TcpListener& listener : listeners_) {
       doors.push_back({listener.fd(), [&listener] { return listener.Accept(Deadline::After(0)); }});
     }
-    Result<Acceptor> acceptor =
-        Acceptor::Create(std::move(doors), config_.secret, AuthContext(config_.rank),
-                         BetweenHosts(config_.encrypt));
+    Result<Acceptor> acceptor = Acceptor::Create(
+        std::move(doors), config_.secret, AuthContext(config_.rank), BetweenHosts(config_.encrypt));
     if (!acceptor.ok()) return acceptor.status();
     acceptor_.emplace(acceptor.TakeValue());
     const auto look = [this] {
@@ -246,17 +253,20 @@ class TcpMeshBuilder {
       names += (missing.empty() ? "" : ", ") + std::to_string(peer);
       missing.push_back(peer);
     }
-    return Status(StatusCode::kTimeout,
-                  "no connection from rank(s) " + names + " to rank " +
-                      std::to_string(config_.rank) + " within " +
-                      std::to_string(static_cast<int>(config_.seconds)) +
-                      " s: look at the output of these ranks, and for a firewall between the hosts",
-                  FailureDetail{missing, -1, ""});
+    return Status(
+        StatusCode::kTimeout,
+        "no connection from rank(s) " + names + " to rank " + std::to_string(config_.rank) +
+            " within " + std::to_string(static_cast<int>(config_.seconds)) +
+            " s: look at the output of these ranks, and for a firewall between the hosts" +
+            acceptor_->trouble(),
+        FailureDetail{missing, -1, ""});
   }
 
   Status LetIn(ByteStream stream) {
-    const auto hello = ReceiveTcpHello(stream, OwnHello(0), above_, deadline_);
-    if (!hello.ok()) return hello.status();
+    const Deadline by = Deadline::After(std::min(kHandshakeSeconds, deadline_.SecondsLeft()));
+    const auto hello = ReceiveTcpHello(stream, OwnHello(0), above_, by);
+    // One that has given up meanwhile, or is held up, comes again.
+    if (!hello.ok()) return MayBeLetInLater(hello.status()) ? Status() : hello.status();
     // A rank that had to try another address connects again: the last one counts.
     streams_.at(hello->rank)[hello->stream].emplace(std::move(stream));
     return {};
@@ -273,9 +283,10 @@ class TcpMeshBuilder {
   std::set<int> above_;                // the peers that connect to this rank
   // Of all peers, from the beginning: the two threads write those of different ones.
   std::map<int, Streams> streams_;
-  Status accepted_;                         // what the accepting thread has come to
-  std::atomic<bool> stopping_{false};       // the other thread has failed
-  std::atomic<bool> accept_failed_{false};  // this one has, and first
+  Status accepted_;  // what the accepting thread has come to
+  Deadline next_look_ = Deadline::After(Acceptor::kLookSeconds);  // of the connecting thread
+  std::atomic<bool> stopping_{false};                             // the other thread has failed
+  std::atomic<bool> accept_failed_{false};                        // this one has, and first
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct TcpMeshConfig {
   std::vector<std::string> interfaces;  // to be reached by, and to listen on; none: all
   bool loopback_only = false;           // listen on loopback alone
   std::string first_address;            // of this machine, that others probably reach; may be empty
-  std::string key_prefix;               // of the job and its generation, such as "job/1/"
+  std::string key_prefix;               // of the job and its round, such as "init1/"
   std::string secret;
   bool encrypt = false;         // the same on all
   double seconds = 60;          // for everything

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "platform/tls_library.h"
 #include "rendezvous/memory_store.h"
 #include "transport/hosts/hosts_transport.h"
 #include "transport/inproc/inproc_fabric.h"
@@ -59,7 +60,7 @@ class ShmWorld : public TransportWorld {
 };
 
 // Hosts of so many ranks each, played by this one.
-template <int kRanksOfHost, uint32_t kDataStreams>
+template <int kRanksOfHost, uint32_t kDataStreams, bool kEncrypt = false>
 class HostsWorld : public TransportWorld {
  public:
   HostsWorld(int size, const MemoryOptions& options) : endpoints_(static_cast<size_t>(size)) {
@@ -82,6 +83,7 @@ class HostsWorld : public TransportWorld {
     tcp.key_prefix = "test/";
     tcp.secret = "secret";
     tcp.data_streams = kDataStreams;
+    tcp.encrypt = kEncrypt;
     std::vector<uint32_t> hosts;
     for (int other = 0; other < size; ++other) {
       hosts.push_back(static_cast<uint32_t>(other / kRanksOfHost));
@@ -134,6 +136,9 @@ std::vector<TransportKind> AllTransportKinds() {
   std::vector<TransportKind> kinds = MemoryTransportKinds();
   kinds.push_back(Kind<HostsWorld<1, 1>>("tcp", false));
   kinds.push_back(Kind<HostsWorld<1, 3>>("tcp_3_streams", false));
+  if (TlsLibrary::Open().ok()) {
+    kinds.push_back(Kind<HostsWorld<1, 2, true>>("tcp_encrypted", false));
+  }
 #ifndef HOROSCALE_TSAN
   kinds.push_back(Kind<HostsWorld<2, 2>>("hosts"));
 #endif

@@ -53,3 +53,7 @@ def test_the_launchers_rendezvous_encrypts_too(tmp_path: Path) -> None:
     ended = run_launcher("-np", "2", "--encrypt", "python", write(tmp_path))
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count(b"1\n") == 2, ended.stdout
+    missing = {"HOROSCALE_LIBSSL": str(tmp_path / "libssl.so.3")}
+    ended = run_launcher("-np", "2", "--encrypt", "python", write(tmp_path), env=missing)
+    assert ended.returncode != 0
+    assert b"HOROSCALE_ENCRYPT=1 needs OpenSSL" in ended.stderr, ended.stderr

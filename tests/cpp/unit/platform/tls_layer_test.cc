@@ -27,7 +27,7 @@ std::vector<std::byte> Bytes(size_t count) {
   return bytes;
 }
 
-class TlsLayerTest : public testing::Test {
+class TlsLayerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto library = TlsLibrary::Open();
@@ -39,7 +39,8 @@ class TlsLayerTest : public testing::Test {
     client_ = std::make_unique<ByteStream>(std::move(near));
     server_ = std::make_unique<ByteStream>(std::move(far));
     auto client = TlsLayer::Create(Role::kClient, client_->fd(), "the server", kKey, bytes_of_key);
-    auto server = TlsLayer::Create(Role::kServer, server_->fd(), "the client", servers_key);
+    auto server =
+        TlsLayer::Create(Role::kServer, server_->fd(), "the client", servers_key, bytes_of_key);
     client_layer_ = client->get();
     client_->SetLayer(client.TakeValue());
     server_->SetLayer(server.TakeValue());
@@ -61,9 +62,10 @@ class TlsLayerTest : public testing::Test {
   }
 
   // Sends everything, in the pieces that `offer` makes of the rest, and receives it.
-  std::vector<std::byte> Carry(const std::vector<std::byte>& bytes, size_t first_piece) {
+  std::vector<std::byte> Carry(const std::vector<std::byte>& bytes, size_t first_piece,
+                               size_t read_at_once = 100'000) {
     std::vector<std::byte> got;
-    std::vector<std::byte> buffer(100'000);
+    std::vector<std::byte> buffer(read_at_once);
     std::span<const std::byte> rest = bytes;
     while (got.size() < bytes.size()) {
       const size_t cut = std::min(first_piece, rest.size());
@@ -127,9 +129,38 @@ TEST_F(TlsLayerTest, WithoutTheKeyThereIsNoConnection) {
 
 TEST_F(TlsLayerTest, KeysChangeWhileBytesGoOn) {
   Connect(kKey, 100'000);
-  const std::vector<std::byte> bytes = Bytes(1 << 20);
-  EXPECT_EQ(Carry(bytes, 5000), bytes);
-  EXPECT_EQ(Carry(bytes, 1), bytes);
+  const std::vector<std::byte> bytes = Bytes(2 << 20);
+  // All that there is, so that there is room for a new key from time to time.
+  EXPECT_EQ(Carry(bytes, 5000, 1 << 20), bytes);
+  EXPECT_EQ(Carry(bytes, 1, 1 << 20), bytes);
+  if (client_layer_->kernel_sends()) GTEST_SKIP() << "the kernel keeps its key";
+  EXPECT_GT(client_layer_->key_changes(), 10u);
+}
+
+// A key that is due while both sockets are full must not keep either side from reading.
+TEST_F(TlsLayerTest, KeysChangeWhereBothSidesAreFull) {
+  Connect(kKey, 100'000);
+  ASSERT_TRUE(Shake().second.ok());
+  const std::vector<std::byte> bytes = Bytes(4 << 20);
+  ByteStream* const sides[] = {client_.get(), server_.get()};
+  size_t sent[2] = {};
+  std::vector<std::byte> got[2];
+  std::vector<std::byte> space(1 << 20);
+  for (int turn = 0; turn < 1000 && (got[0].size() < bytes.size() || got[1].size() < bytes.size());
+       ++turn) {
+    for (int side = 0; side < 2; ++side) {
+      for (size_t some = 1; some > 0;) {
+        some = *sides[side]->SendSome(std::span(bytes).subspan(sent[side]));
+        sent[side] += some;
+      }
+    }
+    for (int side = 0; side < 2; ++side) {
+      const size_t some = *sides[side]->ReceiveSome(space);
+      got[side].insert(got[side].end(), space.begin(), space.begin() + static_cast<long>(some));
+    }
+  }
+  EXPECT_EQ(got[0], bytes);
+  EXPECT_EQ(got[1], bytes);
   if (client_layer_->kernel_sends()) GTEST_SKIP() << "the kernel keeps its key";
   EXPECT_GT(client_layer_->key_changes(), 10u);
 }

@@ -149,7 +149,7 @@ TEST(HandshakeTest, AnyChangedByteOfTheClientFails) {
   }
 }
 
-class AuthenticateTest : public testing::Test {
+class AuthenticateTest : public ::testing::Test {
  protected:
   AuthenticateTest() : pair_(UnixPair().TakeValue()) {}
   std::pair<ByteStream, ByteStream> pair_;

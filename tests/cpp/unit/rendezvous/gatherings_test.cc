@@ -90,6 +90,30 @@ TEST(GatheringsTest, OneThatGivesUpTakesTheOthersAlongAndNamesTheMissing) {
   EXPECT_THAT(outcome.refused[1].second.message(), HasSubstr("rank 1: rank 2 of 3 did not come"));
 }
 
+TEST(GatheringsTest, WhoKnowsOfAFailureAndComesAgainBeginsAnew) {
+  Gatherings gatherings(kCapacity);
+  (void)gatherings.Add(0, Join(0));
+  (void)gatherings.Add(1, Join(1));
+  (void)gatherings.Remove(1, kKey);  // rank 0 hears of it, rank 2 has not come yet
+  EXPECT_THAT(gatherings.Add(100, Join(0)).refused, IsEmpty());
+  EXPECT_THAT(gatherings.Add(2, Join(2)).refused, IsEmpty())
+      << "that was an attempt before its own";
+  EXPECT_THAT(gatherings.Add(101, Join(1)).complete, SizeIs(1));
+}
+
+TEST(GatheringsTest, OneThatGivesUpAPlainGatheringIsNotMissingForTheOthers) {
+  Gatherings gatherings(kCapacity);
+  (void)gatherings.Add(0, {"g", 0, 4, {}});
+  (void)gatherings.Add(2, {"g", 2, 4, {}});
+  const auto outcome = gatherings.Expire(0, "g");
+  ASSERT_THAT(outcome.refused, SizeIs(2));
+  for (const auto& [guest, why] : outcome.refused) {
+    EXPECT_EQ(why.code(), StatusCode::kTimeout) << guest;
+    EXPECT_EQ(why.detail().ranks, (std::vector<int>{1, 3})) << guest;
+  }
+  EXPECT_THAT(gatherings.Expire(2, "g").refused, IsEmpty());
+}
+
 TEST(GatheringsTest, SizesThatContradictEachOtherAreSaidToAll) {
   Gatherings gatherings(kCapacity);
   (void)gatherings.Add(0, Join(0, 3));

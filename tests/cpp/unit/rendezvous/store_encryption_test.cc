@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kLong = 30;
 
-class StoreEncryptionTest : public testing::Test {
+class StoreEncryptionTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const auto tls = TlsLibrary::Open(); !tls.ok()) GTEST_SKIP() << tls.status().message();

@@ -28,7 +28,7 @@ std::vector<std::byte> Bytes(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
-class StoreServerTest : public testing::Test {
+class StoreServerTest : public ::testing::Test {
  protected:
   StoreServerTest() : server_(Start({})) {}
 

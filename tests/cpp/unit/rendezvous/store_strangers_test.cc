@@ -35,7 +35,7 @@ std::vector<std::byte> Bytes(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
-class StoreStrangersTest : public testing::Test {
+class StoreStrangersTest : public ::testing::Test {
  protected:
   StoreStrangersTest() { Restart({}); }
 

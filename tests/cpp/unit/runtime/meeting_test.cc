@@ -40,7 +40,7 @@ std::vector<Result<Meeting>> NotMet(int ranks) {
   return met;
 }
 
-class MeetingTest : public testing::Test {
+class MeetingTest : public ::testing::Test {
  protected:
   static StoreServerOptions Secret() {
     StoreServerOptions options;

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr double kLong = 30;  // seconds; a test that waits so long has failed
 
-class StartingStoreTest : public testing::Test {
+class StartingStoreTest : public ::testing::Test {
  protected:
   // Ranks 0 and 1 of a job of two, both at once.
   std::vector<std::unique_ptr<StartingStore>> Job(const std::string& name) {

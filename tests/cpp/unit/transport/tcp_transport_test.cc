@@ -624,14 +624,6 @@ TEST(TcpMeshTest, ListensOnTheChosenInterfaceAlone) {
   EXPECT_FALSE(IsReachedAt("127.0.0.2", chosen));
 }
 
-TEST(TcpMeshTest, LoopbackAloneIsMeantAlsoWhereAnInterfaceIsGiven) {
-  const auto both = [](TcpMeshConfig& config) {
-    config.loopback_only = true;
-    config.interfaces = {"lo"};
-  };
-  EXPECT_FALSE(IsReachedAt("127.0.0.2", both));
-}
-
 // The first address of rank 0 belongs to a stranger that lets connections wait.
 TEST(TcpMeshTest, AStrangerThatIsSilentAtOneAddressDoesNotTakeAllTime) {
   class Misled final : public Store {
