@@ -6,10 +6,7 @@
 #include <string>
 
 #include "collectives/fold_kernels.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include "platform/processor.h"
 
 namespace horoscale {
 namespace {
@@ -110,14 +107,6 @@ class BlockFold {
   alignas(64) std::byte operand_[kBlockBytes];
 };
 
-#if defined(__x86_64__)
-// clang's __builtin_cpu_supports() doesn't know f16c before version 15.
-bool SupportsF16c() {
-  unsigned eax, ebx, ecx, edx;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
 bool IsIdentity(const Reduction& reduction) {
   const bool divides = reduction.op == ReduceOp::kAverage && reduction.divisor != 1;
   return !divides && reduction.prescale == 1.0 && reduction.postscale == 1.0;
@@ -171,13 +160,9 @@ std::span<const FoldKernels* const> AvailableFoldKernels() {
     size_t count = 0;
     Families() {
 #if defined(__x86_64__)
-      if (__builtin_cpu_supports("avx2") && SupportsF16c()) {
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-          list[count++] = &kAvx512FoldKernels;
-        }
-        list[count++] = &kAvx2FoldKernels;
-      }
+      const VectorInstructions has = FindVectorInstructions();
+      if (has.avx512) list[count++] = &kAvx512FoldKernels;
+      if (has.avx2) list[count++] = &kAvx2FoldKernels;
 #elif defined(__aarch64__)
       list[count++] = &kNeonFoldKernels;
 #endif

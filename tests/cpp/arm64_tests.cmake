@@ -7,7 +7,7 @@ add_subdirectory(/usr/src/googletest googletest EXCLUDE_FROM_ALL)
 file(GLOB fold_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cpp/collectives/fold.cc
      ${PROJECT_SOURCE_DIR}/cpp/collectives/fold_*.cc)
 list(FILTER fold_sources EXCLUDE REGEX fold_loop)
-add_executable(unit_fold unit/collectives/fold_test.cc ${fold_sources})
+add_executable(unit_fold unit/collectives/fold_test.cc ${fold_sources} ${PROJECT_SOURCE_DIR}/cpp/platform/processor.cc)
 target_include_directories(unit_fold PRIVATE
   ${CMAKE_CURRENT_SOURCE_DIR} $<TARGET_PROPERTY:horoscale_collectives,INTERFACE_INCLUDE_DIRECTORIES>)
 target_compile_options(unit_fold PRIVATE -ffp-contract=off -O3)
