@@ -21,7 +21,7 @@ CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja 
 # Release with assertions: what the tests run is what users run, plus its own checks.
 RELEASE   = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -UNDEBUG"
 CLANG    := $(or $(shell command -v clang++-14),$(shell command -v clang++))
-SANITIZED = -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) \
+SANITIZED = -DHOROSCALE_UNITY=ON -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) \
             -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1"
 
 # What the installed package is made from.
@@ -32,11 +32,14 @@ CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 FUZZ_SECONDS ?= 10
 REAL ?= 200
 SIMULATED ?= 10000
+WHEELS ?= x86_64 aarch64
+ZIG_VERSION ?= 0.15.2
 NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
-        python-single python-parallel python-integration python-mpi python-nccl python-tensorflow wheel-check clean
+        python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
+        wheel python-wheel wheel-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,11 +124,17 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/mpi/test_tensorflow.py
 
+wheel: $(VENV)-wheel/.tools  ## source distribution, and manylinux wheels for WHEELS (x86_64 aarch64), in dist/
+	$(VENV)-wheel/bin/python cmake/build_wheels.py $(WHEELS)
+
+python-wheel: wheel  ## what is in these wheels, and that they work where there is no compiler
+	export WHEELS="$(WHEELS)" && cd tests && $(abspath $(VENV)-wheel/bin)/pytest python/manylinux
+
 wheel-check:  ## one wheel without TensorFlow and with each version of it (minutes, gigabytes; not in CI)
 	PYTHON=$(PYTHON) tests/python/wheels/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -149,14 +158,27 @@ $(VENV)/.demo: $(SOURCES) | $(VENV)/.venv
 	@touch $@
 
 $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
-	@echo "== horoscale and what its tests need (a few minutes the first time)"
-	@HOROSCALE_BUILD_SIM=1 $(BIN)/python -m pip install -q '.[demo,test,dev]'
+	@echo "== horoscale with its simulator (a few minutes)"
+	@rm -rf $(BUILD)/package && HOROSCALE_BUILD_SIM=1 $(BIN)/python -m pip wheel -q --no-deps -w $(BUILD)/package .
+	@echo "== what its tests need (a minute the first time)"
+	@$(BIN)/python -m pip install -q "$$(ls $(BUILD)/package/*.whl)[demo,test,dev]"
+	@$(BIN)/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@ $(VENV)/.demo
 
-$(VENV)-tf/.test: $(SOURCES)
-	@echo "== horoscale and TensorFlow in $(VENV)-tf (a few minutes the first time)"
+# The same build: what is compiled needs nothing of a framework.
+$(VENV)-tf/.test: $(VENV)/.test
+	@echo "== horoscale and TensorFlow in $(VENV)-tf (a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)-tf
-	@$(VENV)-tf/bin/python -m pip install -q '.[test]' 'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
+	@$(VENV)-tf/bin/python -m pip install -q "$$(ls $(BUILD)/package/*.whl)[test]" \
+	    'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
+	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@touch $@
+
+$(VENV)-wheel/.tools: pyproject.toml
+	@echo "== what builds wheels in $(VENV)-wheel"
+	@$(PYTHON) -m venv $(VENV)-wheel
+	@$(VENV)-wheel/bin/python -m pip install -q ziglang==$(ZIG_VERSION) auditwheel build \
+	    'setuptools>=77' cmake ninja 'cffi>=1.15' pybind11 pytest pytest-timeout
 	@touch $@
 
 # NCCL's own header, with which our declarations of it are compared. Of the wheel nothing else is kept.

@@ -47,7 +47,11 @@ class BuildLibraryAndBinding(build_ext):
         prefix = (ROOT if in_source else Path(self.build_lib).resolve()) / "horoscale" / "_core"
         build = Path(self.build_temp).resolve() / "library"
         options, targets = (
-            ["-DCMAKE_BUILD_TYPE=Release", f"-DHOROSCALE_BUILD_SIM={BUILD_SIM}"],
+            [
+                "-DCMAKE_BUILD_TYPE=Release",
+                "-DHOROSCALE_UNITY=ON",
+                f"-DHOROSCALE_BUILD_SIM={BUILD_SIM}",
+            ],
             ["horoscale", "horoscale_tensorflow", "horoscale_xla"],
         )
         options += shlex.split(os.environ.get("CMAKE_ARGS", ""))

@@ -62,9 +62,10 @@ def medians(figures: Figures, unit: str, per_second: float) -> Iterator[str]:
     """Lines of a table: the median of each implementation, in units of which a second has many."""
     names = list(next(iter(figures.values())))
     width = max(map(len, [*figures, unit]))
-    yield f"{unit:>{width}}" + "".join(f"{name:>18}" for name in names)
+    column = max(18, *(len(name) + 2 for name in names))
+    yield f"{unit:>{width}}" + "".join(f"{name:>{column}}" for name in names)
     for case, rounds in figures.items():
-        cells = (f"{statistics.median(rounds[name]) * per_second:18,.1f}" for name in names)
+        cells = (f"{statistics.median(rounds[name]) * per_second:{column},.1f}" for name in names)
         yield f"{case:>{width}}" + "".join(cells)
 
 

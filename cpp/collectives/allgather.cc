@@ -20,8 +20,6 @@
 namespace horoscale {
 namespace {
 
-enum Phase : int64_t { kPublish, kForward };
-
 class Allgather : public RoundLoop {
  public:
   Allgather(Exchange& exchange, AllgatherArgs args)
@@ -51,6 +49,8 @@ class Allgather : public RoundLoop {
   }
 
  private:
+  enum Phase : int64_t { kPublish, kForward };
+
   static int64_t CountRounds(const Exchange& exchange, size_t items) {
     if (exchange.size() == 1) return 0;
     return DivideUp(static_cast<int64_t>(items * sizeof(int64_t)),
@@ -102,6 +102,7 @@ class Allgather : public RoundLoop {
     const ByteRange part = CountsPart(round);
     const auto* counts = reinterpret_cast<const std::byte*>(CountsOf(self()));
     std::memcpy(bank, counts + part.first, static_cast<size_t>(part.bytes));
+    const SealedChunks sealed = Sealed();
     PublishToPeers(round, part.bytes);
     return true;
   }

@@ -54,16 +54,13 @@ int64_t BytesOf(const AllreduceArgs& args) {
   return bytes;
 }
 
-// The phases of a chunk.
-enum Phase : int64_t { kContribution, kResult, kNumPhases };
-
-Pipeline PipelineOf(const Exchange& exchange, int64_t bytes) {
-  const int64_t chunks = DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()));
-  return {kNumPhases, chunks, exchange.banks()};
-}
-
 class SlicedAllreduce : public FoldLoop {
  public:
+  static Pipeline PipelineOf(const Exchange& exchange, int64_t bytes) {
+    const int64_t chunks = DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()));
+    return {kNumPhases, chunks, exchange.banks()};
+  }
+
   SlicedAllreduce(Exchange& exchange, std::vector<uint32_t> participants, AllreduceArgs args,
                   Pipeline pipeline)
       : FoldLoop(exchange, std::move(participants), pipeline.rounds(), args.reduction.dtype),
@@ -78,6 +75,8 @@ class SlicedAllreduce : public FoldLoop {
   }
 
  private:
+  enum Phase : int64_t { kContribution, kResult, kNumPhases };  // of a chunk
+
   ByteRange Chunk(int64_t chunk) const {
     const int64_t first = chunk * chunk_bytes();
     return {first, std::min(chunk_bytes(), segments_.bytes() - first)};
@@ -146,7 +145,7 @@ class SlicedAllreduce : public FoldLoop {
 
 std::unique_ptr<Collective> MakeSliced(Exchange& exchange, AllreduceArgs args) {
   std::vector<uint32_t> participants = Participants(exchange, args.absent);
-  Pipeline pipeline = PipelineOf(exchange, BytesOf(args));
+  Pipeline pipeline = SlicedAllreduce::PipelineOf(exchange, BytesOf(args));
   return std::make_unique<SlicedAllreduce>(exchange, std::move(participants), std::move(args),
                                            std::move(pipeline));
 }
@@ -166,8 +165,8 @@ std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args
   const bool gathered = bytes <= std::min(chunk, kGatheredBytes / count);
   if (std::find(args.absent.begin(), args.absent.end(), exchange.self()) != args.absent.end()) {
     const int64_t rounds = count == 1 || bytes == 0 ? 0
-                           : gathered               ? 1
-                                                    : PipelineOf(exchange, bytes).rounds();
+                           : gathered ? 1
+                                      : SlicedAllreduce::PipelineOf(exchange, bytes).rounds();
     return std::make_unique<Bystander>(exchange, rounds);
   }
   if (count == 1 || bytes == 0) {

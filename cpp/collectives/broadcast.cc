@@ -13,8 +13,6 @@
 namespace horoscale {
 namespace {
 
-enum Phase : int64_t { kSend, kForward };
-
 bool Forwards(const HostGroups& hosts, uint32_t root) {
   for (uint32_t host = 0; host < hosts.count(); ++host) {
     if (host != hosts.HostOf(root) && hosts.members(host).size() > 1) return true;
@@ -37,6 +35,8 @@ class Broadcast : public RoundLoop {
         extents_(size()) {}
 
  private:
+  enum Phase : int64_t { kSend, kForward };
+
   int64_t First(int64_t chunk) const { return chunk * chunk_bytes(); }
   int64_t Bytes(int64_t chunk) const {
     return std::min(chunk_bytes(), segments_.bytes() - First(chunk));

@@ -18,7 +18,7 @@ uint64_t FromEnvironment(const char* variable, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-class FaultSimulation : public testing::TestWithParam<uint64_t> {};
+class FaultSimulation : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(FaultSimulation, EachOperationEndsOnceAndTheFirstCauseIsNamed) {
   const uint64_t first = FromEnvironment("HOROSCALE_FAULT_FIRST_SEED", 1);

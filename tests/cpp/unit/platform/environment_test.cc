@@ -6,7 +6,7 @@
 namespace horoscale {
 namespace {
 
-class EnvironmentTest : public testing::Test {
+class EnvironmentTest : public ::testing::Test {
  protected:
   void TearDown() override {
     unsetenv("HOROSCALE_TEST_ONLY");

@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-class LogTest : public testing::Test {
+class LogTest : public ::testing::Test {
  protected:
   void TearDown() override { ConfigureLog(LogLevel::kWarning, false, -1); }
 

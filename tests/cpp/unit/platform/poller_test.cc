@@ -16,7 +16,7 @@
 namespace horoscale {
 namespace {
 
-class PollerTest : public testing::Test {
+class PollerTest : public ::testing::Test {
  protected:
   PollerTest() : poller_(Poller::Create().TakeValue()), event_(EventFd::Create().TakeValue()) {}
 

@@ -7,7 +7,7 @@
 namespace horoscale {
 namespace {
 
-class StateSignalTest : public testing::Test {
+class StateSignalTest : public ::testing::Test {
  protected:
   StateSignalTest() { sigaction(SIGUSR2, nullptr, &before_); }
   ~StateSignalTest() override { sigaction(SIGUSR2, &before_, nullptr); }

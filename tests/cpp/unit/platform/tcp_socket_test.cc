@@ -19,7 +19,7 @@ namespace {
 
 Deadline Soon() { return Deadline::After(30); }
 
-class TcpSocketTest : public testing::TestWithParam<const char*> {};
+class TcpSocketTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TcpSocketTest, ConnectsAndAccepts) {
   Result<TcpListener> listener = TcpListener::Create(GetParam(), 0);
