@@ -178,8 +178,7 @@ Result<Meeting> MeetOverStore(const JobOptions& options, const Config& config,
   meeting.identity = identity.TakeValue();
   const auto self = Neighbours::Create();
   if (!self.ok()) return self.status();
-  HS_RETURN_IF_ERROR(
-      JoinAtStore(options, config.encrypt, host, self->card(), deadline, &meeting));
+  HS_RETURN_IF_ERROR(JoinAtStore(options, config.encrypt, host, self->card(), deadline, &meeting));
   const Status found = FindHosts(host, deadline, &meeting);
   if (!found.ok()) return meeting.store->Explain(found);
   return meeting;
