@@ -93,7 +93,8 @@ Result<StoreRequest> DecodeGather(Fields& fields) {
   const std::optional<std::string_view> label = fields.SizedText();
   const std::optional<std::string_view> unless = fields.SizedText();
   const std::optional<std::string_view> will = fields.SizedText();
-  if (!will) return TooShort();  // whatever was missing, nothing was left for it
+  // One whose length is too long is missing alone: those behind it are read from what it left.
+  if (!count || !key || !label || !unless || !will) return TooShort();
   const GatherRequest gather = {*key, *place, *count, fields.rest(), *label, *unless, *will};
   HS_RETURN_IF_ERROR(CheckGather(gather));
   return StoreRequest{

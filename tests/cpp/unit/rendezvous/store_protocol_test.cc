@@ -60,6 +60,19 @@ TEST(StoreProtocolTest, GatherComesBack) {
   }
 }
 
+// The others are read from what a text that is too long left: none of them stands for it.
+TEST(StoreProtocolTest, GatherWithATextThatIsTooLongIsRefused) {
+  const GatherRequest gather = {"key", 3, 7, AsBytes("value"), "label", "unless", "will"};
+  const std::vector<std::byte> frame = EncodeGather(gather, 0);
+  size_t length = kStoreHeaderBytes + 1 + 12;
+  for (const std::string_view text : {gather.key, gather.label, gather.unless, gather.will}) {
+    std::vector<std::byte> changed = frame;
+    changed[length + 1] = std::byte{1};
+    EXPECT_FALSE(DecodeStoreRequest(std::span(changed).subspan(kStoreHeaderBytes)).ok()) << text;
+    length += 4 + text.size();
+  }
+}
+
 TEST(StoreProtocolTest, GatherOfAPlaceThatCannotBeIsRefused) {
   for (const auto& [place, count] :
        {std::pair{3u, 3u}, std::pair{0u, 0u}, std::pair{0u, kStoreMaxParties + 1}}) {
