@@ -66,7 +66,7 @@ class BuildLibraryAndBinding(build_ext):
         # pip builds in a new environment each time, and CMake's cache has the last one's ninja.
         ninja = f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja') or 'ninja'}"
         cmake("its configuration", "-G", "Ninja", ninja, "-S", ROOT, "-B", build, *options)
-        print(f"horoscale: compiling {', '.join(targets)} (a minute on 2 idle cores)", flush=True)
+        print(f"horoscale: compiling {', '.join(targets)} (2 minutes on 2 cores)", flush=True)
         cmake("its compilation", "--build", build, "--target", *targets)
         cmake("its installation", "--install", build, "--prefix", prefix)
         for part in parts:
