@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BUILD  ?= build
 JOBS   ?= $(shell nproc)
+# ON compiles everything in half the time; OFF is quicker after a change of a few files, and shows missing includes.
+UNITY  ?= ON
 
 BIN   := $(VENV)/bin
 CMAKE := $(BIN)/cmake
@@ -17,11 +19,11 @@ PYTEST := cd tests && $(abspath $(BIN))/pytest
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-            -DHOROSCALE_BUILD_TESTS=ON -DHOROSCALE_WERROR=ON
+            -DHOROSCALE_BUILD_TESTS=ON -DHOROSCALE_WERROR=ON -DHOROSCALE_UNITY=$(UNITY)
 # Release with assertions: what the tests run is what users run, plus its own checks.
 RELEASE   = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -UNDEBUG"
 CLANG    := $(or $(shell command -v clang++-14),$(shell command -v clang++))
-SANITIZED = -DHOROSCALE_UNITY=ON -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) \
+SANITIZED = -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) \
             -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1"
 
 # What the installed package is made from.

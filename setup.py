@@ -31,7 +31,7 @@ def cmake(step: str, *arguments: object) -> None:
     except subprocess.CalledProcessError as error:
         sys.exit(
             f"horoscale: {step} failed ({error}); what is wrong is printed above. A compiler for "
-            "C++20 is needed, such as g++ 12 or clang 14"
+            "C++20 is needed, such as g++ 12 or clang 14: see docs/installing.md"
         )
 
 

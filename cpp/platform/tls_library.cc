@@ -12,6 +12,7 @@
 
 #include "platform/dynamic_library.h"
 #include "platform/environment.h"
+#include "platform/function_loader.h"
 
 namespace horoscale {
 namespace {
@@ -38,24 +39,6 @@ std::shared_mutex& UseMutex() {
   return *use_mutex;
 }
 bool exiting = false;  // guarded by UseMutex()
-
-// Names the first function that is missing.
-class FunctionLoader {
- public:
-  explicit FunctionLoader(const DynamicLibrary& library) : library_(library) {}
-
-  template <typename Function>
-  FunctionLoader& Load(const char* name, Function*& out) {
-    out = library_.FindFunction<Function>(name);
-    if (out == nullptr && missing_ == nullptr) missing_ = name;
-    return *this;
-  }
-  const char* missing() const { return missing_; }
-
- private:
-  const DynamicLibrary& library_;
-  const char* missing_ = nullptr;
-};
 
 // The name of the first missing function, or null. Those of libcrypto are found because libssl
 // needs it.

@@ -96,14 +96,22 @@ Gatherings::Outcome Gatherings::Complete(Table::iterator at) {
   return outcome;
 }
 
+std::optional<Gatherings::Place> Gatherings::Find(Guest guest, const std::string& key) {
+  const auto at = table_.find(key);
+  if (at == table_.end()) return std::nullopt;
+  auto& entries = at->second.entries;
+  const auto entry = std::find_if(entries.begin(), entries.end(),
+                                  [guest](const auto& e) { return e.second.guest == guest; });
+  if (entry == entries.end()) return std::nullopt;
+  return Place{at, entry};
+}
+
 Gatherings::Outcome Gatherings::Remove(Guest guest, const std::string& key) {
   Outcome outcome;
-  const auto at = table_.find(key);
-  if (at == table_.end()) return outcome;
+  const auto found = Find(guest, key);
+  if (!found) return outcome;
+  const auto [at, entry] = *found;
   Gathering& gathering = at->second;
-  const auto entry = std::find_if(gathering.entries.begin(), gathering.entries.end(),
-                                  [guest](const auto& e) { return e.second.guest == guest; });
-  if (entry == gathering.entries.end()) return outcome;
   const uint32_t place = entry->first;
   const std::string will = entry->second.will;
   Erase(gathering, entry);
@@ -114,12 +122,10 @@ Gatherings::Outcome Gatherings::Remove(Guest guest, const std::string& key) {
 
 Gatherings::Outcome Gatherings::Expire(Guest guest, const std::string& key) {
   Outcome outcome;
-  const auto at = table_.find(key);
-  if (at == table_.end()) return outcome;
+  const auto found = Find(guest, key);
+  if (!found) return outcome;
+  const auto [at, entry] = *found;
   Gathering& gathering = at->second;
-  const auto entry = std::find_if(gathering.entries.begin(), gathering.entries.end(),
-                                  [guest](const auto& e) { return e.second.guest == guest; });
-  if (entry == gathering.entries.end()) return outcome;
   const uint32_t place = entry->first;
   const std::vector<int> missing = Missing(gathering);
   std::string text = RankList(missing) + " of " + std::to_string(gathering.count) +

@@ -65,7 +65,13 @@ class Gatherings {
     std::optional<Failure> failure;
   };
   using Table = std::map<std::string, Gathering, std::less<>>;
+  struct Place {
+    Table::iterator at;
+    std::map<uint32_t, Entry>::iterator entry;
+  };
 
+  // Where the guest waits, if it does.
+  std::optional<Place> Find(Guest guest, const std::string& key);
   static Status Check(const Gathering& gathering, const GatherRequest& request);
   static std::vector<int> Missing(const Gathering& gathering);
   Outcome Complete(Table::iterator at);

@@ -85,6 +85,11 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
     server = ranks[0] if ranks else 0
     key = f"rendezvous/{zlib.crc32(repr(tuple(ranks)).encode()):08x}"
     one_host = _on_one_host(size)
+    if not one_host and switch("ENCRYPT") and not job_secret():  # on all ranks, before any waits
+        raise ValueError(
+            "HOROSCALE_ENCRYPT=1 needs a secret where torchrun starts ranks on several hosts, as "
+            "torch's store would send it in clear: set HOROSCALE_SECRET_FILE to the same for all"
+        )
     try:
         _store = _store or _torch_store(rank, size)
         if rank == server and key not in _served:
@@ -123,11 +128,6 @@ def _serve_here() -> tuple[StoreServer, bytes]:
 def _serve_hosts() -> tuple[StoreServer, bytes]:
     address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
     given = job_secret()
-    if switch("ENCRYPT") and not given:
-        raise HorovodInternalError(
-            "HOROSCALE_ENCRYPT=1 needs a secret where torchrun starts ranks on several hosts, as "
-            "torch's store would send it in clear: set HOROSCALE_SECRET_FILE to the same for all"
-        )
     secret = given or secrets.token_hex(_SECRET_BYTES)
     server = StoreServer(address, 0, secret, encrypt=switch("ENCRYPT"))
     host = f"[{address}]" if ":" in address else address

@@ -99,7 +99,8 @@ def read_by_ranks(job: Mapping[str, str], name: str) -> str | None:
 
 def encrypts(job: Mapping[str, str]) -> bool:
     """Whether the ranks encrypt what they say; what can't be read they refuse themselves."""
-    return read_by_ranks(job, "ENCRYPT") in ("1", "true", "True", "yes", "on")
+    word = read_by_ranks(job, "ENCRYPT") or ""
+    return word.strip().lower() in ("1", "true", "yes", "on")
 
 
 def rank_environment(place: Place) -> dict[str, str]:

@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/nccl/function_loader.h"
 #include "platform/dynamic_library.h"
 #include "platform/environment.h"
+#include "platform/function_loader.h"
 
 namespace horoscale {
 namespace {
@@ -14,7 +14,7 @@ constexpr const char* kSonames[] = {"libcuda.so.1", "libcuda.so"};
 
 const char* LoadFunctions(const DynamicLibrary& library, CudaFunctions& f) {
   FunctionLoader loader(library);
-#define HS_LOAD(name) loader.Load(f.name, #name)
+#define HS_LOAD(name) loader.Load(#name, f.name)
   HS_LOAD(cuInit);
   HS_LOAD(cuDriverGetVersion);
   HS_LOAD(cuGetErrorString);

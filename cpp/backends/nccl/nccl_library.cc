@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/nccl/function_loader.h"
 #include "platform/dynamic_library.h"
 #include "platform/environment.h"
+#include "platform/function_loader.h"
 
 namespace horoscale {
 namespace {
@@ -21,7 +21,7 @@ std::vector<std::string>& PackageDirectories() {
 
 const char* LoadFunctions(const DynamicLibrary& library, NcclFunctions& f) {
   FunctionLoader loader(library);
-#define HS_LOAD(name) loader.Load(f.name, #name)
+#define HS_LOAD(name) loader.Load(#name, f.name)
   HS_LOAD(ncclGetVersion);
   HS_LOAD(ncclGetUniqueId);
   HS_LOAD(ncclGetErrorString);

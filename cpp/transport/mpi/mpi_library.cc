@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/function_loader.h"
 #include "transport/mpi/mpi_places.h"
 
 namespace horoscale {
@@ -30,24 +31,6 @@ void FinalizeAtExit() {
   if (initialized_by.load() != getpid()) return;
   if (!opened->IsFinalized()) opened->call().Finalize();
 }
-
-// Names the first function that is missing.
-class FunctionLoader {
- public:
-  explicit FunctionLoader(const DynamicLibrary& library) : library_(library) {}
-
-  template <typename Function>
-  FunctionLoader& Load(const char* name, Function*& out) {
-    out = library_.FindFunction<Function>(name);
-    if (out == nullptr && missing_ == nullptr) missing_ = name;
-    return *this;
-  }
-  const char* missing() const { return missing_; }
-
- private:
-  const DynamicLibrary& library_;
-  const char* missing_ = nullptr;
-};
 
 // The name of the first missing function, or null.
 const char* LoadFunctions(const DynamicLibrary& library, MpiFunctions& f) {

@@ -41,6 +41,7 @@ class FickleHub {
   int64_t bytes_sent_by(uint32_t host) const { return sent_[host]; }
   int64_t bytes_received_by(uint32_t host) const { return received_[host]; }
   int64_t messages_sent_by(uint32_t host) const { return messages_[host]; }
+  int64_t sealed_bytes_sent_by(uint32_t host) const { return sealed_[host]; }
 
  private:
   friend class FickleExchange;
@@ -52,6 +53,7 @@ class FickleHub {
   std::vector<int64_t> sent_;  // by host
   std::vector<int64_t> received_;
   std::vector<int64_t> messages_;
+  std::vector<int64_t> sealed_;
 };
 
 class FickleExchange : public Exchange {
@@ -126,6 +128,7 @@ class FickleExchange : public Exchange {
     if (hosts.empty() || hosts[self_] == hosts[reader]) return;
     ++hub_.messages_[hosts[self_]];
     hub_.sent_[hosts[self_]] += static_cast<int64_t>(bytes);
+    if (sealed) hub_.sealed_[hosts[self_]] += static_cast<int64_t>(bytes);
     hub_.received_[hosts[reader]] += static_cast<int64_t>(bytes);
   }
 
@@ -149,7 +152,8 @@ inline FickleHub::FickleHub(const FickleOptions& options)
       random_(options.seed),
       sent_(options.members),
       received_(options.members),
-      messages_(options.members) {
+      messages_(options.members),
+      sealed_(options.members) {
   for (uint32_t m = 0; m < options.members; ++m) {
     members_.push_back(std::make_unique<FickleExchange>(*this, m));
   }

@@ -29,6 +29,14 @@ def test_ranks_that_can_not_meet_through_torch_are_told_where_they_tried() -> No
     assert "MASTER_ADDR=127.0.0.1, MASTER_PORT=1" in ended.stderr
 
 
+def test_torchruns_ranks_on_several_hosts_do_not_encrypt_with_a_secret_sent_in_clear() -> None:
+    variables = {**TORCHRUN, "LOCAL_WORLD_SIZE": "2", "HOROSCALE_ENCRYPT": "1"}
+    ended = run_alone(INIT, **variables)
+    assert ended.returncode == 1
+    assert "ValueError: HOROSCALE_ENCRYPT=1 needs a secret" in ended.stderr
+    assert "HOROSCALE_SECRET_FILE" in ended.stderr
+
+
 def test_torchruns_ranks_without_torch_are_told_what_to_do() -> None:
     ended = run_alone("import sys; sys.modules['torch.distributed'] = None\n" + INIT, **TORCHRUN)
     assert ended.returncode == 1

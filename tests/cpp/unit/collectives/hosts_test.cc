@@ -349,6 +349,7 @@ TEST(HostsAllgatherTest, RowsOfAHostCrossOnceToEachOtherHost) {
     for (uint32_t host = 0; host < Count(hosts); ++host) {
       const int64_t others = int64_t{n} - counts[host] / 8;
       EXPECT_EQ(hub.bytes_sent_by(host), own[host] * (Count(hosts) - 1) + counts[host] * others);
+      EXPECT_EQ(hub.sealed_bytes_sent_by(host), counts[host] * others) << "members act on counts";
     }
   }
 }
@@ -392,6 +393,7 @@ TEST(HostsAlltoallTest, EachByteGoesStraightToItsReceiver) {
     for (uint32_t host = 0; host < Count(hosts); ++host) {
       const int64_t pairs = members[host] * (int64_t{n} - members[host]);
       EXPECT_EQ(hub.bytes_sent_by(host), pairs * (3'000 + 16));  // and the announcements
+      EXPECT_EQ(hub.sealed_bytes_sent_by(host), pairs * 16) << "members act on announcements";
     }
   }
 }

@@ -28,6 +28,15 @@ class AcceptorTest : public ::testing::Test {
   ByteStream Connect() {
     return ConnectTcp("127.0.0.1", listener_.port(), Deadline::After(kLong)).TakeValue();
   }
+  // Whether the acceptor closes the connection while it waits for others.
+  static bool IsDropped(Acceptor& acceptor, ByteStream& stream) {
+    std::byte one;
+    for (const Deadline deadline = Deadline::After(kLong); !deadline.Passed();) {
+      EXPECT_EQ(acceptor.Next(Deadline::After(0.02)).status().code(), StatusCode::kTimeout);
+      if (!stream.ReceiveSome(std::span(&one, 1)).ok()) return true;
+    }
+    return false;
+  }
   // As a rank that is crowded out: again and again.
   Status BeLetIn() {
     for (const Deadline deadline = Deadline::After(kLong);;) {
@@ -45,13 +54,7 @@ class AcceptorTest : public ::testing::Test {
 TEST_F(AcceptorTest, OneThatSaysNothingIsDroppedInTime) {
   Acceptor acceptor = Make(0.05);
   ByteStream silent = Connect();
-  std::byte one;
-  bool is_dropped = false;
-  for (const Deadline deadline = Deadline::After(kLong); !is_dropped && !deadline.Passed();) {
-    EXPECT_EQ(acceptor.Next(Deadline::After(0.02)).status().code(), StatusCode::kTimeout);
-    is_dropped = !silent.ReceiveSome(std::span(&one, 1)).ok();
-  }
-  EXPECT_TRUE(is_dropped);
+  EXPECT_TRUE(IsDropped(acceptor, silent));
 }
 
 TEST_F(AcceptorTest, SeveralDoorsLeadIn) {
@@ -78,13 +81,7 @@ TEST_F(AcceptorTest, WhoIsCrowdedOutByStrangersComesInLater) {
   ByteStream first = Connect();
   std::vector<ByteStream> strangers;
   for (int i = 0; i < 300; ++i) strangers.push_back(Connect());
-  std::byte one;
-  bool is_dropped = false;
-  for (const Deadline deadline = Deadline::After(kLong); !is_dropped && !deadline.Passed();) {
-    EXPECT_EQ(acceptor.Next(Deadline::After(0.02)).status().code(), StatusCode::kTimeout);
-    is_dropped = !first.ReceiveSome(std::span(&one, 1)).ok();
-  }
-  EXPECT_TRUE(is_dropped);
+  EXPECT_TRUE(IsDropped(acceptor, first));
   EXPECT_TRUE(MayBeLetInLater(
       AuthenticateToServer(first, "secret", "link", kProtection, Deadline::After(kLong))));
   Status status;

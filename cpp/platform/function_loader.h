@@ -11,9 +11,10 @@ class FunctionLoader {
   explicit FunctionLoader(const DynamicLibrary& library) : library_(library) {}
 
   template <typename Function>
-  void Load(Function*& function, const char* symbol) {
+  FunctionLoader& Load(const char* symbol, Function*& function) {
     function = library_.FindFunction<Function>(symbol);
     if (function == nullptr && missing_ == nullptr) missing_ = symbol;
+    return *this;
   }
 
   const char* missing() const { return missing_; }  // null: nothing
