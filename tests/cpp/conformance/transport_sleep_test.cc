@@ -34,6 +34,7 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByAFrame) {
 TEST_P(TransportSleepTest, ASleeperIsWokenByAChunkAndByARelease) {
   Start(2);
   auto exchanges = OpenAll();
+  Poll(1);  // it hears that the other has opened: else the chunk waits here, and the other sleeps on
   At(0).Arm();
   PublishBytes(*exchanges[1], 0, Pattern(8, 1));
   At(0).Sleep(kPatience);
@@ -42,6 +43,7 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByAChunkAndByARelease) {
 
   exchanges[0]->Release(3);
   for (uint64_t round = 0; round < 4; ++round) PublishBytes(*exchanges[0], round, Pattern(8, 1));
+  ASSERT_TRUE(PollUntil([&] { return exchanges[1]->Peek(0, 0) != nullptr; }));
   At(0).Arm();
   ASSERT_EQ(exchanges[0]->Reserve(4), nullptr);
   const uint64_t rung = At(1).counters().doorbells_rung;
