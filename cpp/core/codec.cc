@@ -455,4 +455,25 @@ Result<StallNotice> DecodeStallNotice(std::span<const std::byte> bytes) {
   return notice;
 }
 
+std::vector<std::byte> Encode(const LossNotice& notice) {
+  WireWriter out;
+  out.Varint(static_cast<uint64_t>(notice.rank));
+  out.Text(Clip(notice.reason));
+  out.Byte(notice.goodbye ? 1 : 0);
+  if (notice.goodbye) out.Bytes(*notice.goodbye);
+  return out.Take();
+}
+
+Result<LossNotice> DecodeLossNotice(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxMessageBytes) return Broken("notice of a loss", "it is too long");
+  WireReader in(bytes);
+  LossNotice notice;
+  notice.rank = static_cast<int>(in.Varint(kMaxRanks));
+  notice.reason = in.Text(kMaxTextBytes);
+  if (in.Varint(1) == 1) notice.goodbye = in.Bytes(kMaxMessageBytes);
+  CheckEnd(in);
+  if (!in.ok()) return Broken("notice of a loss", in.reason());
+  return notice;
+}
+
 }  // namespace horoscale

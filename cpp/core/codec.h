@@ -39,11 +39,13 @@ std::vector<std::byte> Encode(const GroupReport& report);
 std::vector<std::byte> Encode(const PlanEntry& entry);
 std::vector<std::byte> Encode(const Goodbye& goodbye);
 std::vector<std::byte> Encode(const StallNotice& notice);
+std::vector<std::byte> Encode(const LossNotice& notice);
 
 Result<Report> DecodeReport(std::span<const std::byte> bytes);
 Result<GroupReport> DecodeGroupReport(std::span<const std::byte> bytes);
 Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes);
 Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes);
 Result<StallNotice> DecodeStallNotice(std::span<const std::byte> bytes);
+Result<LossNotice> DecodeLossNotice(std::span<const std::byte> bytes);
 
 }  // namespace horoscale

@@ -5,8 +5,10 @@
 //   PlanEntry  coordinator → every member      "execute this next", in one agreed order
 //   Goodbye    rank → rank, once per link      "I leave, and this is why"
 //   StallNotice  rank → rank 0                 "I wait here since", "these are missed there"
+//   LossNotice rank → rank                     "that rank is lost, and this is what it said"
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -102,6 +104,14 @@ struct Goodbye {
   std::string message;
   std::vector<int> ranks;  // the ranks that caused it
   bool operator==(const Goodbye&) const = default;
+};
+
+// What a rank that has lost another one tells ranks that may have no link to that one.
+struct LossNotice {
+  int rank = -1;                                  // that is lost
+  std::string reason;                             // how that was seen
+  std::optional<std::vector<std::byte>> goodbye;  // that it sent, as it came
+  bool operator==(const LossNotice&) const = default;
 };
 
 // Told to rank 0 when a stall is due to be reported, for it to find ranks that wait for each other.

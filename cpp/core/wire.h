@@ -32,6 +32,10 @@ class WireWriter {
     Varint(text.size());
     for (char c : text) Byte(static_cast<uint8_t>(c));
   }
+  void Bytes(std::span<const std::byte> bytes) {
+    Varint(bytes.size());
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
  private:
@@ -111,6 +115,13 @@ class WireReader {
     std::string text(reinterpret_cast<const char*>(bytes_.data()), size);
     bytes_ = bytes_.subspan(size);
     return text;
+  }
+  std::vector<std::byte> Bytes(size_t limit) {
+    const size_t size = Count(limit, 1);
+    const std::vector<std::byte> bytes(bytes_.begin(),
+                                       bytes_.begin() + static_cast<ptrdiff_t>(size));
+    bytes_ = bytes_.subspan(size);
+    return bytes;
   }
 
  private:

@@ -44,8 +44,20 @@ int WaitEvents(int epoll, epoll_event* events, int capacity, double seconds) {
 
 epoll_event MakeEvent(uint64_t tag, Poller::Interest interest) {
   epoll_event event{};
-  event.events = EPOLLIN;
-  if (interest == Poller::Interest::kReadWrite) event.events |= EPOLLOUT;
+  switch (interest) {
+    case Poller::Interest::kRead:
+      event.events = EPOLLIN;
+      break;
+    case Poller::Interest::kReadWrite:
+      event.events = EPOLLIN | EPOLLOUT;
+      break;
+    case Poller::Interest::kEndOnce:
+      event.events = EPOLLRDHUP | EPOLLET;
+      break;
+    case Poller::Interest::kReadOnce:
+      event.events = EPOLLIN | EPOLLET;
+      break;
+  }
   event.data.u64 = tag;
   return event;
 }
@@ -85,7 +97,7 @@ Result<size_t> Poller::Wait(double seconds, std::span<Ready> ready) {
     return Status::System("epoll_wait", errno);
   }
   for (int i = 0; i < count; ++i) {
-    const bool broken = (events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
+    const bool broken = (events[i].events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
     ready[i] = {.tag = events[i].data.u64,
                 .readable = broken || (events[i].events & EPOLLIN) != 0,
                 .writable = broken || (events[i].events & EPOLLOUT) != 0};

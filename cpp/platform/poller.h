@@ -12,7 +12,9 @@ namespace horoscale {
 
 class Poller {
  public:
-  enum class Interest { kRead, kReadWrite };
+  // kRead and kReadWrite are level-triggered. The others tell once: that a socket's peer has ended
+  // it, or that there is something to read.
+  enum class Interest { kRead, kReadWrite, kEndOnce, kReadOnce };
 
   struct Ready {
     uint64_t tag = 0;
@@ -23,7 +25,7 @@ class Poller {
 
   static Result<Poller> Create();
 
-  // Level-triggered. The tag comes back from Wait(); it need not be unique.
+  // The tag comes back from Wait(); it need not be unique. Any thread, as Modify() and Remove().
   Status Add(int fd, uint64_t tag, Interest interest = Interest::kRead);
   Status Modify(int fd, uint64_t tag, Interest interest);
   // The descriptor must still be open.

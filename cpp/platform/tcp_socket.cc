@@ -31,11 +31,11 @@ std::string JoinHostPort(const std::string& host, const std::string& port) {
   return host.find(':') == std::string::npos ? host + ":" + port : "[" + host + "]:" + port;
 }
 
-Result<AddressList> Resolve(const std::string& host, uint16_t port) {
+Result<AddressList> Resolve(const std::string& host, uint16_t port, int flags = 0) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (error == EAI_SYSTEM) return Status::System("resolving host '" + host + "'", errno);
@@ -120,25 +120,30 @@ bool IsConnectedToItself(int fd) {
          local_length == remote_length && memcmp(&local, &remote, local_length) == 0;
 }
 
-Result<ByteStream> ConnectTo(const addrinfo& address, const Deadline& deadline) {
-  const std::string peer = Describe(address.ai_addr, address.ai_addrlen);
+Result<ByteStream> BeginConnect(const addrinfo& address) {
+  std::string peer = Describe(address.ai_addr, address.ai_addrlen);
   UniqueFd fd = OpenSocket(address);
   if (!fd.valid()) return Status::System("socket", errno);
-  int error = connect(fd.get(), address.ai_addr, address.ai_addrlen) < 0 ? errno : 0;
+  SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  const int error = connect(fd.get(), address.ai_addr, address.ai_addrlen) < 0 ? errno : 0;
   // After EINTR too the connection goes on being made.
-  if (error == EINPROGRESS || error == EINTR) {
-    Status waited = WaitForDescriptor(fd.get(), POLLOUT, deadline);
+  if (error != 0 && error != EINPROGRESS && error != EINTR) return Status::System(peer, error);
+  return ByteStream(std::move(fd), std::move(peer));
+}
+
+Result<ByteStream> ConnectTo(const addrinfo& address, const Deadline& deadline) {
+  Result<ByteStream> stream = BeginConnect(address);
+  if (!stream.ok()) return stream;
+  while (true) {
+    const Result<bool> connected = IsConnected(*stream);
+    if (!connected.ok()) return connected.status();
+    if (*connected) return stream;
+    const Status waited = WaitForDescriptor(stream->fd(), POLLOUT, deadline);
     if (waited.code() == StatusCode::kTimeout) {
-      return Status::Timeout("no answer from " + peer);
+      return Status::Timeout("no answer from " + stream->peer());
     }
     HS_RETURN_IF_ERROR(waited);
-    socklen_t length = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   }
-  if (error == 0 && IsConnectedToItself(fd.get())) error = ECONNREFUSED;
-  if (error != 0) return Status::System(peer, error);
-  SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-  return ByteStream(std::move(fd), peer);
 }
 
 Result<ByteStream> TryEveryAddress(const std::string& host, uint16_t port,
@@ -189,6 +194,23 @@ Result<ByteStream> TcpListener::Accept(const Deadline& deadline) {
       return Status::System("accept", errno);
     }
   }
+}
+
+Result<ByteStream> BeginConnectTcp(const std::string& address, uint16_t port) {
+  const Result<AddressList> addresses = Resolve(address, port, AI_NUMERICHOST);
+  if (!addresses.ok()) return addresses.status();
+  return BeginConnect(**addresses);
+}
+
+Result<bool> IsConnected(const ByteStream& stream) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(stream.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error == 0 && IsConnectedToItself(stream.fd())) error = ECONNREFUSED;
+  if (error != 0) return Status::System(stream.peer(), error);
+  sockaddr_storage remote{};
+  socklen_t remote_length = sizeof(remote);
+  return getpeername(stream.fd(), reinterpret_cast<sockaddr*>(&remote), &remote_length) == 0;
 }
 
 Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,

@@ -39,6 +39,12 @@ enum class WhenRefused {
 Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,
                               WhenRefused when_refused = WhenRefused::kFail);
 
+// Begins to connect to a numeric address. Nothing may be done with the stream but to wait until it
+// is writable, and to ask whether it IsConnected().
+Result<ByteStream> BeginConnectTcp(const std::string& address, uint16_t port);
+// False while that is not decided; why not, if it has failed.
+Result<bool> IsConnected(const ByteStream& stream);
+
 // When the kernel gives a connection up whose peer's machine does not answer. An idle one: after
 // idle_s, and each of the probes after another interval_s. One with something to send:
 // unanswered_ms after it was sent first. That may begin when the probes are nearly over, so that

@@ -42,6 +42,11 @@ class Acceptor {
   static constexpr double kLookSeconds = 0.25;
   Result<ByteStream> Next(const Deadline& deadline, const std::function<Status()>& look = nullptr);
 
+  // For another poller: readable when Next() has something to do.
+  int fd() const { return poller_.fd(); }
+  // Whether Next() also has to be called now and then, because something is due by the clock.
+  bool has_guests() const { return paused_ || !guests_.empty(); }
+
   // Why connections could not be taken for a while, as the end of a sentence; empty if they could.
   const std::string& trouble() const { return trouble_; }
 

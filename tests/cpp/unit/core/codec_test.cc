@@ -113,6 +113,16 @@ TEST(Codec, GoodbyesSurviveTheWire) {
   ExpectStrict(bytes, DecodeGoodbye);
 }
 
+TEST(Codec, NoticesOfLossesSurviveTheWire) {
+  LossNotice notice{.rank = 300, .reason = "its process ended", .goodbye = {}};
+  for (const size_t bytes : {0, 1, 200}) {
+    const std::vector<std::byte> encoded = Encode(notice);
+    EXPECT_EQ(*DecodeLossNotice(encoded), notice);
+    ExpectStrict(encoded, DecodeLossNotice);
+    notice.goodbye.emplace(bytes, std::byte{7});
+  }
+}
+
 TEST(Codec, DenseHitsTakeABitEach) {
   Report report;
   for (uint32_t slot = 3; slot < 1003; ++slot) report.hits.push_back(slot);
