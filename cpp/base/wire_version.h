@@ -8,6 +8,6 @@
 
 namespace horoscale {
 
-inline constexpr uint32_t kWireVersion = 5;
+inline constexpr uint32_t kWireVersion = 6;
 
 }  // namespace horoscale

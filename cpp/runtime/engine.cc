@@ -35,6 +35,7 @@ Engine::~Engine() {
 }
 
 void Engine::Start() {
+  transport_.CallOnEnd([this] { Look(); });
   thread_ = std::thread([this] { ThreadMain(); });
 }
 
@@ -45,6 +46,11 @@ void Engine::NotifyInput() {
     std::lock_guard lock(mutex_);
     if (!owned_) parked_cv_.notify_one();
   }
+}
+
+void Engine::Look() {
+  look_.store(true);
+  NotifyInput();
 }
 
 void Engine::NotifyDone() {
@@ -81,11 +87,12 @@ void Engine::ThreadMain() {
     if (!owned_ && waiting_.load() == 0) {
       owned_ = true;
       lock.unlock();
+      look_.store(false);
       Drive(nullptr, 0);
       lock.lock();
     }
     parked_.store(true);
-    const bool needed = !owned_ && waiting_.load() == 0 && work_.HasWork();
+    const bool needed = !owned_ && waiting_.load() == 0 && (work_.HasWork() || look_.load());
     if (!needed && !stop_.load()) {
       parked_cv_.wait_for(lock, std::chrono::duration<double>(kSleepSeconds));
     }

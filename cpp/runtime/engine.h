@@ -10,7 +10,8 @@
 //   * An owner with nothing to do spins briefly, yields, then arms the transport's doorbell and
 //     sleeps in the transport: there is no other place where an owner sleeps.
 //   * The progress thread parks on a process-local condition variable when nothing is pending, and
-//     looks at the transport twice a second, for ranks that were lost meanwhile.
+//     looks at the transport twice a second, and at once where it says that a rank may be lost of
+//     which others have to be told.
 #pragma once
 
 #include <atomic>
@@ -70,6 +71,8 @@ class Engine {
 
  private:
   void ThreadMain();
+  // The transport has to be polled soon. Any thread.
+  void Look();
   // Drives as the owner, and no longer owns the engine when it returns: for a waiter until *done or
   // the deadline, for the progress thread (done is null) until there is no work or somebody waits.
   void Drive(const std::function<bool()>* done, double deadline);
@@ -91,6 +94,7 @@ class Engine {
   // seq_cst).
   std::atomic<int> waiting_{0};
   std::atomic<bool> parked_{false};
+  std::atomic<bool> look_{false};    // the transport wants to be polled
   std::atomic<bool> asleep_{false};  // the owner is in transport_.Sleep(), or about to
   std::atomic<bool> stop_{false};
   int idle_polls_ = 0;  // by the owner

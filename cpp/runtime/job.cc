@@ -13,6 +13,7 @@
 #include "transport/hosts/hosts_transport.h"
 #include "transport/mpi/mpi_transport.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/tcp/backbone.h"
 #include "transport/tcp/tcp_mesh.h"
 
 namespace horoscale {
@@ -38,7 +39,7 @@ Result<Meeting> Meet(const JobOptions& options, const Config& config, const Dead
   return MeetOverStore(options, config, FindVariable, host, deadline);
 }
 
-// More make use of more cores, and of networks that limit a connection; but each rank has them with
+// More make use of more cores, and of networks that limit a connection; but a rank may have them with
 // every rank of the other hosts.
 uint32_t DataStreams(const Config& config, int size) {
   constexpr int64_t kMostOfRank = 256;
@@ -63,19 +64,16 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config&
   shm.arena_bytes = static_cast<size_t>(config.arena_bytes);
   shm.mesh = {{}, store->prefix(), identity.secret, deadline.SecondsLeft(), look, explain};
   TcpMeshConfig tcp;
-  tcp.rank = identity.rank;
-  tcp.size = identity.size;
+  tcp.terms = {identity.rank,  store->prefix(),        identity.secret,
+               config.encrypt, config.silence_seconds, DataStreams(config, identity.size)};
   // A store that all reach over loopback says that there are no other hosts.
-  tcp.loopback_only = meeting.on_loopback && config.network_interfaces.empty();
-  tcp.interfaces = config.network_interfaces;
-  tcp.first_address = meeting.address;
-  tcp.key_prefix = store->prefix();
-  tcp.secret = identity.secret;
-  tcp.encrypt = config.encrypt;
-  tcp.silence_seconds = config.silence_seconds;
+  tcp.door.loopback_only = meeting.on_loopback && config.network_interfaces.empty();
+  tcp.door.interfaces = config.network_interfaces;
+  tcp.door.first_address = meeting.address;
+  tcp.size = identity.size;
+  tcp.at_once = BackbonePeers(identity.rank, hosts);
   tcp.look = look;
   tcp.explain = explain;
-  tcp.data_streams = DataStreams(config, identity.size);
   for (int rank = 0; rank < identity.size; ++rank) {
     const bool near = hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(identity.rank)];
     (near ? shm.mesh.ranks : tcp.peers).push_back(rank);
@@ -89,11 +87,11 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config&
         "out, and CUDA tensors go through host memory, encrypted"));
   }
   tcp.seconds = deadline.SecondsLeft();
-  auto streams = ConnectTcpMesh(tcp, *store);
-  if (!streams.ok()) return explain(streams.status());
+  auto mesh = ConnectTcpMesh(tcp, *store);
+  if (!mesh.ok()) return explain(mesh.status());
   const bool all_streams = config.tcp_streams > 0;
   auto remote =
-      TcpTransport::Create(identity.rank, streams.TakeValue(), config.silence_seconds, all_streams);
+      TcpTransport::Create(identity.rank, mesh.TakeValue(), config.silence_seconds, all_streams);
   if (!remote.ok()) return explain(remote.status());
   return HostsTransport::Create(local.TakeValue(), remote.TakeValue(), hosts);
 }

@@ -393,6 +393,7 @@ void Runtime::DumpState(double now) const {
 void Runtime::OnFrame(int from_rank, const FrameHeader& header,
                       std::span<const std::byte> payload) {
   if (header.kind == FrameKind::kGoodbye) return OnGoodbye(from_rank, payload);
+  if (header.kind == FrameKind::kLoss) return;  // the transports' own, where they spread losses
   if (header.kind == FrameKind::kProbe) return OnProbe(from_rank, header.channel, payload);
   if (header.kind == FrameKind::kStall) {
     if (const auto notice = DecodeStallNotice(payload); notice.ok()) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -35,6 +36,7 @@ enum class FrameKind : uint16_t {
   kProbe = 6,        // one byte: 0 asks whether the rank's engine runs, 1 answers
   kLaunch = 7,       // LaunchStamp: a member's proposal, the coordinator's decision
   kGroupReport = 8,  // core/messages.h: GroupReport, of a member for others as well
+  kLoss = 9,         // core/messages.h: LossNotice; of transports whose ranks don't all have links
   kBank = 16,        // transports' own, never delivered: where a member's chunks live
 };
 
@@ -117,6 +119,11 @@ class Transport {
   virtual int64_t SharedOffset(const std::byte* memory, size_t bytes) const = 0;
   // The memory of a member's shared offset in this process; null if it can't be reached.
   virtual std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const = 0;
+
+  // `look` is called, by a thread of the transport, when a rank may be lost of which this one has
+  // to tell others: who drives the transport should poll it soon. Before the first Poll(); never
+  // after Close().
+  virtual void CallOnEnd(std::function<void()> look) { (void)look; }
 
   virtual TransportCounters counters() const = 0;
 

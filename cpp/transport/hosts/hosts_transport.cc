@@ -13,15 +13,21 @@ Result<std::unique_ptr<Transport>> HostsTransport::Create(std::unique_ptr<ShmTra
                                                           std::unique_ptr<TcpTransport> remote,
                                                           std::vector<uint32_t> hosts) {
   HS_RETURN_IF_ERROR(local->WakeOn(remote->fd()));
+  for (const int fd : local->EndDescriptors()) {
+    HS_RETURN_IF_ERROR(remote->WatchEnd(fd, Poller::Interest::kReadOnce));
+  }
   return std::unique_ptr<Transport>(
       new HostsTransport(std::move(local), std::move(remote), std::move(hosts)));
 }
 
 HostsTransport::HostsTransport(std::unique_ptr<ShmTransport> local,
                                std::unique_ptr<TcpTransport> remote, std::vector<uint32_t> hosts)
-    : local_(std::move(local)), remote_(std::move(remote)), hosts_(std::move(hosts)) {}
+    : local_(std::move(local)),
+      remote_(std::move(remote)),
+      hosts_(std::move(hosts)),
+      losses_(local_.get(), remote_.get(), hosts_) {}
 
-HostsTransport::~HostsTransport() = default;
+HostsTransport::~HostsTransport() { remote_->CallOnEnd(nullptr); }
 
 void HostsTransport::Send(int to_rank, const FrameHeader& header,
                           std::span<const std::byte> payload) {
@@ -30,9 +36,10 @@ void HostsTransport::Send(int to_rank, const FrameHeader& header,
 }
 
 bool HostsTransport::Poll(TransportSink& sink) {
-  const bool near = local_->Poll(sink);
-  const bool far = remote_->Poll(sink);
-  return near || far;
+  if (has_ends_.load(std::memory_order_relaxed) && has_ends_.exchange(false)) {
+    local_->LookAtPeers();
+  }
+  return losses_.Poll(sink);
 }
 
 std::vector<uint32_t> HostsTransport::HostsOf(std::span<const int> ranks) const {
@@ -51,10 +58,18 @@ Result<std::unique_ptr<Exchange>> HostsTransport::Open(ChannelId channel,
   }
   auto local = local_->Open(channel, near);
   if (!local.ok()) return local.status();
-  auto remote = remote_->Open(channel, ranks);
+  auto remote = remote_->Open(channel, ranks, [this](int rank) { return IsLocal(rank); });
   if (!remote.ok()) return remote.status();
   return std::unique_ptr<Exchange>(std::make_unique<HostsExchange>(
       local.TakeValue(), remote.TakeValue(), std::move(hosts), std::move(position)));
+}
+
+void HostsTransport::CallOnEnd(std::function<void()> look) {
+  if (!look) return remote_->CallOnEnd(nullptr);
+  remote_->CallOnEnd([this, look = std::move(look)] {
+    has_ends_.store(true);
+    look();
+  });
 }
 
 TransportCounters HostsTransport::counters() const {

@@ -2,12 +2,15 @@
 // shared-memory part sleeps, which the TCP part's sockets wake.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "transport/hosts/loss_spread.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
@@ -45,6 +48,7 @@ class HostsTransport final : public Transport {
   std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override {
     return IsLocal(rank) ? local_->SharedAddress(rank, offset, bytes) : nullptr;
   }
+  void CallOnEnd(std::function<void()> look) override;
   TransportCounters counters() const override;
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
@@ -59,6 +63,8 @@ class HostsTransport final : public Transport {
   // Sends chunks from the local part's memory, and ends before it.
   const std::unique_ptr<TcpTransport> remote_;
   const std::vector<uint32_t> hosts_;
+  LossSpread losses_;
+  std::atomic<bool> has_ends_{false};  // a descriptor that tells of a loss has ended
 };
 
 }  // namespace horoscale

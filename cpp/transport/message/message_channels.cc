@@ -50,23 +50,45 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
   if (exchange == nullptr) return Status::System("allocating the banks of a process set", ENOMEM);
   for (const int early : channel.opened) --early_[early];
   channel.ranks.assign(ranks.begin(), ranks.end());
-  channel.served = static_cast<size_t>(std::count(reached.begin(), reached.end(), true));
+  channel.served = std::move(reached);
   channel.exchange = exchange.get();
-  const MessageHeader opened = {
-      MessageType::kOpened, FrameKind::kBank, id.process_set, id.incarnation, 0, 0, 0, 0, 0, 0};
   for (uint32_t m = 0; m < ranks.size(); ++m) {
-    if (!reached[m]) continue;
+    if (!channel.served[m]) continue;
     if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);
-    post_->PostMessage(ranks[m], opened);
+    const MessagePost::LinkState state = post_->StateOf(ranks[m]);
+    if (state == MessagePost::LinkState::kUp) TellOpened(key, channel, m);
+    if (state != MessagePost::LinkState::kLost) continue;
+    exchange->OnLinked(m);  // which will never open it
+    channel.opened.insert(ranks[m]);
   }
   return exchange;
+}
+
+void MessageChannels::TellOpened(Key key, Channel& channel, uint32_t member) {
+  channel.exchange->OnLinked(member);
+  if (!channel.told.insert(channel.ranks[member]).second) return;
+  post_->PostMessage(channel.ranks[member], {MessageType::kOpened, FrameKind::kBank, key.first,
+                                             key.second, 0, 0, 0, 0, 0, 0});
+}
+
+void MessageChannels::OnLinked(int rank) {
+  for (auto& [key, channel] : channels_) {
+    if (channel.exchange == nullptr) continue;
+    const auto member = MemberOf(channel, key, rank);
+    if (member.ok() && channel.served[*member]) TellOpened(key, channel, *member);
+  }
 }
 
 void MessageChannels::Close(Key key) {
   Channel& channel = channels_.at(key);
   channel.exchange = nullptr;
   // Kept until all have opened it: their messages must not look like those of a new channel.
-  if (channel.opened.size() == channel.served) channels_.erase(key);
+  if (IsQuiet(channel)) channels_.erase(key);
+}
+
+bool MessageChannels::IsQuiet(const Channel& channel) {
+  return channel.is_over || std::includes(channel.opened.begin(), channel.opened.end(),
+                                          channel.told.begin(), channel.told.end());
 }
 
 Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, Key key, int rank) {
@@ -107,7 +129,7 @@ Status MessageChannels::OnOpened(int from, Key key, bool is_over) {
   channel.opened.insert(from);
   if (channel.exchange != nullptr) {
     channel.exchange->OnOpened(*member);
-  } else if (channel.opened.size() == channel.served) {
+  } else if (IsQuiet(channel)) {
     channels_.erase(key);
   }
   return {};
@@ -115,8 +137,14 @@ Status MessageChannels::OnOpened(int from, Key key, bool is_over) {
 
 void MessageChannels::Forget(ChannelId id) {
   const auto at = channels_.find({id.process_set, id.incarnation});
-  if (at == channels_.end() || !at->second.ranks.empty()) return;
-  for (const int early : at->second.opened) --early_[early];
+  if (at == channels_.end()) return;
+  if (at->second.exchange != nullptr) {
+    at->second.is_over = true;
+    return;
+  }
+  if (at->second.ranks.empty()) {
+    for (const int early : at->second.opened) --early_[early];
+  }
   channels_.erase(at);
 }
 
@@ -130,7 +158,11 @@ void MessageChannels::OnRankLost(int rank) {
       is_over = channel.opened.empty();
     } else if (std::binary_search(channel.ranks.begin(), channel.ranks.end(), rank)) {
       channel.opened.insert(rank);
-      is_over = channel.exchange == nullptr && channel.opened.size() >= channel.served;
+      if (channel.exchange != nullptr) {
+        const auto member = MemberOf(channel, at->first, rank);
+        if (member.ok()) channel.exchange->OnLost(*member);
+      }
+      is_over = channel.exchange == nullptr && IsQuiet(channel);
     }
     at = is_over ? channels_.erase(at) : std::next(at);
   }

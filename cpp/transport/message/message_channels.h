@@ -33,9 +33,11 @@ class MessageChannels {
   // `is_over`: nothing is opened here any more.
   Status OnMessage(int from, const MessageHeader& header, bool is_over);
 
-  // The channel will not be opened here, if it isn't open.
+  // The set is over: nothing is opened here any more, and what is open is about to be closed.
   void Forget(ChannelId channel);
 
+  // There is a link to the rank, which had none: it is told what is open here.
+  void OnLinked(int rank);
   void OnRankLost(int rank);
 
   // A part of a chunk on its way into its bank, or nowhere if the channel is closed here.
@@ -54,12 +56,17 @@ class MessageChannels {
   using Key = std::pair<uint32_t, uint32_t>;  // process set, incarnation
   struct Channel {
     std::vector<int> ranks;               // empty: not open here yet
-    size_t served = 0;                    // of the ranks
+    std::vector<bool> served;             // of the ranks
     MessageExchange* exchange = nullptr;  // null: not open here yet, or not any more
-    std::set<int> opened;                 // the served ones that have, or are lost
+    std::set<int> told;                   // the served ones with a link, which have been told so
+    std::set<int> opened;                 // those that have, or are lost
+    bool is_over = false;                 // forgotten while it was open
   };
 
   void Close(Key key);
+  void TellOpened(Key key, Channel& channel, uint32_t member);
+  // Whether nothing may come of it any more that has to be told from what is of another one.
+  static bool IsQuiet(const Channel& channel);
   Status OnOpened(int from, Key key, bool is_over);
   // Position among the ranks; kProtocol for one that isn't there.
   static Result<uint32_t> MemberOf(const Channel& channel, Key key, int rank);

@@ -42,7 +42,6 @@ MessageExchange::MessageExchange(ChannelId channel, std::span<const int> ranks, 
       served_(std::move(served)),
       hosts_(std::move(hosts)),
       memory_(std::make_shared<Memory>()),
-      unopened_(static_cast<uint32_t>(std::count(served_.begin(), served_.end(), true))),
       post_(post),
       counters_(counters),
       on_destroy_(std::move(on_destroy)) {
@@ -50,7 +49,12 @@ MessageExchange::MessageExchange(ChannelId channel, std::span<const int> ranks, 
   memory_->members.resize(ranks.size());
 }
 
-MessageExchange::~MessageExchange() { on_destroy_(); }
+MessageExchange::~MessageExchange() {
+  for (const auto& [member, chunks] : waiting_) {
+    if (post_ != nullptr) post_->waiting_chunks -= chunks.size();
+  }
+  on_destroy_();
+}
 
 bool MessageExchange::MayPublish(uint64_t round) const {
   if (unopened_ > 0) return false;
@@ -86,10 +90,32 @@ void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t
     header.bytes = static_cast<uint32_t>(extent.bytes);
     header.offset = static_cast<uint32_t>(extent.offset);
     header.sealed = sealed ? 1 : 0;
-    post_->PostChunk(ranks_[m], header, {chunk + extent.offset, extent.bytes}, memory_,
-                     &bank.unsent);
+    Post(m, {header, {chunk + extent.offset, extent.bytes}});
     counters_->data_bytes_sent += extent.bytes;
   }
+}
+
+void MessageExchange::Post(uint32_t m, const Waiting& chunk) {
+  uint32_t& unsent = At(self_).banks[chunk.header.round % kBanks].unsent;
+  if (At(m).opened) {
+    return post_->PostChunk(ranks_[m], chunk.header, chunk.data, memory_, &unsent);
+  }
+  const MessagePost::LinkState state = post_->StateOf(ranks_[m]);
+  if (state == MessagePost::LinkState::kLost) return;
+  if (state == MessagePost::LinkState::kNone) post_->Reach(ranks_[m]);
+  waiting_[m].push_back(chunk);
+  ++post_->waiting_chunks;
+  ++unsent;
+}
+
+std::vector<MessageExchange::Waiting> MessageExchange::TakeWaiting(uint32_t m) {
+  auto taken = waiting_.extract(m);
+  if (!taken) return {};
+  for (const Waiting& chunk : taken.mapped()) {
+    --At(self_).banks[chunk.header.round % kBanks].unsent;
+    --post_->waiting_chunks;
+  }
+  return std::move(taken.mapped());
 }
 
 const std::byte* MessageExchange::Peek(uint64_t round, uint32_t m) {
@@ -129,12 +155,22 @@ void MessageExchange::TellReleased(uint32_t m) {
   post_->PostMessage(ranks_[m], Header(MessageType::kReleased, released));
 }
 
+void MessageExchange::OnLinked(uint32_t m) {
+  Member& member = At(m);
+  if (member.linked) return;
+  member.linked = true;
+  if (!member.opened) ++unopened_;
+}
+
 void MessageExchange::OnOpened(uint32_t m) {
   Member& member = At(m);
   if (member.opened) return;
   member.opened = true;
-  --unopened_;
+  if (member.linked) --unopened_;
+  for (const Waiting& chunk : TakeWaiting(m)) Post(m, chunk);
 }
+
+void MessageExchange::OnLost(uint32_t m) { TakeWaiting(m); }
 
 void MessageExchange::OnReleased(uint32_t m, uint64_t rounds) {
   At(m).released = std::max(At(m).released, rounds);

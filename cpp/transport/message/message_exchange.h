@@ -2,6 +2,11 @@
 // chunks of every other one. What a member sends another occupies the bank there until that has
 // released the round, and says so; nothing is said to members that have sent nothing.
 //
+// A member that has not opened the set yet has no banks for it. No chunk is reserved while one to
+// which there is a link has not. One to which there is none gets a link when something is published
+// for it, which waits until the member has opened the set; to members that are sent nothing no link
+// is made.
+//
 // A transport may divide a chunk into parts, which arrive in any order. The chunks' first parts
 // must arrive in the order in which they were sent: by them a member knows what is on its way.
 //
@@ -11,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,6 +37,16 @@ class MessagePost {
   // yet, and the memory of both lives until then.
   virtual void PostChunk(int rank, const MessageHeader& header, std::span<const std::byte> data,
                          const std::shared_ptr<const void>& memory, uint32_t* pending) = 0;
+
+  // Transports may make links when they are needed first. While there is none, nothing is posted to
+  // the rank, and nothing comes from it.
+  enum class LinkState : uint8_t { kNone, kUp, kLost };
+  virtual LinkState StateOf(int) const { return LinkState::kUp; }
+  // Has a link made to a rank to which there is none; MessageChannels::OnLinked() says that it is.
+  virtual void Reach(int) {}
+
+  // Chunks of exchanges that wait for their readers.
+  size_t waiting_chunks = 0;
 };
 
 class MessageExchange final : public Exchange {
@@ -51,6 +67,7 @@ class MessageExchange final : public Exchange {
 
   // The transport is gone: the exchange may still be destroyed, but not used.
   void Orphan() {
+    post_ = nullptr;
     on_destroy_ = [] {};
   }
 
@@ -69,6 +86,9 @@ class MessageExchange final : public Exchange {
   void PublishFrom(const std::byte* chunk, uint64_t round, size_t bytes,
                    std::span<const Extent> extents);
 
+  // There is a link to a member.
+  void OnLinked(uint32_t member);
+  void OnLost(uint32_t member);
   // What has come of a member.
   void OnOpened(uint32_t member);
   void OnReleased(uint32_t member, uint64_t rounds);
@@ -90,12 +110,18 @@ class MessageExchange final : public Exchange {
     uint32_t unsent = 0;   // messages that still read it (own banks)
   };
   struct Member {
+    bool linked = false;
     bool opened = false;
     Bank banks[kBanks];
     uint64_t released = 0;       // rounds below it, as far as the member has said so
     uint64_t told_released = 0;  // what it has been told
     uint64_t begun = 0;          // what it has sent of rounds below is here or on its way
     uint64_t sent[kBanks] = {};  // by own bank: the member occupies it until it releases below this
+  };
+  // A chunk, or some of it, that waits until its reader has opened the set.
+  struct Waiting {
+    MessageHeader header;
+    std::span<const std::byte> data;
   };
   // The banks' bytes and their states: sends in flight refer to both.
   struct Memory {
@@ -112,6 +138,9 @@ class MessageExchange final : public Exchange {
   Member& At(uint32_t member) const { return memory_->members[member]; }
   uint64_t ReleasedOf(const Member& member) const;
   void TellReleased(uint32_t member);
+  void Post(uint32_t member, const Waiting& chunk);
+  // Those of the member wait no longer.
+  std::vector<Waiting> TakeWaiting(uint32_t member);
   MessageHeader Header(MessageType type, uint64_t round) const {
     return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, 0, 0, 0,
             round};
@@ -123,8 +152,9 @@ class MessageExchange final : public Exchange {
   const std::vector<bool> served_;
   const std::vector<uint32_t> hosts_;
   const std::shared_ptr<Memory> memory_;
-  uint64_t published_ = 0;  // own rounds below it, or left out
-  uint32_t unopened_;
+  uint64_t published_ = 0;                            // own rounds below it, or left out
+  uint32_t unopened_ = 0;                             // members with a link that have not opened it
+  std::map<uint32_t, std::vector<Waiting>> waiting_;  // by member
   MessagePost* post_;
   TransportCounters* counters_;
   std::function<void()> on_destroy_;

@@ -97,6 +97,15 @@ Status ShmTransport::Watch() {
 
 Status ShmTransport::WakeOn(int fd) { return own_->poller.Add(fd, kForeignTag); }
 
+std::vector<int> ShmTransport::EndDescriptors() const {
+  std::vector<int> descriptors;
+  for (const auto& [peer, link] : links_) {
+    descriptors.push_back(link.socket.fd());
+    if (link.pidfd.valid()) descriptors.push_back(link.pidfd.get());
+  }
+  return descriptors;
+}
+
 void ShmTransport::Unwatch(const ShmLink& link) {
   own_->poller.Remove(link.socket.fd());
   if (link.pidfd.valid()) own_->poller.Remove(link.pidfd.get());

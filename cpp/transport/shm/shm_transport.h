@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "platform/event_fd.h"
@@ -44,6 +45,11 @@ class ShmTransport final : public MemoryTransport {
 
   // Has Sleep() end when the descriptor is readable.
   Status WakeOn(int fd);
+
+  // Whoever waits for these knows of the end of a peer: they are readable then. By any thread.
+  std::vector<int> EndDescriptors() const;
+  // Looks for ended peers now, also if they were looked for a moment ago.
+  void LookAtPeers() { LookAtDescriptors(0); }
 
  private:
   // What this rank has of its own; at a fixed address, because the base class points into it.

@@ -10,28 +10,61 @@ namespace horoscale {
 namespace {
 
 // Before the first message, which has the number 0.
-Seal HelloSeal(const MessageKey& key) { return Seal(key, std::numeric_limits<uint64_t>::max()); }
+constexpr uint64_t kHelloNumber = std::numeric_limits<uint64_t>::max();
+// Of an answer: kMade comes behind another one.
+uint64_t NumberOf(TcpAnswer answer) { return kHelloNumber - (answer == TcpAnswer::kMade ? 1 : 0); }
+
+Status SendTagged(ByteStream& stream, std::span<const std::byte> bytes, uint64_t number,
+                  const Deadline& deadline) {
+  std::vector<std::byte> all(bytes.begin(), bytes.end());
+  if (stream.message_keys()) {
+    const SipTag tag = Seal(stream.message_keys()->send, number).Next(bytes);
+    all.insert(all.end(), tag.begin(), tag.end());
+  }
+  return stream.SendAll(all, deadline);
+}
 
 }  // namespace
 
 Status SendTcpHello(ByteStream& stream, const TcpHello& hello, const Deadline& deadline) {
-  const std::span<const std::byte> bytes = std::as_bytes(std::span(&hello, 1));
-  HS_RETURN_IF_ERROR(stream.SendAll(bytes, deadline));
-  if (!stream.message_keys()) return Status::Ok();
-  return stream.SendAll(HelloSeal(stream.message_keys()->send).Next(bytes), deadline);
+  return SendTagged(stream, std::as_bytes(std::span(&hello, 1)), kHelloNumber, deadline);
 }
 
-Result<TcpHello> ReceiveTcpHello(ByteStream& stream, const TcpHello& own,
-                                 const std::set<int>& expected, const Deadline& deadline) {
-  std::array<std::byte, sizeof(TcpHello)> bytes;
-  HS_RETURN_IF_ERROR(stream.ReceiveAll(bytes, deadline));
-  if (stream.message_keys()) {
-    SipTag tag;
-    HS_RETURN_IF_ERROR(stream.ReceiveAll(tag, deadline));
-    const Status checked = HelloSeal(stream.message_keys()->receive).Check(bytes, tag);
-    if (!checked.ok()) return Status::Protocol("from " + stream.peer() + ": " + checked.message());
+Status SendTcpAnswer(ByteStream& stream, TcpAnswer answer, const Deadline& deadline) {
+  return SendTagged(stream, std::as_bytes(std::span(&answer, 1)), NumberOf(answer), deadline);
+}
+
+TcpHelloReader::TcpHelloReader(const ByteStream& stream, Awaited awaited)
+    : awaited_(awaited),
+      bytes_((awaited == Awaited::kHello ? sizeof(TcpHello) : sizeof(TcpAnswer)) +
+             (stream.message_keys() ? Seal::kTagBytes : 0)) {}
+
+Result<bool> TcpHelloReader::Receive(ByteStream& stream) {
+  while (received_ < bytes_.size()) {
+    const Result<size_t> got = stream.ReceiveSome(std::span(bytes_).subspan(received_));
+    if (!got.ok()) return got.status();
+    if (*got == 0) return false;
+    received_ += *got;
   }
-  return DecodeTcpHello(bytes, own, expected, stream.peer());
+  if (!stream.message_keys()) return true;
+  const std::span<const std::byte> said = std::span(bytes_).first(bytes_.size() - Seal::kTagBytes);
+  const auto tag = std::span(bytes_).last<Seal::kTagBytes>();
+  const uint64_t number =
+      awaited_ == Awaited::kHello ? kHelloNumber : NumberOf(static_cast<TcpAnswer>(said.front()));
+  const Status checked = Seal(stream.message_keys()->receive, number).Check(said, tag);
+  if (!checked.ok()) return Status::Protocol("from " + stream.peer() + ": " + checked.message());
+  return true;
+}
+
+Result<TcpHello> TcpHelloReader::Hello(const TcpHello& own, const std::set<int>& expected,
+                                       const std::string& address) const {
+  return DecodeTcpHello(std::span(bytes_).first<sizeof(TcpHello)>(), own, expected, address);
+}
+
+Result<TcpAnswer> TcpHelloReader::Answer() const {
+  const auto answer = static_cast<TcpAnswer>(bytes_.front());
+  if (answer >= TcpAnswer::kTaken && answer <= TcpAnswer::kMade) return answer;
+  return Status::Protocol("it gave an unknown answer");
 }
 
 Result<TcpHello> DecodeTcpHello(std::span<const std::byte, sizeof(TcpHello)> bytes,

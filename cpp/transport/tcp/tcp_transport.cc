@@ -34,8 +34,8 @@ constexpr size_t kDataBufferBytes = 4 << 10;
 // Of a chunk: less is not worth a message of its own.
 constexpr size_t kLeastPartBytes = 16 << 10;
 
-constexpr size_t kControl = 0;  // its number among the streams of a link
-
+// The tag of the maker of links in the poller; the others are places.
+constexpr uint64_t kMakerTag = ~uint64_t{0};
 constexpr int kNumberBits = 8;
 uint64_t TagOf(int rank, size_t number) {
   return static_cast<uint64_t>(rank) << kNumberBits | number;
@@ -55,6 +55,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kProbe:
     case FrameKind::kLaunch:
     case FrameKind::kGroupReport:
+    case FrameKind::kLoss:
       return true;
     case FrameKind::kBank:
       return false;
@@ -131,33 +132,36 @@ TcpTransport::Stream::Stream(ByteStream stream, size_t buffer_bytes)
          socket.message_keys() ? std::optional(socket.message_keys()->receive) : std::nullopt),
       out(socket.message_keys() ? std::optional(socket.message_keys()->send) : std::nullopt) {}
 
-TcpTransport::Link::Link(TcpStreams sockets, bool all_streams)
-    : choice(sockets.size() - 1, all_streams) {
+void TcpTransport::Link::Open(TcpStreams sockets, bool all_streams) {
+  choice.emplace(sockets.size() - 1, all_streams);
   for (ByteStream& socket : sockets) {
     streams.emplace_back(std::move(socket),
                          streams.empty() ? kControlBufferBytes : kDataBufferBytes);
   }
 }
 
-Result<std::unique_ptr<TcpTransport>> TcpTransport::Create(int rank,
-                                                           std::map<int, TcpStreams> streams,
+Result<std::unique_ptr<TcpTransport>> TcpTransport::Create(int rank, TcpMesh mesh,
                                                            double silence_seconds,
                                                            bool all_streams) {
   auto poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  std::unique_ptr<TcpTransport> transport(
-      new TcpTransport(rank, silence_seconds, poller.TakeValue()));
-  for (auto& [peer, sockets] : streams) {
-    auto link = std::make_unique<Link>(std::move(sockets), all_streams);
-    HS_RETURN_IF_ERROR(transport->Watch(peer, *link));
-    transport->links_[peer] = std::move(link);
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(
+      rank, silence_seconds, all_streams, std::move(mesh.maker), poller.TakeValue()));
+  if (transport->maker_ != nullptr) {
+    HS_RETURN_IF_ERROR(transport->poller_.Add(transport->maker_->fd(), kMakerTag));
+  }
+  for (auto& [peer, sockets] : mesh.links) {
+    HS_RETURN_IF_ERROR(transport->AddLink(peer, std::move(sockets)));
   }
   return transport;
 }
 
-TcpTransport::TcpTransport(int rank, double silence_seconds, Poller poller)
+TcpTransport::TcpTransport(int rank, double silence_seconds, bool all_streams,
+                           std::unique_ptr<TcpLinkMaker> maker, Poller poller)
     : rank_(rank),
       last_words_seconds_(std::min(kLastWordsSeconds, kLastWordsShare * silence_seconds)),
+      all_streams_(all_streams),
+      maker_(std::move(maker)),
       poller_(std::move(poller)),
       channels_(rank_, this, &counters_) {}
 
@@ -167,27 +171,34 @@ Status TcpTransport::Watch(int rank, Link& link) {
     HS_RETURN_IF_ERROR(poller_.Add(socket.fd(), TagOf(rank, number)));
     if (socket.HasPending()) unread_.push_back(TagOf(rank, number));
   }
-  return {};
+  return WatchEnd(link.streams[kControl].socket.fd(), Poller::Interest::kEndOnce);
 }
 
 void TcpTransport::Send(int to_rank, const FrameHeader& header,
                         std::span<const std::byte> payload) {
-  Link& link = *links_.at(to_rank);
+  Link& link = FindOrReach(to_rank);
   if (link.is_over) return;
   ++counters_.control_frames_sent;
   ++counters_.socket_frames_sent;
   counters_.control_bytes_sent += payload.size();
-  link.streams[kControl].out.Add(
-      {MessageType::kFrame, header.kind, header.channel.process_set, header.channel.incarnation,
-       static_cast<uint32_t>(payload.size()), 0, 0, 0, 0, 0},
-      payload);
-  Flush(to_rank, link, kControl);
+  Post(to_rank, link,
+       {MessageType::kFrame, header.kind, header.channel.process_set, header.channel.incarnation,
+        static_cast<uint32_t>(payload.size()), 0, 0, 0, 0, 0},
+       payload);
 }
 
 void TcpTransport::PostMessage(int to_rank, const MessageHeader& header) {
-  Link& link = *links_.at(to_rank);
-  if (link.is_over) return;
-  link.streams[kControl].out.Add(header, {});
+  Link& link = FindOrReach(to_rank);
+  if (!link.is_over) Post(to_rank, link, header, {});
+}
+
+void TcpTransport::Post(int to_rank, Link& link, const MessageHeader& header,
+                        std::span<const std::byte> payload) {
+  if (link.streams.empty()) {
+    link.unsent.push_back({header, {payload.begin(), payload.end()}});
+    return;
+  }
+  link.streams[kControl].out.Add(header, payload);
   Flush(to_rank, link, kControl);
 }
 
@@ -197,10 +208,10 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
   Link& link = *links_.at(to_rank);
   if (link.is_over) return;
   counters_.network_bytes_sent += data.size();
-  if (link.choice.IsDue(data.size())) LookAtRates(link);
+  if (link.choice->IsDue(data.size())) LookAtRates(link);
   // Every stream carries a part: so that no chunk shares the network with a later one, which would
   // hold it up, and with it the peer, whose own next chunk then is late (see docs/algorithms.md).
-  const size_t parts = std::clamp<size_t>(data.size() / kLeastPartBytes, 1, link.choice.used());
+  const size_t parts = std::clamp<size_t>(data.size() / kLeastPartBytes, 1, link.choice->used());
   for (size_t part = 0; part < parts; ++part) {
     const size_t begin = data.size() * part / parts;
     const size_t end = data.size() * (part + 1) / parts;
@@ -217,10 +228,10 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
 
 void TcpTransport::LookAtRates(Link& link) {
   std::array<double, MessageExchange::kMaxParts> rates{};
-  for (size_t i = 0; i < link.choice.used(); ++i) {
+  for (size_t i = 0; i < link.choice->used(); ++i) {
     rates[i] = DeliveryRate(link.streams[1 + i].socket);
   }
-  link.choice.OnRates(rates);
+  link.choice->OnRates(rates);
 }
 
 void TcpTransport::Flush(int rank, Link& link, size_t number) {
@@ -244,6 +255,11 @@ bool TcpTransport::Poll(TransportSink& sink) {
   const Result<size_t> count = poller_.Wait(0, ready);
   bool moved = ReceiveUnread(sink);
   for (size_t i = 0; count.ok() && i < *count; ++i) {
+    if (ready[i].tag == kMakerTag) {
+      TakeLinks();
+      moved = true;
+      continue;
+    }
     const auto [rank, number] = PlaceOf(ready[i].tag);
     Link& link = *links_.at(rank);
     if (ready[i].writable && !link.is_over) {
@@ -304,9 +320,13 @@ void TcpTransport::OnStreamOver(int rank, Link& link, size_t number, const Statu
   link.reason = Status::Protocol("its data stream " + std::to_string(number) + " of " +
                                  std::to_string(link.streams.size() - 1) +
                                  " ended alone: " + reason.message());
+  AwaitEnd(link, kLastWordsSecondsAtMost);
+}
+
+void TcpTransport::AwaitEnd(Link& link, double seconds_at_most) {
   link.awaits_end = awaits_ends_ = true;
   link.end_by = MonotonicSeconds() + last_words_seconds_;
-  link.end_at_most = MonotonicSeconds() + kLastWordsSecondsAtMost;
+  link.end_at_most = MonotonicSeconds() + seconds_at_most;
 }
 
 // The other streams may say nothing more, not even that they have ended: a network that fails now
@@ -338,6 +358,8 @@ void TcpTransport::End(int rank, Link& link, const Status& reason) {
     stream.is_over = true;
     stream.out.Clear();
   }
+  link.unsent.clear();
+  if (maker_ != nullptr) maker_->Forget(rank);
 }
 
 bool TcpTransport::TellLosses(TransportSink& sink) {
@@ -357,16 +379,19 @@ bool TcpTransport::TellLosses(TransportSink& sink) {
 }
 
 bool TcpTransport::HasUnsent() const {
+  if (waiting_chunks > 0) return true;
   return std::any_of(links_.begin(), links_.end(), [](const auto& entry) {
+    if (!entry.second->unsent.empty()) return true;
     const std::deque<Stream>& streams = entry.second->streams;
     return std::any_of(streams.begin(), streams.end(),
                        [](const Stream& stream) { return !stream.out.empty(); });
   });
 }
 
-Result<std::unique_ptr<MessageExchange>> TcpTransport::Open(ChannelId channel,
-                                                            std::span<const int> ranks) {
-  return channels_.Open(channel, ranks, [this](int rank) { return links_.contains(rank); }, {});
+Result<std::unique_ptr<MessageExchange>> TcpTransport::Open(
+    ChannelId channel, std::span<const int> ranks, const std::function<bool(int)>& is_near) {
+  const auto is_served = [&](int rank) { return rank != rank_ && (!is_near || !is_near(rank)); };
+  return channels_.Open(channel, ranks, is_served, {});
 }
 
 void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& deadline) {
@@ -374,18 +399,27 @@ void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& 
     void OnFrame(int, const FrameHeader&, std::span<const std::byte>) override {}
     void OnRankLost(int, const Status&) override {}
   } nobody;
+  const auto poll_while = [&](const auto& condition) {
+    while (condition() && !deadline.Passed()) {
+      std::array<Poller::Ready, 1> ready;
+      (void)poller_.Wait(std::min(deadline.SecondsLeft(), 0.01), ready);
+      (void)Poll(nobody);
+    }
+  };
+  // First what waits for links: nobody may hear of this end before what came before it has arrived.
+  poll_while([this] { return AwaitsLinks(); });
+  if (maker_ != nullptr) {
+    maker_->Stop();
+    TakeLinks();
+  }
   for (auto& [rank, link] : links_) {
-    if (link->is_over) continue;
+    if (link->is_over || link->streams.empty()) continue;
     link->streams[kControl].out.Add({MessageType::kFrame, FrameKind::kGoodbye, 0, 0,
                                      static_cast<uint32_t>(last_frame.size()), 0, 0, 0, 0, 0},
                                     last_frame);
     Flush(rank, *link, kControl);
   }
-  while (HasUnsent() && !deadline.Passed()) {
-    std::array<Poller::Ready, 1> ready;
-    (void)poller_.Wait(std::min(deadline.SecondsLeft(), 0.01), ready);
-    (void)Poll(nobody);
-  }
+  poll_while([this] { return HasUnsent(); });
   for (auto& [rank, link] : links_) {
     // Not close() alone: a forked child of ours may hold the sockets as well.
     for (const Stream& stream : link->streams) shutdown(stream.socket.fd(), SHUT_WR);

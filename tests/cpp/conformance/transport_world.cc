@@ -5,20 +5,11 @@
 #include <thread>
 #include <utility>
 
+#include "conformance/hosts_world.h"
 #include "platform/tls_library.h"
 #include "rendezvous/memory_store.h"
-#include "transport/hosts/hosts_transport.h"
 #include "transport/inproc/inproc_fabric.h"
 #include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_mesh.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define HOROSCALE_TSAN
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HOROSCALE_TSAN
-#endif
-#endif
 
 namespace horoscale {
 namespace {
@@ -59,52 +50,9 @@ class ShmWorld : public TransportWorld {
   std::vector<std::unique_ptr<Transport>> endpoints_;
 };
 
-// Hosts of so many ranks each, played by this one.
-template <int kRanksOfHost, uint32_t kDataStreams, bool kEncrypt = false>
-class HostsWorld : public TransportWorld {
- public:
-  HostsWorld(int size, const MemoryOptions& options) : endpoints_(static_cast<size_t>(size)) {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([this, rank, size, &options] { Start(rank, size, options); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  Transport& At(int rank) override { return *endpoints_.at(static_cast<size_t>(rank)); }
-  void Lose(int rank) override { endpoints_.at(static_cast<size_t>(rank)).reset(); }
-
- private:
-  void Start(int rank, int size, const MemoryOptions& options) {
-    ShmConfig shm = TestShmConfig(rank, size, options);
-    shm.mesh.ranks.clear();
-    TcpMeshConfig tcp;
-    tcp.rank = rank;
-    tcp.size = size;
-    tcp.key_prefix = "test/";
-    tcp.secret = "secret";
-    tcp.data_streams = kDataStreams;
-    tcp.encrypt = kEncrypt;
-    std::vector<uint32_t> hosts;
-    for (int other = 0; other < size; ++other) {
-      hosts.push_back(static_cast<uint32_t>(other / kRanksOfHost));
-      (other / kRanksOfHost == rank / kRanksOfHost ? shm.mesh.ranks : tcp.peers).push_back(other);
-    }
-    Result<std::unique_ptr<ShmTransport>> local = ShmTransport::Create(shm, store_);
-    ASSERT_TRUE(local.ok()) << local.status().message();
-    Result<std::map<int, TcpStreams>> streams = ConnectTcpMesh(tcp, store_);
-    ASSERT_TRUE(streams.ok()) << streams.status().message();
-    auto remote = TcpTransport::Create(rank, streams.TakeValue(), tcp.silence_seconds).TakeValue();
-    endpoints_[static_cast<size_t>(rank)] =
-        HostsTransport::Create(local.TakeValue(), std::move(remote), hosts).TakeValue();
-  }
-
-  MemoryStore store_;
-  std::vector<std::unique_ptr<Transport>> endpoints_;
-};
-
 template <typename World>
-TransportKind Kind(std::string name, bool has_common_memory = true) {
-  return {std::move(name), has_common_memory, [](int size, const MemoryOptions& options) {
+TransportKind Kind(std::string name) {
+  return {std::move(name), true, [](int size, const MemoryOptions& options) {
             return std::make_unique<World>(size, options);
           }};
 }
@@ -124,8 +72,6 @@ ShmConfig TestShmConfig(int rank, int size, const MemoryOptions& options) {
 
 std::vector<TransportKind> MemoryTransportKinds() {
   std::vector<TransportKind> kinds = {Kind<InprocWorld>("inproc")};
-// Ranks of one process see shared memory at several addresses, which the thread sanitizer can't
-// follow.
 #ifndef HOROSCALE_TSAN
   kinds.push_back(Kind<ShmWorld>("shm"));
 #endif
@@ -134,13 +80,19 @@ std::vector<TransportKind> MemoryTransportKinds() {
 
 std::vector<TransportKind> AllTransportKinds() {
   std::vector<TransportKind> kinds = MemoryTransportKinds();
-  kinds.push_back(Kind<HostsWorld<1, 1>>("tcp", false));
-  kinds.push_back(Kind<HostsWorld<1, 3>>("tcp_3_streams", false));
+  const auto add_hosts = [&](std::string name, const HostsWorld::Hosts& hosts) {
+    kinds.push_back(
+        {std::move(name), hosts.ranks > 1, [hosts](int size, const MemoryOptions& options) {
+           return std::make_unique<HostsWorld>(size, hosts, options);
+         }});
+  };
+  add_hosts("tcp", {.ranks = 1, .data_streams = 1});
+  add_hosts("tcp_3_streams", {.ranks = 1, .data_streams = 3});
   if (TlsLibrary::Open().ok()) {
-    kinds.push_back(Kind<HostsWorld<1, 2, true>>("tcp_encrypted", false));
+    add_hosts("tcp_encrypted", {.ranks = 1, .data_streams = 2, .encrypt = true});
   }
 #ifndef HOROSCALE_TSAN
-  kinds.push_back(Kind<HostsWorld<2, 2>>("hosts"));
+  add_hosts("hosts", {.ranks = 2, .data_streams = 2});
 #endif
   return kinds;
 }

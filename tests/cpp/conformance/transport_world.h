@@ -11,6 +11,16 @@
 #include "transport/shm/shm_transport.h"
 #include "transport/transport.h"
 
+// Ranks of one process see shared memory at several addresses, which the thread sanitizer can't
+// follow.
+#if defined(__SANITIZE_THREAD__)
+#define HOROSCALE_TSAN
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HOROSCALE_TSAN
+#endif
+#endif
+
 namespace horoscale {
 
 class TransportWorld {

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <limits>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "platform/clock.h"
@@ -35,8 +39,10 @@ class SleepyTransport final : public Transport {
   std::byte* SharedAddress(int, int64_t, size_t) const override { return nullptr; }
   TransportCounters counters() const override { return {}; }
   void Close(std::span<const std::byte>, double) override {}
+  void CallOnEnd(std::function<void()> given) override { look = std::move(given); }
 
   std::vector<double> sleeps;
+  std::function<void()> look;
 };
 
 class StuckWork final : public Engine::Work {
@@ -51,6 +57,18 @@ class StuckWork final : public Engine::Work {
   const double most_;
 };
 
+class NoWork final : public Engine::Work {
+ public:
+  bool Step() override {
+    ++steps;
+    return false;
+  }
+  bool HasWork() const override { return false; }
+  std::vector<std::function<void()>> TakeCallbacks() override { return {}; }
+
+  std::atomic<int> steps{0};
+};
+
 double FirstSleep(double most) {
   SleepyTransport transport;
   StuckWork work(most);
@@ -63,6 +81,25 @@ double FirstSleep(double most) {
 TEST(EngineTest, SleepsNoLongerThanItsWorkAllows) {
   EXPECT_EQ(FirstSleep(1e-3), 1e-3);
   EXPECT_EQ(FirstSleep(std::numeric_limits<double>::infinity()), 0.5);
+}
+
+// By itself it looks twice a second.
+TEST(EngineTest, LooksAtTheTransportWhenThatSaysSo) {
+  constexpr int kLooks = 50;
+  SleepyTransport transport;
+  NoWork work;
+  Engine engine(work, transport);
+  engine.Start();
+  const double before = MonotonicSeconds();
+  for (int i = 0; i < kLooks; ++i) {
+    const int steps = work.steps.load();
+    transport.look();
+    while (work.steps.load() == steps && MonotonicSeconds() < before + 60) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_LT(MonotonicSeconds() - before, kLooks * 0.5 / 4);
+  engine.Stop();
 }
 
 }  // namespace

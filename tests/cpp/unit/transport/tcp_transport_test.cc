@@ -37,13 +37,13 @@ constexpr double kPatience = 20;
 class RawPeer : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::map<int, TcpStreams> streams;
+    TcpMesh mesh;
     for (std::unique_ptr<ByteStream>* far : {&control_, &data_, &second_data_}) {
       auto [near, other] = UnixPair().TakeValue();
-      streams[1].push_back(std::move(near));
+      mesh.links[1].push_back(std::move(near));
       *far = std::make_unique<ByteStream>(std::move(other));
     }
-    transport_ = TcpTransport::Create(0, std::move(streams), 30).TakeValue();
+    transport_ = TcpTransport::Create(0, std::move(mesh), 30).TakeValue();
   }
 
   static void Send(ByteStream& stream, const MessageHeader& header,
@@ -91,15 +91,15 @@ TEST_F(RawPeer, AFrameInPiecesArrivesWhole) {
 TEST(TcpTransport, AMessageThatWasChangedOnTheWayEndsTheLink) {
   const MessageKeys keys = {.send = {std::byte{1}}, .receive = {std::byte{2}}};
   for (const size_t changed : {size_t{0}, sizeof(MessageHeader) + Seal::kTagBytes + 5}) {
-    std::map<int, TcpStreams> streams;
+    TcpMesh mesh;
     std::vector<ByteStream> far;
     for (int i = 0; i < 2; ++i) {
       auto [near, other] = UnixPair().TakeValue();
       near.set_message_keys(keys);
-      streams[1].push_back(std::move(near));
+      mesh.links[1].push_back(std::move(near));
       far.push_back(std::move(other));
     }
-    auto transport = TcpTransport::Create(0, std::move(streams), 30).TakeValue();
+    auto transport = TcpTransport::Create(0, std::move(mesh), 30).TakeValue();
     auto [near, wire] = UnixPair().TakeValue();
     MessageWriter writer(keys.receive);
     writer.Add(Header(MessageType::kFrame, 10), std::vector<std::byte>(10));
@@ -468,28 +468,29 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
 
 TcpMeshConfig MeshConfigOf(int rank, int size) {
   TcpMeshConfig config;
-  config.rank = rank;
   config.size = size;
   for (int other = 0; other < size; ++other) {
     if (other != rank) config.peers.push_back(other);
   }
-  config.key_prefix = "7/";
-  config.secret = "secret";
+  config.at_once = config.peers;
+  config.terms.rank = rank;
+  config.terms.key_prefix = "7/";
+  config.terms.secret = "secret";
+  config.terms.data_streams = 2;
   config.seconds = kPatience;
-  config.data_streams = 2;
   return config;
 }
 
 // Starts all at once; by rank, how that went.
 std::vector<Status> StartAll(Store& store, const std::vector<TcpMeshConfig>& configs) {
-  std::vector<std::map<int, TcpStreams>> streams(configs.size());  // open until all are up
+  std::vector<TcpMesh> meshes(configs.size());  // open until all are up
   std::vector<Status> statuses(configs.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < configs.size(); ++i) {
     threads.emplace_back([&, i] {
       auto made = ConnectTcpMesh(configs[i], store);
       statuses[i] = made.status();
-      if (made.ok()) streams[i] = made.TakeValue();
+      if (made.ok()) meshes[i] = made.TakeValue();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -515,7 +516,7 @@ TEST(TcpMeshTest, RanksThatDoNotConnectAreNamed) {
 TEST(TcpMeshTest, RanksWithOtherNumbersOfStreamsSaySo) {
   MemoryStore store;
   std::vector<TcpMeshConfig> configs = {MeshConfigOf(0, 2), MeshConfigOf(1, 2)};
-  configs[1].data_streams = 3;
+  configs[1].terms.data_streams = 3;
   EXPECT_THAT(StartAll(store, configs)[0].message(),
               HasSubstr("rank 1 has 3 TCP streams for data, rank 0 has 2"));
 }
@@ -524,7 +525,7 @@ TEST(TcpMeshTest, AWrongSecretIsRefused) {
   MemoryStore store;
   std::vector<TcpMeshConfig> configs = {MeshConfigOf(0, 2), MeshConfigOf(1, 2)};
   configs[0].seconds = 0.5;
-  configs[1].secret = "guess";
+  configs[1].terms.secret = "guess";
   const std::vector<Status> statuses = StartAll(store, configs);
   EXPECT_EQ(statuses[0].code(), StatusCode::kTimeout) << "a stranger is no reason to give up";
   EXPECT_FALSE(statuses[1].ok());
@@ -535,17 +536,17 @@ TEST(TcpMeshTest, AWrongSecretIsRefused) {
 TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
   constexpr double kSilenceSeconds = 1;
   MemoryStore store;
-  std::vector<std::map<int, TcpStreams>> streams(2);
+  std::vector<TcpMesh> meshes(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       TcpMeshConfig config = MeshConfigOf(rank, 2);
-      config.silence_seconds = kSilenceSeconds;
-      streams[static_cast<size_t>(rank)] = ConnectTcpMesh(config, store).TakeValue();
+      config.terms.silence_seconds = kSilenceSeconds;
+      meshes[static_cast<size_t>(rank)] = ConnectTcpMesh(config, store).TakeValue();
     });
   }
   for (std::thread& thread : threads) thread.join();
-  ByteStream& data = streams[0].at(1)[1];
+  ByteStream& data = meshes[0].links.at(1)[1];
   const std::vector<std::byte> bytes(1 << 20, std::byte{1});
   size_t sent = 0;
   // More than the sockets hold, for longer than a machine may be silent.
@@ -556,13 +557,13 @@ TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
     if (*some == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   std::vector<std::byte> received(sent);
-  EXPECT_TRUE(streams[1].at(0)[1].ReceiveAll(received, Deadline::After(kPatience)).ok());
+  EXPECT_TRUE(meshes[1].links.at(0)[1].ReceiveAll(received, Deadline::After(kPatience)).ok());
 }
 
 TEST(TcpMeshTest, AnInterfaceThatIsNotThereIsNamed) {
   MemoryStore store;
   TcpMeshConfig config = MeshConfigOf(0, 2);
-  config.interfaces = {"nowhere0"};
+  config.door.interfaces = {"nowhere0"};
   EXPECT_THAT(StartAll(store, {config})[0].message(), HasSubstr("nowhere0"));
 }
 
@@ -606,7 +607,7 @@ bool IsReachedAt(const std::string& address, const std::function<void(TcpMeshCon
 }
 
 TEST(TcpMeshTest, ListensOnLoopbackAloneWhereThatIsEnough) {
-  const auto loopback_only = [](TcpMeshConfig& config) { config.loopback_only = true; };
+  const auto loopback_only = [](TcpMeshConfig& config) { config.door.loopback_only = true; };
   for (const HostPort& place : PlacesOfRankZero(loopback_only)) {
     EXPECT_TRUE(IsLoopbackAddress(place.host)) << place.host;
   }
@@ -617,7 +618,7 @@ TEST(TcpMeshTest, ListensOnLoopbackAloneWhereThatIsEnough) {
 }
 
 TEST(TcpMeshTest, ListensOnTheChosenInterfaceAlone) {
-  const auto chosen = [](TcpMeshConfig& config) { config.interfaces = {"lo"}; };
+  const auto chosen = [](TcpMeshConfig& config) { config.door.interfaces = {"lo"}; };
   for (const HostPort& place : PlacesOfRankZero(chosen)) {
     EXPECT_TRUE(IsLoopbackAddress(place.host)) << place.host;
   }
