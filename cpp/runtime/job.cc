@@ -39,8 +39,8 @@ Result<Meeting> Meet(const JobOptions& options, const Config& config, const Dead
   return MeetOverStore(options, config, FindVariable, host, deadline);
 }
 
-// More make use of more cores, and of networks that limit a connection; but a rank may have them with
-// every rank of the other hosts.
+// More make use of more cores, and of networks that limit a connection; but a rank may have them
+// with every rank of the other hosts.
 uint32_t DataStreams(const Config& config, int size) {
   constexpr int64_t kMostOfRank = 256;
   if (config.tcp_streams > 0) return static_cast<uint32_t>(config.tcp_streams);

@@ -27,12 +27,12 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kHosts = 4;
-constexpr int kRanksOfHost = 4;
-constexpr int kSize = kHosts * kRanksOfHost;
-
 class HostsLinksTest : public ::testing::Test {
  protected:
+  static constexpr int kHosts = 4;
+  static constexpr int kRanksOfHost = 4;
+  static constexpr int kSize = kHosts * kRanksOfHost;
+
   void SetUp() override {
 #ifdef HOROSCALE_TSAN
     GTEST_SKIP() << "the ranks of a host share memory";

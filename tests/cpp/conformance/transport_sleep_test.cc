@@ -34,7 +34,7 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByAFrame) {
 TEST_P(TransportSleepTest, ASleeperIsWokenByAChunkAndByARelease) {
   Start(2);
   auto exchanges = OpenAll();
-  Poll(1);  // it hears that the other has opened: else the chunk waits here, and the other sleeps on
+  Poll(1);  // it hears that the other has opened: until then its chunk would wait
   At(0).Arm();
   PublishBytes(*exchanges[1], 0, Pattern(8, 1));
   At(0).Sleep(kPatience);
