@@ -142,7 +142,11 @@ void Runtime::Shutdown(const std::string& reason) {
   }
   engine_.Stop();  // from here on this thread is the owner
   if (reason.empty()) DrainDevice();
-  const std::vector<std::byte> goodbye = Encode(MakeGoodbye(reason));
+  std::string why = reason;
+  if (why.empty() && !transport_->AwaitLinks(config_.silence_seconds)) {
+    why = "a rank could not be reached with the last data for it";
+  }
+  const std::vector<std::byte> goodbye = Encode(MakeGoodbye(why));
   // Peers may still be copying out of this rank's memory: it is unmapped here, not cleared.
   transport_->Close(goodbye, kCloseSeconds);
   (void)TakeInput();

@@ -125,6 +125,13 @@ class Transport {
   // after Close().
   virtual void CallOnEnd(std::function<void()> look) { (void)look; }
 
+  // Before a Close() in good order: polls until what was sent to ranks without a link has one.
+  // False if some of it is not delivered, because a rank can't be reached, or not within `seconds`.
+  virtual bool AwaitLinks(double seconds) {
+    (void)seconds;
+    return true;
+  }
+
   virtual TransportCounters counters() const = 0;
 
   // Sends `last_frame` (a Goodbye) on every link, as far as that goes without waiting longer than

@@ -8,6 +8,18 @@
 #include "transport/set_hosts.h"
 
 namespace horoscale {
+namespace {
+
+// Of what comes while the last messages leave, only notices of losses matter.
+class Nobody final : public TransportSink {
+  void OnFrame(int, const FrameHeader&, std::span<const std::byte>) override {}
+  void OnRankLost(int, const Status&) override {}
+};
+
+// Between looks at links that are being made.
+constexpr double kLookSeconds = 0.01;
+
+}  // namespace
 
 Result<std::unique_ptr<Transport>> HostsTransport::Create(std::unique_ptr<ShmTransport> local,
                                                           std::unique_ptr<TcpTransport> remote,
@@ -70,6 +82,17 @@ void HostsTransport::CallOnEnd(std::function<void()> look) {
     has_ends_.store(true);
     look();
   });
+}
+
+bool HostsTransport::AwaitLinks(double seconds) {
+  Nobody nobody;
+  const Deadline deadline = Deadline::After(seconds);
+  while (remote_->AwaitsLinks() && !deadline.Passed()) {
+    Arm();
+    if (!losses_.Poll(nobody)) Sleep(std::min(kLookSeconds, deadline.SecondsLeft()));
+    Disarm();
+  }
+  return !remote_->AwaitsLinks() && !remote_->has_dropped();
 }
 
 TransportCounters HostsTransport::counters() const {

@@ -51,6 +51,7 @@ bool LossSpread::Poll(TransportSink& sink) {
   Ear far(*this, sink, false);
   const bool near_moved = near_->Poll(near);
   const bool far_moved = far_->Poll(far);
+  TellNewlyLinked();
   if (replace_at_ != 0 && MonotonicSeconds() >= replace_at_) ReplaceRepresentatives();
   return near_moved || far_moved;
 }
@@ -62,8 +63,15 @@ void LossSpread::OnLost(int rank, const Status& reason, bool is_near) {
   notice.reason = reason.message();
   if (auto goodbye = goodbyes_.extract(rank)) notice.goodbye = std::move(goodbye.mapped());
   const std::vector<std::byte> bytes = Encode(notice);
-  if (is_near) return TellOthers(bytes);
-  if (!told_near_.contains(rank)) TellHost(bytes);
+  if (is_near) {
+    TellWhatItTold(rank);
+    TellOthers(bytes);
+    lost_near_.emplace(rank, bytes);
+    return;
+  }
+  // A rank that can't be reached from here is lost for this one alone.
+  const bool is_seen = far_->HasBeenLinked(rank) || told_far_.contains(rank);
+  if (is_seen && !told_near_.contains(rank)) TellHost(bytes);
   replace_at_ = MonotonicSeconds() + kReplaceSeconds;
 }
 
@@ -74,8 +82,24 @@ void LossSpread::OnNotice(int from, std::span<const std::byte> payload, bool is_
   // Its own end, and those of its host, a rank knows better.
   if (rank < 0 || static_cast<size_t>(rank) >= hosts_.size() || IsNear(rank)) return;
   if (lost_.contains(rank) || rank == from) return;
-  if (is_near) told_near_.insert(rank);
+  if (is_near) {
+    told_near_.try_emplace(rank, Told{from, {payload.begin(), payload.end()}});
+  } else {
+    told_far_.insert(rank);
+  }
   far_->OnToldLost(rank, notice->reason, std::move(notice->goodbye));
+}
+
+void LossSpread::TellWhatItTold(int rank) {
+  for (const auto& [lost, told] : told_near_) {
+    if (told.by == rank) TellHost(told.notice);
+  }
+}
+
+void LossSpread::TellNewlyLinked() {
+  for (const int rank : far_->TakeNewlyLinked()) {
+    for (const auto& [lost, notice] : lost_near_) far_->Send(rank, {FrameKind::kLoss, {}}, notice);
+  }
 }
 
 void LossSpread::TellHost(std::span<const std::byte> notice) {

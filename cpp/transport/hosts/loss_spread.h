@@ -7,7 +7,8 @@
 // lost rank sent comes on it before the end.
 //
 // Where a rank has lost all ranks of a host to which it had links it makes one to the next rank
-// there, which tells it of further losses.
+// there, which tells it of earlier and further losses. Of a rank that only can't be reached nobody
+// else is told.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +38,9 @@ class LossSpread {
   // The rank is lost, which was seen, or told by another rank, in one of the two parts.
   void OnLost(int rank, const Status& reason, bool is_near);
   void OnNotice(int from, std::span<const std::byte> payload, bool is_near);
+  // Goes on where a rank may have been lost before it had told all of its host.
+  void TellWhatItTold(int rank);
+  void TellNewlyLinked();
   void TellHost(std::span<const std::byte> notice);
   void TellOthers(std::span<const std::byte> notice);
   void ReplaceRepresentatives();
@@ -47,7 +51,13 @@ class LossSpread {
   const std::vector<uint32_t>& hosts_;
   const int rank_;
   std::map<int, std::vector<std::byte>> goodbyes_;  // of ranks that are about to be lost
-  std::set<int> told_near_;  // ranks of other hosts that this host knows to be lost
+  struct Told {
+    int by = -1;
+    std::vector<std::byte> notice;
+  };
+  std::map<int, Told> told_near_;  // ranks of other hosts that a rank of this one has told of
+  std::set<int> told_far_;         // the same, told by ranks of other hosts
+  std::map<int, std::vector<std::byte>> lost_near_;  // ranks of this host, and what others are told
   std::set<int> lost_;
   double replace_at_ = 0;  // when representatives may be missing; 0: none is
 };

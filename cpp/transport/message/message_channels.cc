@@ -57,9 +57,7 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
     if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);
     const MessagePost::LinkState state = post_->StateOf(ranks[m]);
     if (state == MessagePost::LinkState::kUp) TellOpened(key, channel, m);
-    if (state != MessagePost::LinkState::kLost) continue;
-    exchange->OnLinked(m);  // which will never open it
-    channel.opened.insert(ranks[m]);
+    if (state == MessagePost::LinkState::kLost) channel.opened.insert(ranks[m]);  // never again
   }
   return exchange;
 }

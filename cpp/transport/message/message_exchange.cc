@@ -170,7 +170,12 @@ void MessageExchange::OnOpened(uint32_t m) {
   for (const Waiting& chunk : TakeWaiting(m)) Post(m, chunk);
 }
 
-void MessageExchange::OnLost(uint32_t m) { TakeWaiting(m); }
+void MessageExchange::OnLost(uint32_t m) {
+  Member& member = At(m);
+  if (member.linked && !member.opened) --unopened_;  // it never will be
+  member.linked = false;
+  TakeWaiting(m);
+}
 
 void MessageExchange::OnReleased(uint32_t m, uint64_t rounds) {
   At(m).released = std::max(At(m).released, rounds);

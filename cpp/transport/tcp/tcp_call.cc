@@ -1,5 +1,7 @@
 #include "transport/tcp/tcp_call.h"
 
+#include <sys/socket.h>
+
 #include <sstream>
 #include <utility>
 
@@ -25,11 +27,22 @@ TcpCall::Progress TcpCall::Begin() {
   return Run(StartStream());
 }
 
+void TcpCall::GiveUp() {
+  if (stage_ == Stage::kIdle) return;
+  (void)NextPlace(
+      Status::Timeout("no answer from " + (dial_ ? dial_->peer() : streams_.front().peer())));
+}
+
 TcpCall::Progress TcpCall::Go() { return stage_ == Stage::kIdle ? Progress::kGoingOn : Run({}); }
 
 void TcpCall::Drop() {
-  if (dial_) poller_->Remove(dial_->fd());
+  if (dial_) {
+    poller_->Remove(dial_->fd());
+    shutdown(dial_->fd(), SHUT_RDWR);
+  }
   if (reader_) poller_->Remove(streams_.front().fd());
+  // Not close() alone: a forked child of ours may hold the sockets as well.
+  for (const ByteStream& stream : streams_) shutdown(stream.fd(), SHUT_RDWR);
   dial_.reset();
   reader_.reset();
   streams_.clear();
@@ -91,8 +104,9 @@ TcpCall::Step TcpCall::GoOnDialling() {
   if (!greeted.ok() || is_late) {
     const Status failed =
         is_late ? Status::Timeout("no answer from " + dial_->peer()) : greeted.status();
-    if (is_late || (dial_->is_connected() && MayBeLetInLater(failed))) may_come_ = true;
-    if (is_late && dial_->is_connected()) is_answered_ = true;
+    const bool is_let_in_later = dial_->is_connected() && (is_late || MayBeLetInLater(failed));
+    if (is_late || is_let_in_later) may_come_ = true;
+    if (is_let_in_later) is_answered_ = true;
     return failed;
   }
   by_ = dial_->deadline();
@@ -127,8 +141,7 @@ TcpCall::Step TcpCall::Hear() {
   const std::string& address = streams_.front().peer();
   const Result<bool> heard = reader_->Receive(streams_.front());
   if (!heard.ok() || (!*heard && by_.Passed())) {
-    may_come_ = true;
-    is_answered_ |= heard.ok();
+    may_come_ = is_answered_ = true;
     if (!heard.ok()) return heard.status();
     return Status::Timeout("no answer from " + address);
   }

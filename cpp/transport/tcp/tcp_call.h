@@ -37,7 +37,7 @@ class TcpCall {
   enum class Progress : uint8_t {
     kGoingOn,
     kMade,      // TakeStreams()
-    kCrossing,  // the peer makes the link, or has it
+    kCrossing,  // the peer makes the link
     kRefused,   // the peer takes this rank for lost
     kFailed,    // at all places: failure()
   };
@@ -46,8 +46,9 @@ class TcpCall {
   // To be called when a socket is ready, and when the time is over.
   Progress Go();
   double SecondsLeft() const { return stage_ == Stage::kIdle ? kNever : by_.SecondsLeft(); }
-  // Gives up what is under way.
+  // Gives up what is under way; as a failure.
   void Drop();
+  void GiveUp();
   // The same, but for a stream that is being authenticated: that goes on, so that the peer doesn't
   // take this rank for a stranger who goes without a word.
   std::optional<TcpDial> Leave();
@@ -61,7 +62,8 @@ class TcpCall {
   // Of the last time: whether a later one may succeed at an address where this one found no answer
   // or was crowded out.
   bool may_come() const { return may_come_; }
-  // Whether a machine has let this rank connect and was silent then, as that of a stopped process.
+  // Whether a machine has let this rank connect, and was silent then, as that of a stopped process,
+  // or made it go, as one that is crowded.
   bool is_answered() const { return is_answered_; }
 
  private:

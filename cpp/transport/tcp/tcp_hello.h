@@ -33,8 +33,8 @@ static_assert(sizeof(TcpHello) == 24);
 // What the rank that was connected to answers on the control stream.
 enum class TcpAnswer : uint8_t {
   kTaken = 1,     // go on
-  kCrossing = 2,  // there is a link, or will be one that the rank which answers makes itself
-  kLost = 3,      // nothing is made with the sender any more
+  kCrossing = 2,  // the rank that answers makes the link itself
+  kLost = 3,      // nothing is made with the sender any more: there was a link, or it is lost
   kMade = 4,      // after kTaken: all streams have come
 };
 

@@ -1,5 +1,7 @@
 #include "transport/tcp/tcp_link_maker.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -15,6 +17,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Between tries to reach a rank that is crowded by others, or gone: as short at first.
 constexpr double kRetrySeconds = 0.02;
 constexpr double kMostRetrySeconds = 0.5;
+// When it is worth a line that a rank is not reached.
+constexpr double kTellSeconds = 10;
 // How long a call makes way for that of the peer.
 constexpr double kCrossingSeconds = 1;
 constexpr double kVisitSeconds = 2 * kHandshakeSeconds;
@@ -188,6 +192,7 @@ void TcpLinkMaker::FollowOrders() {
     peer.call = std::make_unique<TcpCall>(terms_, rank, places_.at(rank), &poller_,
                                           kCallTag + static_cast<uint64_t>(rank));
     peer.give_up = Deadline::After(PatienceSeconds());
+    if (!starting_.load()) peer.tell = Deadline::After(kTellSeconds);
     if (peer.visit) {
       peer.resume = peer.visit->by;
     } else {
@@ -206,22 +211,36 @@ void TcpLinkMaker::FollowOrders() {
 double TcpLinkMaker::DoWhatIsDue() {
   double seconds = acceptor_->has_guests() ? kGuestSeconds : kNever;
   if (acceptor_->has_guests()) Accept();
-  std::erase_if(newcomers_, [](const auto& entry) { return entry.second.by.Passed(); });
+  std::erase_if(newcomers_, [this](const auto& entry) {
+    if (entry.second.by.Passed()) Abandon(entry.second.stream.fd());
+    return entry.second.by.Passed();
+  });
   for (const auto& [id, one] : newcomers_) seconds = std::min(seconds, one.by.SecondsLeft());
-  std::erase_if(leaving_, [](const auto& entry) { return entry.second.deadline().Passed(); });
+  std::erase_if(leaving_, [this](const auto& entry) {
+    if (entry.second.deadline().Passed()) Abandon(entry.second.fd());
+    return entry.second.deadline().Passed();
+  });
   for (const auto& [id, dial] : leaving_)
     seconds = std::min(seconds, dial.deadline().SecondsLeft());
   for (auto& [rank, peer] : peers_) {
     if (peer.visit && peer.visit->by.Passed()) EndVisit(rank, peer);
     if (peer.visit) seconds = std::min(seconds, peer.visit->by.SecondsLeft());
     if (peer.call == nullptr) continue;
+    const bool is_too_late = starting_.load() && peer.give_up.Passed();
+    if (is_too_late && peer.call->is_active()) {
+      peer.call->GiveUp();
+      OnCallFailed(rank, peer);
+      continue;
+    }
     if (peer.resume.Passed()) {
       BeginCall(rank, peer);
     } else if (peer.call->SecondsLeft() <= 0) {
       GoOn(rank, peer, peer.call->Go());
     }
     seconds = std::min(seconds, peer.resume.SecondsLeft());
-    if (peer.call != nullptr) seconds = std::min(seconds, peer.call->SecondsLeft());
+    if (peer.call == nullptr) continue;
+    seconds = std::min(seconds, peer.call->SecondsLeft());
+    if (starting_.load()) seconds = std::min(seconds, peer.give_up.SecondsLeft());
   }
   return seconds;
 }
@@ -267,12 +286,14 @@ void TcpLinkMaker::LetIn(ByteStream stream, const TcpHello& hello) {
   Peer& peer = peers_[hello.rank];
   if (hello.stream == 0) {
     if (!MayVisit(peer, hello, stream)) return;
-    if (!SendTcpAnswer(stream, TcpAnswer::kTaken, Deadline::After(0)).ok()) return;
+    SetComing(hello.rank, true);  // before the peer goes on, and says what others may tell of
+    if (!SendTcpAnswer(stream, TcpAnswer::kTaken, Deadline::After(0)).ok()) {
+      return EndVisit(hello.rank, peer);
+    }
     peer.visit = Visit{hello.attempt, {}, Deadline::After(kVisitSeconds)};
     peer.visit->streams.resize(1 + terms_.data_streams);
     LeaveCall(peer);
     peer.resume = peer.visit->by;
-    SetComing(hello.rank, true);
   }
   if (!peer.visit || peer.visit->attempt != hello.attempt) return;
   if (hello.stream == 0) {
@@ -285,7 +306,9 @@ void TcpLinkMaker::LetIn(ByteStream stream, const TcpHello& hello) {
   if (!std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s.has_value(); })) {
     return;
   }
-  if (!SendTcpAnswer(*streams[0], TcpAnswer::kMade, Deadline::After(0)).ok()) {
+  // A peer that has given up would take the end of the link for that of this rank.
+  const bool is_there = !peer.visit->by.Passed() && IsSilent(*streams[0]);
+  if (!is_there || !SendTcpAnswer(*streams[0], TcpAnswer::kMade, Deadline::After(0)).ok()) {
     return EndVisit(hello.rank, peer);
   }
   poller_.Remove(streams[0]->fd());
@@ -339,6 +362,7 @@ void TcpLinkMaker::GoOnLeaving(uint64_t id) {
   TcpDial& dial = leaving_.at(id);
   const Result<bool> greeted = dial.Go();
   if (!greeted.ok() || *greeted) {
+    Abandon(dial.fd());
     leaving_.erase(id);
   } else if (dial.is_connected()) {
     (void)poller_.Modify(dial.fd(), id, Poller::Interest::kRead);
@@ -348,12 +372,15 @@ void TcpLinkMaker::GoOnLeaving(uint64_t id) {
 void TcpLinkMaker::GoOn(int rank, Peer& peer, TcpCall::Progress progress) {
   switch (progress) {
     case TcpCall::Progress::kGoingOn:
+      if (peer.call->is_taken()) SetComing(rank, true);
       return;
     case TcpCall::Progress::kMade:
       return HandOver(rank, peer, peer.call->TakeStreams());
     case TcpCall::Progress::kCrossing:
       peer.resume = Deadline::After(kCrossingSeconds);
       peer.give_up = Deadline::After(PatienceSeconds());
+      peer.refused = Deadline::Never();
+      peer.pause = 0;
       return;
     case TcpCall::Progress::kRefused:
       peer.call.reset();
@@ -365,6 +392,7 @@ void TcpLinkMaker::GoOn(int rank, Peer& peer, TcpCall::Progress progress) {
 
 void TcpLinkMaker::OnCallFailed(int rank, Peer& peer) {
   const bool is_starting = starting_.load();
+  if (!peer.visit) SetComing(rank, false);
   if (peer.call->is_answered() && !is_starting) {
     peer.give_up = Deadline::After(PatienceSeconds());
   }
@@ -379,12 +407,24 @@ void TcpLinkMaker::OnCallFailed(int rank, Peer& peer) {
     peer.call.reset();
     return;
   }
+  if (peer.tell.Passed()) {
+    peer.tell = Deadline::Never();
+    Log(LogLevel::kWarning, "rank " + std::to_string(rank) +
+                                " can't be reached yet: " + peer.call->failure().message());
+  }
   peer.pause = std::clamp(2 * peer.pause, kRetrySeconds, kMostRetrySeconds);
   const double left = std::min(peer.give_up.SecondsLeft(), peer.refused.SecondsLeft());
   peer.resume = Deadline::After(std::min(peer.pause, left));
 }
 
 // ------------------------------------------------------------------ both
+
+// The socket is about to be closed. A forked child may hold it as well: then it would still be
+// polled, and the peer would see no end.
+void TcpLinkMaker::Abandon(int fd) {
+  poller_.Remove(fd);
+  shutdown(fd, SHUT_RDWR);
+}
 
 void TcpLinkMaker::HandOver(int rank, Peer& peer, TcpStreams streams) {
   LeaveCall(peer);

@@ -91,6 +91,7 @@ class TcpLinkMaker {
     Deadline resume = Deadline::Never();   // of a call that pauses
     Deadline give_up = Deadline::Never();  // of the call
     Deadline refused = Deadline::Never();  // the same where its failures are no silence
+    Deadline tell = Deadline::Never();     // that it takes long
     double pause = 0;                      // the last one after a failure
     std::optional<Visit> visit;
     bool is_over = false;  // linked, or lost
@@ -120,6 +121,7 @@ class TcpLinkMaker {
   void HandOver(int rank, Peer& peer, TcpStreams streams);
   void Report(Made made);
   void SetComing(int rank, bool is_coming);
+  void Abandon(int fd);
   double PatienceSeconds() const;
 
   const TcpLinkTerms terms_;

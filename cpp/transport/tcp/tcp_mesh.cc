@@ -82,20 +82,25 @@ class TcpMeshBuilder {
       // A call that fails now says how it was tried.
       const Deadline last_words = Deadline::After(kLastCallSeconds);
       if (WaitForDescriptor(mesh_.maker->fd(), POLLIN, last_words).ok()) return {};
+      HS_RETURN_IF_ERROR(Look());
       return DidNotConnect();
     }
     const double seconds = std::min(deadline_.SecondsLeft(), next_look_.SecondsLeft());
     const Status waited = WaitForDescriptor(mesh_.maker->fd(), POLLIN, Deadline::After(seconds));
     if (!waited.ok() && waited.code() != StatusCode::kTimeout) return waited;
-    if (!config_.look || !next_look_.Passed()) return {};
+    if (!next_look_.Passed()) return {};
     next_look_ = Deadline::After(Acceptor::kLookSeconds);
-    return config_.look();
+    return Look();
   }
+
+  // Why to give up, if another rank has failed: no blame falls on those that gave up for it.
+  Status Look() const { return config_.look ? config_.look() : Status(); }
 
   Status TakeLinks() {
     for (TcpLinkMaker::Made& made : mesh_.maker->Take()) {
       if (made.rank < 0) return made.failure;
       if (!made.failure.ok()) {
+        HS_RETURN_IF_ERROR(Look());
         return About(made.failure, {made.rank},
                      Me() + " can't reach rank " + std::to_string(made.rank) +
                          " (--network-interface or NETWORK_INTERFACE chooses the network)");

@@ -51,6 +51,14 @@ class TcpTransport final : private MessagePost {
 
   // Has a link made to the rank, unless there is one, or it is lost.
   void Reach(int rank) override;
+  // Whether something waits for a link, or for what comes by it first.
+  bool AwaitsLinks() const;
+  // Whether something that waited for a link is dropped, as none could be made.
+  bool has_dropped() const { return has_dropped_; }
+  // Whether there is a link to the rank, or was one.
+  bool HasBeenLinked(int rank) const;
+  // The ranks to which there are links since the last call.
+  std::vector<int> TakeNewlyLinked() { return std::exchange(newly_linked_, {}); }
   LinkState StateOf(int rank) const override;
   // The ranks to which there are links, or are being made from here.
   std::vector<int> Linked() const;
@@ -109,8 +117,6 @@ class TcpTransport final : private MessagePost {
   Link& LinkTo(int rank);
   Link& FindOrReach(int rank);
   void Post(int rank, Link& link, const MessageHeader& header, std::span<const std::byte> payload);
-  // Whether something waits for a link, or for what comes by it first.
-  bool AwaitsLinks() const;
   Status AddLink(int rank, TcpStreams sockets);
   void TakeLinks();
   void AwaitEnd(Link& link, double seconds_at_most);
@@ -136,6 +142,8 @@ class TcpTransport final : private MessagePost {
   std::vector<uint64_t> unread_;
   bool has_news_ = false;     // a link has ended, and the sink has not been told
   bool awaits_ends_ = false;  // of links one of whose streams is over
+  bool has_dropped_ = false;
+  std::vector<int> newly_linked_;
   MessageChannels channels_;
 };
 

@@ -24,6 +24,7 @@ Status TcpTransport::AddLink(int rank, TcpStreams sockets) {
     link.streams[kControl].out.Add(frame.header, frame.payload);
   }
   channels_.OnLinked(rank);
+  newly_linked_.push_back(rank);
   Flush(rank, link, kControl);
   return {};
 }
@@ -34,6 +35,7 @@ void TcpTransport::TakeLinks() {
     const Status added =
         made.failure.ok() ? AddLink(made.rank, std::move(made.streams)) : made.failure;
     if (added.ok()) continue;
+    has_dropped_ |= AwaitsLinks();
     End(made.rank, LinkTo(made.rank),
         {added.code(), "rank " + std::to_string(rank_) + " can't reach it: " + added.message()});
   }
@@ -57,6 +59,11 @@ MessagePost::LinkState TcpTransport::StateOf(int rank) const {
   if (at == links_.end()) return LinkState::kNone;
   if (at->second->is_over) return LinkState::kLost;
   return at->second->streams.empty() ? LinkState::kNone : LinkState::kUp;
+}
+
+bool TcpTransport::HasBeenLinked(int rank) const {
+  const auto at = links_.find(rank);
+  return at != links_.end() && !at->second->streams.empty();
 }
 
 std::vector<int> TcpTransport::Linked() const {

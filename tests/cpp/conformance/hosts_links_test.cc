@@ -40,9 +40,10 @@ class HostsLinksTest : public ::testing::Test {
     Start(kSize, kRanksOfHost);
   }
 
-  void Start(int size, int ranks_of_host) {
-    world_ = std::make_unique<HostsWorld>(
-        size, HostsWorld::Hosts{.ranks = ranks_of_host, .data_streams = 2}, kTiny);
+  void Start(int size, int ranks_of_host, double silence_seconds = 30) {
+    const HostsWorld::Hosts hosts = {
+        .ranks = ranks_of_host, .data_streams = 2, .silence_seconds = silence_seconds};
+    world_ = std::make_unique<HostsWorld>(size, hosts, kTiny);
     inboxes_.assign(static_cast<size_t>(size), {});
     gone_.clear();
   }
@@ -250,6 +251,35 @@ TEST_F(HostsLinksTest, ARepresentativeThatIsLostIsReplaced) {
   Lose(4);
   Lose(5);
   ExpectLossesOfAll();
+}
+
+// The survivor of one host has no link to the other host's while its fellows are lost.
+TEST_F(HostsLinksTest, WhoIsLinkedAnewIsToldOfEarlierLosses) {
+  Start(8, 4);  // two hosts: links 0-4, 1-5, 2-6, 3-7
+  for (const int rank : {1, 2, 3, 4, 5, 6}) Lose(rank);
+  const Deadline deadline = Deadline::After(kPatience);
+  while (InboxOf(7).lost.size() < 4 && !deadline.Passed()) At(7).Poll(InboxOf(7));  // 3, 4, 5, 6
+  ExpectLossesOfAll();
+}
+
+TEST_F(HostsLinksTest, ARankThatCanNotBeReachedIsLostForItsCallerAlone) {
+  Start(kSize, kRanksOfHost, 2);
+  Lose(11);  // of which nobody tells: the ranks of its host are not polled
+  At(1).Send(11, {FrameKind::kReport, {}}, Pattern(9, 9));
+  EXPECT_FALSE(At(1).AwaitLinks(kPatience)) << "the frame is not delivered";
+  At(2).Send(11, {FrameKind::kReport, {}}, Pattern(9, 9));
+  const Deadline deadline = Deadline::After(kPatience);
+  while (!HasLost(2, 11) && !deadline.Passed()) {
+    for (const int rank : {0, 2}) At(rank).Poll(InboxOf(rank));
+  }
+  EXPECT_TRUE(HasLost(2, 11));
+  EXPECT_FALSE(HasLost(0, 11)) << "it did not try";
+}
+
+TEST_F(HostsLinksTest, WhatWaitsForALinkIsDeliveredBeforeTheEnd) {
+  At(0).Send(6, {FrameKind::kReport, {}}, Pattern(9, 9));
+  EXPECT_TRUE(At(0).AwaitLinks(kPatience));
+  ASSERT_TRUE(PollUntil([this] { return InboxOf(6).frames[0].size() == 1; }));
 }
 
 TEST_F(HostsLinksTest, CloseWaitsForWhatIsBeingMadeButNotForLong) {

@@ -33,6 +33,7 @@ void HostsWorld::Start(int rank, const Hosts& hosts, const MemoryOptions& option
   tcp.terms.secret = "secret";
   tcp.terms.data_streams = hosts.data_streams;
   tcp.terms.encrypt = hosts.encrypt;
+  tcp.terms.silence_seconds = hosts.silence_seconds;
   tcp.at_once = BackbonePeers(rank, hosts_);
   for (int other = 0; other < size; ++other) {
     const bool is_near = hosts_[static_cast<size_t>(other)] == hosts_[static_cast<size_t>(rank)];

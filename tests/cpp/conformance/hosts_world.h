@@ -17,6 +17,7 @@ class HostsWorld final : public TransportWorld {
     int ranks = 1;  // of each
     uint32_t data_streams = 1;
     bool encrypt = false;
+    double silence_seconds = 30;
   };
   HostsWorld(int size, const Hosts& hosts, const MemoryOptions& options);
   Transport& At(int rank) override { return *endpoints_.at(static_cast<size_t>(rank)); }

@@ -163,6 +163,17 @@ TEST_F(LazyChannels, WhatWaitsForALostMemberIsForgotten) {
   EXPECT_TRUE(post_.chunks[2].empty());
 }
 
+TEST_F(LazyChannels, ALostMemberHoldsUpNothing) {
+  EXPECT_EQ(exchange_->Reserve(0), nullptr) << "rank 1 is about to open";
+  post_.states[1] = MessagePost::LinkState::kLost;
+  channels_.OnRankLost(1);
+  EXPECT_NE(exchange_->Reserve(0), nullptr);
+  const std::vector<int> ranks = {0, 1, 2};
+  const auto is_served = [](int rank) { return rank != 0; };
+  auto later = channels_.Open({8, 1}, ranks, is_served, {}).TakeValue();
+  EXPECT_NE(later->Reserve(0), nullptr) << "rank 1 was lost before";
+}
+
 TEST_F(LazyChannels, AnExchangeThatEndsWaitsNoMore) {
   Opened(1);
   Publish(0);

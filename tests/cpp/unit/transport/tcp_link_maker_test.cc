@@ -164,6 +164,18 @@ TEST(TcpLinkMaker, AStrangerInThePeersPlaceIsGivenUpAfterAWhile) {
   EXPECT_THAT(made[0].failure.message(), HasSubstr("different secrets"));
 }
 
+TEST(TcpLinkMaker, ARankThatIsCrowdedIsNotGivenUp) {
+  TcpListener crowded = TcpListener::Create("127.0.0.1", 0).TakeValue();
+  const std::string place = "[127.0.0.1]:" + std::to_string(crowded.port()) + "\n";
+  TcpLinkTerms terms = TermsOf(0);
+  terms.silence_seconds = 1;
+  auto maker = Start(terms, OpenDoor(), {{1, place}});
+  maker->Call(1);
+  const Deadline end = Deadline::After(1.5);
+  while (!end.Passed()) (void)crowded.Accept(end);  // and closed
+  EXPECT_TRUE(maker->Take().empty());
+}
+
 TEST(TcpLinkMaker, ACallIsForgottenWithItsRank) {
   Pair pair(false, "secret", 1);
   pair.makers[1].reset();

@@ -532,6 +532,41 @@ TEST(TcpMeshTest, AWrongSecretIsRefused) {
   EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1 can't reach rank 0"));
 }
 
+// As rank 1, of a rank 0 that says it is reached at this place.
+Status ConnectToPlace(const std::string& place, const std::function<void(TcpMeshConfig&)>& change) {
+  MemoryStore store;
+  TcpMeshConfig config = MeshConfigOf(1, 2);
+  change(config);
+  std::thread zero([&] {
+    GatherRequest request;
+    request.key = "7/tcp";
+    request.place = 0;
+    request.count = 2;
+    request.value = std::as_bytes(std::span(place));
+    EXPECT_TRUE(store.Gather(request, kPatience).ok());
+  });
+  const Status status = ConnectTcpMesh(config, store).status();
+  zero.join();
+  return status;
+}
+
+TEST(TcpMeshTest, WhoGaveUpForAnotherIsNotBlamed) {
+  const Status status = ConnectToPlace("[127.0.0.1]:1\n", [](TcpMeshConfig& config) {
+    config.look = [] { return Status(StatusCode::kSystem, "another rank could not start"); };
+  });
+  EXPECT_EQ(status.message(), "another rank could not start");
+}
+
+TEST(TcpMeshTest, ACallWithoutAnAnswerSaysWhereItWasTried) {
+  const TcpListener silent = TcpListener::Create("127.0.0.1", 0).TakeValue();
+  const std::string place = "127.0.0.1:" + std::to_string(silent.port());
+  const Status status =
+      ConnectToPlace(place + "\n", [](TcpMeshConfig& config) { config.seconds = 0.3; });
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 can't reach rank 0"));
+  EXPECT_THAT(status.message(), HasSubstr("no answer from " + place));
+  EXPECT_THAT(status.detail().ranks, ElementsAre(0));
+}
+
 // A process in a debugger does not read, but its machine answers.
 TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
   constexpr double kSilenceSeconds = 1;
