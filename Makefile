@@ -94,10 +94,9 @@ tsan: $(BUILD)/tsan/.built  ## … Thread, with ranks as threads
 	$(CTEST) --test-dir $(BUILD)/tsan
 
 fuzz: $(BUILD)/asan/.built  ## every decoder's fuzzer for FUZZ_SECONDS (10)
-	@set -e; for fuzzer in $(BUILD)/asan/tests/cpp/*_fuzzer; do \
-	  echo "== $$fuzzer"; \
-	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1; \
-	done
+	@ls $(BUILD)/asan/tests/cpp/*_fuzzer | xargs -P $(JOBS) -I FUZZER sh -c '\
+	  FUZZER -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	    >FUZZER.log 2>&1; status=$$?; echo "== FUZZER"; cat FUZZER.log; exit $$status'
 
 faults: $(BUILD)/release/.built $(VENV)/.test  ## REAL (200) jobs with faults, SIMULATED (10000) ones: a table
 	cd tests/python && $(abspath $(BIN))/python -m faults --real $(REAL) --simulated $(SIMULATED)
@@ -140,6 +139,8 @@ clean:  ## remove what was built, and .venv
 
 # ---------------------------------------------------------------- how things come about
 #
+# Of what tests need few modules are ever imported: they are compiled to bytecode then (--no-compile).
+#
 # A stamp in .venv stands for an installation: .tools (what builds and checks), .test (the package with
 # everything that its tests need), .demo (the package with what the demo needs).
 
@@ -163,7 +164,7 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 	@echo "== horoscale with its simulator (a few minutes)"
 	@rm -rf $(BUILD)/package && HOROSCALE_BUILD_SIM=1 $(BIN)/python -m pip wheel -q --no-deps -w $(BUILD)/package .
 	@echo "== what its tests need (a minute the first time)"
-	@$(BIN)/python -m pip install -q "$$(ls $(BUILD)/package/*.whl)[demo,test,dev]"
+	@$(BIN)/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[demo,test,dev]"
 	@$(BIN)/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@ $(VENV)/.demo
 
@@ -171,7 +172,7 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 $(VENV)-tf/.test: $(VENV)/.test
 	@echo "== horoscale and TensorFlow in $(VENV)-tf (a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)-tf
-	@$(VENV)-tf/bin/python -m pip install -q "$$(ls $(BUILD)/package/*.whl)[test]" \
+	@$(VENV)-tf/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[test]" \
 	    'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
