@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/rank_list.h"
 #include "platform/tcp_socket.h"
 #include "rendezvous/memory_store.h"
 #include "rendezvous/secret.h"
@@ -116,6 +117,20 @@ Status CheckVersions(MpiCommunicator& comm, const Deadline& deadline) {
   std::vector<uint32_t> by_rank(all->size() / sizeof(uint32_t));
   std::memcpy(by_rank.data(), all->data(), all->size());
   return CheckSameVersion(by_rank);
+}
+
+// Ranks that disagree would wait for each other, or refuse each other again and again.
+Status CheckSameEncryption(MpiCommunicator& comm, const Config& config, const Deadline& deadline) {
+  const uint8_t own = config.encrypt ? 1 : 0;
+  const auto all = comm.AllGather(std::as_bytes(std::span(&own, 1)), deadline);
+  if (!all.ok()) return all.status();
+  std::vector<int> with;
+  for (size_t rank = 0; rank < all->size(); ++rank) {
+    if ((*all)[rank] != std::byte{0}) with.push_back(static_cast<int>(rank));
+  }
+  if (with.empty() || with.size() == all->size()) return {};
+  return Status::InvalidArgument("ENCRYPT=1 on " + RankList(with) + " of " +
+                                 std::to_string(all->size()) + " alone: give all ranks the same");
 }
 
 // Finds out which ranks share memory.
@@ -277,6 +292,7 @@ Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, co
   meeting.identity.rank = comm.rank();
   meeting.identity.size = comm.size();
   HS_RETURN_IF_ERROR(CheckVersions(comm, deadline));
+  HS_RETURN_IF_ERROR(CheckSameEncryption(comm, config, deadline));
   HS_RETURN_IF_ERROR(FindHosts(comm, host, meeting, deadline));
   const bool one_host =
       std::count(meeting.hosts.begin(), meeting.hosts.end(), meeting.hosts[0]) == comm.size();

@@ -142,11 +142,7 @@ void Runtime::Shutdown(const std::string& reason) {
   }
   engine_.Stop();  // from here on this thread is the owner
   if (reason.empty()) DrainDevice();
-  std::string why = reason;
-  if (why.empty() && !transport_->AwaitLinks(config_.silence_seconds)) {
-    why = "a rank could not be reached with the last data for it";
-  }
-  const std::vector<std::byte> goodbye = Encode(MakeGoodbye(why));
+  const std::vector<std::byte> goodbye = Encode(MakeGoodbye(reason, DeliverTheLast(reason)));
   // Peers may still be copying out of this rank's memory: it is unmapped here, not cleared.
   transport_->Close(goodbye, kCloseSeconds);
   (void)TakeInput();
@@ -376,11 +372,10 @@ void Runtime::DumpState(double now) const {
   LogAnswer("state",
             "rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) +
                 ": " + std::to_string(unfinished_.load()) + " operations are not done; " +
-                std::to_string(engine_.waiting()) + " threads wait; links are up to " +
-                RankList(up) +
+                std::to_string(engine_.waiting()) + " threads wait; not lost: " + RankList(up) +
                 (transport_->HasUnsent() ? ", and a peer does not take what is sent to it" : ""));
   for (const auto& [rank, cause] : departures_.lost()) {
-    LogAnswer("state", "no link to rank " + std::to_string(rank) + ": " + cause.message());
+    LogAnswer("state", "lost: " + cause.message());
   }
   for (const auto& [id, set] : sets_) {
     const std::vector<int>& ranks = set->ranks();
@@ -424,6 +419,7 @@ void Runtime::OnGoodbye(int from_rank, std::span<const std::byte> payload) {
 
 void Runtime::OnRankLost(int rank, const Status& reason) {
   Log(LogLevel::kInfo, departures_.OnLost(rank, reason).message());
+  if (reason.code() == StatusCode::kTimeout) unreached_.insert(rank);
   for (const auto& [id, set] : sets_) TellLoss(set, rank);
 }
 
@@ -434,20 +430,40 @@ void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
   const ChannelId channel = set->channel();
   const Departures::Verdict verdict =
       departures_.ForSet(rank, channel.process_set, channel.incarnation, set->ranks());
-  if (verdict.at_once) {
+  if (verdict.at_once && unreached_.contains(rank)) {
+    set->Poison(verdict.cause);  // the other members may see nothing of it
+  } else if (verdict.at_once) {
     set->Fail(verdict.cause);
   } else {
     set->FailAfter(verdict.after_sequence, verdict.cause);
   }
 }
 
-Goodbye Runtime::MakeGoodbye(const std::string& reason) const {
+// What others need of this rank arrives before they hear that it leaves. The ranks for which that
+// was in vain.
+std::vector<int> Runtime::DeliverTheLast(const std::string& reason) {
+  bool in_order = reason.empty();
+  {
+    std::lock_guard lock(mutex_);
+    in_order = in_order && harm_.ok();
+  }
+  return transport_->AwaitLinks(in_order ? config_.silence_seconds : kCloseSeconds);
+}
+
+Goodbye Runtime::MakeGoodbye(const std::string& reason, const std::vector<int>& unreached) const {
   Status harm;
   {
     std::lock_guard lock(mutex_);
     harm = harm_;
   }
-  Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, reason, harm);
+  std::string why = reason;
+  if (why.empty() && !unreached.empty()) {
+    why = "it could not deliver its last data to " + RankList(unreached);
+    Log(LogLevel::kWarning, "while this rank left, " + why);
+  }
+  Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, why, harm);
+  // Nobody may wait for what was executed here and can't come any more.
+  if (!unreached.empty()) return goodbye;
   for (const auto& [id, set] : sets_) {
     if (set->executed_sequence() == 0) continue;
     goodbye.executed.push_back({id, set->channel().incarnation, set->executed_sequence()});

@@ -126,7 +126,8 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   void TellLoss(const std::shared_ptr<ProcessSet>& set, int rank);
   void OnProbe(int from_rank, ChannelId channel, std::span<const std::byte> payload);
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
-  Goodbye MakeGoodbye(const std::string& reason) const;
+  std::vector<int> DeliverTheLast(const std::string& reason);
+  Goodbye MakeGoodbye(const std::string& reason, const std::vector<int>& unreached) const;
   void AbandonRegistration(const Operation& operation);
   void JoinSet(const std::shared_ptr<ProcessSet>& set);
   void PublishMetrics();
@@ -150,6 +151,7 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
   uint32_t next_id_ = 0;
   uint32_t next_incarnation_ = 0;
   Departures departures_;
+  std::set<int> unreached_;   // of the lost ones, those that only this rank can't reach
   LaunchOrder launch_order_;  // of all sets' CUDA operations
   double device_pause_ = 0;   // between two looks at the device
   std::set<int> silent_;      // ranks that have not answered a probe yet

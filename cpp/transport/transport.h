@@ -52,7 +52,8 @@ class TransportSink {
   virtual void OnFrame(int from_rank, const FrameHeader& header,
                        std::span<const std::byte> payload) = 0;
   // The rank can't be reached any more, said once, after its last frame has been delivered.
-  // `reason` says how it was seen ("its process ended", "connection reset").
+  // `reason` says how it was seen ("its process ended", "connection reset"). kTimeout: this rank
+  // alone can't reach it, of which no other one is told.
   virtual void OnRankLost(int rank, const Status& reason) = 0;
   // Whether the set was registered here once and is no more: what still comes of it means nothing.
   virtual bool IsOver(ChannelId) const { return false; }
@@ -125,11 +126,11 @@ class Transport {
   // after Close().
   virtual void CallOnEnd(std::function<void()> look) { (void)look; }
 
-  // Before a Close() in good order: polls until what was sent to ranks without a link has one.
-  // False if some of it is not delivered, because a rank can't be reached, or not within `seconds`.
-  virtual bool AwaitLinks(double seconds) {
+  // Before Close(): polls until what others need of this rank has a link. The ranks to which some
+  // of it was not delivered, because they can't be reached, or not within `seconds`.
+  virtual std::vector<int> AwaitLinks(double seconds) {
     (void)seconds;
-    return true;
+    return {};
   }
 
   virtual TransportCounters counters() const = 0;

@@ -85,7 +85,8 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
     server = ranks[0] if ranks else 0
     key = f"rendezvous/{zlib.crc32(repr(tuple(ranks)).encode()):08x}"
     one_host = _on_one_host(size)
-    if not one_host and switch("ENCRYPT") and not job_secret():  # on all ranks, before any waits
+    encrypt = switch("ENCRYPT")  # errors of variables are told on all ranks, before any waits
+    if not one_host and encrypt and not job_secret():
         raise ValueError(
             "HOROSCALE_ENCRYPT=1 needs a secret where torchrun starts ranks on several hosts, as "
             "torch's store would send it in clear: set HOROSCALE_SECRET_FILE to the same for all"
@@ -93,7 +94,7 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
     try:
         _store = _store or _torch_store(rank, size)
         if rank == server and key not in _served:
-            _served[key] = _serve_here() if one_host else _serve_hosts()
+            _served[key] = _serve_here(encrypt) if one_host else _serve_hosts(encrypt)
             _store.set(key, _served[key][1])
         told = _served[key][1] if rank == server else _store.get(key)
     except RuntimeError as error:  # of torch, or ours
@@ -120,16 +121,16 @@ def _on_one_host(size: int) -> bool:
     return all(ip_address(address[0]).is_loopback for *_, address in found)
 
 
-def _serve_here() -> tuple[StoreServer, bytes]:
-    server = StoreServer(_LOOPBACK, 0, job_secret(), encrypt=switch("ENCRYPT"))
+def _serve_here(encrypt: bool) -> tuple[StoreServer, bytes]:
+    server = StoreServer(_LOOPBACK, 0, job_secret(), encrypt=encrypt)
     return server, str(server.port).encode()
 
 
-def _serve_hosts() -> tuple[StoreServer, bytes]:
+def _serve_hosts(encrypt: bool) -> tuple[StoreServer, bytes]:
     address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
     given = job_secret()
     secret = given or secrets.token_hex(_SECRET_BYTES)
-    server = StoreServer(address, 0, secret, encrypt=switch("ENCRYPT"))
+    server = StoreServer(address, 0, secret, encrypt=encrypt)
     host = f"[{address}]" if ":" in address else address
     told = f"{host}:{server.port}" if given else f"{host}:{server.port} {secret}"
     return server, told.encode()

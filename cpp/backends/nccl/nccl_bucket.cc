@@ -6,6 +6,7 @@
 
 #include "backends/nccl/device_lane.h"
 #include "backends/nccl/nccl_calls.h"
+#include "collectives/unequal.h"
 
 namespace horoscale {
 namespace {
@@ -19,6 +20,7 @@ class NcclBucket final : public Collective {
 
   Result<Progress> Step() override {
     if (rows_exchange_ != nullptr) {
+      const SealedChunks sealed(exchange_);  // all act on what is told
       const auto progress = rows_exchange_->Step();
       if (!progress.ok() || *progress != Progress::kDone) return progress;
       rows_exchange_.reset();
@@ -66,13 +68,14 @@ class NcclBucket final : public Collective {
     operation_.results.resize(operation_.pieces.size());
     for (size_t p = 0; p < operation_.pieces.size(); ++p) {
       AllgatherResult& result = operation_.results[p];
-      int64_t total = 0;
+      int64_t bytes = 0;
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         result.rows.push_back(RowsFrom(member, is_alltoall ? exchange_.self() : p));
         if (result.rows.back() < 0) return Status::Protocol("a rank sent a negative size");
-        total += result.rows.back();
+        if (!AddRowBytes(result.rows.back(), operation_.pieces[p].row_bytes, &bytes)) {
+          return Status::Protocol("ranks sent sizes that exceed all memory");
+        }
       }
-      const int64_t bytes = total * operation_.pieces[p].row_bytes;
       if (bytes == 0) continue;
       auto memory = lane_.device().Allocate(static_cast<size_t>(bytes), lane_.stream(),
                                             operation_.ready.front().stream);

@@ -84,15 +84,18 @@ void HostsTransport::CallOnEnd(std::function<void()> look) {
   });
 }
 
-bool HostsTransport::AwaitLinks(double seconds) {
+std::vector<int> HostsTransport::AwaitLinks(double seconds) {
   Nobody nobody;
   const Deadline deadline = Deadline::After(seconds);
-  while (remote_->AwaitsLinks() && !deadline.Passed()) {
+  while (!remote_->Awaited().empty() && !deadline.Passed()) {
     Arm();
     if (!losses_.Poll(nobody)) Sleep(std::min(kLookSeconds, deadline.SecondsLeft()));
     Disarm();
   }
-  return !remote_->AwaitsLinks() && !remote_->has_dropped();
+  std::vector<int> missed = remote_->Awaited();
+  missed.insert(missed.end(), remote_->undelivered().begin(), remote_->undelivered().end());
+  std::sort(missed.begin(), missed.end());
+  return missed;
 }
 
 TransportCounters HostsTransport::counters() const {

@@ -49,7 +49,7 @@ class HostsTransport final : public Transport {
     return IsLocal(rank) ? local_->SharedAddress(rank, offset, bytes) : nullptr;
   }
   void CallOnEnd(std::function<void()> look) override;
-  bool AwaitLinks(double seconds) override;
+  std::vector<int> AwaitLinks(double seconds) override;
   TransportCounters counters() const override;
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 

@@ -69,9 +69,11 @@ void LossSpread::OnLost(int rank, const Status& reason, bool is_near) {
     lost_near_.emplace(rank, bytes);
     return;
   }
-  // A rank that can't be reached from here is lost for this one alone.
-  const bool is_seen = far_->HasBeenLinked(rank) || told_far_.contains(rank);
-  if (is_seen && !told_near_.contains(rank)) TellHost(bytes);
+  if (reason.code() == StatusCode::kTimeout) {
+    unreached_.insert(rank);
+  } else if (!told_near_.contains(rank)) {
+    TellHost(bytes);
+  }
   replace_at_ = MonotonicSeconds() + kReplaceSeconds;
 }
 
@@ -81,11 +83,12 @@ void LossSpread::OnNotice(int from, std::span<const std::byte> payload, bool is_
   const int rank = notice->rank;
   // Its own end, and those of its host, a rank knows better.
   if (rank < 0 || static_cast<size_t>(rank) >= hosts_.size() || IsNear(rank)) return;
-  if (lost_.contains(rank) || rank == from) return;
-  if (is_near) {
-    told_near_.try_emplace(rank, Told{from, {payload.begin(), payload.end()}});
-  } else {
-    told_far_.insert(rank);
+  const bool is_news = !lost_.contains(rank) || unreached_.erase(rank) > 0;
+  if (!is_news || rank == from) return;
+  if (is_near) told_near_.try_emplace(rank, Told{from, {payload.begin(), payload.end()}});
+  if (lost_.contains(rank)) {  // for this rank it was before
+    if (!is_near) TellHost(payload);
+    return;
   }
   far_->OnToldLost(rank, notice->reason, std::move(notice->goodbye));
 }
@@ -110,7 +113,11 @@ void LossSpread::TellHost(std::span<const std::byte> notice) {
 }
 
 void LossSpread::TellOthers(std::span<const std::byte> notice) {
-  for (const int rank : far_->Linked()) far_->Send(rank, {FrameKind::kLoss, {}}, notice);
+  // Those to which links are being made are told when they are made.
+  for (const int rank : far_->Linked()) {
+    if (far_->StateOf(rank) != MessagePost::LinkState::kUp) continue;
+    far_->Send(rank, {FrameKind::kLoss, {}}, notice);
+  }
 }
 
 void LossSpread::ReplaceRepresentatives() {

@@ -56,10 +56,10 @@ class LossSpread {
     std::vector<std::byte> notice;
   };
   std::map<int, Told> told_near_;  // ranks of other hosts that a rank of this one has told of
-  std::set<int> told_far_;         // the same, told by ranks of other hosts
   std::map<int, std::vector<std::byte>> lost_near_;  // ranks of this host, and what others are told
   std::set<int> lost_;
-  double replace_at_ = 0;  // when representatives may be missing; 0: none is
+  std::set<int> unreached_;  // of these, the ones that may live: this rank alone can't reach them
+  double replace_at_ = 0;    // when representatives may be missing; 0: none is
 };
 
 }  // namespace horoscale

@@ -166,6 +166,16 @@ void MessageChannels::OnRankLost(int rank) {
   }
 }
 
+bool MessageChannels::IsAwaitedBy(int rank) const {
+  if (post_->waiting_chunks == 0) return false;
+  return std::any_of(channels_.begin(), channels_.end(), [rank](const auto& entry) {
+    const auto& [key, channel] = entry;
+    if (channel.exchange == nullptr) return false;
+    const auto member = MemberOf(channel, key, rank);
+    return member.ok() && channel.exchange->HasWaiting(*member);
+  });
+}
+
 Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageHeader& header) {
   if (header.bytes > MessageExchange::kChunkBytes) {
     return Status::Protocol("a chunk of " + std::to_string(header.bytes) + " bytes");

@@ -39,6 +39,8 @@ class MessageChannels {
   // There is a link to the rank, which had none: it is told what is open here.
   void OnLinked(int rank);
   void OnRankLost(int rank);
+  // Whether a chunk for the rank waits until it has opened its channel.
+  bool IsAwaitedBy(int rank) const;
 
   // A part of a chunk on its way into its bank, or nowhere if the channel is closed here.
   struct Arrival {

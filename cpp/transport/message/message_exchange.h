@@ -97,6 +97,9 @@ class MessageExchange final : public Exchange {
   std::byte* Accept(uint32_t member, const MessageHeader& header);
   void OnArrived(uint32_t member, uint64_t round);
 
+  // Whether a chunk waits for the member.
+  bool HasWaiting(uint32_t member) const { return waiting_.contains(member); }
+
   // Keeps all banks alive.
   std::shared_ptr<const void> memory() const { return memory_; }
 

@@ -138,6 +138,10 @@ void TcpLinkMaker::Stop() {
   orders_event_.Signal();
   thread_.Join();
   // Who waits here to be let in hears at once that nobody is.
+  for (const TcpListener& listener : listeners_) shutdown(listener.fd(), SHUT_RDWR);
+  for (const auto& [id, newcomer] : newcomers_) Abandon(newcomer.stream.fd());
+  for (const auto& [id, dial] : leaving_) Abandon(dial.fd());
+  for (auto& [rank, peer] : peers_) DropVisit(peer);
   peers_.clear();
   newcomers_.clear();
   leaving_.clear();
@@ -202,7 +206,7 @@ void TcpLinkMaker::FollowOrders() {
   for (const int rank : orders.forgotten) {
     Peer& peer = peers_[rank];
     peer.call.reset();
-    peer.visit.reset();
+    DropVisit(peer);
     peer.is_over = true;
     SetComing(rank, false);
   }
@@ -212,13 +216,15 @@ double TcpLinkMaker::DoWhatIsDue() {
   double seconds = acceptor_->has_guests() ? kGuestSeconds : kNever;
   if (acceptor_->has_guests()) Accept();
   std::erase_if(newcomers_, [this](const auto& entry) {
-    if (entry.second.by.Passed()) Abandon(entry.second.stream.fd());
-    return entry.second.by.Passed();
+    const bool is_late = entry.second.by.Passed();
+    if (is_late) Abandon(entry.second.stream.fd());
+    return is_late;
   });
   for (const auto& [id, one] : newcomers_) seconds = std::min(seconds, one.by.SecondsLeft());
   std::erase_if(leaving_, [this](const auto& entry) {
-    if (entry.second.deadline().Passed()) Abandon(entry.second.fd());
-    return entry.second.deadline().Passed();
+    const bool is_late = entry.second.deadline().Passed();
+    if (is_late) Abandon(entry.second.fd());
+    return is_late;
   });
   for (const auto& [id, dial] : leaving_)
     seconds = std::min(seconds, dial.deadline().SecondsLeft());
@@ -240,7 +246,9 @@ double TcpLinkMaker::DoWhatIsDue() {
     seconds = std::min(seconds, peer.resume.SecondsLeft());
     if (peer.call == nullptr) continue;
     seconds = std::min(seconds, peer.call->SecondsLeft());
-    if (starting_.load()) seconds = std::min(seconds, peer.give_up.SecondsLeft());
+    if (starting_.load() && peer.call->is_active()) {
+      seconds = std::min(seconds, peer.give_up.SecondsLeft());
+    }
   }
   return seconds;
 }
@@ -290,6 +298,7 @@ void TcpLinkMaker::LetIn(ByteStream stream, const TcpHello& hello) {
     if (!SendTcpAnswer(stream, TcpAnswer::kTaken, Deadline::After(0)).ok()) {
       return EndVisit(hello.rank, peer);
     }
+    DropVisit(peer);
     peer.visit = Visit{hello.attempt, {}, Deadline::After(kVisitSeconds)};
     peer.visit->streams.resize(1 + terms_.data_streams);
     LeaveCall(peer);
@@ -337,8 +346,16 @@ void TcpLinkMaker::LookAtVisit(int rank, Peer& peer) {
   if (peer.visit && !IsSilent(*peer.visit->streams[0])) EndVisit(rank, peer);
 }
 
-void TcpLinkMaker::EndVisit(int rank, Peer& peer) {
+void TcpLinkMaker::DropVisit(Peer& peer) {
+  if (!peer.visit) return;
+  for (const std::optional<ByteStream>& stream : peer.visit->streams) {
+    if (stream) Abandon(stream->fd());
+  }
   peer.visit.reset();
+}
+
+void TcpLinkMaker::EndVisit(int rank, Peer& peer) {
+  DropVisit(peer);
   SetComing(rank, false);
   if (peer.call != nullptr && !peer.call->is_active()) peer.resume = Deadline::After(0);
 }
@@ -347,7 +364,7 @@ void TcpLinkMaker::EndVisit(int rank, Peer& peer) {
 
 void TcpLinkMaker::BeginCall(int rank, Peer& peer) {
   peer.resume = Deadline::Never();
-  peer.visit.reset();
+  DropVisit(peer);
   SetComing(rank, false);
   GoOn(rank, peer, peer.call->Begin());
 }

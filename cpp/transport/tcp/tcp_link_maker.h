@@ -112,6 +112,7 @@ class TcpLinkMaker {
   void LetIn(ByteStream stream, const TcpHello& hello);
   bool MayVisit(Peer& peer, const TcpHello& hello, ByteStream& stream);
   void LookAtVisit(int rank, Peer& peer);
+  void DropVisit(Peer& peer);
   void EndVisit(int rank, Peer& peer);
   void BeginCall(int rank, Peer& peer);
   void LeaveCall(Peer& peer);

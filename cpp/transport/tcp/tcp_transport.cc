@@ -347,9 +347,9 @@ void TcpTransport::End(int rank, Link& link, const Status& reason) {
   if (link.is_over) return;
   link.is_over = true;
   has_news_ = true;
-  link.reason =
-      Status(StatusCode::kRankFailed, link.has_goodbye ? "it closed its link" : reason.message(),
-             FailureDetail{{rank}, -1, ""});
+  const StatusCode code = link.is_unreached ? StatusCode::kTimeout : StatusCode::kRankFailed;
+  link.reason = Status(code, link.has_goodbye ? "it closed its link" : reason.message(),
+                       FailureDetail{{rank}, -1, ""});
   for (Stream& stream : link.streams) {
     if (!stream.is_over) {
       poller_.Remove(stream.socket.fd());
@@ -406,8 +406,6 @@ void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& 
       (void)Poll(nobody);
     }
   };
-  // First what waits for links: nobody may hear of this end before what came before it has arrived.
-  poll_while([this] { return AwaitsLinks(); });
   if (maker_ != nullptr) {
     maker_->Stop();
     TakeLinks();

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,12 +52,10 @@ class TcpTransport final : private MessagePost {
 
   // Has a link made to the rank, unless there is one, or it is lost.
   void Reach(int rank) override;
-  // Whether something waits for a link, or for what comes by it first.
-  bool AwaitsLinks() const;
-  // Whether something that waited for a link is dropped, as none could be made.
-  bool has_dropped() const { return has_dropped_; }
-  // Whether there is a link to the rank, or was one.
-  bool HasBeenLinked(int rank) const;
+  // The ranks for which something that they need waits for a link, or for what comes by it first.
+  std::vector<int> Awaited() const;
+  // Those that could not be reached with such a thing.
+  const std::set<int>& undelivered() const { return undelivered_; }
   // The ranks to which there are links since the last call.
   std::vector<int> TakeNewlyLinked() { return std::exchange(newly_linked_, {}); }
   LinkState StateOf(int rank) const override;
@@ -97,12 +96,13 @@ class TcpTransport final : private MessagePost {
     std::optional<StreamChoice> choice;  // of those for data
     std::vector<std::byte> goodbye;      // once it has come; delivered behind all data
     bool has_goodbye = false;
-    bool awaits_end = false;  // one of the streams is over
-    double end_by = 0;        // when the others must be, unless something comes
-    double end_at_most = 0;   // and whatever comes
-    Status reason;            // of that; of the link's end, once it is over
-    bool is_over = false;     // nothing moves any more
-    bool is_told = false;     // the sink knows
+    bool awaits_end = false;    // one of the streams is over
+    double end_by = 0;          // when the others must be, unless something comes
+    double end_at_most = 0;     // and whatever comes
+    Status reason;              // of that; of the link's end, once it is over
+    bool is_over = false;       // nothing moves any more
+    bool is_told = false;       // the sink knows
+    bool is_unreached = false;  // no link could be made
   };
   class Arrivals;
 
@@ -117,6 +117,7 @@ class TcpTransport final : private MessagePost {
   Link& LinkTo(int rank);
   Link& FindOrReach(int rank);
   void Post(int rank, Link& link, const MessageHeader& header, std::span<const std::byte> payload);
+  bool IsAwaited(int rank, const Link& link) const;
   Status AddLink(int rank, TcpStreams sockets);
   void TakeLinks();
   void AwaitEnd(Link& link, double seconds_at_most);
@@ -142,7 +143,7 @@ class TcpTransport final : private MessagePost {
   std::vector<uint64_t> unread_;
   bool has_news_ = false;     // a link has ended, and the sink has not been told
   bool awaits_ends_ = false;  // of links one of whose streams is over
-  bool has_dropped_ = false;
+  std::set<int> undelivered_;
   std::vector<int> newly_linked_;
   MessageChannels channels_;
 };

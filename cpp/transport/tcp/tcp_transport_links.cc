@@ -35,8 +35,10 @@ void TcpTransport::TakeLinks() {
     const Status added =
         made.failure.ok() ? AddLink(made.rank, std::move(made.streams)) : made.failure;
     if (added.ok()) continue;
-    has_dropped_ |= AwaitsLinks();
-    End(made.rank, LinkTo(made.rank),
+    Link& link = LinkTo(made.rank);
+    if (IsAwaited(made.rank, link)) undelivered_.insert(made.rank);
+    link.is_unreached = !link.is_over;
+    End(made.rank, link,
         {added.code(), "rank " + std::to_string(rank_) + " can't reach it: " + added.message()});
   }
 }
@@ -59,11 +61,6 @@ MessagePost::LinkState TcpTransport::StateOf(int rank) const {
   if (at == links_.end()) return LinkState::kNone;
   if (at->second->is_over) return LinkState::kLost;
   return at->second->streams.empty() ? LinkState::kNone : LinkState::kUp;
-}
-
-bool TcpTransport::HasBeenLinked(int rank) const {
-  const auto at = links_.find(rank);
-  return at != links_.end() && !at->second->streams.empty();
 }
 
 std::vector<int> TcpTransport::Linked() const {
@@ -96,10 +93,23 @@ Status TcpTransport::WatchEnd(int fd, Poller::Interest interest) {
   return maker_ != nullptr ? maker_->WatchEnd(fd, interest) : Status();
 }
 
-bool TcpTransport::AwaitsLinks() const {
-  return waiting_chunks > 0 || std::any_of(links_.begin(), links_.end(), [](const auto& entry) {
-           return !entry.second->unsent.empty();
-         });
+// Questions, and news that others have as well, nobody needs of a rank that leaves.
+bool TcpTransport::IsAwaited(int rank, const Link& link) const {
+  const bool has_unsent =
+      std::any_of(link.unsent.begin(), link.unsent.end(), [](const Frame& frame) {
+        const FrameKind kind = frame.header.kind;
+        return kind == FrameKind::kReport || kind == FrameKind::kGroupReport ||
+               kind == FrameKind::kPlan || kind == FrameKind::kLaunch;
+      });
+  return has_unsent || channels_.IsAwaitedBy(rank);
+}
+
+std::vector<int> TcpTransport::Awaited() const {
+  std::vector<int> ranks;
+  for (const auto& [rank, link] : links_) {
+    if (!link->is_over && IsAwaited(rank, *link)) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 }  // namespace horoscale
