@@ -45,8 +45,7 @@ def test_horovod_script_runs_unmodified(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("num_ranks", [3, 6])
-@pytest.mark.parametrize("form", ["static", "dynamic"])
+@pytest.mark.parametrize(("form", "num_ranks"), [("static", 3), ("dynamic", 6)])
 def test_parts_of_a_model_in_process_sets(form: str, num_ranks: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = EXAMPLES / f"process_sets_{form}.py"
