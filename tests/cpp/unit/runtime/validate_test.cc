@@ -5,13 +5,13 @@
 namespace horoscale {
 namespace {
 
-std::byte memory[64];
+std::byte tensor_memory[64];
 
 OperationPtr Make(OpKind kind, std::vector<int64_t> shape, DataType dtype = DataType::kFloat32) {
   auto operation = std::make_shared<Operation>();
   operation->request.name = "x";
   operation->request.signature.kind = kind;
-  TensorMemory tensor{memory, memory, shape.empty() ? 1 : shape[0], 4};
+  TensorMemory tensor{tensor_memory, tensor_memory, shape.empty() ? 1 : shape[0], 4};
   if (HasFreeFirstDimension(kind) && !shape.empty()) shape[0] = kFreeDimension;
   operation->request.signature.tensors = {{dtype, std::move(shape)}};
   operation->tensors = {tensor};
