@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BUILD  ?= build
 JOBS   ?= $(shell nproc)
-# ON compiles everything in half the time; OFF is quicker after a change of a few files, and shows missing includes.
+# ON compiles everything in less time; OFF is quicker after a change of a few files, and shows missing includes.
 UNITY  ?= ON
 
 BIN   := $(VENV)/bin

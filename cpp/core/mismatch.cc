@@ -22,7 +22,7 @@ std::string FormatNumber(double number) {
   return text;
 }
 
-std::string Clip(std::string_view text) {
+std::string Shorten(std::string_view text) {
   if (text.size() <= kMaxNameShown) return std::string(text);
   return std::string(text.substr(0, kMaxNameShown)) + "…";
 }
@@ -103,7 +103,7 @@ std::string FormatTensor(const TensorSpec& tensor) {
 std::string DescribeMismatch(std::string_view display_name, int process_set_id,
                              const std::vector<Statement>& statements) {
   std::string text = "the ranks of process set " + std::to_string(process_set_id) +
-                     " disagree about \"" + Clip(display_name) + "\": ";
+                     " disagree about \"" + Shorten(display_name) + "\": ";
   const std::array<bool, kNumFields> differs = DifferingFields(statements);
   const bool tensors_differ = Differs(statements, [](const Signature& s) { return s.tensors; });
   for (size_t i = 0; i < statements.size(); ++i) {

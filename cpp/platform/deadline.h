@@ -8,10 +8,13 @@
 
 namespace horoscale {
 
+// Seconds of a wait without an end.
+inline constexpr double kForever = std::numeric_limits<double>::infinity();
+
 class Deadline {
  public:
   static Deadline After(double seconds) { return Deadline(MonotonicSeconds() + seconds); }
-  static Deadline Never() { return Deadline(std::numeric_limits<double>::infinity()); }
+  static Deadline Never() { return Deadline(kForever); }
 
   double SecondsLeft() const { return std::max(0.0, at_ - MonotonicSeconds()); }
   bool Passed() const { return MonotonicSeconds() >= at_; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <span>
 #include <utility>
 
@@ -11,7 +10,6 @@
 namespace horoscale {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // Unproved connections at a time: ranks that start at once, and strangers. The oldest makes room.
 constexpr size_t kMaxGuests = 256;
 // How long new connections are left alone when there are no descriptors for them.
@@ -100,7 +98,7 @@ double Acceptor::DropTheLateAndResume() {
   while (!guests_.empty() && guests_.begin()->second.deadline.Passed()) {
     Drop(guests_.begin()->first, Status::Timeout("it proved nothing in time"));
   }
-  const double next = guests_.empty() ? kNever : guests_.begin()->second.deadline.SecondsLeft();
+  const double next = guests_.empty() ? kForever : guests_.begin()->second.deadline.SecondsLeft();
   return paused_ ? std::min(next, resume_.SecondsLeft()) : next;
 }
 

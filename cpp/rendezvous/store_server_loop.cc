@@ -19,7 +19,6 @@ constexpr uint64_t kFirstConnection = 2;
 // How long to leave new connections alone when there are no descriptors for them.
 constexpr double kAcceptPauseSeconds = 0.1;
 constexpr int kMaxRefusalsLoggedPerSecond = 20;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -179,7 +178,7 @@ Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
   connection.handshake.reset();
   connection.input.resize(kStoreHeaderBytes);
   unauthenticated_.erase(id);
-  SetDeadline(id, connection, kNever);
+  SetDeadline(id, connection, kForever);
   return Status::Ok();
 }
 
@@ -305,17 +304,17 @@ void StoreServerLoop::StopAwaiting(ConnectionId id, Connection& connection) {
   waiters_.erase({connection.awaited_key, id});
   connection.awaited_key.clear();
   connection.gathering.clear();
-  SetDeadline(id, connection, kNever);
+  SetDeadline(id, connection, kForever);
 }
 
 void StoreServerLoop::SetDeadline(ConnectionId id, Connection& connection, double at) {
   deadlines_.erase({connection.deadline, id});
   connection.deadline = at;
-  if (at != kNever) deadlines_.emplace(at, id);
+  if (at != kForever) deadlines_.emplace(at, id);
 }
 
 double StoreServerLoop::SecondsToNextDeadline() const {
-  if (deadlines_.empty()) return kNever;
+  if (deadlines_.empty()) return kForever;
   return std::max(0.0, deadlines_.begin()->first - MonotonicSeconds());
 }
 

@@ -15,17 +15,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "transport/channel_id.h"
 #include "transport/exchange.h"
 
 namespace horoscale {
-
-// A process set as the wire knows it. Ids are used again, incarnations never: a late frame of a
-// removed set can't meet its successor.
-struct ChannelId {
-  uint32_t process_set = 0;
-  uint32_t incarnation = 0;
-  bool operator==(const ChannelId&) const = default;
-};
 
 enum class FrameKind : uint16_t {
   kReport = 1,       // core/messages.h: Report
@@ -57,6 +50,13 @@ class TransportSink {
   virtual void OnRankLost(int rank, const Status& reason) = 0;
   // Whether the set was registered here once and is no more: what still comes of it means nothing.
   virtual bool IsOver(ChannelId) const { return false; }
+};
+
+// Of what comes while a rank leaves nothing matters any more.
+class NoSink final : public TransportSink {
+ public:
+  void OnFrame(int, const FrameHeader&, std::span<const std::byte>) override {}
+  void OnRankLost(int, const Status&) override {}
 };
 
 struct TransportCounters {

@@ -42,7 +42,7 @@ const char* LoadFunctions(const DynamicLibrary& library, CudaFunctions& f) {
   return loader.missing();
 }
 
-Result<DynamicLibrary> OpenLibrary() {
+Result<DynamicLibrary> OpenLibcuda() {
   for (const std::string& path : MappedFiles("libcuda.so")) {
     if (auto library = DynamicLibrary::OpenLoaded(path); library.ok()) return library;
   }
@@ -65,7 +65,7 @@ Result<const CudaDriver*> CudaDriver::Open() {
 }
 
 Result<const CudaDriver*> CudaDriver::Find() {
-  const auto library = OpenLibrary();
+  const auto library = OpenLibcuda();
   if (!library.ok()) return Status(StatusCode::kUnimplemented, library.status().message());
   // Never freed: streams, events and memory of the process depend on it to its end.
   auto* const driver = new CudaDriver;

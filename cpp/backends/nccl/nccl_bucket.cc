@@ -71,9 +71,8 @@ class NcclBucket final : public Collective {
       int64_t bytes = 0;
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         result.rows.push_back(RowsFrom(member, is_alltoall ? exchange_.self() : p));
-        if (result.rows.back() < 0) return Status::Protocol("a rank sent a negative size");
         if (!AddRowBytes(result.rows.back(), operation_.pieces[p].row_bytes, &bytes)) {
-          return Status::Protocol("ranks sent sizes that exceed all memory");
+          return Status::Protocol("a rank sent a size that can't be");
         }
       }
       if (bytes == 0) continue;

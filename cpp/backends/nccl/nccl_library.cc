@@ -46,7 +46,7 @@ const char* LoadFunctions(const DynamicLibrary& library, NcclFunctions& f) {
   return loader.missing();
 }
 
-Result<DynamicLibrary> OpenLibrary() {
+Result<DynamicLibrary> OpenNccl() {
   for (const std::string& path : MappedFiles(kSoname)) {
     if (auto library = DynamicLibrary::OpenLoaded(path); library.ok()) return library;
   }
@@ -82,7 +82,7 @@ Result<const NcclLibrary*> NcclLibrary::Open() {
 }
 
 Result<const NcclLibrary*> NcclLibrary::Find() {
-  const auto library = OpenLibrary();
+  const auto library = OpenNccl();
   if (!library.ok()) return Status(StatusCode::kUnimplemented, library.status().message());
   const auto get_version = library->FindFunction<int(int*)>("ncclGetVersion");
   int version = 0;

@@ -10,12 +10,6 @@
 namespace horoscale {
 namespace {
 
-// Of what comes while the last messages leave, only notices of losses matter.
-class Nobody final : public TransportSink {
-  void OnFrame(int, const FrameHeader&, std::span<const std::byte>) override {}
-  void OnRankLost(int, const Status&) override {}
-};
-
 // Between looks at links that are being made.
 constexpr double kLookSeconds = 0.01;
 
@@ -85,7 +79,7 @@ void HostsTransport::CallOnEnd(std::function<void()> look) {
 }
 
 std::vector<int> HostsTransport::AwaitLinks(double seconds) {
-  Nobody nobody;
+  NoSink nobody;  // notices of losses don't come so far
   const Deadline deadline = Deadline::After(seconds);
   while (!remote_->Awaited().empty() && !deadline.Passed()) {
     Arm();

@@ -2,29 +2,11 @@
 
 #include <errno.h>
 
-#include <algorithm>
-#include <cstring>
-#include <new>
 #include <utility>
 
 #include "transport/inproc/inproc_transport.h"
 
 namespace horoscale {
-namespace {
-
-constexpr std::align_val_t kCacheLine{64};
-
-}  // namespace
-
-void InprocFabric::AlignedDelete::operator()(std::byte* memory) const {
-  ::operator delete(memory, kCacheLine);
-}
-
-InprocFabric::Memory InprocFabric::Allocate(size_t bytes) {
-  void* memory = ::operator new(std::max<size_t>(bytes, 1), kCacheLine, std::nothrow);
-  if (memory != nullptr) std::memset(memory, 0, bytes);
-  return Memory(static_cast<std::byte*>(memory));
-}
 
 InprocFabric::InprocFabric(int size, const MemoryOptions& options, std::vector<uint32_t> hosts)
     : options_(options), hosts_(std::move(hosts)), ranks_(static_cast<size_t>(size)) {}
@@ -45,7 +27,7 @@ Result<std::shared_ptr<InprocFabric>> InprocFabric::Create(int size, const Memor
   for (int from = 0; from < size; ++from) {
     for (int to = 0; to < size; ++to) {
       if (from == to) continue;
-      Memory ring = Allocate(RingMemoryBytes(options.ring_bytes));
+      AlignedMemory ring = AllocateAligned(RingMemoryBytes(options.ring_bytes));
       if (ring == nullptr) return Status::System("allocating a control ring", ENOMEM);
       fabric->rings_[{from, to}] = std::move(ring);
     }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/aligned_memory.h"
 #include "base/status.h"
 #include "platform/event_fd.h"
 #include "transport/memory/memory_transport.h"
@@ -38,14 +39,8 @@ class InprocFabric : public std::enable_shared_from_this<InprocFabric> {
  private:
   friend class InprocTransport;
   struct Rank;
-  struct AlignedDelete {
-    void operator()(std::byte* memory) const;
-  };
-  using Memory = std::unique_ptr<std::byte, AlignedDelete>;
 
   InprocFabric(int size, const MemoryOptions& options, std::vector<uint32_t> hosts);
-  // Zeroed and on a cache line of its own; null if there is none.
-  static Memory Allocate(size_t bytes);
 
   std::byte* Ring(int from, int to) const { return rings_.at({from, to}).get(); }
   void End(int rank, std::string_view how);
@@ -53,11 +48,11 @@ class InprocFabric : public std::enable_shared_from_this<InprocFabric> {
   const MemoryOptions options_;
   const std::vector<uint32_t> hosts_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::map<std::pair<int, int>, Memory> rings_;  // by producer, consumer
+  std::map<std::pair<int, int>, AlignedMemory> rings_;  // by producer, consumer
   std::atomic<uint32_t> ended_count_{0};
 
   struct Block {
-    Memory memory;
+    AlignedMemory memory;
     size_t bytes;
     int owner;
   };

@@ -48,7 +48,7 @@ void InprocTransport::CheckPeers() {
 }
 
 Result<std::byte*> InprocTransport::AllocateShared(size_t bytes) {
-  InprocFabric::Memory memory = InprocFabric::Allocate(bytes);
+  AlignedMemory memory = AllocateAligned(bytes);
   if (memory == nullptr) {
     return Status::System("allocating " + std::to_string(bytes) + " shared bytes", ENOMEM);
   }

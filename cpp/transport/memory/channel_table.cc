@@ -10,15 +10,6 @@
 namespace horoscale {
 namespace {
 
-// Channels that one peer may have opened before us, of sets that are not over. Members use a set
-// at different times; so many that one of them has never used means that the peer went wrong.
-constexpr size_t kMaxEarlyOfPeer = 4096;
-
-std::string Describe(ChannelId channel) {
-  return "process set " + std::to_string(channel.process_set) + " (incarnation " +
-         std::to_string(channel.incarnation) + ")";
-}
-
 // The host's shared memory by member instead of by rank.
 class ChannelMemory final : public SharedMemory {
  public:
@@ -47,7 +38,7 @@ ChannelTable::ChannelTable(int rank, const BankGeometry& geometry, ChannelHost* 
     : rank_(rank), geometry_(geometry), host_(host), counters_(counters) {}
 
 ChannelTable::~ChannelTable() {
-  for (auto& [key, channel] : channels_) {
+  for (auto& [id, channel] : channels_) {
     if (channel.exchange != nullptr) channel.exchange->Orphan();
   }
 }
@@ -55,8 +46,7 @@ ChannelTable::~ChannelTable() {
 Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<const int> ranks) {
   assert(std::is_sorted(ranks.begin(), ranks.end()));
   assert(std::binary_search(ranks.begin(), ranks.end(), rank_));
-  const Key key = {id.process_set, id.incarnation};
-  const auto known = channels_.find(key);
+  const auto known = channels_.find(id);
   if (known != channels_.end() && !known->second.ranks.empty()) {
     return Status::InvalidArgument(Describe(id) + " has been opened before");
   }
@@ -70,8 +60,8 @@ Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<con
   Result<std::byte*> block = host_->AllocateBlock(BlockBytes(geometry_));
   if (!block.ok()) return block.status();
 
-  Channel& channel = channels_[key];
-  for (const auto& [from, peer_block] : channel.peer_blocks) --early_[from];
+  Channel& channel = channels_[id];
+  for (const auto& [from, peer_block] : channel.peer_blocks) early_.Remove(from);
   channel.ranks.assign(ranks.begin(), ranks.end());
   channel.block = *block;
   std::vector<Doorbell*> doorbells;
@@ -80,7 +70,7 @@ Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<con
   }
   auto exchange = std::make_unique<BankExchange>(
       geometry_, IndexOf(channel.ranks, rank_), *block, std::move(doorbells),
-      std::make_unique<const ChannelMemory>(host_, ranks), counters_, [this, key] { Close(key); });
+      std::make_unique<const ChannelMemory>(host_, ranks), counters_, [this, id] { Close(id); });
   channel.exchange = exchange.get();
   for (const auto& [rank, peer_block] : channel.peer_blocks) {
     exchange->Attach(IndexOf(channel.ranks, rank), peer_block);
@@ -103,9 +93,8 @@ Status ChannelTable::OnNotice(int from_rank, ChannelId id, std::span<const std::
     return Status::Protocol("bank notice of " + std::to_string(payload.size()) + " bytes");
   }
   std::memcpy(&notice, payload.data(), sizeof(notice));
-  const Key key = {id.process_set, id.incarnation};
-  if (is_over && !channels_.contains(key)) return {};
-  Channel& channel = channels_[key];
+  if (is_over && !channels_.contains(id)) return {};
+  Channel& channel = channels_[id];
   if (!channel.ranks.empty() &&
       !std::binary_search(channel.ranks.begin(), channel.ranks.end(), from_rank)) {
     return Status::Protocol("bank notice for " + Describe(id) + " from a rank outside it");
@@ -117,7 +106,7 @@ Status ChannelTable::OnNotice(int from_rank, ChannelId id, std::span<const std::
       if (!channel.peer_blocks.contains(from_rank) || !channel.closed.insert(from_rank).second) {
         return Status::Protocol(Describe(id) + " closed, but not open");
       }
-      ForgetIfUnused(key);
+      ForgetIfUnused(id);
       return {};
   }
   return Status::Protocol("bank notice of unknown type");
@@ -135,9 +124,7 @@ Status ChannelTable::OnOpened(int from_rank, Channel& channel, int64_t offset) {
   if (channel.exchange != nullptr) {
     channel.exchange->Attach(IndexOf(channel.ranks, from_rank), block);
   }
-  if (!channel.ranks.empty() || ++early_[from_rank] <= kMaxEarlyOfPeer) return {};
-  return Status::Protocol("rank " + std::to_string(from_rank) + " has opened more than " +
-                          std::to_string(kMaxEarlyOfPeer) + " process sets that are not open here");
+  return channel.ranks.empty() ? early_.Add(from_rank) : Status();
 }
 
 void ChannelTable::Forget(ChannelId id) {
@@ -145,23 +132,23 @@ void ChannelTable::Forget(ChannelId id) {
   if (at != channels_.end() && at->second.ranks.empty()) ForgetEarly(at);
 }
 
-void ChannelTable::ForgetEarly(std::map<Key, Channel>::iterator at) {
-  for (const auto& [from, block] : at->second.peer_blocks) --early_[from];
+void ChannelTable::ForgetEarly(std::map<ChannelId, Channel>::iterator at) {
+  for (const auto& [from, block] : at->second.peer_blocks) early_.Remove(from);
   channels_.erase(at);
 }
 
-void ChannelTable::Close(Key key) {
-  Channel& channel = channels_.at(key);
+void ChannelTable::Close(ChannelId id) {
+  Channel& channel = channels_.at(id);
   channel.exchange = nullptr;
   for (const int rank : channel.ranks) {
     if (rank == rank_ || host_->IsLost(rank)) continue;
-    host_->Notify(rank, {key.first, key.second}, BankNotice::Type::kClosed, nullptr);
+    host_->Notify(rank, id, BankNotice::Type::kClosed, nullptr);
   }
-  ForgetIfUnused(key);
+  ForgetIfUnused(id);
 }
 
-void ChannelTable::ForgetIfUnused(Key key) {
-  const auto at = channels_.find(key);
+void ChannelTable::ForgetIfUnused(ChannelId id) {
+  const auto at = channels_.find(id);
   const Channel& channel = at->second;
   if (channel.exchange != nullptr || channel.ranks.empty()) return;
   if (channel.closed.size() + 1 < channel.ranks.size()) return;
@@ -170,14 +157,14 @@ void ChannelTable::ForgetIfUnused(Key key) {
 }
 
 void ChannelTable::OnRankLost(int rank) {
-  std::vector<Key> concerned;
-  for (auto& [key, channel] : channels_) {
+  std::vector<ChannelId> concerned;
+  for (auto& [id, channel] : channels_) {
     if (std::binary_search(channel.ranks.begin(), channel.ranks.end(), rank)) {
       channel.closed.insert(rank);
-      concerned.push_back(key);
+      concerned.push_back(id);
     }
   }
-  for (const Key& key : concerned) ForgetIfUnused(key);
+  for (const ChannelId id : concerned) ForgetIfUnused(id);
   // What it has opened alone, or with others that are lost, nobody reads any more.
   for (auto at = channels_.begin(); at != channels_.end();) {
     const auto next = std::next(at);
@@ -187,7 +174,7 @@ void ChannelTable::OnRankLost(int rank) {
     }
     at = next;
   }
-  early_.erase(rank);
+  early_.OnRankLost(rank);
 }
 
 }  // namespace horoscale

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "transport/channel_id.h"
+#include "transport/early_channels.h"
 #include "transport/memory/bank_exchange.h"
 #include "transport/transport.h"
 
@@ -68,22 +70,20 @@ class ChannelTable {
     std::map<int, std::byte*> peer_blocks;  // announced, by rank
     std::set<int> closed;                   // ranks that don't look at our block (any more)
   };
-  // By process set, then incarnation.
-  using Key = std::pair<uint32_t, uint32_t>;
 
   Status OnOpened(int from_rank, Channel& channel, int64_t offset);
   // Those that peers have opened and this rank has not.
-  void ForgetEarly(std::map<Key, Channel>::iterator at);
-  void Close(Key key);
+  void ForgetEarly(std::map<ChannelId, Channel>::iterator at);
+  void Close(ChannelId id);
   // Gives the block back and forgets the channel if nobody looks at it any more.
-  void ForgetIfUnused(Key key);
+  void ForgetIfUnused(ChannelId id);
 
   const int rank_;
   const BankGeometry geometry_;
   ChannelHost* host_;
   TransportCounters* counters_;
-  std::map<Key, Channel> channels_;
-  std::map<int, size_t> early_;  // by rank: channels that it has opened and we have not yet
+  std::map<ChannelId, Channel> channels_;
+  EarlyChannels early_;
 };
 
 }  // namespace horoscale

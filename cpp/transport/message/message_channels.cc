@@ -8,21 +8,9 @@
 #include <string>
 
 namespace horoscale {
-namespace {
-
-// Channels that one peer may have opened before us, of sets that are not over. Members use a set
-// at different times; so many that one of them has never used means that the peer went wrong.
-constexpr size_t kMaxEarlyOfPeer = 4096;
-
-std::string Describe(std::pair<uint32_t, uint32_t> key) {
-  return "process set " + std::to_string(key.first) + " (incarnation " +
-         std::to_string(key.second) + ")";
-}
-
-}  // namespace
 
 MessageChannels::~MessageChannels() {
-  for (auto& [key, channel] : channels_) {
+  for (auto& [id, channel] : channels_) {
     if (channel.exchange != nullptr) channel.exchange->Orphan();
   }
 }
@@ -31,14 +19,13 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
     ChannelId id, std::span<const int> ranks, const std::function<bool(int)>& served,
     std::vector<uint32_t> hosts) {
   assert(std::is_sorted(ranks.begin(), ranks.end()));
-  const Key key = {id.process_set, id.incarnation};
-  Channel& channel = channels_[key];
+  Channel& channel = channels_[id];
   if (!channel.ranks.empty()) {
-    return Status::InvalidArgument(Describe(key) + " has been opened before");
+    return Status::InvalidArgument(Describe(id) + " has been opened before");
   }
   for (const int early : channel.opened) {
     if (std::binary_search(ranks.begin(), ranks.end(), early)) continue;
-    return Status::Protocol("rank " + std::to_string(early) + " has opened " + Describe(key) +
+    return Status::Protocol("rank " + std::to_string(early) + " has opened " + Describe(id) +
                             ", of which it is no member here");
   }
   std::vector<bool> reached(ranks.size());
@@ -46,9 +33,9 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
   const auto self = std::lower_bound(ranks.begin(), ranks.end(), rank_) - ranks.begin();
   auto exchange =
       MessageExchange::Create(id, ranks, static_cast<uint32_t>(self), reached, std::move(hosts),
-                              post_, counters_, [this, key] { Close(key); });
+                              post_, counters_, [this, id] { Close(id); });
   if (exchange == nullptr) return Status::System("allocating the banks of a process set", ENOMEM);
-  for (const int early : channel.opened) --early_[early];
+  for (const int early : channel.opened) early_.Remove(early);
   channel.ranks.assign(ranks.begin(), ranks.end());
   channel.served = std::move(reached);
   channel.exchange = exchange.get();
@@ -56,32 +43,32 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
     if (!channel.served[m]) continue;
     if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);
     const MessagePost::LinkState state = post_->StateOf(ranks[m]);
-    if (state == MessagePost::LinkState::kUp) TellOpened(key, channel, m);
+    if (state == MessagePost::LinkState::kUp) TellOpened(id, channel, m);
     if (state == MessagePost::LinkState::kLost) channel.opened.insert(ranks[m]);  // never again
   }
   return exchange;
 }
 
-void MessageChannels::TellOpened(Key key, Channel& channel, uint32_t member) {
+void MessageChannels::TellOpened(ChannelId id, Channel& channel, uint32_t member) {
   channel.exchange->OnLinked(member);
   if (!channel.told.insert(channel.ranks[member]).second) return;
-  post_->PostMessage(channel.ranks[member], {MessageType::kOpened, FrameKind::kBank, key.first,
-                                             key.second, 0, 0, 0, 0, 0, 0});
+  post_->PostMessage(channel.ranks[member], {MessageType::kOpened, FrameKind::kBank, id.process_set,
+                                             id.incarnation, 0, 0, 0, 0, 0, 0});
 }
 
 void MessageChannels::OnLinked(int rank) {
-  for (auto& [key, channel] : channels_) {
+  for (auto& [id, channel] : channels_) {
     if (channel.exchange == nullptr) continue;
-    const auto member = MemberOf(channel, key, rank);
-    if (member.ok() && channel.served[*member]) TellOpened(key, channel, *member);
+    const auto member = MemberOf(channel, id, rank);
+    if (member.ok() && channel.served[*member]) TellOpened(id, channel, *member);
   }
 }
 
-void MessageChannels::Close(Key key) {
-  Channel& channel = channels_.at(key);
+void MessageChannels::Close(ChannelId id) {
+  Channel& channel = channels_.at(id);
   channel.exchange = nullptr;
   // Kept until all have opened it: their messages must not look like those of a new channel.
-  if (IsQuiet(channel)) channels_.erase(key);
+  if (IsQuiet(channel)) channels_.erase(id);
 }
 
 bool MessageChannels::IsQuiet(const Channel& channel) {
@@ -89,11 +76,11 @@ bool MessageChannels::IsQuiet(const Channel& channel) {
                                           channel.told.begin(), channel.told.end());
 }
 
-Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, Key key, int rank) {
+Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, ChannelId id, int rank) {
   const auto position = std::lower_bound(channel.ranks.begin(), channel.ranks.end(), rank);
   if (position == channel.ranks.end() || *position != rank) {
-    return Status::Protocol("a message for " + Describe(key) + " from rank " +
-                            std::to_string(rank) + ", which is outside it");
+    return Status::Protocol("a message for " + Describe(id) + " from rank " + std::to_string(rank) +
+                            ", which is outside it");
   }
   return static_cast<uint32_t>(position - channel.ranks.begin());
 }
@@ -103,51 +90,48 @@ Status MessageChannels::OnMessage(int from, const MessageHeader& header, bool is
     return Status::Protocol("message of unknown type " +
                             std::to_string(static_cast<int>(header.type)));
   }
-  const Key key = {header.process_set, header.incarnation};
-  if (header.type == MessageType::kOpened) return OnOpened(from, key, is_over);
-  const auto at = channels_.find(key);
+  const ChannelId id = {header.process_set, header.incarnation};
+  if (header.type == MessageType::kOpened) return OnOpened(from, id, is_over);
+  const auto at = channels_.find(id);
   if (at == channels_.end() || at->second.exchange == nullptr) return {};
-  const auto member = MemberOf(at->second, key, from);
+  const auto member = MemberOf(at->second, id, from);
   if (!member.ok()) return member.status();
   at->second.exchange->OnReleased(*member, header.round);
   return {};
 }
 
-Status MessageChannels::OnOpened(int from, Key key, bool is_over) {
-  if (is_over && !channels_.contains(key)) return {};
-  Channel& channel = channels_[key];
+Status MessageChannels::OnOpened(int from, ChannelId id, bool is_over) {
+  if (is_over && !channels_.contains(id)) return {};
+  Channel& channel = channels_[id];
   if (channel.ranks.empty()) {  // not open here yet
-    if (!channel.opened.insert(from).second || ++early_[from] <= kMaxEarlyOfPeer) return {};
-    return Status::Protocol("rank " + std::to_string(from) + " has opened more than " +
-                            std::to_string(kMaxEarlyOfPeer) +
-                            " process sets that are not open here");
+    return channel.opened.insert(from).second ? early_.Add(from) : Status();
   }
-  const auto member = MemberOf(channel, key, from);
+  const auto member = MemberOf(channel, id, from);
   if (!member.ok()) return member.status();
   channel.opened.insert(from);
   if (channel.exchange != nullptr) {
     channel.exchange->OnOpened(*member);
   } else if (IsQuiet(channel)) {
-    channels_.erase(key);
+    channels_.erase(id);
   }
   return {};
 }
 
 void MessageChannels::Forget(ChannelId id) {
-  const auto at = channels_.find({id.process_set, id.incarnation});
+  const auto at = channels_.find(id);
   if (at == channels_.end()) return;
   if (at->second.exchange != nullptr) {
     at->second.is_over = true;
     return;
   }
   if (at->second.ranks.empty()) {
-    for (const int early : at->second.opened) --early_[early];
+    for (const int early : at->second.opened) early_.Remove(early);
   }
   channels_.erase(at);
 }
 
 void MessageChannels::OnRankLost(int rank) {
-  early_.erase(rank);
+  early_.OnRankLost(rank);
   for (auto at = channels_.begin(); at != channels_.end();) {
     Channel& channel = at->second;
     bool is_over = false;
@@ -169,9 +153,9 @@ void MessageChannels::OnRankLost(int rank) {
 bool MessageChannels::IsAwaitedBy(int rank) const {
   if (post_->waiting_chunks == 0) return false;
   return std::any_of(channels_.begin(), channels_.end(), [rank](const auto& entry) {
-    const auto& [key, channel] = entry;
+    const auto& [id, channel] = entry;
     if (channel.exchange == nullptr) return false;
-    const auto member = MemberOf(channel, key, rank);
+    const auto member = MemberOf(channel, id, rank);
     return member.ok() && channel.exchange->HasWaiting(*member);
   });
 }
@@ -181,11 +165,11 @@ Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageH
     return Status::Protocol("a chunk of " + std::to_string(header.bytes) + " bytes");
   }
   Arrival arrival;
-  arrival.key = {header.process_set, header.incarnation};
+  arrival.id = {header.process_set, header.incarnation};
   arrival.round = header.round;
-  const auto at = channels_.find(arrival.key);
+  const auto at = channels_.find(arrival.id);
   if (at == channels_.end() || at->second.exchange == nullptr) return arrival;
-  const auto member = MemberOf(at->second, arrival.key, from);
+  const auto member = MemberOf(at->second, arrival.id, from);
   if (!member.ok()) return member.status();
   arrival.member = *member;
   arrival.space = at->second.exchange->Accept(*member, header);
@@ -195,7 +179,7 @@ Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageH
 }
 
 void MessageChannels::End(const Arrival& arrival) {
-  const auto at = channels_.find(arrival.key);
+  const auto at = channels_.find(arrival.id);
   if (arrival.memory == nullptr || at == channels_.end() || at->second.exchange == nullptr) return;
   at->second.exchange->OnArrived(arrival.member, arrival.round);
 }

@@ -8,10 +8,11 @@
 #include <memory>
 #include <set>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "transport/channel_id.h"
+#include "transport/early_channels.h"
 #include "transport/message/message_exchange.h"
 
 namespace horoscale {
@@ -46,7 +47,7 @@ class MessageChannels {
   struct Arrival {
     std::byte* space = nullptr;          // for header.bytes; null: nowhere
     std::shared_ptr<const void> memory;  // of the space
-    std::pair<uint32_t, uint32_t> key;
+    ChannelId id;
     uint32_t member = 0;
     uint64_t round = 0;
   };
@@ -55,7 +56,6 @@ class MessageChannels {
   void End(const Arrival& arrival);
 
  private:
-  using Key = std::pair<uint32_t, uint32_t>;  // process set, incarnation
   struct Channel {
     std::vector<int> ranks;               // empty: not open here yet
     std::vector<bool> served;             // of the ranks
@@ -65,19 +65,19 @@ class MessageChannels {
     bool is_over = false;                 // forgotten while it was open
   };
 
-  void Close(Key key);
-  void TellOpened(Key key, Channel& channel, uint32_t member);
+  void Close(ChannelId id);
+  void TellOpened(ChannelId id, Channel& channel, uint32_t member);
   // Whether nothing may come of it any more that has to be told from what is of another one.
   static bool IsQuiet(const Channel& channel);
-  Status OnOpened(int from, Key key, bool is_over);
+  Status OnOpened(int from, ChannelId id, bool is_over);
   // Position among the ranks; kProtocol for one that isn't there.
-  static Result<uint32_t> MemberOf(const Channel& channel, Key key, int rank);
+  static Result<uint32_t> MemberOf(const Channel& channel, ChannelId id, int rank);
 
   const int rank_;
   MessagePost* post_;
   TransportCounters* counters_;
-  std::map<Key, Channel> channels_;
-  std::map<int, size_t> early_;  // by rank: channels that it has opened and we have not yet
+  std::map<ChannelId, Channel> channels_;
+  EarlyChannels early_;
 };
 
 }  // namespace horoscale

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <new>
 #include <string>
 
+#include "base/aligned_memory.h"
 #include "core/codec.h"
 #include "platform/deadline.h"
 #include "platform/wait.h"
@@ -28,7 +28,6 @@ constexpr int kMaxReceives = 64;
 constexpr int kLooksBeforeSleep = 4;
 constexpr double kFirstPollSeconds = 50e-6;
 constexpr double kLastPollSeconds = 1e-3;
-constexpr std::align_val_t kCacheLine{64};
 
 Status LinkOver(int rank, const Status& why) {
   return Status(why.code(), "rank " + std::to_string(rank) + ": " + why.message(),
@@ -361,15 +360,14 @@ void MpiTransport::Sleep(double seconds) {
 }
 
 Result<std::byte*> MpiTransport::AllocateShared(size_t bytes) {
-  void* const memory = ::operator new(std::max<size_t>(bytes, 1), kCacheLine, std::nothrow);
+  AlignedMemory memory = AllocateAligned(bytes);
   if (memory == nullptr) {
     return Status::System("allocating " + std::to_string(bytes) + " bytes", ENOMEM);
   }
-  std::memset(memory, 0, bytes);
-  return static_cast<std::byte*>(memory);
+  return memory.release();
 }
 
-void MpiTransport::FreeShared(std::byte* memory) { ::operator delete(memory, kCacheLine); }
+void MpiTransport::FreeShared(std::byte* memory) { AlignedDelete()(memory); }
 
 bool MpiTransport::IsQuiet() const {
   for (int peer = 0; peer < size(); ++peer) {
@@ -387,10 +385,7 @@ bool MpiTransport::IsQuiet() const {
 // used again, and late messages would come out of the next one. So the peers' goodbyes are awaited
 // too; where they don't come in time, the communicator stays until MPI is finalized.
 void MpiTransport::Close(std::span<const std::byte> last_frame, double seconds) {
-  class Nobody final : public TransportSink {
-    void OnFrame(int, const FrameHeader&, std::span<const std::byte>) override {}
-    void OnRankLost(int, const Status&) override {}
-  } nobody;
+  NoSink nobody;
   const Deadline deadline = Deadline::After(seconds);
   const MessageHeader header = {MessageType::kFrame, FrameKind::kGoodbye, 0, 0, 0, 0, 0, 0, 0, 0};
   for (int peer = 0; peer < size(); ++peer) {

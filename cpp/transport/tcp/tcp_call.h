@@ -45,7 +45,7 @@ class TcpCall {
   Progress Begin();
   // To be called when a socket is ready, and when the time is over.
   Progress Go();
-  double SecondsLeft() const { return stage_ == Stage::kIdle ? kNever : by_.SecondsLeft(); }
+  double SecondsLeft() const { return stage_ == Stage::kIdle ? kForever : by_.SecondsLeft(); }
   // Gives up what is under way; as a failure.
   void Drop();
   void GiveUp();
@@ -68,7 +68,6 @@ class TcpCall {
 
  private:
   enum class Stage : uint8_t { kIdle, kDialling, kAnswer, kEnd };
-  static constexpr double kNever = 1e9;
 
   // Nothing: there is more to do at once.
   using Step = Result<std::optional<Progress>>;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <span>
 #include <utility>
 
@@ -13,7 +12,6 @@
 namespace horoscale {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // Between tries to reach a rank that is crowded by others, or gone: as short at first.
 constexpr double kRetrySeconds = 0.02;
 constexpr double kMostRetrySeconds = 0.5;
@@ -213,7 +211,7 @@ void TcpLinkMaker::FollowOrders() {
 }
 
 double TcpLinkMaker::DoWhatIsDue() {
-  double seconds = acceptor_->has_guests() ? kGuestSeconds : kNever;
+  double seconds = acceptor_->has_guests() ? kGuestSeconds : kForever;
   if (acceptor_->has_guests()) Accept();
   std::erase_if(newcomers_, [this](const auto& entry) {
     const bool is_late = entry.second.by.Passed();

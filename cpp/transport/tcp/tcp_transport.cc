@@ -395,10 +395,7 @@ Result<std::unique_ptr<MessageExchange>> TcpTransport::Open(
 }
 
 void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& deadline) {
-  class Nobody final : public TransportSink {
-    void OnFrame(int, const FrameHeader&, std::span<const std::byte>) override {}
-    void OnRankLost(int, const Status&) override {}
-  } nobody;
+  NoSink nobody;
   const auto poll_while = [&](const auto& condition) {
     while (condition() && !deadline.Passed()) {
       std::array<Poller::Ready, 1> ready;

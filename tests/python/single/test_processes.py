@@ -37,6 +37,12 @@ def test_torchruns_ranks_on_several_hosts_do_not_encrypt_with_a_secret_sent_in_c
     assert "HOROSCALE_SECRET_FILE" in ended.stderr
 
 
+def test_a_rank_of_torchruns_that_serves_nothing_reads_the_same_variables() -> None:
+    ended = run_alone(INIT, **TORCHRUN, LOCAL_WORLD_SIZE="4", HOROSCALE_ENCRYPT="maybe")
+    assert ended.returncode == 1
+    assert "ValueError: HOROSCALE_ENCRYPT='maybe' is neither 1 nor 0" in ended.stderr
+
+
 def test_torchruns_ranks_without_torch_are_told_what_to_do() -> None:
     ended = run_alone("import sys; sys.modules['torch.distributed'] = None\n" + INIT, **TORCHRUN)
     assert ended.returncode == 1

@@ -13,6 +13,7 @@
 #include "platform/unix_socket.h"
 #include "rendezvous/memory_store.h"
 #include "support/overheard_store.h"
+#include "support/start_together.h"
 #include "transport/shm/shm_transport.h"
 
 namespace horoscale {
@@ -37,18 +38,8 @@ ShmConfig Config(int rank, int size) {
 
 // Starts all ranks at once; by rank, how that went.
 std::vector<Status> StartAll(Store& store, const std::vector<ShmConfig>& configs) {
-  std::vector<std::unique_ptr<Transport>> transports(configs.size());  // all live until all are up
-  std::vector<Status> statuses(configs.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < configs.size(); ++i) {
-    threads.emplace_back([&, i] {
-      Result<std::unique_ptr<ShmTransport>> made = ShmTransport::Create(configs[i], store);
-      statuses[i] = made.status();
-      if (made.ok()) transports[i] = made.TakeValue();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return statuses;
+  return StartTogether(configs.size(),
+                       [&](size_t i) { return ShmTransport::Create(configs[i], store); });
 }
 
 TEST(MeshTest, RanksOfOtherHostsAreNotWaitedFor) {

@@ -19,6 +19,7 @@
 #include "rendezvous/address.h"
 #include "rendezvous/memory_store.h"
 #include "support/overheard_store.h"
+#include "support/start_together.h"
 
 namespace horoscale {
 namespace {
@@ -45,18 +46,7 @@ TcpMeshConfig MeshConfigOf(int rank, int size) {
 
 // Starts all at once; by rank, how that went.
 std::vector<Status> StartAll(Store& store, const std::vector<TcpMeshConfig>& configs) {
-  std::vector<TcpMesh> meshes(configs.size());  // open until all are up
-  std::vector<Status> statuses(configs.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < configs.size(); ++i) {
-    threads.emplace_back([&, i] {
-      auto made = ConnectTcpMesh(configs[i], store);
-      statuses[i] = made.status();
-      if (made.ok()) meshes[i] = made.TakeValue();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return statuses;
+  return StartTogether(configs.size(), [&](size_t i) { return ConnectTcpMesh(configs[i], store); });
 }
 
 TEST(TcpMeshTest, ManyRanksFindEachOther) {
