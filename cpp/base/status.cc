@@ -42,7 +42,10 @@ std::string_view StatusCodeName(StatusCode code) {
 }
 
 Status Status::System(std::string_view what, int errnum) {
-  return {StatusCode::kSystem, std::string(what) + ": " + std::generic_category().message(errnum)};
+  FailureDetail detail;
+  detail.errnum = errnum;
+  return {StatusCode::kSystem, std::string(what) + ": " + std::generic_category().message(errnum),
+          std::move(detail)};
 }
 
 const std::string& Status::message() const {

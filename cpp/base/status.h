@@ -42,6 +42,7 @@ struct FailureDetail {
   std::vector<int> ranks;   // global ranks that caused the failure
   int process_set_id = -1;  // -1: none
   std::string tensor;       // empty: none
+  int errnum = 0;           // kSystem: the errno; 0: not known
 };
 
 class [[nodiscard]] Status {

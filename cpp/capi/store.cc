@@ -5,14 +5,17 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "error.h"
 #include "platform/deadline.h"
 #include "platform/environment.h"
 #include "platform/tcp_socket.h"
 #include "rendezvous/local_secret.h"
+#include "rendezvous/secret.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
 #include "runtime/identity.h"
@@ -40,13 +43,26 @@ Status CheckLoopback(const std::string& host) {
   return Status::InvalidArgument("a store at " + host + " needs a secret: it is not on loopback");
 }
 
+Status CheckSecret(const std::string& host, const char* secret) {
+  if (horoscale::IsLoopbackHost(host)) return {};
+  return horoscale::CheckSecretStrength(secret, "the argument");
+}
+
+std::vector<std::string> SplitAtCommas(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream rest(text);
+  for (std::string part; std::getline(rest, part, ',');) parts.push_back(part);
+  return parts;
+}
+
 Status Serve(const std::string& host, uint16_t port, const char* secret, bool encrypt,
              hs_store_server* out) {
   horoscale::StoreServerOptions options;
-  options.host = host;
+  options.hosts = SplitAtCommas(host);
   options.port = port;
   options.encrypt = encrypt;
   if (secret != nullptr) {
+    for (const std::string& one : options.hosts) HS_RETURN_IF_ERROR(CheckSecret(one, secret));
     options.secret = secret;
   } else {
     HS_RETURN_IF_ERROR(CheckLoopback(host));
@@ -63,7 +79,10 @@ Status Serve(const std::string& host, uint16_t port, const char* secret, bool en
 
 Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t port,
                                              const char* secret, bool encrypt, double seconds) {
-  if (secret != nullptr) return StoreClient::Connect(host, port, secret, seconds, encrypt);
+  if (secret != nullptr) {
+    HS_RETURN_IF_ERROR(CheckSecret(host, secret));
+    return StoreClient::Connect(host, port, secret, seconds, encrypt);
+  }
   HS_RETURN_IF_ERROR(CheckLoopback(host));
   std::string found;
   return horoscale::ConnectWithLocalSecret({host, port}, Deadline::After(seconds), &found, encrypt);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 
 namespace horoscale {
 
@@ -13,6 +14,11 @@ void RaiseDescriptorLimit() {
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
   (void)setrlimit(RLIMIT_NOFILE, &limit);  // what it refuses is missed later, by name
+}
+
+bool LacksDescriptors(const Status& failure) {
+  const int errnum = failure.detail().errnum;
+  return errnum == EMFILE || errnum == ENFILE;
 }
 
 }  // namespace horoscale

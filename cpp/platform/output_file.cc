@@ -15,7 +15,10 @@ namespace {
 Status TakeOver(int fd, const std::string& path) {
   struct stat info;
   if (fstat(fd, &info) != 0) return Status::System("fstat", errno);
-  if (!S_ISREG(info.st_mode)) return {};
+  if (S_ISCHR(info.st_mode)) return {};  // a terminal, /dev/null
+  if (!S_ISREG(info.st_mode)) {
+    return Status(StatusCode::kSystem, path + " is no file: another user may be reading it");
+  }
   if (info.st_uid != geteuid() || info.st_nlink != 1) {
     return Status(StatusCode::kSystem,
                   path + " belongs to another user or has several names: remove it");
@@ -28,7 +31,8 @@ Status TakeOver(int fd, const std::string& path) {
 }  // namespace
 
 Result<OutputFile> CreateOutputFile(const std::string& path) {
-  constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC;
+  // O_NONBLOCK: not held up by a pipe that somebody has put there.
+  constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   UniqueFd fd(open(path.c_str(), kFlags | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR));
   if (!fd.valid() && errno == EEXIST) {
     fd = UniqueFd(open(path.c_str(), kFlags));
@@ -38,6 +42,7 @@ Result<OutputFile> CreateOutputFile(const std::string& path) {
                  : Status::System(path, errno);
     }
     HS_RETURN_IF_ERROR(TakeOver(fd.get(), path));
+    if (fcntl(fd.get(), F_SETFL, 0) != 0) return Status::System("fcntl", errno);
   }
   if (!fd.valid()) return Status::System(path, errno);
   OutputFile file(fdopen(fd.get(), "w"));

@@ -15,8 +15,8 @@ struct FileCloser {
 using OutputFile = std::unique_ptr<std::FILE, FileCloser>;
 
 // Opens an empty file that only this user can read. No link is followed, and no file of another
-// user's is written to: the folder may be one where others can put things. A device or a pipe is
-// taken as it is.
+// user's is written to: the folder may be one where others can put things. A terminal or /dev/null
+// is taken as it is; a pipe is refused, because nobody knows who reads it.
 Result<OutputFile> CreateOutputFile(const std::string& path);
 
 }  // namespace horoscale

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "platform/thread.h"
@@ -21,10 +22,10 @@ namespace horoscale {
 inline constexpr char kStoreAuthContext[] = "store";
 
 struct StoreServerOptions {
-  std::string host = "127.0.0.1";  // where to listen
-  uint16_t port = 0;               // 0: any
-  std::string secret = {};         // never empty
-  bool encrypt = false;            // ENCRYPT; clients have to have the same
+  std::vector<std::string> hosts = {"127.0.0.1"};  // where to listen, at one port
+  uint16_t port = 0;                               // 0: any
+  std::string secret = {};                         // never empty
+  bool encrypt = false;                            // ENCRYPT; clients have to have the same
   double handshake_seconds = kHandshakeSeconds;
   size_t max_unauthenticated = 256;
   size_t capacity_bytes = StoreTable::kDefaultCapacityBytes;

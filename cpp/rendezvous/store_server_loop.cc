@@ -12,13 +12,39 @@ namespace horoscale {
 namespace {
 
 // Tags and numbers of what is no connection.
-constexpr uint64_t kListenerTag = 0;
-constexpr uint64_t kWakeTag = 1;
-constexpr uint64_t kFirstConnection = 2;
+constexpr uint64_t kMaxListeners = 64;  // have the tags below
+constexpr uint64_t kWakeTag = kMaxListeners;
+constexpr uint64_t kFirstConnection = kMaxListeners + 1;
+
+// A port that is free at one address may be taken at another.
+constexpr int kPortsTried = 16;
 
 // How long to leave new connections alone when there are no descriptors for them.
 constexpr double kAcceptPauseSeconds = 0.1;
 constexpr int kMaxRefusalsLoggedPerSecond = 20;
+
+Result<std::vector<TcpListener>> ListenAt(const std::vector<std::string>& hosts, uint16_t port) {
+  std::vector<TcpListener> listeners;
+  for (const std::string& host : hosts) {
+    auto listener = TcpListener::Create(host, listeners.empty() ? port : listeners.front().port());
+    if (!listener.ok()) return listener.status();
+    listeners.push_back(listener.TakeValue());
+  }
+  return listeners;
+}
+
+Result<std::vector<TcpListener>> Listen(const StoreServerOptions& options) {
+  if (options.hosts.empty() || options.hosts.size() > kMaxListeners) {
+    return Status::InvalidArgument("a store at " + std::to_string(options.hosts.size()) +
+                                   " addresses");
+  }
+  auto listeners = ListenAt(options.hosts, options.port);
+  const bool may_differ = options.port == 0 && options.hosts.size() > 1;
+  for (int tried = 1; !listeners.ok() && may_differ && tried < kPortsTried; ++tried) {
+    listeners = ListenAt(options.hosts, 0);
+  }
+  return listeners;
+}
 
 }  // namespace
 
@@ -26,22 +52,24 @@ Result<std::unique_ptr<StoreServerLoop>> StoreServerLoop::Create(StoreServerOpti
   if (options.encrypt) {
     if (const auto tls = TlsLibrary::Open(); !tls.ok()) return tls.status();
   }
-  Result<TcpListener> listener = TcpListener::Create(options.host, options.port);
-  if (!listener.ok()) return listener.status();
+  Result<std::vector<TcpListener>> listeners = Listen(options);
+  if (!listeners.ok()) return listeners.status();
   Result<Poller> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
   Result<EventFd> wake = EventFd::Create();
   if (!wake.ok()) return wake.status();
-  HS_RETURN_IF_ERROR(poller->Add(listener->fd(), kListenerTag));
+  for (size_t i = 0; i < listeners->size(); ++i) {
+    HS_RETURN_IF_ERROR(poller->Add((*listeners)[i].fd(), i));
+  }
   HS_RETURN_IF_ERROR(poller->Add(wake->fd(), kWakeTag));
   return std::unique_ptr<StoreServerLoop>(new StoreServerLoop(
-      std::move(options), listener.TakeValue(), poller.TakeValue(), wake.TakeValue()));
+      std::move(options), listeners.TakeValue(), poller.TakeValue(), wake.TakeValue()));
 }
 
-StoreServerLoop::StoreServerLoop(StoreServerOptions options, TcpListener listener, Poller poller,
-                                 EventFd wake)
+StoreServerLoop::StoreServerLoop(StoreServerOptions options, std::vector<TcpListener> listeners,
+                                 Poller poller, EventFd wake)
     : options_(std::move(options)),
-      listener_(std::move(listener)),
+      listeners_(std::move(listeners)),
       poller_(std::move(poller)),
       wake_(std::move(wake)),
       table_(options_.capacity_bytes),
@@ -62,8 +90,8 @@ void StoreServerLoop::Run() {
       return;
     }
     for (const Poller::Ready& event : std::span(ready).first(*count)) {
-      if (event.tag == kListenerTag) {
-        AcceptOne();
+      if (event.tag < kMaxListeners) {
+        AcceptOne(event.tag);
       } else if (event.tag != kWakeTag) {
         Serve(event.tag, event);
       }
@@ -74,12 +102,12 @@ void StoreServerLoop::Run() {
 
 // One at a time: the listener stays readable while there are more, and the others are served
 // between.
-void StoreServerLoop::AcceptOne() {
-  Result<ByteStream> stream = listener_.Accept(Deadline::After(0));
+void StoreServerLoop::AcceptOne(uint64_t listener) {
+  Result<ByteStream> stream = listeners_[listener].Accept(Deadline::After(0));
   if (!stream.ok()) {
     if (stream.status().code() == StatusCode::kTimeout) return;  // the client is gone again
     LogRefusal("the store can't accept a connection: " + stream.status().message());
-    PauseAccepting();
+    PauseAccepting(listener);
     return;
   }
   Result<Handshake> handshake = Handshake::Create(
@@ -102,9 +130,9 @@ void StoreServerLoop::AcceptOne() {
 }
 
 // Without descriptors the listener would stay readable and the loop would spin.
-void StoreServerLoop::PauseAccepting() {
-  poller_.Remove(listener_.fd());
-  deadlines_.emplace(MonotonicSeconds() + kAcceptPauseSeconds, kListenerTag);
+void StoreServerLoop::PauseAccepting(uint64_t listener) {
+  poller_.Remove(listeners_[listener].fd());
+  deadlines_.emplace(MonotonicSeconds() + kAcceptPauseSeconds, listener);
 }
 
 void StoreServerLoop::Serve(ConnectionId id, const Poller::Ready& ready) {
@@ -322,9 +350,9 @@ void StoreServerLoop::ExpireDeadlines() {
   const double now = MonotonicSeconds();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const ConnectionId id = deadlines_.begin()->second;
-    if (id == kListenerTag) {
+    if (id < kMaxListeners) {
       deadlines_.erase(deadlines_.begin());
-      if (!poller_.Add(listener_.fd(), kListenerTag).ok()) PauseAccepting();
+      if (!poller_.Add(listeners_[id].fd(), id).ok()) PauseAccepting(id);
       continue;
     }
     Connection& connection = connections_.at(id);

@@ -33,7 +33,7 @@ class StoreServerLoop {
  public:
   static Result<std::unique_ptr<StoreServerLoop>> Create(StoreServerOptions options);
 
-  uint16_t port() const { return listener_.port(); }
+  uint16_t port() const { return listeners_.front().port(); }
   uint64_t requests() const { return requests_.load(); }
   void Run();
   void Stop();
@@ -67,10 +67,11 @@ class StoreServerLoop {
     bool Waits() const { return !awaited_key.empty() || !gathering.empty(); }
   };
 
-  StoreServerLoop(StoreServerOptions options, TcpListener listener, Poller poller, EventFd wake);
+  StoreServerLoop(StoreServerOptions options, std::vector<TcpListener> listeners, Poller poller,
+                  EventFd wake);
 
-  void AcceptOne();
-  void PauseAccepting();
+  void AcceptOne(uint64_t listener);
+  void PauseAccepting(uint64_t listener);
   void Serve(ConnectionId id, const Poller::Ready& ready);
   Status Read(ConnectionId id, Connection& connection);
   Status ReceivedUnit(ConnectionId id, Connection& connection);
@@ -97,7 +98,7 @@ class StoreServerLoop {
   void LogRefusal(const std::string& text);
 
   const StoreServerOptions options_;
-  TcpListener listener_;
+  std::vector<TcpListener> listeners_;  // whose tags are their places here
   Poller poller_;
   EventFd wake_;
   std::atomic<bool> stopping_{false};

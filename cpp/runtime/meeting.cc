@@ -78,7 +78,7 @@ Status Serve(const Identity& identity, bool encrypt) {
   }
   served = {identity.secret, std::nullopt, encrypt, nullptr};
   StoreServerOptions options;
-  options.host = address.host;
+  options.hosts = {address.host};
   options.port = address.port;
   options.secret = identity.secret;
   options.encrypt = encrypt;

@@ -158,14 +158,19 @@ Status FindHosts(MpiCommunicator& comm, const std::string& host, Meeting& meetin
 }
 
 // Where the others may reach rank 0: on loopback if they are all on its host.
-Result<std::string> ServerAddresses(bool one_host, const Config& config) {
-  if (one_host) return std::string(kLoopback);
+Result<std::vector<std::string>> ServerAddresses(bool one_host, const Config& config) {
+  if (one_host) return std::vector<std::string>{kLoopback};
   auto addresses = MachineAddresses(config.network_interfaces);
   if (!addresses.ok()) return addresses.status();
   // Last, for ranks that only play several hosts on one machine.
   if (config.network_interfaces.empty()) addresses->insert(addresses->end(), {kLoopback, "::1"});
+  return addresses;
+}
+
+// As lines, as many as there is room for.
+std::string LinesOf(const std::vector<std::string>& addresses) {
   std::string text;
-  for (const std::string& address : *addresses) {
+  for (const std::string& address : addresses) {
     if (text.size() + 1 + address.size() >= sizeof(Served::addresses)) break;
     text += (text.empty() ? "" : "\n") + address;
   }
@@ -179,15 +184,16 @@ Result<Served> ServeStore(bool one_host, const Config& config,
   Served served;
   const auto addresses = ServerAddresses(one_host, config);
   if (!addresses.ok()) return addresses.status();
-  addresses->copy(served.addresses, sizeof(served.addresses) - 1);
+  LinesOf(*addresses).copy(served.addresses, sizeof(served.addresses) - 1);
   secret->copy(served.secret, kNewSecretCharacters);
   StoreServerOptions options;
-  options.host = one_host ? kLoopback : "::";
+  const bool everywhere = !one_host && config.network_interfaces.empty();
+  options.hosts = everywhere ? std::vector<std::string>{"::"} : *addresses;
   options.secret = served.secret;
   options.encrypt = config.encrypt;
   auto started = StoreServer::Start(options);
-  if (!started.ok() && !one_host) {
-    options.host = "0.0.0.0";  // machines may lack IPv6
+  if (!started.ok() && everywhere) {
+    options.hosts = {"0.0.0.0"};  // machines may lack IPv6
     started = StoreServer::Start(options);
   }
   if (!started.ok()) return started.status();

@@ -43,12 +43,12 @@ def run(
     own = [reach.LOOPBACK] if interfaces is None else reach.own_addresses(interfaces)
     addresses = [address for address in own if ":" not in address]
     encrypt = encrypts(environment)
-    store = Rendezvous(reach.LOOPBACK if interfaces is None else "0.0.0.0", encrypt=encrypt)
+    everywhere = interfaces is not None and not interfaces
+    store = Rendezvous("0.0.0.0" if everywhere else ",".join(addresses), encrypt=encrypt)
     try:
-        port = store.address.rpartition(":")[2]
-        client = StoreClient(reach.LOOPBACK, int(port), store.secret, encrypt=encrypt)
+        client = StoreClient(addresses[0], store.port, store.secret, encrypt=encrypt)
         _put(client, "task", task)
-        places = ",".join(f"{address}:{port}" for address in addresses)
+        places = ",".join(f"{address}:{store.port}" for address in addresses)
         told = {**environment, PLACES: places, SECRET: store.secret}
         status = _run_to_the_end(words(told), told)
         for rank in range(size):

@@ -13,12 +13,13 @@ class Rendezvous:
     def __init__(self, host: str, *, encrypt: bool = False) -> None:
         """Listen on any free port; HorovodInternalError if that can't be.
 
-        `encrypt`: for clients that do so too.
+        `host` may be several addresses, separated by commas. `encrypt`: for clients that do so too.
         """
         self.secret = secrets.token_hex(32)
         self._server = StoreServer(host, 0, self.secret, encrypt=encrypt)
+        self.port = self._server.port
         bracketed = f"[{host}]" if ":" in host else host
-        self.address = f"{bracketed}:{self._server.port}"
+        self.address = f"{bracketed}:{self.port}"  # of one host
 
     def close(self) -> None:
         """Stop serving."""

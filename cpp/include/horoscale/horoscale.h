@@ -252,8 +252,8 @@ typedef struct hs_request {
 /* Enqueues an operation and returns at once. The strings, shapes and lists of the request are
  * copied; the tensors' memory must live until the operation is done. Collective over the process
  * set (not the call: the operation). A failure leaves *out null: HS_INVALID_ARGUMENT (bad argument,
- * unknown set, rank not in the set), HS_DUPLICATE_NAME, HS_RANK_FAILED (the set has lost a member),
- * HS_SHUTDOWN. */
+ * unknown set, rank not in the set), HS_UNSUPPORTED, HS_DUPLICATE_NAME, HS_RANK_FAILED (the set has
+ * lost a member), HS_SHUTDOWN. */
 hs_code hs_enqueue(hs_runtime* runtime, const hs_request* request, hs_handle** out);
 
 /* Wakes the engine, if it sleeps, for what was enqueued with will_wait. Local, any thread. */
@@ -264,8 +264,10 @@ int32_t hs_poll(const hs_handle* handle);
 
 /* Waits until the operation is done or `seconds` are over (negative: no limit) and returns how it
  * went: HS_OK, HS_TIMEOUT (not done yet), or the operation's own failure:
- *   HS_INVALID_ARGUMENT  the set can't take it: it needs a rank that has joined, exists already (a
- *                        process set), or has been removed meanwhile
+ *   HS_INVALID_ARGUMENT  the set can't take it: exists already (a process set), or has been removed
+ *                        meanwhile
+ *   HS_JOINED            it needs a rank that has joined
+ *   HS_UNSUPPORTED       it is not defined for this operator or element type
  *   HS_MISMATCH, HS_DUPLICATE_NAME (a second join), HS_RANK_FAILED, HS_SHUTDOWN
  *   HS_SYSTEM, HS_PROTOCOL (the set is lost on all members)
  * The waiting thread drives the engine itself where it can. Blocks. Any thread; a callback only for
@@ -353,9 +355,11 @@ hs_code hs_check_reduction(int32_t dtype, int32_t op);
 hs_code hs_job_secret(char** secret);
 
 /* Serves a job's key-value store on host:port (port 0: any) in a thread of its own, to clients that
- * prove that they know the secret. Without one (null), on loopback only, it makes one, which
- * processes of the same user on this host find by themselves. *port is the port in use. What is
- * said afterwards is authenticated, and encrypted if `encrypt` is 1, as clients have to say too. */
+ * prove that they know the secret. `host` may be several addresses of this machine, separated by
+ * commas. Without a secret (null), on loopback only, it makes one, which processes of the same user
+ * on this host find by themselves. *port is the port in use. What is said afterwards is
+ * authenticated, and encrypted if `encrypt` is 1, as clients have to say too. HS_INVALID_ARGUMENT
+ * for a secret that is too easy to guess, on either side, unless `host` is on loopback. */
 hs_code hs_store_serve(const char* host, int32_t port, const char* secret, int32_t encrypt,
                        hs_store_server** out, int32_t* bound_port);
 void hs_store_server_free(hs_store_server* server);

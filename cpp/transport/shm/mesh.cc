@@ -1,5 +1,7 @@
 #include "transport/shm/mesh.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -7,12 +9,17 @@
 #include <utility>
 
 #include "base/rank_list.h"
+#include "platform/descriptors.h"
 #include "platform/unix_socket.h"
+#include "platform/wait.h"
 #include "rendezvous/acceptor.h"
 #include "rendezvous/auth.h"
 
 namespace horoscale {
 namespace {
+
+// Between tries to reach a rank while there are no descriptors.
+constexpr double kPauseSeconds = 0.05;
 
 Status About(const Status& status, std::vector<int> ranks, const std::string& doing) {
   return Status(status.code(), doing + ": " + status.message(),
@@ -88,10 +95,15 @@ class ShmMeshBuilder {
                   FailureDetail{missing, -1, ""});
   }
 
-  // Authenticated. Again if it is crowded out by others.
+  // Authenticated. Again if it is crowded out by others, who may hold all descriptors for a while.
   Result<ByteStream> Reach(int rank) {
     while (true) {
       Result<ByteStream> socket = ConnectUnix(names_.at(rank), deadline_);
+      if (LacksDescriptors(socket.status()) && !deadline_.Passed()) {
+        const timespec pause = ToTimespec(std::min(kPauseSeconds, deadline_.SecondsLeft()));
+        nanosleep(&pause, nullptr);
+        continue;
+      }
       if (!socket.ok()) return socket.status();
       HS_RETURN_IF_ERROR(CheckSameUser(*socket));
       const Status let_in = AuthenticateToServer(*socket, config_.secret, AuthContext(rank),

@@ -5,6 +5,8 @@
 #include <sstream>
 #include <utility>
 
+#include "platform/descriptors.h"
+
 namespace horoscale {
 
 TcpCall::TcpCall(const TcpLinkTerms& terms, int peer, const std::string& places, Poller* poller,
@@ -89,7 +91,10 @@ Status TcpCall::StartStream() {
   if (streams_.empty()) ++attempt_;
   auto dial =
       TcpDial::Start(places_[place_], terms_, peer_, terms_.Hello(streams_.size(), attempt_));
-  if (!dial.ok()) return dial.status();
+  if (!dial.ok()) {
+    may_come_ |= LacksDescriptors(dial.status());
+    return dial.status();
+  }
   HS_RETURN_IF_ERROR(poller_->Add(dial->fd(), tag_, Poller::Interest::kReadWrite));
   dial_.emplace(dial.TakeValue());
   stage_ = Stage::kDialling;

@@ -59,8 +59,8 @@ class TcpCall {
   TcpStreams TakeStreams();
 
   const Status& failure() const { return failure_; }
-  // Of the last time: whether a later one may succeed at an address where this one found no answer
-  // or was crowded out.
+  // Of the last time: whether a later one may succeed at an address where this one found no answer,
+  // was crowded out or had no descriptor.
   bool may_come() const { return may_come_; }
   // Whether a machine has let this rank connect, and was silent then, as that of a stopped process,
   // or made it go, as one that is crowded.

@@ -11,7 +11,7 @@ namespace {
 constexpr double kAddressSeconds = 3;
 
 Status While(const std::string& doing, const Status& status) {
-  return {status.code(), doing + ": " + status.message()};
+  return {status.code(), doing + ": " + status.message(), status.detail()};
 }
 
 }  // namespace

@@ -55,10 +55,12 @@ ErrorCode CodeOf(hs_code code) {
     case HS_MISMATCH:
       return kFailedPrecondition;
     case HS_RANK_FAILED:
+    case HS_JOINED:
       return kUnknown;  // as TensorFlow's
     case HS_SHUTDOWN:
       return kAborted;
     case HS_UNIMPLEMENTED:
+    case HS_UNSUPPORTED:
       return kUnimplemented;
     default:
       return kInternal;

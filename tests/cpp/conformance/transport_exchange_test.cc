@@ -22,7 +22,7 @@ size_t OpenDescriptors() {
 }
 
 TEST_P(TransportExchangeTest, ExchangeRoundsInAnyOrderOfSteps) {
-  constexpr uint64_t kRounds = 60;
+  constexpr uint64_t kRounds = 30;
   for (const int size : {1, 2, 3, 8}) {
     for (uint32_t seed = 0; seed < 5; ++seed) {
       SCOPED_TRACE("size " + std::to_string(size) + " seed " + std::to_string(seed));

@@ -183,3 +183,35 @@ sys.stdout.write(f"bits {{hash(total.tobytes())}}\\n")
         assert ended.returncode == 0, ended.stderr
         said.update(re.findall("bits (.*)", ended.stdout))
     assert len(said) == 1
+
+
+def test_the_store_listens_on_the_chosen_interface_alone(mpi: Mpi) -> None:
+    """Beside what MPI itself listens on, which it did before horoscale was started."""
+    script = """
+import os, sys
+from mpi4py import MPI
+
+def places():
+    files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    own = {file.rpartition("/")[2] for file in files}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in open(f"/proc/net/{table}"):
+            address, state, inode = (line.split()[i] for i in (1, 3, 9))
+            if state == "0A" and f"socket:[{inode}]" in own:
+                found.add(address)
+    return found
+
+before = places()
+os.environ["HOROSCALE_HOSTNAME"] = str(os.getpid())
+import horoscale.numpy as hvd
+hvd.init()
+sys.stdout.write("".join(f"place {one.partition(':')[0]}\\n" for one in places() - before))
+MPI.COMM_WORLD.Barrier()
+"""
+    on_loopback = {"HOROSCALE_BACKEND": "native", "HOROSCALE_NETWORK_INTERFACE": "lo"}
+    ended = mpi.run(2, "-c", script, **on_loopback)
+    assert ended.returncode == 0, ended.stderr
+    loopback = {"0100007F", "00000000000000000000000001000000"}
+    assert set(re.findall("place (.*)", ended.stdout)) <= loopback
+    assert "place 0100007F" in ended.stdout

@@ -51,3 +51,20 @@ def test_nobody_listens() -> None:
     server.close()
     with pytest.raises(HorovodInternalError):
         StoreClient(HOST, port, "secret", timeout=0.2)
+
+
+def test_one_store_at_several_addresses() -> None:
+    server = StoreServer("127.0.0.1,127.0.0.2", 0, "secret")
+    StoreClient("127.0.0.1", server.port, "secret").set("key", b"value")
+    assert StoreClient("127.0.0.2", server.port, "secret").get("key", timeout=10) == b"value"
+    with pytest.raises(HorovodInternalError):
+        StoreClient("127.0.0.3", server.port, "secret", timeout=0.2)
+    server.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1,::"])
+def test_off_loopback_a_secret_has_to_be_strong(host: str) -> None:
+    with pytest.raises(ValueError, match="too easy to guess"):
+        StoreServer(host, 0, "secret")
+    with pytest.raises(ValueError, match="too easy to guess"):
+        StoreClient("192.0.2.1", 1, "secret")

@@ -90,6 +90,16 @@ TEST_F(OutputFileTest, AFileOfAnotherUserIsNotWrittenTo) {
   EXPECT_EQ(Read(path_), "theirs");
 }
 
+// Whether or not somebody reads it.
+TEST_F(OutputFileTest, APipeIsRefused) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0666), 0);
+  WhyNot();
+  const int reader = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  EXPECT_NE(WhyNot().find("no file"), std::string::npos);
+  close(reader);
+}
+
 TEST_F(OutputFileTest, ADeviceIsTakenAsItIs) {
   const mode_t before = ModeOf("/dev/null");
   EXPECT_TRUE(CreateOutputFile("/dev/null").ok());

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <functional>
 #include <string>
@@ -14,6 +16,7 @@
 #include "rendezvous/memory_store.h"
 #include "support/overheard_store.h"
 #include "support/start_together.h"
+#include "transport/shm/link.h"
 #include "transport/shm/shm_transport.h"
 
 namespace horoscale {
@@ -40,6 +43,29 @@ ShmConfig Config(int rank, int size) {
 std::vector<Status> StartAll(Store& store, const std::vector<ShmConfig>& configs) {
   return StartTogether(configs.size(),
                        [&](size_t i) { return ShmTransport::Create(configs[i], store); });
+}
+
+TEST(MeshTest, AnotherUserIsKnownAndRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  auto listener = UnixListener::Create().TakeValue();
+  std::byte byte{};
+  const pid_t other = fork();
+  if (other == 0) {
+    if (setresuid(65534, 65534, 65534) != 0) _exit(1);
+    auto stream = ConnectUnix(listener.name(), Deadline::After(kPatience));
+    if (!stream.ok()) _exit(2);
+    _exit(stream->ReceiveAll({&byte, 1}, Deadline::After(kPatience)).ok() ? 0 : 3);
+  }
+  ASSERT_GT(other, 0);
+  auto stream = listener.Accept(Deadline::After(kPatience));
+  ASSERT_TRUE(stream.ok()) << stream.status().message();
+  const Status status = CheckSameUser(*stream);
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
+  EXPECT_THAT(status.message(), HasSubstr("belongs to user 65534"));
+  EXPECT_TRUE(stream->SendAll({&byte, 1}, Deadline::After(kPatience)).ok());
+  int ended = -1;
+  ASSERT_EQ(waitpid(other, &ended, 0), other);
+  EXPECT_EQ(ended, 0);
 }
 
 TEST(MeshTest, RanksOfOtherHostsAreNotWaitedFor) {

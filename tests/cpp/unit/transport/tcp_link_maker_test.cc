@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -37,11 +39,11 @@ TcpDoor OpenDoor() {
 }
 
 std::unique_ptr<TcpLinkMaker> Start(const TcpLinkTerms& terms, TcpDoor door,
-                                    std::map<int, std::string> places) {
+                                    std::map<int, std::string> places, bool is_starting = false) {
   auto maker =
       TcpLinkMaker::Start({terms, std::move(door.listeners), std::move(places), kPatience});
   EXPECT_TRUE(maker.ok()) << maker.status().message();
-  (*maker)->EndStart();
+  if (!is_starting) (*maker)->EndStart();
   return maker.TakeValue();
 }
 
@@ -62,14 +64,15 @@ std::string WhyNot(TcpLinkMaker& maker, int rank) {
 // Ranks 0 and 1.
 struct Pair {
   explicit Pair(bool encrypt = false, std::string second_secret = "secret",
-                double silence_seconds = 30) {
+                double silence_seconds = 30, bool is_starting = false) {
     TcpDoor doors[] = {OpenDoor(), OpenDoor()};
     const std::string places[] = {doors[0].places, doors[1].places};
     for (int rank = 0; rank < 2; ++rank) {
       TcpLinkTerms terms = TermsOf(rank, encrypt);
       terms.silence_seconds = silence_seconds;
       if (rank == 1) terms.secret = second_secret;
-      makers[rank] = Start(terms, std::move(doors[rank]), {{1 - rank, places[1 - rank]}});
+      makers[rank] =
+          Start(terms, std::move(doors[rank]), {{1 - rank, places[1 - rank]}}, is_starting);
     }
   }
   std::unique_ptr<TcpLinkMaker> makers[2];
@@ -162,6 +165,24 @@ TEST(TcpLinkMaker, AStrangerInThePeersPlaceIsGivenUpAfterAWhile) {
   Pair pair(false, "guess", 1);
   pair.makers[0]->Call(1);
   EXPECT_THAT(WhyNot(*pair.makers[0], 1), HasSubstr("different secrets"));
+}
+
+// While strangers hold all descriptors of this process, too.
+TEST(TcpLinkMaker, ACallWithoutADescriptorIsTriedAgainDuringTheStart) {
+  Pair pair(false, "secret", 30, /*is_starting=*/true);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  close(next);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  pair.makers[0]->Call(1);
+  const auto answers = Next(*pair.makers[0], 0.3);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(answers.empty()) << answers[0].failure.message();
+  ExpectOneLink(pair);
 }
 
 TEST(TcpLinkMaker, ARankThatIsCrowdedIsNotGivenUp) {
