@@ -70,12 +70,13 @@ def medians(figures: Figures, unit: str, per_second: float) -> Iterator[str]:
 
 
 def comparison(figures: Figures, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Lines: for each case, the ratios of the pairs' times."""
+    """Lines: for each case, the ratios of the times of those pairs of which both were measured."""
     width = max(map(len, figures))
     yield "ratios of times: median (range over the rounds)"
     for above, below in pairs:
         for case, rounds in figures.items():
-            yield f"{case:>{width}}   {above} / {below}: {spread(ratios(rounds, above, below))}"
+            if rounds.keys() >= {above, below}:
+                yield f"{case:>{width}}   {above} / {below}: {spread(ratios(rounds, above, below))}"
 
 
 def write(path: Path | None, figures: Figures, **facts: object) -> None:

@@ -23,6 +23,7 @@ from ranks import Job
 TASKS = ("perceptron", "convolutions", "transformer")
 OURS = ("horoscale", "horoscale-backward", "horoscale-overlap")
 NAMES = ("alone", "ddp", *OURS)
+SMOKE = ("ddp", "horoscale-overlap")  # a rank of torch takes seconds to start
 RANK_PROGRAM = Path(__file__).with_name("training_rank.py")
 
 
@@ -35,17 +36,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="steps in a round (default: 8)")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one task, one round: does it run?")
+    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
     arguments = parser.parse_args()
-    tasks, rounds = arguments.tasks.split(","), arguments.rounds
+    tasks, rounds, names = arguments.tasks.split(","), arguments.rounds, NAMES
     if unknown := set(tasks) - set(TASKS):
         parser.error(f"unknown tasks {sorted(unknown)}; known are {', '.join(TASKS)}")
     if arguments.smoke:
-        tasks, rounds = ["transformer"], 1
+        tasks, rounds, names = ["transformer"], 1, SMOKE
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         jobs = []
-        for name in NAMES:
+        for name in names:
             jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, folder))
             stack.callback(jobs[-1].end)
         cases = {task: (task, arguments.steps) for task in tasks}

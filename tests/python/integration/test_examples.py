@@ -24,12 +24,16 @@ def test_the_readmes_example(tmp_path: Path) -> None:
     assert all(float(loss) < 1e-3 for loss in losses), output
 
 
-@pytest.mark.timeout(4 * SECONDS)
+@pytest.mark.timeout(3 * SECONDS)
 def test_digits_are_learned_equally_well_on_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    # Three ranks share none of these batches evenly; test_hosts.py has more numbers of ranks.
+    arguments = ("--epochs", "6", "--global-batch", "100")
     accuracies = [
-        accuracy_of(launch(n, sys.executable, EXAMPLES / "torch_digits.py", folder=tmp_path))
-        for n in (1, 2, 4)
+        accuracy_of(
+            launch(n, sys.executable, EXAMPLES / "torch_digits.py", *arguments, folder=tmp_path)
+        )
+        for n in (1, 3)
     ]
     assert min(accuracies) >= 0.95
     assert max(accuracies) - min(accuracies) <= 0.01
@@ -45,7 +49,7 @@ def test_horovod_script_runs_unmodified(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize(("form", "num_ranks"), [("static", 3), ("dynamic", 6)])
+@pytest.mark.parametrize(("form", "num_ranks"), [("static", 3), ("dynamic", 4)])
 def test_parts_of_a_model_in_process_sets(form: str, num_ranks: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = EXAMPLES / f"process_sets_{form}.py"

@@ -22,7 +22,7 @@ host=$1
 shift
 case $host in
   old*) cat "$(dirname "$0")/hello"; exit;;
-  evil*) cat "$(dirname "$0")/$host"; exec sleep 1000;;
+  evil*) cat "$(dirname "$0")/$host"; exec cat > /dev/null;;
   gone*) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255;;
   slow*) exec sleep 1000;;
   chatty*) echo "Welcome to $host"; echo "quota exceeded" >&2;;

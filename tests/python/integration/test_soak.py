@@ -11,7 +11,7 @@ from support.rank_processes import RankProcesses
 PROGRAM = Path(__file__).parent / "soak.py"
 RANKS = 4
 SEEDS = int(os.environ.get("HOROSCALE_TEST_SOAK_SEEDS", "2"))
-ITERATIONS = 1000
+ITERATIONS = 500
 SECONDS = 300
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
-SECONDS = 100
+SECONDS = 200  # against hangs: each rank's imports alone take seconds of a core
 
 
 def run(*command: str | Path, folder: Path) -> str:
