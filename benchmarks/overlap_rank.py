@@ -55,14 +55,12 @@ class Trainer:
     def measure(self, what: str, iterations: int) -> list[float]:
         """Return the seconds of whole steps, of their forward pass or of their communication."""
         calls = {"step": self._step, "forward": self._loss, "communication": self._communicate}
-        return times(calls[what], iterations, WARM_UP)
+        return times(calls[what], iterations, min(WARM_UP, iterations))
 
     def record(self, path: Path) -> None:
-        """Write a timeline of some steps, and beside it when they did what."""
+        """Write a timeline of some steps after measured ones, and beside it when they did what."""
         import horoscale.torch as hvd
 
-        for _ in range(WARM_UP):
-            self._step()
         phases = []
         if hvd.rank() == 0:
             hvd.start_timeline(str(path), mark_cycles=True)
