@@ -80,6 +80,7 @@ class Job:
         self._tracebacks = Tracebacks(show_all=spec.full_tracebacks)
         self._failures: list[Exit] = []
         self._ended_well: dict[int, Exit] = {}
+        self._unasked: list[int] = []  # those of them that nobody had told to end
         self._reserving = False  # waits for torch.distributed's port
         self._refusal: str | None = None
         self._trouble: str | None = None  # of the launcher or a supervisor, not of a rank
@@ -258,6 +259,8 @@ class Job:
         self._log(f"rank {ended.rank} on {ended.hostname}: {ended.describe()}")
         if ended.status == 0:
             self._ended_well[ended.rank] = ended
+            if not self._stopped:
+                self._unasked.append(ended.rank)
         elif not self._stopped:
             self._failures.append(ended)
             if self._stop_at is None:
@@ -353,6 +356,7 @@ class Job:
                     for failure in self._failures
                 ],
                 self._ended_well,
+                self._unasked,
             )
             return first.shell_status
         if self._trouble is not None:

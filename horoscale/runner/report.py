@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from horoscale.runner.processes import status_text
@@ -13,6 +13,15 @@ from horoscale.runner.tracebacks import named
 LAUNCHER = "horoscalerun"
 CANNOT_START = 2  # exit statuses of the launcher
 LAUNCHER_FAILED = 1
+
+# Where a rank says that others are to blame: our exceptions, and the words of
+# cpp/core/departures.cc, which TensorFlow repeats in an exception of its own.
+_BLAME = re.compile(
+    rb"((?:RankFailedError|HorovodInternalError): |\brank \d+ (?:left the job\b|failed: ))"
+    rb".*?(?=; ready: |$)"  # those that were ready are not to blame
+)
+_RANKS = re.compile(rb"\branks? (\d+(?:-\d+)?(?:(?:, | and )\d+(?:-\d+)?)*)")
+_RANGE = re.compile(rb"(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -35,24 +44,26 @@ class Exit:
 
 
 def failure_report(
-    failures: Sequence[tuple[Exit, Sequence[bytes]]], ended_well: Mapping[int, Exit]
+    failures: Sequence[tuple[Exit, Sequence[bytes]]],
+    ended_well: Mapping[int, Exit],
+    unasked: Collection[int] = (),
 ) -> tuple[Exit, bytes]:
     """The first failure of a job, and the last words on the job, which end with the rank's own.
 
     Args:
         failures: the ranks that failed by themselves, in order, with their last lines on stderr.
-        ended_well: the ranks that ended with status 0, by number. One that the others say to miss
-            is what the report begins with.
+        ended_well: the ranks that ended with status 0, by number. Those that the others blame are
+            what the report begins with.
+        unasked: which of these the launcher had not told to end. That they ended is mentioned.
     """
-    # A rank that raises because another has failed may be the faster one to exit.
-    first, last_lines = min(failures, key=lambda failure: _is_consequence(failure[1]))
+    # A rank that raises because of another may be the faster one to exit.
+    first, last_lines = min(failures, key=lambda failure: _is_consequence(failure, ended_well))
     others = [other for other, _ in failures if other is not first]
-    missed = _rank_that_left(last_lines)
-    left = None if missed is None else ended_well.get(missed)
-    if left is not None:
-        lines = _after_leaving(left, first, others)
+    if missed := _missed(first, last_lines, ended_well):
+        lines = _after_leaving(missed, first, others)
     else:
         lines = [f"failed as well: {_listing(others)}"] if others else []
+        lines += [f"ended with exit status 0: {named(sorted(unasked))}"] if unasked else []
         lines.append(f"rank {first.rank} on {first.hostname} failed first: {first.describe()}; its")
     if last_lines:
         lines[-1] += " last lines on stderr:"
@@ -63,10 +74,13 @@ def failure_report(
     return first, b"".join(line + b"\n" for line in report)
 
 
-def _after_leaving(left: Exit, first: Exit, others: Sequence[Exit]) -> list[str]:
+def _after_leaving(missed: Sequence[Exit], first: Exit, others: Sequence[Exit]) -> list[str]:
+    who, whom = f"rank {missed[0].rank} on {missed[0].hostname}", "it"
+    if len(missed) > 1:
+        who, whom = named([one.rank for one in missed]), "them"
     return [
-        f"rank {left.rank} on {left.hostname} ended first: with exit status 0, while other ranks "
-        "needed it (a rank that has less to do calls join())",
+        f"{who} ended first: with exit status 0, while other ranks needed {whom} (a rank that has "
+        "less to do calls join())",
         f"failed because of that: {_listing([first, *others])}; rank {first.rank}'s",
     ]
 
@@ -79,15 +93,24 @@ def _listing(exits: Sequence[Exit]) -> str:
     return ", ".join(f"{named(sorted(ranks))} {how}" for how, ranks in alike.items())
 
 
-def _is_consequence(last_lines: Sequence[bytes]) -> bool:
-    return _rank_that_left(last_lines) is not None or any(
-        line.split(b":", 1)[0].endswith(b"RankFailedError") for line in last_lines
+def _is_consequence(failure: tuple[Exit, Sequence[bytes]], ended_well: Mapping[int, Exit]) -> bool:
+    return bool(_missed(*failure, ended_well)) or any(
+        line.split(b":", 1)[0].endswith(b"RankFailedError") for line in failure[1]
     )
 
 
-def _rank_that_left(last_lines: Sequence[bytes]) -> int | None:
-    """The rank of whom the runtime says that it left, in the words of cpp/core/departures.cc."""
-    for line in reversed(last_lines):
-        if match := re.search(rb"\brank (\d+) left the job\b", line):
-            return int(match[1])
-    return None
+def _missed(
+    failed: Exit, last_lines: Sequence[bytes], ended_well: Mapping[int, Exit]
+) -> list[Exit]:
+    """The ranks that ended well and that the last error of ours on a failed one names."""
+    if failed.status < 0:  # a crash is no answer to what another rank does
+        return []
+    error = next(filter(None, map(_BLAME.search, reversed(last_lines))), None)
+    if error is None:
+        return []
+    blamed = [one for ranks in _RANKS.findall(error[0]) for one in _RANGE.findall(ranks)]
+    return [
+        ended_well[rank]
+        for rank in sorted(ended_well)
+        if any(int(first) <= rank <= int(last or first) for first, last in blamed)
+    ]

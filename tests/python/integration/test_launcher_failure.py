@@ -95,14 +95,28 @@ def test_a_traceback_is_not_held_back_for_long() -> None:
             assert line
 
 
-def test_a_rank_that_leaves_while_others_need_it_is_named_first() -> None:
-    program = (
-        "import numpy as np, horoscale.numpy as hvd\n"
-        "hvd.init()\n"
-        "if hvd.rank() != 1: hvd.allreduce(np.ones(2), name='x')\n"
-        "hvd.shutdown()\n"
+LEAVING = {
+    "after shutdown": (
+        "hvd.init()\nif hvd.rank() != 1: hvd.allreduce(np.ones(2), name='x')\nhvd.shutdown()\n",
+        "rank 1 left the job",
+    ),
+    "without a goodbye": (
+        "hvd.init()\nif hvd.rank() == 1: os._exit(0)\nhvd.allreduce(np.ones(2), name='x')\n",
+        "RankFailedError: rank 1 failed: ",
+    ),
+    "before init": (
+        "if os.environ['HOROSCALE_RANK'] == '1': sys.exit(0)\nhvd.init()\n",
+        "HorovodInternalError: ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "why"), LEAVING.values(), ids=LEAVING)
+def test_a_rank_that_leaves_while_others_need_it_is_named_first(program: str, why: str) -> None:
+    program = f"import os, sys, numpy as np, horoscale.numpy as hvd\n{program}"
+    job = run_launcher(
+        "-np", 3, sys.executable, "-c", program, env={"HOROSCALE_START_TIMEOUT": "2"}
     )
-    job = run_launcher("-np", 3, sys.executable, "-c", program)
     assert job.returncode == 1
     told = [line for line in job.stderr.decode().splitlines() if line.startswith("horoscalerun:")]
     host = os.uname().nodename
@@ -110,7 +124,27 @@ def test_a_rank_that_leaves_while_others_need_it_is_named_first() -> None:
         f"horoscalerun: rank 1 on {host} ended first: with exit status 0, while other ranks needed"
     )
     assert told[1].startswith("horoscalerun: failed because of that: rank")
-    assert "rank 1 left the job" in job.stderr.decode().splitlines()[-1]
+    assert why in job.stderr.decode().splitlines()[-1]
+
+
+def test_a_rank_that_ended_well_is_mentioned_but_not_blamed(tmp_path: Path) -> None:
+    """Where the others don't say that they needed it, nobody knows whether it should have."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = '[ $HOROSCALE_RANK = 1 ] || { read line < "$0"; echo "no luck" >&2; exit 3; }'
+    with Launcher("-np", 2, "--verbose", "sh", "-c", program, pipe) as job:
+        assert job.process.stderr is not None
+        while b": exit status 0" not in (line := job.process.stderr.readline()):
+            assert line
+        pipe.write_text("go on\n")
+        status, _, err = job.finish()
+    assert status == 3
+    host = os.uname().nodename
+    assert err.decode().splitlines()[-3:] == [
+        "horoscalerun: ended with exit status 0: rank 1",
+        f"horoscalerun: rank 0 on {host} failed first: exit status 3; its last lines on stderr:",
+        "    no luck",
+    ]
 
 
 def test_only_the_last_lines_are_repeated() -> None:

@@ -458,3 +458,35 @@ def test_the_report_begins_with_a_rank_that_left_while_others_needed_it() -> Non
     assert first is cause[0]
     assert b"rank 4 on b failed first: exit status 3" in report
     assert b"failed as well: ranks 0-2 exit status 1" in report
+    assert b"ended" not in report
+
+
+@pytest.mark.parametrize(
+    ("text", "blamed"),
+    [
+        ("RankFailedError: rank 4 failed: its link ended without a goodbye", "rank 4 on b"),
+        ("HorovodInternalError: rank 4 of 9 did not call init() in time", "rank 4 on b"),
+        ("HorovodInternalError: the first to fail was rank 0: rank 4 did not come", "rank 4 on b"),
+        ("HorovodInternalError: ranks 3-5, 7 and 8 of 9 did not call init()", "ranks 4-5,8"),
+        (f"HorovodInternalError: ranks 5-{'9' * 99} did not call init()", "ranks 5,8"),
+        ("AbortedError: training step: rank 4 left the job; so it is not done", "rank 4 on b"),
+        ("RankFailedError: x waits for rank 5; ready: ranks 4 and 8", "rank 5 on b"),
+        ("RankFailedError: rank 3 failed: its process ended", None),
+        ("ValueError: no file for rank 4", None),
+        ("RuntimeError: training failed", None),
+    ],
+)
+def test_the_report_blames_a_rank_that_ended_well_if_the_others_do(
+    text: str, blamed: str | None
+) -> None:
+    ended_well = {rank: Exit(rank, "b", 0) for rank in (4, 5, 8)}
+    lines = [b"Traceback (most recent call last):\n", f"horoscale.{text}\n".encode()]
+    first, report = failure_report([(Exit(0, "a", 1), lines)], ended_well, [8, 4, 5])
+    assert first.rank == 0
+    _, of_a_crash = failure_report([(Exit(0, "a", -11), lines)], ended_well)
+    assert of_a_crash.startswith(b"horoscalerun: rank 0 on a failed first: ended by SIGSEGV")
+    begin = report.decode().splitlines()[0]
+    if blamed is None:
+        assert begin == "horoscalerun: ended with exit status 0: ranks 4-5,8"
+    else:
+        assert begin.startswith(f"horoscalerun: {blamed} ended first: with exit status 0, while ")
