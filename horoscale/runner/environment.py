@@ -48,7 +48,7 @@ def forwarded(inherited: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in inherited.items()
-        if _is_forwarded(name) and not _CREDENTIAL.search(name)
+        if _is_forwarded(name) and not looks_like_credential(name)
     }
 
 
@@ -57,9 +57,14 @@ def withheld(inherited: Mapping[str, str], exports: Collection[str]) -> list[str
     return sorted(
         name
         for name in inherited
-        if _is_forwarded(name) and _CREDENTIAL.search(name)
+        if _is_forwarded(name) and looks_like_credential(name)
         if name not in exports and name not in _OF_A_JOB
     )
+
+
+def looks_like_credential(name: str) -> bool:
+    """Whether a variable stays on this host for its name, unless the user wants otherwise."""
+    return _CREDENTIAL.search(name) is not None
 
 
 def _is_forwarded(name: str) -> bool:

@@ -220,11 +220,8 @@ def _run(arguments: argparse.Namespace) -> int:
         ) from None
 
     job_environment = environment.job_environment(inherited, variables, exports)
-    if machines.remote and (withheld := environment.withheld(inherited, exports)):
-        sys.stderr.write(
-            f"{LAUNCHER}: not passed on to other hosts, because their names are those of "
-            f"credentials: {', '.join(withheld)}; -x NAME passes one on purpose\n"
-        )
+    if machines.remote:
+        _say_what_is_withheld(environment.withheld(inherited, exports))
     interfaces = _interfaces(job_environment)
     job = Job(
         JobSpec(
@@ -268,6 +265,8 @@ def _run_mpirun(
     program = mpirun.find(inherited.get("PATH"))
     job_environment = mpirun.job_environment(program, {**inherited, **exports}, variables)
     given = _given_hosts(arguments)
+    if given:
+        _say_what_is_withheld(mpirun.withheld(program, job_environment, exports))
 
     def words(environment: Mapping[str, str]) -> list[str]:
         return mpirun.command_line(
@@ -295,6 +294,14 @@ def _run_mpirun(
         _result_writer(arguments.results),
         interfaces=_interfaces(job_environment) if given else None,
     )
+
+
+def _say_what_is_withheld(names: Sequence[str]) -> None:
+    if names:
+        sys.stderr.write(
+            f"{LAUNCHER}: not passed on to other hosts, because their names are those of "
+            f"credentials: {', '.join(names)}; -x NAME passes one on purpose\n"
+        )
 
 
 def _interfaces(job_environment: Mapping[str, str]) -> list[str]:

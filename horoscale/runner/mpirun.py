@@ -11,19 +11,23 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from horoscale.runner.environment import looks_like_credential
 from horoscale.runner.hosts import Host
 from horoscale.runner.report import LAUNCHER
 
-# Passed to other hosts beside the variables of ours.
+TASK_SECRET = "HOROSCALE_TASK_SECRET"  # of the store that hands over horoscale.run()'s function
+# Open MPI passes these to other hosts beside the variables of ours; MPICH passes all.
 _PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
 # What a rank of an outer job has, and the ranks of this one must not.
 _NOT_INHERITED = (
     *("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"),
     *("RENDEZVOUS", "RENDEZVOUS_SERVED", "SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD"),
 )
+# How Hydra is told what to pass, which can be done once.
+_HYDRA_CHOICES = {"genvlist", "genvnone", "genvall"}
 _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -73,17 +77,39 @@ def command_line(
     """The command that starts the ranks; `hosts` is empty where all run on this machine."""
     binding = ["--bind-to", "none"] if binding_args is None else shlex.split(binding_args)
     words = [mpirun.path, "-np", str(size), *binding]
+    given = shlex.split(mpi_args)
+    has_chosen = any(word.lstrip("-").partition("=")[0] in _HYDRA_CHOICES for word in given)
     if mpirun.is_open_mpi:
         words.append("--oversubscribe")  # ranks may outnumber the cores, as they may without --mpi
     if hosts:
         words += ["-H" if mpirun.is_open_mpi else "-hosts"]
         words.append(",".join(f"{host.name}:{host.slots}" for host in hosts))
-        if mpirun.is_open_mpi:  # MPICH's passes all variables
-            for name in sorted(environment):
-                passed = name in _PASSED or name in exports
-                if passed or name.startswith(("HOROSCALE_", "HOROVOD_")):
-                    words += ["-x", name]
-    return [*words, *shlex.split(mpi_args), *command]
+    left_out = withheld(mpirun, environment, exports)
+    passed = [name for name in _passable(mpirun, environment, exports) if name not in left_out]
+    if mpirun.is_open_mpi and hosts:
+        words += [word for name in passed for word in ("-x", name)]
+    # Also without hosts: a batch system may have told MPICH of some.
+    elif not mpirun.is_open_mpi and left_out and not has_chosen:
+        words += ["-genvlist", ",".join(passed)]
+    return [*words, *given, *command]
+
+
+def withheld(mpirun: Mpirun, environment: Mapping[str, str], exports: Collection[str]) -> list[str]:
+    """The variables that only their names keep from other hosts, and that no -x passes on."""
+    return [
+        name
+        for name in _passable(mpirun, environment, exports)
+        if looks_like_credential(name) and name not in exports and name != TASK_SECRET
+    ]
+
+
+def _passable(mpirun: Mpirun, environment: Iterable[str], exports: Collection[str]) -> list[str]:
+    """The variables that ranks on other hosts would get, whatever they are called."""
+    names = sorted(environment)
+    if not mpirun.is_open_mpi:
+        return [name for name in names if "," not in name]  # which parts the words of -genvlist
+    ours = ("HOROSCALE_", "HOROVOD_")
+    return [name for name in names if name in (*_PASSED, *exports) or name.startswith(ours)]
 
 
 def job_environment(

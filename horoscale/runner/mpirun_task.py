@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from horoscale._core import HorovodInternalError, StoreClient
 from horoscale.runner import processes, reach
 from horoscale.runner.environment import encrypts
+from horoscale.runner.mpirun import TASK_SECRET
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.results import ResultWriter
 
 PLACES = "HOROSCALE_TASK_STORE"  # host:port of the launcher, several with commas between
-SECRET = "HOROSCALE_TASK_SECRET"
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _PIECE_BYTES = 1 << 20  # the most that the store takes as one value
 _CONNECT_S = 10.0
@@ -49,7 +49,7 @@ def run(
         client = StoreClient(addresses[0], store.port, store.secret, encrypt=encrypt)
         _put(client, "task", task)
         places = ",".join(f"{address}:{store.port}" for address in addresses)
-        told = {**environment, PLACES: places, SECRET: store.secret}
+        told = {**environment, PLACES: places, TASK_SECRET: store.secret}
         status = _run_to_the_end(words(told), told)
         for rank in range(size):
             # It ended without an outcome, or what it put there is none.
@@ -93,7 +93,7 @@ class Launcher:
 
     def __init__(self) -> None:
         self._places = os.environ.pop(PLACES)
-        self._secret = os.environ.pop(SECRET)
+        self._secret = os.environ.pop(TASK_SECRET)
         self._rank = next(os.environ[name] for name in _RANKS if name in os.environ)
 
     def fetch(self) -> bytes:

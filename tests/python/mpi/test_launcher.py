@@ -22,6 +22,36 @@ sys.stdout.write(f"{hvd.size()} ranks{os.environ['SAID']}\\n")
     assert ended.stdout.count("2 ranks!") == 2, ended.stdout
 
 
+# In the place of ssh: options, a host, and a command that finds none of our variables.
+REMOTE_SHELL = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+shift
+exec env -i PATH="$PATH" sh -c "$*"
+"""
+
+
+def test_what_looks_like_a_credential_stays_here(both: dict[str, Mpi], tmp_path: Path) -> None:
+    """MPICH would pass it to other hosts, which a remote shell plays."""
+    mpi = both["mpich"]
+    shell = tmp_path / "shell"
+    shell.write_text(REMOTE_SHELL)
+    shell.chmod(0o755)
+    secret = dict.fromkeys(("GITHUB_TOKEN", "HOROVOD_DB_SECRET", "TF_VAR_db"), "hunter2")
+    ended = mpi.run_launcher(
+        *("--mpi", "-np", "1", "-H", "elsewhere:1", "-x", "MY_TOKEN"),
+        f"--mpi-args=-launcher ssh -launcher-exec {shell}",
+        *("sh", "-c", "env | grep -E '=(hunter2|wanted)' | sort"),
+        MY_TOKEN="wanted",
+        ANYTHING="wanted",
+        **secret,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["ANYTHING=wanted", "MY_TOKEN=wanted"]
+    said, names = ended.stderr.splitlines()[0].rsplit("; ", 1)[0].rsplit(": ", 1)
+    assert said.startswith("horoscalerun: not passed on to other hosts, because their names are")
+    assert secret.keys() <= set(names.split(", "))
+
+
 def test_communicators_under_horoscalerun_say_what_to_use(mpi: Mpi) -> None:
     script = """
 from mpi4py import MPI

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horoscale.runner import mpirun
 from horoscale.runner.cores import available_cores
 from horoscale.runner.environment import ExportError, exported
 from horoscale.runner.fleet import FANOUT, divided
@@ -490,3 +491,41 @@ def test_the_report_blames_a_rank_that_ended_well_if_the_others_do(
         assert begin == "horoscalerun: ended with exit status 0: ranks 4-5,8"
     else:
         assert begin.startswith(f"horoscalerun: {blamed} ended first: with exit status 0, while ")
+
+
+# ---------------------------------------------------------------- mpirun
+
+
+def test_what_looks_like_a_credential_is_no_argument_of_mpirun() -> None:
+    """Hydra is given a list where it would pass everything; once is enough."""
+    environment = dict.fromkeys(
+        ("HOME", "PATH", "HOROSCALE_API_KEY", "HOROVOD_X", "MY_TOKEN", "SOME_PASSWORD", "A,B"), ""
+    )
+    environment[mpirun.TASK_SECRET] = ""  # without it no rank gets its task
+    hosts = [Host("a", 2), Host("b", 2)]
+
+    def words(is_open_mpi: bool, hosts: list[Host], mpi_args: str = "") -> str:
+        program = mpirun.Mpirun("mpirun", is_open_mpi)
+        return " ".join(
+            mpirun.command_line(
+                program, 4, hosts, environment, ["x"], exports=["MY_TOKEN"], mpi_args=mpi_args
+            )
+        )
+
+    start = "mpirun -np 4 --bind-to none"
+    task = "HOROSCALE_TASK_SECRET"
+    assert words(True, hosts) == (
+        f"{start} --oversubscribe -H a:2,b:2 -x {task} -x HOROVOD_X -x MY_TOKEN -x PATH x"
+    )
+    assert words(True, []) == f"{start} --oversubscribe x"
+    passed = f"-genvlist HOME,{task},HOROVOD_X,MY_TOKEN,PATH"
+    assert words(False, hosts) == f"{start} -hosts a:2,b:2 {passed} x"
+    assert words(False, []) == f"{start} {passed} x"
+    assert words(False, [], "-genvall") == f"{start} -genvall x"
+    assert words(False, [], "--genvlist=A") == f"{start} --genvlist=A x"
+    assert mpirun.withheld(mpirun.Mpirun("mpirun", False), environment, ["MY_TOKEN"]) == [
+        "HOROSCALE_API_KEY",
+        "SOME_PASSWORD",
+    ]
+    del environment["HOROSCALE_API_KEY"], environment["SOME_PASSWORD"]
+    assert words(False, hosts) == f"{start} -hosts a:2,b:2 x"
