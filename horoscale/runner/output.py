@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import selectors
-import stat
 import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from horoscale._private_file import open_private
 from horoscale.runner.text import printable
 from horoscale.runner.tracebacks import Tracebacks, rank_ranges
 
@@ -215,32 +214,6 @@ def open_rank_files(directory: Path, rank: int, size: int) -> dict[str, BinaryIO
     folder.mkdir(parents=True, exist_ok=True)
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return {name: _open_private(folder, place, name) for name in ("stdout", "stderr")}
+        return {name: open_private(folder / name, place) for name in ("stdout", "stderr")}
     finally:
         os.close(place)
-
-
-def _open_private(folder: Path, place: int, name: str) -> BinaryIO:
-    """Opens an empty file `name` of the folder that is open as `place`."""
-    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=place)
-    except FileExistsError:  # of an earlier job
-        descriptor = os.open(name, flags | os.O_NONBLOCK, dir_fd=place)
-        try:
-            _take_over(descriptor, folder / name)
-        except OSError:
-            os.close(descriptor)
-            raise
-    return open(descriptor, "wb", buffering=0)
-
-
-def _take_over(descriptor: int, path: Path) -> None:
-    """Empties a file and keeps others from reading it."""
-    state = os.fstat(descriptor)
-    if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink != 1:
-        why = "no file of this user's, or one with several names"
-        raise OSError(errno.EPERM, why, str(path))
-    os.fchmod(descriptor, 0o600)
-    os.ftruncate(descriptor, 0)
-    os.set_blocking(descriptor, True)

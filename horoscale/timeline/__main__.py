@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from io import BufferedWriter
 from pathlib import Path
 
+from horoscale._private_file import open_private
 from horoscale.timeline.files import TimelineError, merge, read_job
 from horoscale.timeline.report import report
 
@@ -61,7 +63,8 @@ def _write(text: str, output: Path | None, place: Path, ranks: int) -> None:
         return
     folder = place if place.is_dir() else place.parent
     file = output or folder / "merged.json"
-    file.write_text(text, encoding="utf-8")
+    with BufferedWriter(open_private(file)) as written:
+        written.write(text.encode())
     sys.stdout.write(f"{file}: {ranks} ranks\n")
 
 

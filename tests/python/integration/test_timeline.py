@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -110,6 +111,47 @@ def test_merging_as_a_program(place: Path, tmp_path: Path) -> None:
     both = [json.loads((place / name).read_text()) for name in ("job.json", "job.json.rank1")]
     assert [event for event in events if event["name"] != "process_sort_index"] == both[0] + both[1]
     assert json.loads(command("merge", place / "job.json", "-o", "-").stdout) == events
+
+
+def test_a_merged_file_is_for_its_owner_only(place: Path, tmp_path: Path) -> None:
+    """Also where there was one, which others could read."""
+    for name in ("job.json", "job.json.rank1"):
+        (tmp_path / name).write_text((place / name).read_text())
+    merged = tmp_path / "merged.json"
+    assert command("merge", tmp_path).returncode == 0
+    assert merged.stat().st_mode & 0o777 == 0o600
+    size = merged.stat().st_size
+    merged.chmod(0o666)
+    merged.write_text(" " * (size + 1))
+    assert command("merge", tmp_path / "job.json").returncode == 0
+    assert (merged.stat().st_mode & 0o777, merged.stat().st_size) == (0o600, size)
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard", "pipe"])
+def test_a_merged_file_goes_nowhere_that_somebody_else_has_chosen(
+    place: Path, tmp_path: Path, kind: str
+) -> None:
+    precious, merged = tmp_path / "precious", tmp_path / "merged.json"
+    precious.write_text("untouched")
+    if kind == "symbolic":
+        merged.symlink_to(precious)
+    elif kind == "hard":
+        merged.hardlink_to(precious)
+    else:
+        os.mkfifo(merged)
+    ended = command("merge", place, "-o", merged)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("python -m horoscale.timeline: error: ")
+    assert precious.read_text() == "untouched"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P before 3.11")
+def test_nothing_is_imported_from_the_working_directory_with_p(place: Path, tmp_path: Path) -> None:
+    """As docs/timeline.md says; without -P any `python -m` does."""
+    (tmp_path / "argparse.py").write_text("raise SystemExit('taken over')")
+    words = [sys.executable, "-P", "-m", "horoscale.timeline", "report", place]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize(
