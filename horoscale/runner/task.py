@@ -16,6 +16,9 @@ from typing import Any
 
 import cloudpickle
 
+from horoscale.runner.environment import read_by_ranks
+from horoscale.runner.tracebacks import without_own_frames
+
 
 @dataclass(frozen=True)
 class Task:
@@ -101,6 +104,9 @@ def _inherited(variable: str) -> int:
 
 def _failure(error: Exception) -> Outcome:
     text = "".join(traceback.format_exception(error))
+    if read_by_ranks(os.environ, "FULL_TRACEBACK") != "1":
+        shown = without_own_frames(text.encode(errors="surrogatepass"))
+        text = shown.decode(errors="surrogatepass")
     try:
         pickled = cloudpickle.dumps(error)
         pickle.loads(pickled)

@@ -29,6 +29,9 @@ _CHAINED = (
 )
 _FRAME = re.compile(rb'  File "(.*)", line \d+')
 _OWN = os.path.join(PACKAGE_ROOT, "horoscale", "").encode()
+_INSTALLED = re.compile(rb"/(?:site|dist)-packages/horoscale/")
+# A subpackage's file below any folder of our name, which may also be one of the user's.
+_BELOW = re.compile(rb".*/horoscale/((?:\w+/)+\w+\.py)")
 
 
 class Stream(Protocol):
@@ -157,14 +160,14 @@ def split_traceback(text: bytes) -> tuple[bytes, bytes]:
     return b"".join(lines[:end]), b"".join(lines[end:])
 
 
-def without_own_frames(traceback: bytes, own: bytes = _OWN) -> bytes:
+def without_own_frames(traceback: bytes) -> bytes:
     """A traceback without horoscale's frames, unless it has no others."""
     lines = traceback.splitlines(keepends=True)
     groups: list[tuple[bool, list[bytes]]] = []  # whether it is a frame of ours, and its lines
     for line in lines:
         frame = _FRAME.match(line)
         if frame is not None:
-            groups.append((frame[1].startswith(own), [line]))
+            groups.append((_is_own(frame[1]), [line]))
         elif groups and line.startswith((b"    ", b"  [Previous line")):
             groups[-1][1].append(line)
         else:
@@ -183,6 +186,14 @@ def without_own_frames(traceback: bytes, own: bytes = _OWN) -> bytes:
         else:
             result += pieces
     return b"".join(result)
+
+
+def _is_own(file: bytes) -> bool:
+    """Whether a frame is horoscale's, which may lie elsewhere on a rank than here."""
+    if file.startswith(_OWN) or _INSTALLED.search(file):
+        return True
+    below = _BELOW.fullmatch(file)
+    return below is not None and os.path.isfile(_OWN + below[1])
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:

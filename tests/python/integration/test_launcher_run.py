@@ -61,6 +61,24 @@ def test_an_exception_is_raised_again_with_rank_and_traceback() -> None:
     assert str(cause).startswith("rank 1:\nTraceback")
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_our_own_frames_are_in_the_ranks_traceback_on_demand(full: bool) -> None:
+    def not_initialized() -> None:
+        import horoscale.numpy as hvd
+
+        hvd.rank()
+
+    with pytest.raises(ValueError, match="init") as error:
+        horoscale.run(
+            not_initialized, env=environment({"HOROSCALE_FULL_TRACEBACK": str(int(full))})
+        )
+    text = str(error.value.__cause__)
+    assert "in not_initialized" in text
+    for file in ("runner/task.py", "common/"):
+        assert (file in text) == full
+    assert ("HOROSCALE_FULL_TRACEBACK=1 shows them" in text) != full
+
+
 def test_an_exception_that_can_not_be_pickled_is_told_as_text() -> None:
     def fail() -> None:
         class Odd(Exception):  # noqa: N818

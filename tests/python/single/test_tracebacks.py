@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
+from horoscale.runner import tracebacks
 from horoscale.runner.tracebacks import (
     HOLD_S,
     Tracebacks,
@@ -30,7 +33,6 @@ Traceback (most recent call last):
 KeyError: 'x'
 """
 )
-OWN = b"/site-packages/horoscale/"
 
 
 class Stream:
@@ -186,7 +188,7 @@ horoscale.MismatchError: no
   a note
 """
     assert (
-        without_own_frames(text, OWN).decode()
+        without_own_frames(text).decode()
         == """Traceback (most recent call last):
   File "train.py", line 3, in <module>
     hvd.allreduce(x)
@@ -198,9 +200,32 @@ horoscale.MismatchError: no
   a note
 """
     )
-    assert without_own_frames(SIMPLE, OWN) == SIMPLE
+    assert without_own_frames(SIMPLE) == SIMPLE
     alone = SIMPLE.replace(b"train.py", b"/site-packages/horoscale/timeline.py")
-    assert without_own_frames(alone, OWN) == alone
+    assert without_own_frames(alone) == alone
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        (tracebacks.__file__, True),
+        ("/home/me/venv/lib/python3.12/site-packages/horoscale/torch/of_next_year.py", True),
+        ("/usr/lib/python3/dist-packages/horoscale/config.py", True),
+        ("/home/me/src/horoscale/horoscale/runner/tracebacks.py", True),
+        ("/home/me/horoscale/train.py", False),
+        ("/home/me/horoscale/config.py", False),
+        ("/home/me/horoscale/torch/train.py", False),
+        ("/home/me/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", False),
+        ("runner/tracebacks.py", False),
+    ],
+)
+def test_own_frames_are_known_wherever_a_rank_has_the_package(file: str, own: bool) -> None:
+    """Which need not be where the launcher has it. A user's folder may have our name."""
+    text = SIMPLE.replace(
+        b"ValueError", f'  File "{file}", line 5, in there\n    call()\nValueError'.encode()
+    )
+    assert (b"(1 frame of horoscale: " in without_own_frames(text)) == own
+    assert (file.encode() in without_own_frames(text)) != own
 
 
 def test_names_of_ranks() -> None:
