@@ -26,6 +26,7 @@ from horoscale.runner.output import Console, RankOutput, open_rank_files
 from horoscale.runner.protocol import Header, ProtocolError
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, LAUNCHER, LAUNCHER_FAILED, Exit, failure_report
+from horoscale.runner.results import ResultsTooLargeError
 from horoscale.runner.tracebacks import Tracebacks
 
 # After the first failure the others may raise and report it themselves for so long.
@@ -34,6 +35,9 @@ SURVIVORS_S = 2.0
 DRAIN_S = 2.0
 # After the grace, until a supervisor has to have ended: more than it needs to report stuck ranks.
 SUPERVISORS_S = 15.0
+# So much of what one host's supervisor and remote shell say themselves is shown.
+MAX_NOTES = 1000
+MAX_NOTE_CHARACTERS = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class Job:
         self._failures: list[Exit] = []
         self._ended_well: dict[int, Exit] = {}
         self._unasked: list[int] = []  # those of them that nobody had told to end
+        self._noted: dict[str, tuple[int, int]] = {}  # lines and characters, by host
         self._reserving = False  # waits for torch.distributed's port
         self._refusal: str | None = None
         self._trouble: str | None = None  # of the launcher or a supervisor, not of a rank
@@ -209,7 +214,7 @@ class Job:
             pids = ", ".join(map(str, header["pids"]))
             self._trouble = f"on {host} these processes do not end: {pids}"
         elif kind == "note":
-            self._say(f"{host}: {header['text']}")
+            self._note(host, header["text"])
         else:
             self._on_host(host, header)
 
@@ -217,9 +222,18 @@ class Job:
         if stream != "result":
             self._feed(self._outputs[rank, stream], data)
         elif self._spec.on_result is not None:
-            self._spec.on_result(rank, data)
+            self._on_result(rank, data)
         else:
             raise ProtocolError(f"a result of rank {rank}, which has no task")
+
+    def _on_result(self, rank: int, piece: bytes) -> None:
+        assert self._spec.on_result is not None
+        try:
+            self._spec.on_result(rank, piece)
+        except ResultsTooLargeError as error:
+            self._trouble = str(error)
+            if not self._stopped:
+                self._stop(signal.SIGTERM, self._spec.grace_s)
 
     def _on_reserved(self, host: str, header: Header) -> None:
         if not self._reserving or host != self._host_of[0]:
@@ -230,9 +244,13 @@ class Job:
 
     def _on_host(self, host: str, header: Header) -> None:
         if header["kind"] == "hello":
-            self._log(f"{host}: supervisor is process {header['pid']} on {header['machine']}")
+            text = f"supervisor is process {header['pid']} on {header['machine']}"
         elif header["kind"] == "lost":
-            self._log(f"{host}: the supervisor {header['error']}")
+            text = f"the supervisor {header['error']}"
+        else:
+            text = ""
+        if text and self._spec.verbose:
+            self._note(host, text)
         self._assembly.on_frame(header)
         running = self._rendezvous is not None and not self._stopped
         if header["kind"] == "lost" and running:
@@ -368,6 +386,16 @@ class Job:
 
     def _say(self, text: str) -> None:
         self._console.put("stderr", f"{LAUNCHER}: {text}\n".encode(errors="backslashreplace"))
+
+    def _note(self, host: str, text: str) -> None:
+        """Says what a host has sent; one that goes on and on must not fill a disk with it."""
+        lines, characters = self._noted.get(host, (0, 0))
+        if lines >= MAX_NOTES or characters >= MAX_NOTE_CHARACTERS:
+            return
+        self._say(f"{host}: {text}")
+        self._noted[host] = lines, characters = lines + 1, characters + len(text)
+        if lines >= MAX_NOTES or characters >= MAX_NOTE_CHARACTERS:
+            self._say(f"{host}: what else it says is left out")
 
     def _log(self, text: str) -> None:
         if self._spec.verbose:

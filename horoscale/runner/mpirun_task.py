@@ -17,7 +17,8 @@ from horoscale.runner import processes, reach
 from horoscale.runner.environment import encrypts
 from horoscale.runner.mpirun import TASK_SECRET
 from horoscale.runner.rendezvous import Rendezvous
-from horoscale.runner.results import ResultWriter
+from horoscale.runner.report import LAUNCHER_FAILED
+from horoscale.runner.results import ResultsTooLargeError, ResultWriter
 
 PLACES = "HOROSCALE_TASK_STORE"  # host:port of the launcher, several with commas between
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -51,16 +52,25 @@ def run(
         places = ",".join(f"{address}:{store.port}" for address in addresses)
         told = {**environment, PLACES: places, TASK_SECRET: store.secret}
         status = _run_to_the_end(words(told), told)
-        for rank in range(size):
-            # It ended without an outcome, or what it put there is none.
-            with contextlib.suppress(HorovodInternalError, ValueError):
-                for piece in _get(client, f"outcome of {rank}", 0.0):
-                    results.add(rank, piece)
+        report = f"mpirun ended with status {status}" if status else ""
+        try:
+            _collect(client, size, results)
+        except ResultsTooLargeError as error:
+            status, report = LAUNCHER_FAILED, str(error)
         client.close()
     finally:
         store.close()
-    results.finish(f"mpirun ended with status {status}".encode() if status else b"")
+    results.finish(report.encode())
     return status
+
+
+def _collect(client: StoreClient, size: int, results: ResultWriter) -> None:
+    """Take the ranks' outcomes from the store."""
+    for rank in range(size):
+        # It ended without an outcome, or what it put there is none.
+        with contextlib.suppress(HorovodInternalError, ValueError):
+            for piece in _get(client, f"outcome of {rank}", 0.0):
+                results.add(rank, piece)
 
 
 def _run_to_the_end(words: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -14,7 +14,18 @@ from typing import BinaryIO
 from horoscale.runner.protocol import Decoder, encode
 from horoscale.runner.task import Outcome
 
+MAX_RESULTS_BYTES = 16 << 30  # of all ranks: what is larger belongs into files
 _READ_BYTES = 1 << 20
+
+
+class ResultsTooLargeError(Exception):
+    """The ranks have handed in more than may be."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"what the ranks return is more than {limit / (1 << 30):g} GiB: have them write it to "
+            "files, and return the files' names"
+        )
 
 
 class ResultWriter:
@@ -22,10 +33,16 @@ class ResultWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._file = open(descriptor, "wb")  # noqa: SIM115 (lives as long as this object)
+        self._left = MAX_RESULTS_BYTES
 
     def add(self, rank: int, piece: bytes) -> None:
-        """A rank has handed in a piece of its outcome."""
-        self._file.write(encode({"kind": "result", "rank": rank}, piece))
+        """A rank has handed in a piece of its outcome. ResultsTooLargeError: it is not kept."""
+        frame = encode({"kind": "result", "rank": rank}, piece)
+        if len(frame) > self._left:
+            self._left = 0
+            raise ResultsTooLargeError(MAX_RESULTS_BYTES)
+        self._left -= len(frame)
+        self._file.write(frame)
 
     def finish(self, report: bytes) -> None:
         """The job has ended."""

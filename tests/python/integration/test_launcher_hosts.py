@@ -403,6 +403,21 @@ def test_text_of_others_is_escaped_in_the_launchers_lines(shell: Path) -> None:
     assert [escaped in line for line in said_lines(job.stderr)].count(True) == 4
 
 
+@pytest.mark.parametrize(("length", "shown"), [(1, 1000), (60_000, 5)], ids=["lines", "text"])
+def test_a_host_that_goes_on_and_on_is_cut_short(shell: Path, length: int, shown: int) -> None:
+    notes = [{"kind": "note", "text": "x" * length}] * (2 * shown)
+    reports = [HELLO, *notes, {"kind": "lost", "error": "is tired", "greeted": True}]
+    (shell.parent / "evil").write_bytes(b"".join(map(encode, reports)))
+    job = run_launcher("--remote-shell", shell, "-H", "evil", "-np", 1, "echo")
+    assert job.returncode == 1
+    assert said_lines(job.stderr) == [
+        *[f"horoscalerun: evil: {'x' * length}"] * shown,
+        "horoscalerun: evil: what else it says is left out",
+        "horoscalerun: no rank was started, because of a host:",
+        "    evil: is tired",
+    ]
+
+
 def test_a_rank_can_not_write_into_the_launchers_report() -> None:
     program = r"printf '\033[31mred\033[0m\033]0;title\007\n' >&2; exit 3"
     job = run_launcher("-np", 1, "sh", "-c", program)

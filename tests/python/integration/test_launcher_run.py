@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from launcher_process import PATIENCE_S, environment
 
 import horoscale
 from horoscale.runner.api import RankError
+from horoscale.runner.bootstrap import python_command
+from horoscale.runner.results import read_results
+from horoscale.runner.task import Task
 
 
 def rank() -> int:
@@ -45,6 +49,39 @@ def test_large_arguments_and_results() -> None:
         lambda data: data + os.environ["HOROSCALE_RANK"].encode(), (megabytes,), np=2
     )
     assert results == [megabytes + b"0", megabytes + b"1"]
+
+
+# The launcher, with a limit that a test can reach.
+SMALL_LIMIT = """
+import sys
+from horoscale.runner import launch, results
+results.MAX_RESULTS_BYTES = 3 << 20
+sys.exit(launch.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("megabytes", "fits"), [(1, True), (2, False)])
+def test_results_have_a_limit(megabytes: int, fits: bool) -> None:
+    task = Task(lambda: b"x" * (megabytes << 20), (), {}).pickled()
+    with tempfile.TemporaryFile() as task_file, tempfile.TemporaryFile() as result_file:
+        task_file.write(task)
+        task_file.flush()
+        descriptors = (task_file.fileno(), result_file.fileno())
+        flags = (f"--task={descriptors[0]}", f"--results={descriptors[1]}", "-np", "2")
+        status = subprocess.run(
+            [sys.executable, "-c", SMALL_LIMIT, *flags, *python_command("horoscale.runner.task")],
+            pass_fds=descriptors,
+            env=environment(),
+            timeout=PATIENCE_S,
+            check=False,
+        ).returncode
+        outcomes, report = read_results(result_file)
+        size = os.fstat(result_file.fileno()).st_size
+    assert (status == 0, len(outcomes) == 2) == (fits, fits)
+    assert size < (4 << 20)
+    expected = "" if fits else "horoscalerun: what the ranks return is more than 0.00292969 GiB: "
+    assert report.startswith(expected)
+    assert bool(report) != fits
 
 
 def test_an_exception_is_raised_again_with_rank_and_traceback() -> None:
