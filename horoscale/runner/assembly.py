@@ -56,7 +56,10 @@ class Assembly:
             self._on_reached(host, header["address"])
             return
         if kind == "hello" and header["version"] != VERSION:
-            raise ProtocolError(f"version {header['version']}, expected {VERSION}")
+            raise ProtocolError(
+                f"its supervisor speaks version {header['version']}, the launcher version "
+                f"{VERSION}: install the same horoscale on all hosts"
+            )
         if kind == "lost":
             self._lost[host] = header["error"]
         self._missing.discard(host)

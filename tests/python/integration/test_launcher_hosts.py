@@ -125,6 +125,18 @@ def test_what_does_not_speak_as_a_supervisor_is_refused(shell: Path, hello: dict
     assert b"Traceback" not in job.stderr
 
 
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1], ids=["older", "newer"])
+def test_another_version_is_refused(shell: Path, version: int) -> None:
+    hello = {"kind": "hello", "version": version, "machine": "m", "pid": 1}
+    (shell.parent / "hello").write_bytes(encode(hello))
+    job = run_launcher("--remote-shell", shell, "-H", "a,old", "-np", 2, "true")
+    assert job.returncode == 1
+    assert job.stderr.decode().splitlines()[-1] == (
+        f"    old: can't be understood: its supervisor speaks version {version}, the launcher "
+        f"version {VERSION}: install the same horoscale on all hosts"
+    )
+
+
 def test_what_login_scripts_print_does_no_harm(shell: Path) -> None:
     job = run_launcher("--remote-shell", shell, "-H", "chatty:2", "-np", 2, "echo", "hello")
     assert sorted_lines(job.stdout) == [b"[0]<stdout>:hello", b"[1]<stdout>:hello"]
