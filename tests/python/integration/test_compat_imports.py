@@ -69,6 +69,12 @@ print(found.name, missing, "horoscale.numpy" in sys.modules)
     assert printed(program) == "horovod.numpy None False"
 
 
+def test_what_does_not_exist_yet_is_found_as_horovods_is_without_what_it_needs() -> None:
+    """Programs try the import; only horoscale knows why it fails."""
+    program = 'import importlib.util; print(importlib.util.find_spec("horovod.spark").name)'
+    assert printed(program) == "horovod.spark"
+
+
 def test_a_module_that_is_nowhere_is_not_found() -> None:
     job = run_compat("import horovod.nothing")
     assert b"ModuleNotFoundError: No module named 'horovod.nothing'" in job.stderr
