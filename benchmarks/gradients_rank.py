@@ -157,11 +157,12 @@ def main() -> None:
             prepared[name] = prepare(name)
         model, step = prepared[name]
         seconds = []
-        for index in range(WARM_UP + iterations):
+        warm_up = min(WARM_UP, iterations)
+        for index in range(warm_up + iterations):
             model.zero_grad()
             start = time.perf_counter()
             step()
-            if index >= WARM_UP:
+            if index >= warm_up:
                 seconds.append(time.perf_counter() - start)
         verify(model)
         return seconds

@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("backend", "num_ranks"),
-    [("tensorflow", 2), ("tensorflow", 4), ("torch", 3), ("jax", 2)],
+    [("tensorflow", 2), ("tensorflow", 4), ("torch", 2), ("jax", 2)],
 )
 def test_digits(backend: str, num_ranks: int, tmp_path: Path) -> None:
     if importlib.util.find_spec(backend) is None:
