@@ -67,7 +67,6 @@ class Gradient:
         # would go back to the system, which would have to clear it for the next gradient.
         self._own: torch.Tensor | None = None
         self._version = 0
-        self._result: torch.Tensor | None = None  # `.grad` from deliver() to release()
 
     @property
     def has_place(self) -> bool:
@@ -117,17 +116,19 @@ class Gradient:
         """Let `.grad` be the reduced gradient, made sparse for optimizers that take no other."""
         if sparse and not result.is_sparse:
             result = result.to_sparse(1)
-        self.parameter.grad = self._result = result
+        self.parameter.grad = result
 
-    def adds_to_result(self) -> bool:
-        """Tell whether a backward pass has added to the reduced gradient, instead of to nothing."""
+    def has_values(self) -> bool:
+        """Tell whether there is a `.grad` that is not all zeros. Reads all of it, if it is."""
         gradient = self.parameter.grad
-        # create_graph=True adds out of place.
-        return gradient is not None and (gradient is self._result or gradient.requires_grad)
+        if gradient is None:
+            return False
+        values = gradient._values() if gradient.is_sparse else gradient
+        return bool(values.any())
 
     def release(self) -> None:
         """Free what was kept for the step, after it."""
-        self._own = self._moved = self._result = None
+        self._own = self._moved = None
 
     def _values(self, own: torch.Tensor) -> torch.Tensor:
         value = own.detach() if own.requires_grad else own

@@ -46,12 +46,13 @@ class Owner(Protocol):
     paused: bool  # backward passes don't count
     overlaps: bool  # overlap_step
     ready_in_backward: bool  # gradients_ready="backward"
+    added_to: str | None  # the name of a reduced gradient that the last backward pass has added to
 
-    def begin_again(self, added_to: str | None) -> None:
-        """Take note of a backward pass after the reduction: reduced groups are not so any more.
+    def look(self) -> None:
+        """Set `added_to`, before a backward pass changes a reduced gradient."""
 
-        `added_to` names the reduced gradient that it has been added to, if it was.
-        """
+    def begin_again(self) -> None:
+        """Take note of a backward pass after the reduction: reduced groups are not so any more."""
 
     def complete(self) -> None:
         """Take note that a group has had its backward passes."""
@@ -80,19 +81,24 @@ class GradientGroup:
         self._in_flight: list[
             tuple[Handle | Operation, Callable[[], None]]
         ] = []  # how each is waited for
+        self._watched = False  # before backward passes, too
         weak_self = weakref.ref(self)
-        hooks: list[RemovableHandle] = []
+        self._hooks: list[RemovableHandle] = []
         for gradient in self.gradients:
             hook = _hook(weak_self, gradient)
             register: Any = gradient.parameter.register_post_accumulate_grad_hook
-            hooks.append(register(hook))
+            self._hooks.append(register(hook))
             _by_parameter[gradient.parameter] = weak_self
         _all.add(self)
-        weakref.finalize(self, _remove, hooks)
+        weakref.finalize(self, _remove, self._hooks)
 
     def add_owner(self, owner: Owner) -> None:
         """Let another optimizer use the group."""
         self._owners.append(weakref.ref(owner))
+        # Nobody else asks what a backward pass adds to, and hooks take time.
+        asks = owner.ready_in_backward or self.settings.reduction.op is not ReduceOp.AVERAGE
+        if asks and not self._watched:
+            self._watch()
 
     @property
     def shared(self) -> bool:
@@ -153,7 +159,7 @@ class GradientGroup:
             return
         owners = self._living_owners()
         if self.state is State.REDUCED:
-            self._begin_again(gradient, owners)
+            self._begin_again(owners)
         paused = any(owner.paused for owner in owners)
         if self.in_flight or (gradient.passes == self.passes and not paused):
             raise AssertionError(self._too_many_passes(gradient, owners))
@@ -172,6 +178,24 @@ class GradientGroup:
                     batch.add(self, self._nbytes)
                 else:
                     self.start()
+
+    def look(self) -> None:
+        """Have owners look at what a backward pass is about to change, if that is reduced."""
+        if self.state is State.REDUCED:
+            for owner in self._living_owners():
+                owner.look()
+
+    def kept(self) -> str | None:
+        """Return the name of a gradient whose reduced value is there still, and used by no step.
+
+        Values that the user has put in its place count as reduced.
+        """
+        if self.state is not State.REDUCED or self._used_by:
+            return None
+        for gradient in self.gradients:
+            if gradient.parameter.requires_grad and gradient.has_values():
+                return gradient.name
+        return None
 
     def forget_arrivals(self) -> None:
         """Have the next backward pass tell again in which order gradients come."""
@@ -252,17 +276,23 @@ class GradientGroup:
     def _has_passed(self, gradient: Gradient) -> bool:
         return gradient.passes == self.passes or not gradient.parameter.requires_grad
 
-    def _begin_again(self, gradient: Gradient, owners: Sequence[Owner]) -> None:
-        added = not self._used_by and gradient.adds_to_result()
-        added_to = gradient.name if added else None
+    def _watch(self) -> None:
+        self._watched = True
+        hook = _earlier_hook(weakref.ref(self))
+        for gradient in self.gradients:
+            register: Any = gradient.parameter.register_hook
+            self._hooks.append(register(hook))
+
+    def _begin_again(self, owners: Sequence[Owner]) -> None:
+        added_to = next((owner.added_to for owner in owners if owner.added_to is not None), None)
         if added_to is not None and self.settings.reduction.op is not ReduceOp.AVERAGE:
             raise AssertionError(
-                f"a backward pass has added to the gradient of {gradient.name}, which is reduced "
-                "already: before step() that is possible with op=Average only. Call "
-                f"optimizer.zero_grad() before, or {_accumulation(self.passes)}"
+                f"a further backward pass would have the gradient of {added_to} reduced again, "
+                "which is reduced already: before step() that is possible with op=Average only. "
+                f"Call optimizer.zero_grad() before, or {_accumulation(self.passes)}"
             )
         for owner in owners:
-            owner.begin_again(added_to)
+            owner.begin_again()
 
     def _too_many_passes(self, gradient: Gradient, owners: Sequence[Owner]) -> str:
         remedies = [_accumulation(self.passes)]
@@ -426,6 +456,18 @@ def _hook(
         group = weak_group()
         if group is not None:
             group.arrive(gradient)
+
+    return hook
+
+
+def _earlier_hook(weak_group: weakref.ref[GradientGroup]) -> Callable[[torch.Tensor], None]:
+    """Make a hook that runs when a gradient is computed, and not added to `.grad` yet."""
+
+    @outside_graph
+    def hook(_: torch.Tensor) -> None:
+        group = weak_group()
+        if group is not None:
+            group.look()
 
     return hook
 

@@ -55,6 +55,8 @@ class GradientReducer:
         self._layouts_known = True  # by all ranks, of all gradients
         self._agreement: Handle | None = None  # the last one on layouts
         self._warned: set[str] = set()
+        self.added_to: str | None = None  # a reduced gradient that a backward pass has added to
+        self._looked_in = -1  # autograd's number of that pass
         _all.add(self)
 
     @property
@@ -145,16 +147,27 @@ class GradientReducer:
             if group.state in (State.PARTIAL, State.REDUCED):
                 group.clear()
 
-    def begin_again(self, added_to: str | None) -> None:
+    def look(self) -> None:
+        """Take note of a reduced gradient that a backward pass is about to add to.
+
+        The pass's first gradient tells about all: those that it leaves alone are reduced again too.
+        """
+        this_pass = torch._C._current_graph_task_id()
+        if self._looked_in != this_pass:
+            self._looked_in = this_pass
+            kept = (group.kept() for group in self.groups)
+            self.added_to = next((name for name in kept if name is not None), None)
+
+    def begin_again(self) -> None:
         """Take note of a backward pass after the reduction: nothing is reduced any more."""
         for group in self.groups:
             if group.state is State.REDUCED:
                 group.clear()
-        if added_to is not None and self.ready_in_backward:
+        if self.added_to is not None and self.ready_in_backward:
             self._warn_once(
                 "reduced again",
                 "a further backward() before step() reduces the gradients again, which are the "
-                f"averages of the earlier one by now (the first is that of {added_to}). The "
+                f"averages of the earlier one by now (the first is that of {self.added_to}). The "
                 "result is right; to communicate once, do all backward passes but the last within "
                 "optimizer.no_sync(), or give DistributedOptimizer backward_passes_per_step",
             )

@@ -343,6 +343,90 @@ def test_a_further_backward_with_a_sum_is_refused() -> None:
     (parameter * share()).sum().backward(create_graph=True)
 
 
+@pytest.mark.parametrize("ready", ["step", "backward"])
+@pytest.mark.parametrize("how", ["cloned", "in-part"])
+def test_a_sum_that_is_not_forgotten_is_not_reduced_again(how: str, ready: str) -> None:
+    """Also where it is a copy, and where the further pass leaves it alone."""
+    first, second = (nn.Parameter(torch.zeros(4)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([first, second], 1.0), gradients_ready=ready, op=hvd.Sum
+    )
+    ((first + second) * share()).sum().backward()
+    optimizer.synchronize()
+    if how == "cloned":
+        first.grad, second.grad = first.grad.clone(), second.grad.clone()
+    else:
+        first.grad = None
+    with pytest.raises(AssertionError, match=r"unnamed\..* is reduced already"):
+        (first * share()).sum().backward()
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average], ids=["sum", "average"])
+@pytest.mark.parametrize("how", ["model", "parameter", "none"])
+def test_gradients_that_are_zeroed_begin_anew(how: str, op: int) -> None:
+    """Without an error and without a warning, which is an error here."""
+    parameter, _optimizer = one_parameter(10, gradients_ready="backward", op=op)
+    for _ in range(3):
+        (parameter * share()).sum().backward()
+        assert_all(parameter.grad, mean() * (hvd.size() if op == hvd.Sum else 1))
+        if how == "model":
+            nn.ParameterList([parameter]).zero_grad(set_to_none=False)
+        elif how == "parameter":
+            parameter.grad.zero_()
+        else:
+            parameter.grad = None
+
+
+def test_sparse_gradients_that_are_zeroed_begin_anew() -> None:
+    model = nn.Embedding(3, 2, sparse=True)
+    optimizer = wrap(model, gradients_ready="backward", op=hvd.Sum)
+    for _ in range(2):
+        (model(torch.arange(3)) * share()).sum().backward()
+        assert_all(model.weight.grad.to_dense(), mean() * hvd.size())
+        model.zero_grad(set_to_none=False)
+    (model(torch.arange(3)) * share()).sum().backward()
+    with pytest.raises(AssertionError, match="op=Average only"):
+        (model(torch.arange(3)) * share()).sum().backward()
+    optimizer.zero_grad()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")  # with create_graph; told once a process
+def test_gradients_with_a_graph_begin_anew() -> None:
+    parameter, _optimizer = one_parameter(4, gradients_ready="backward", op=hvd.Sum)
+    for _ in range(2):
+        parameter.grad = None
+        ((parameter + share()) ** 2).sum().backward(create_graph=True)
+        assert_all(parameter.grad, 2 * mean() * hvd.size())
+
+
+def test_gradients_that_nobody_adds_up_are_not_looked_for() -> None:
+    """torch.autograd.grad() computes gradients, as backward() does, and adds them to nothing."""
+    parameter, optimizer = one_parameter(4, gradients_ready="backward", op=hvd.Sum)
+    (parameter * share()).sum().backward()
+    torch.autograd.grad((parameter * share()).sum(), [parameter])
+    assert_all(parameter.grad, mean() * hvd.size())
+    optimizer.step()
+    assert_all(parameter.detach(), -mean() * hvd.size())
+
+
+def test_a_further_backward_is_told_once() -> None:
+    parameter, optimizer = one_parameter(4, gradients_ready="backward")
+
+    def step() -> None:
+        for _ in range(3):
+            (parameter * share()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with pytest.warns(UserWarning, match="reduces the gradients again") as told:
+        step()
+    [warning] = told
+    for part in ("unnamed.0", "no_sync()"):
+        assert part in str(warning.message)
+    assert warning.filename == __file__
+    step()  # says nothing: warnings are errors here
+
+
 @pytest.mark.conformance
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "two-optimizers"])
 def test_a_parameter_that_one_rank_has_no_use_for(need_ranks: None, shared: bool) -> None:
