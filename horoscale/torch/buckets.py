@@ -8,7 +8,7 @@ import torch
 
 from horoscale._core import HorovodInternalError
 from horoscale.common.job import current_runtime
-from horoscale.torch.tensors import adopt
+from horoscale.torch.tensors import adopt, in_memory_order
 
 _ALIGNMENT = 64  # a cache line, so that no two gradients share one
 
@@ -42,21 +42,22 @@ def make_bucket(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]
     """Return room for the gradient of each parameter, in one piece of shared memory.
 
     A gradient has its parameter's shape and layout (channels_last, for example), as autograd makes
-    it. None for parameters without memory or on a device, and for all of them where there is no
-    shared memory left: their gradients stay where autograd puts them.
+    it. None for parameters without memory, on a device, or with a layout that other ranks can't be
+    told of, and for all of them where there is no shared memory left: their gradients stay where
+    autograd puts them.
     """
     offsets = []
     end = 0
     for parameter in parameters:
         offsets.append(end)
-        nbytes = parameter.numel() * parameter.element_size() if parameter.is_cpu else 0
+        nbytes = parameter.numel() * parameter.element_size() if _can_move(parameter) else 0
         end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
     try:
         memory = empty_shared(end, dtype=torch.uint8)
     except HorovodInternalError:
         return [None] * len(parameters)
     return [
-        _view(memory, offset, parameter) if parameter.is_cpu and parameter.numel() else None
+        _view(memory, offset, parameter) if _can_move(parameter) else None
         for offset, parameter in zip(offsets, parameters, strict=True)
     ]
 
@@ -74,6 +75,12 @@ def lies_as_in(tensor: torch.Tensor, place: torch.Tensor) -> bool:
     """Tell whether values that fit are in memory of their own, in the order of their place."""
     plain = type(tensor) is torch.Tensor and not (tensor.is_conj() or tensor.is_neg())
     return plain and tensor.stride() == place.stride()
+
+
+def _can_move(parameter: torch.Tensor) -> bool:
+    if not parameter.is_cpu or parameter.numel() == 0:
+        return False
+    return in_memory_order(torch.empty_like(parameter, device="meta")).is_contiguous()
 
 
 def _view(memory: torch.Tensor, offset: int, parameter: torch.Tensor) -> torch.Tensor:

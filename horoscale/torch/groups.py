@@ -7,6 +7,7 @@ gradient is reduced twice.
 from __future__ import annotations
 
 import itertools
+import re
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum, auto
@@ -473,10 +474,18 @@ def _earlier_hook(weak_group: weakref.ref[GradientGroup]) -> Callable[[torch.Ten
 
 
 def _on_formats(mismatch: str) -> str:
-    """Explain the shapes that in_memory_order() makes, where a message shows one."""
-    if ", 1]" not in mismatch:
+    """Explain the shapes that in_memory_order() makes, where a message shows one beside another."""
+    shapes = [
+        tuple(map(int, shape.split(", "))) for shape in re.findall(r"\[(\d+(?:, \d+)+)\]", mismatch)
+    ]
+    if not any(_is_format_of(*pair) for pair in itertools.permutations(shapes, 2)):
         return ""
     return (
         ". Ones at the end of a shape stand for a memory format such as channels_last, where the "
         "dimensions come in the order of memory: give the model one format on all ranks"
     )
+
+
+def _is_format_of(one: Sequence[int], other: Sequence[int]) -> bool:
+    extents = [sorted(extent for extent in shape if extent != 1) for shape in (one, other)]
+    return one[-1] == 1 and len(one) > len(other) and extents[0] == extents[1]

@@ -26,6 +26,7 @@ _DATA_TYPES: dict[torch.dtype, DataType] = {
 if hasattr(torch, "uint16"):  # from PyTorch 2.3 on
     _DATA_TYPES[torch.uint16] = DataType.UINT16
 
+_MOST_DIMENSIONS = 64  # of a tensor's shape, to the runtime
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # subclasses may hold anything
 
 
@@ -80,6 +81,9 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     element after them, whose number stands for the order. Ranks whose tensors lie in different
     orders thus have different shapes and get a MismatchError, instead of sums of elements that
     don't belong together.
+
+    A tensor with gaps, or in an order whose number is too large (from 5 dimensions on), is returned
+    as it is: who sends it copies its elements by their indices, which no other rank has to know.
     """
     if tensor.is_contiguous():
         return tensor
@@ -91,6 +95,8 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     for place, one in enumerate(order):
         number = number * (len(order) - place) + sum(later < one for later in order[place:])
     view = tensor.permute(single + order)
+    if not view.is_contiguous() or view.dim() + number > _MOST_DIMENSIONS:
+        return tensor
     return view.view(*view.shape, *[1] * number)
 
 

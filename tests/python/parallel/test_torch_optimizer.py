@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -326,6 +327,53 @@ def test_ranks_that_disagree_about_the_memory_format(buckets: bool, need_ranks: 
     model(torch.ones(1, 3, 5, 5)).square().mean().backward()
     with pytest.raises(hvd.MismatchError, match="channels_last"):
         optimizer.step()
+
+
+def test_shapes_that_differ_are_no_memory_formats(buckets: bool, need_ranks: None) -> None:
+    parameter = nn.Parameter(torch.zeros(5, 1 + hvd.rank()))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], 1.0))
+    parameter.sum().backward()
+    with pytest.raises(hvd.MismatchError, match=r"\[5, 1\]") as wrong:
+        optimizer.step()
+    assert "channels_last" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("ready", ["step", "backward"])
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "another-order-on-rank-0"])
+def test_orders_of_memory_that_no_shape_can_tell(buckets: bool, alike: bool, ready: str) -> None:
+    """The order's number is too large; elements are sent by their indices."""
+    values = torch.arange(720.0).view(2, 3, 4, 5, 6).permute(4, 3, 2, 1, 0)
+    parameter = nn.Parameter(values.clone())
+    if hvd.rank() == 0 and not alike:
+        parameter = nn.Parameter(values.contiguous())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([parameter], 1.0), gradients_ready=ready, op=hvd.Sum
+    )
+    for step in range(1, 3):
+        optimizer.zero_grad(set_to_none=False)
+        (parameter * values * step).sum().backward()
+        optimizer.step()
+        assert torch.equal(parameter.grad, values * step * hvd.size())
+
+
+@pytest.mark.parametrize(
+    "gapped",
+    [
+        lambda: torch.arange(24.0).view(3, 1, 8)[..., ::2],
+        lambda: torch.arange(24.0).view(8, 1, 3)[::2].permute(2, 1, 0),
+    ],
+    ids=["steps", "transposed"],
+)
+def test_gradients_with_gaps_on_one_rank(buckets: bool, gapped: Callable[[], Any]) -> None:
+    parameter = nn.Parameter(torch.zeros(3, 1, 4))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], 1.0))
+    values = gapped()
+    (parameter * values).sum().backward()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    parameter.grad = values if hvd.rank() == 0 else values.contiguous()
+    optimizer.step()
+    assert torch.equal(parameter.detach(), -values)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
