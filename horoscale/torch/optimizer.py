@@ -320,12 +320,14 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
             models, and the first one, are done as without it. For the optimizers of PyTorch that
             treat each parameter on its own: SGD, Adam, AdamW, RMSprop and their like.
         gradients_ready: when gradients are averages. "step": in step(), or after synchronize(), as
-            with Horovod. "backward": when backward() returns, as with DistributedDataParallel. So
-            clip_grad_norm_() needs nothing else, zero_grad() may follow backward(), and a further
-            backward() before step() is reduced again (op=Average only). It costs one tiny allreduce
-            at the end of a backward pass, in which the ranks agree that all of them have all
-            gradients; where a parameter had none on some rank, they come in step(). Not with
-            overlap_step. None: what HOROSCALE_GRADIENTS_READY says, else "step".
+            with Horovod. A change before that is lost, which a warning says, unless it was made
+            through `grad.data`, which PyTorch does not record. "backward": when backward() returns,
+            as with DistributedDataParallel. So clip_grad_norm_() needs nothing else, zero_grad()
+            may follow backward(), and a further backward() before step() is reduced again
+            (op=Average only). It costs one tiny allreduce at the end of a backward pass, in which
+            the ranks agree that all of them have all gradients; where a parameter had none on some
+            rank, they come in step(). Not with overlap_step. None: what HOROSCALE_GRADIENTS_READY
+            says, else "step".
 
     Returns:
         The optimizer, with synchronize(), skip_synchronize(), no_sync() and
