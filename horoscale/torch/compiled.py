@@ -7,6 +7,7 @@ follows these functions, and puts the operators of operators.py into its graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -63,7 +64,8 @@ def alltoall(
 ) -> Handle:
     """Send rows to each rank; the outcome is (result, rows received from each rank)."""
     if splits is not None and not isinstance(splits, torch.Tensor):
-        splits = torch.tensor([int(rows) for rows in splits])
+        # index() would have the compiler take a size that changes for a constant.
+        splits = torch.tensor([r if isinstance(r, int) else index(r) for r in splits])
     members = common.size(call.process_set)
     result, received = _operator("alltoall")(tensor, splits, members, *_identity(call))
     return Finished((result, received))

@@ -394,6 +394,9 @@ def test_errors(process_set: hvd.ProcessSet) -> None:
     ]:
         with pytest.raises(Exception, match=message):
             in_one_graph(wrong, "eager")(x)
+    rows = [0.5] * hvd.size()
+    with pytest.raises(TypeError, match="integer"):  # as outside of graphs
+        torch.compile(lambda x: hvd.alltoall(x, rows), backend="eager")(x)
 
 
 def test_gradient_of_an_operator_that_has_none() -> None:
