@@ -225,6 +225,13 @@ def _step_or_begin(
 ) -> Any:
     if not optimizer._by_step:
         return step() if closure is None else step(closure)
+    if optimizer._synchronized and not optimizer._reducer.pending:
+        warn_user(  # in Horovod's words, which scripts and their readers know
+            "optimizer.step() called without optimizer.skip_synchronize() context after "
+            "optimizer.synchronize(). This can cause training slowdown. You may want to consider "
+            "using optimizer.skip_synchronize() context if you use optimizer.synchronize() in your "
+            "code."
+        )
     if closure is not None:
 
         def reduced_closure() -> Any:
@@ -234,13 +241,6 @@ def _step_or_begin(
             return loss
 
         return step(reduced_closure)
-    if optimizer._synchronized and not optimizer._reducer.pending:
-        warn_user(  # in Horovod's words, which scripts and their readers know
-            "optimizer.step() called without optimizer.skip_synchronize() context after "
-            "optimizer.synchronize(). This can cause training slowdown. You may want to consider "
-            "using optimizer.skip_synchronize() context if you use optimizer.synchronize() in your "
-            "code."
-        )
     if optimizer._begin_overlapped_step():
         return None
     optimizer._reduce()

@@ -571,6 +571,26 @@ def test_synchronize_twice_reduces_once() -> None:
     assert_all(parameter.detach(), -mean() * hvd.size())
 
 
+def test_a_closure_after_synchronize() -> None:
+    """Its gradients are reduced, and the warning is that of a step without one."""
+    parameter, optimizer = one_parameter(4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (parameter * share()).sum()
+        loss.backward()
+        return loss
+
+    closure()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="training slowdown") as told:
+        optimizer.step(closure)
+    assert told[0].filename == __file__
+    assert_all(parameter.detach(), -mean())
+    optimizer.step(closure)  # says nothing: warnings are errors here
+    assert_all(parameter.detach(), -2 * mean())
+
+
 @pytest.mark.parametrize("ready", ["step", "backward"])
 def test_a_closure_that_is_called_again(ready: str) -> None:
     model = make_model()
