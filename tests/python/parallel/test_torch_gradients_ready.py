@@ -591,6 +591,23 @@ def test_a_closure_after_synchronize() -> None:
     assert_all(parameter.detach(), -2 * mean())
 
 
+def test_ranks_in_different_steps(need_ranks: None) -> None:
+    """A rank may do steps without any agreement; the next one finds it out."""
+    parameter, optimizer = one_parameter(4, gradients_ready="backward")
+    if hvd.rank() == 0:
+        with optimizer.skip_synchronize():
+            optimizer.step()
+            optimizer.step()  # an odd number would leave the others waiting
+    here, low, high = 2 * (hvd.rank() == 0), 0, 2
+    with pytest.raises(
+        hvd.MismatchError,
+        match=f"different numbers.*round 1 of step {here}, elsewhere .*of step {high} or {low}$",
+    ):
+        (parameter * share()).sum().backward()
+    optimizer.step()
+    assert_all(parameter.detach(), -mean())
+
+
 @pytest.mark.parametrize("ready", ["step", "backward"])
 def test_a_closure_that_is_called_again(ready: str) -> None:
     model = make_model()

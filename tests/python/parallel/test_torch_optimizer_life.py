@@ -539,7 +539,16 @@ def test_wrong_names_and_groups() -> None:
         hvd.DistributedOptimizer(sgd(parameters), groups=[[parameters[0]], [parameters[0]]])
 
 
-def test_what_is_missing() -> None:
-    model = make_model()
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        wrap(model, op=hvd.Adasum)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"op": hvd.Adasum}, "Adasum"),
+        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
+    ],
+    ids=["adasum", "predivided-sum"],
+)
+def test_what_is_missing(options: dict[str, Any], message: str) -> None:
+    """Programs for Horovod catch NotImplementedError, those for horoscale ValueError."""
+    with pytest.raises(NotImplementedError, match=message) as error:
+        wrap(make_model(), **options)
+    assert isinstance(error.value, ValueError)
