@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.ranks import run_ranks
 
@@ -97,3 +99,37 @@ def test_unequal_passes_are_a_stall_that_names_the_option() -> None:
     said = "".join(one.stderr for one in ended)
     assert "gradients_ready=backward.0" in said  # of rank 1's step
     assert "gradients_ready=backward.1" in said  # of rank 0's, the next
+
+
+# Rank 1 tells of the second optimizer in its step only, and the first one's step needs rank 0.
+UNUSED_OPTIMIZER = """
+    import torch
+    import horoscale.torch as hvd
+
+    hvd.init()
+    used, never, sometimes = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
+    first, second = (
+        hvd.DistributedOptimizer(torch.optim.SGD(part, 1.0), gradients_ready="backward")
+        for part in ([used, never], [sometimes])
+    )
+    loss = used.sum()
+    if hvd.rank() == 0:
+        loss = loss + sometimes.sum()
+    loss.backward()
+    first.step()
+    second.step()
+    print("came back")
+"""
+
+
+def test_an_optimizer_that_one_rank_has_no_use_for_is_a_stall_that_names_the_option() -> None:
+    ended = run_ranks(
+        2,
+        UNUSED_OPTIMIZER,
+        120,
+        HOROSCALE_STALL_CHECK_TIME_SECONDS="0.5",
+        HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS="2",
+    )
+    assert all(one.returncode == 1 and not one.stdout for one in ended), ended
+    said = "".join(one.stderr for one in ended)
+    assert re.search(r'warning: allreduce "gradients_ready=backward#2\.0" .*has waited', said)
