@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).with_name("test_torch_compile.py")
+ON_3 = "all_in_one_graph or process_sets or step_by_inductor"
 SECONDS = 240
 
 
 @pytest.mark.timeout(SECONDS + 30)
 @pytest.mark.parametrize(
     ("ranks", "which"),
-    [(2, "not aot_eager"), (3, "aot_eager")],
+    [(2, f"not ({ON_3})"), (3, ON_3)],
     ids=["np2", "np3"],
 )
 def test_on_ranks(ranks: int, which: str, tmp_path: Path) -> None:

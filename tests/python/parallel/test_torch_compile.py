@@ -1,13 +1,13 @@
 """torch.compile: collectives are part of graphs, and everything else of ours breaks them.
 
-test_on_ranks_compile.py starts these tests: those with aot_eager on 3 ranks, the others on 2. Eager
+test_on_ranks_compile.py starts these tests: on 2 or on 3 ranks, and each backend on both. Eager
 calls, whose results others test, give what is expected.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,15 +20,16 @@ from horoscale.torch.collectives import Call
 
 Function = Callable[..., Any]
 pytestmark = pytest.mark.filterwarnings("default")  # the compiler's own
-AOT_EAGER = pytest.mark.parametrize("backend", ["aot_eager"])  # in the names of tests for 3 ranks
+AOT_EAGER = pytest.mark.parametrize("backend", ["aot_eager"])
 
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
-    # Without what inductor compiles before its first loop: headers, and programs that ask the CPU.
+    # Without what inductor does before its first loop: compiling headers, and programs that ask the
+    # CPU, and making patterns of models that we don't have.
     with torch._inductor.config.patch(
-        {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": False}
+        {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": False, "pattern_matcher": False}
     ):
         yield
 
@@ -137,7 +138,7 @@ def test_collectives_in_one_graph(function: Function) -> None:
     check_equal(value_and_gradient(in_graph, x), value_and_gradient(function, x))
 
 
-@AOT_EAGER
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_all_in_one_graph(backend: str) -> None:
     """Rank 0 isn't compiled: what others were compiled to makes the same calls, in the same order.
 
@@ -160,26 +161,43 @@ def test_all_in_one_graph(backend: str) -> None:
     check_equal(value_and_gradient(runs, x), value_and_gradient(everything, x))
 
 
-def test_inductor() -> None:
-    """As above, with few loops to compile."""
+def every_collective(x: torch.Tensor, process_set: hvd.ProcessSet) -> list[torch.Tensor]:
+    """As above, with few loops for inductor to compile."""
+    unused = hvd.allreduce(x, op=hvd.Sum)
+    if hvd.rank() == 0:
+        x = x + 0 * unused.detach()
+    hvd.allgather(x[: hvd.rank()].detach())
+    second, first = hvd.allreduce(x, op=hvd.Sum), hvd.allreduce(x)
+    results = [first, second, *hvd.grouped_allreduce([x, x.detach()])]
+    results += [hvd.allgather(x), hvd.reducescatter(x), hvd.broadcast(x, 1)]
+    results.append(hvd.alltoall(x[: hvd.size()].contiguous()))
+    if process_set.included():
+        results.append(hvd.allreduce(x, op=hvd.Sum, process_set=process_set))
+    return results
 
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        unused = hvd.allreduce(x, op=hvd.Sum)
-        if hvd.rank() == 0:
-            x = x + 0 * unused.detach()
-        hvd.allgather(x[: hvd.rank()].detach())
-        second, first = hvd.allreduce(x, op=hvd.Sum), hvd.allreduce(x)
-        rows = hvd.alltoall(x[: hvd.size()].contiguous())
-        return first, second, hvd.allgather(x), hvd.reducescatter(x), hvd.broadcast(x, 1), rows
 
+@torch.compiler.disable
+def sum_of_squares(results: Sequence[torch.Tensor]) -> torch.Tensor:
+    return sum((one * one.detach()).sum() for one in results)
+
+
+@pytest.fixture
+def some() -> Iterator[hvd.ProcessSet]:
+    chosen = hvd.add_process_set(range(1, hvd.size()))
+    yield chosen
+    hvd.remove_process_set(chosen)
+
+
+def test_inductor(some: hvd.ProcessSet) -> None:
     def results(run: Function) -> list[torch.Tensor]:
         x = own(2 * hvd.size()).requires_grad_()
-        values = run(x)
-        sum((value * value.detach()).sum() for value in values).backward()
+        values = run(x, some)
+        sum_of_squares(values).backward()
         return [*(value.detach() for value in values), x.grad]
 
-    runs = function if hvd.rank() == 0 else in_one_graph(function, "inductor")
-    check_equal(results(runs), results(function))
+    in_graph = in_one_graph(every_collective, "inductor")
+    runs = every_collective if hvd.rank() == 0 else in_graph
+    check_equal(results(runs), results(every_collective))
 
 
 @AOT_EAGER
@@ -321,19 +339,17 @@ def test_model_with_batch_norm(backend: str) -> None:
     check_equal(in_graph(images(2)).detach(), model(images(2)).detach())
 
 
-@pytest.mark.parametrize(
-    "options", [{"affine": False}, {"momentum": None}, {"track_running_stats": False}], ids=str
-)
 @AOT_EAGER
-def test_options_of_batch_norm(options: dict[str, Any], backend: str) -> None:
-    layer = hvd.SyncBatchNorm(2, **options).double()
-    other = copy.deepcopy(layer)
-    in_graph = in_one_graph(other, backend)
+def test_options_of_batch_norm(backend: str) -> None:
+    options = [{"affine": False}, {"momentum": None}, {"track_running_stats": False}]
+    layers = nn.Sequential(*(hvd.SyncBatchNorm(2, **one) for one in options)).double()
+    others = copy.deepcopy(layers)
+    in_graph = in_one_graph(others, backend)
     for step in range(2):
         batch = images(3, step)
-        expected = value_and_gradient(lambda x: layer(x).square() * x, batch)
-        check_equal(value_and_gradient(lambda x: in_graph(x).square() * x, batch), expected)
-    check_same_state(other, layer)
+        expected = value_and_gradient(lambda x: layers(x * x).square() * x, batch)
+        check_equal(value_and_gradient(lambda x: in_graph(x * x).square() * x, batch), expected)
+    check_same_state(others, layers)
 
 
 @AOT_EAGER
@@ -366,6 +382,38 @@ def test_compiled_step(step: Function, backend: str) -> None:
     """backward(), the optimizer and its hooks end graphs; the rest is compiled."""
     expected = train(Net().double(), step)
     model = train(Net().double(), torch.compile(step, backend=backend))
+    check_same_state(model, expected)
+
+
+class EveryCollective(nn.Module):
+    def __init__(self, process_set: hvd.ProcessSet) -> None:
+        super().__init__()
+        self.norm = hvd.SyncBatchNorm(2)
+        self.process_set = process_set
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return every_collective(self.norm(x), self.process_set)
+
+
+def step_of_all(model: nn.Module, optimizer: Any, batch: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    sum_of_squares(model(batch)).backward()
+    optimizer.step()
+
+
+def test_step_by_inductor(some: hvd.ProcessSet) -> None:
+    """Rank 0 compiles only what has to be compiled on all ranks. Nobody compiles loops."""
+    run, model = step_of_all, EveryCollective(some).double()
+    expected = EveryCollective(some).double()
+    if hvd.rank() == 0:
+        model.norm.compile(backend="inductor")
+    else:
+        run = torch.compile(run, backend="inductor")
+    optimizers = [make_optimizer(expected), make_optimizer(model)]
+    for _ in range(2):
+        step_of_all(expected, optimizers[0], own(2 * hvd.size()))
+        with torch._inductor.config.patch({"fallback_by_default": True}):
+            run(model, optimizers[1], own(2 * hvd.size()))
     check_same_state(model, expected)
 
 
