@@ -409,6 +409,14 @@ def test_gradients_that_nobody_adds_up_are_not_looked_for() -> None:
     assert_all(parameter.detach(), -mean() * hvd.size())
 
 
+def test_the_default_has_one_hook_for_each_gradient() -> None:
+    """The earlier one, which takes time, is for those who ask what a pass adds to."""
+    for options, earlier in [({}, 0), ({"gradients_ready": "backward"}, 1), ({"op": hvd.Sum}, 1)]:
+        parameter, _optimizer = one_parameter(4, **options)
+        assert len(parameter._backward_hooks or ()) == earlier
+        assert len(parameter._post_accumulate_grad_hooks) == 1
+
+
 def test_a_further_backward_is_told_once() -> None:
     parameter, optimizer = one_parameter(4, gradients_ready="backward")
 
