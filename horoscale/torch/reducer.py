@@ -136,6 +136,12 @@ class GradientReducer:
         if self._rounds is not None:
             self._rounds.end_step()
 
+    def end_agreement(self) -> None:
+        """Wait for the last agreement on layouts, which others need from a rank that leaves."""
+        agreement, self._agreement = self._agreement, None
+        if agreement is not None:
+            agreement.wait()
+
     def use(self) -> None:
         """Have what is reduced so far not used by the next step."""
         for group in self.groups:
@@ -240,7 +246,7 @@ class GradientReducer:
 
         Zeros stand for a gradient that this rank has never had, and they have to be sparse where
         the other ranks' are. It is done until each gradient was there on some rank. A rank that has
-        had all of them does not wait for the others.
+        had all of them waits for the others at the end of the step only.
         """
         gradients = [gradient for group in self.groups for gradient in group.gradients]
         for gradient in gradients:
@@ -248,8 +254,7 @@ class GradientReducer:
         layouts = torch.tensor([gradient.layout for gradient in gradients], dtype=torch.uint8)
         unknown = [gradient for gradient in gradients if gradient.layout is Layout.UNKNOWN]
         call = Call(self._layouts_name, self.settings.process_set, will_wait=bool(unknown))
-        if self._agreement is not None:
-            self._agreement.wait()  # it has the same name
+        self.end_agreement()  # it has the same name
         self._agreement = collectives.allreduce([layouts], Reduction(ReduceOp.MAX), call)
         self._layouts_known = True
         if unknown:

@@ -416,6 +416,14 @@ def test_an_error_in_a_backward_pass_ends_one_step() -> None:
     assert_same_parameters(model, train_alone(sgd, steps=1))
 
 
+def test_a_first_step_leaves_nothing_that_others_wait_for() -> None:
+    """A rank may leave after it, however far the others are."""
+    model = make_model()
+    optimizer = wrap(model)
+    step_with(model, optimizer, 0)
+    assert optimizer._reducer._agreement is None
+
+
 def test_an_optimizer_outlives_its_job() -> None:
     model = make_model()
     optimizer = wrap(model)
