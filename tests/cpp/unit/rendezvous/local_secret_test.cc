@@ -35,6 +35,7 @@ class LocalSecretTest : public ::testing::Test {
     ASSERT_TRUE(taken.ok());
     port_holder_.emplace(taken.TakeValue());
     address_ = {"127.0.0.1", port_holder_->port()};
+    unlink(PathOf(address_).c_str());  // of a job that was killed
   }
 
   LocalSecret Published() {
