@@ -265,7 +265,7 @@ def _run_mpirun(
     program = mpirun.find(inherited.get("PATH"))
     job_environment = mpirun.job_environment(program, {**inherited, **exports}, variables)
     given = _given_hosts(arguments)
-    if given:
+    if given and not arguments.mpi_args:  # with which the user may pass on what he likes
         _say_what_is_withheld(mpirun.withheld(program, job_environment, exports))
 
     def words(environment: Mapping[str, str]) -> list[str]:
@@ -306,7 +306,8 @@ def _say_what_is_withheld(names: Sequence[str]) -> None:
 
 def _interfaces(job_environment: Mapping[str, str]) -> list[str]:
     """The network interfaces that the user has chosen."""
-    return (environment.read_by_ranks(job_environment, "NETWORK_INTERFACE") or "").split(",")
+    given = environment.read_by_ranks(job_environment, "NETWORK_INTERFACE") or ""
+    return [name for name in given.split(",") if name]
 
 
 def _start_timeout(job_environment: Mapping[str, str]) -> float:

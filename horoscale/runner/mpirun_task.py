@@ -44,10 +44,11 @@ def run(
     own = [reach.LOOPBACK] if interfaces is None else reach.own_addresses(interfaces)
     addresses = [address for address in own if ":" not in address]
     encrypt = encrypts(environment)
-    everywhere = interfaces is not None and not interfaces
+    everywhere = interfaces is not None and not (interfaces and addresses)
     store = Rendezvous("0.0.0.0" if everywhere else ",".join(addresses), encrypt=encrypt)
     try:
-        client = StoreClient(addresses[0], store.port, store.secret, encrypt=encrypt)
+        here = reach.LOOPBACK if everywhere else addresses[0]
+        client = StoreClient(here, store.port, store.secret, encrypt=encrypt)
         _put(client, "task", task)
         places = ",".join(f"{address}:{store.port}" for address in addresses)
         told = {**environment, PLACES: places, TASK_SECRET: store.secret}

@@ -18,8 +18,10 @@ LAUNCHER_FAILED = 1
 # cpp/core/departures.cc, which TensorFlow repeats in an exception of its own.
 _BLAME = re.compile(
     rb"((?:RankFailedError|HorovodInternalError): |\brank \d+ (?:left the job\b|failed: ))"
-    rb".*?(?=; ready: |$)"  # those that were ready are not to blame
+    rb".*?(?=; ready: |$)",  # those that were ready are not to blame
+    re.MULTILINE,
 )
+_EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _RANKS = re.compile(rb"\branks? (\d+(?:-\d+)?(?:(?:, | and )\d+(?:-\d+)?)*)")
 _RANGE = re.compile(rb"(\d+)(?:-(\d+))?")
 
@@ -57,9 +59,15 @@ def failure_report(
         unasked: which of these the launcher had not told to end. That they ended is mentioned.
     """
     # A rank that raises because of another may be the faster one to exit.
-    first, last_lines = min(failures, key=lambda failure: _is_consequence(failure, ended_well))
+    missed_by = {
+        failed.rank: _missed(failed, last_lines, ended_well, unasked)
+        for failed, last_lines in failures
+    }
+    first, last_lines = min(
+        failures, key=lambda failure: bool(missed_by[failure[0].rank]) or _is_consequence(failure)
+    )
     others = [other for other, _ in failures if other is not first]
-    if missed := _missed(first, last_lines, ended_well):
+    if missed := missed_by[first.rank]:
         lines = _after_leaving(missed, first, others)
     else:
         lines = [f"failed as well: {_listing(others)}"] if others else []
@@ -93,24 +101,30 @@ def _listing(exits: Sequence[Exit]) -> str:
     return ", ".join(f"{named(sorted(ranks))} {how}" for how, ranks in alike.items())
 
 
-def _is_consequence(failure: tuple[Exit, Sequence[bytes]], ended_well: Mapping[int, Exit]) -> bool:
-    return bool(_missed(*failure, ended_well)) or any(
-        line.split(b":", 1)[0].endswith(b"RankFailedError") for line in failure[1]
-    )
+def _is_consequence(failure: tuple[Exit, Sequence[bytes]]) -> bool:
+    return any(line.split(b":", 1)[0].endswith(b"RankFailedError") for line in failure[1])
 
 
 def _missed(
-    failed: Exit, last_lines: Sequence[bytes], ended_well: Mapping[int, Exit]
+    failed: Exit,
+    last_lines: Sequence[bytes],
+    ended_well: Mapping[int, Exit],
+    unasked: Collection[int],
 ) -> list[Exit]:
-    """The ranks that ended well and that the last error of ours on a failed one names."""
+    """The ranks that ended well by themselves and that a failed one's last exception names."""
     if failed.status < 0:  # a crash is no answer to what another rank does
         return []
-    error = next(filter(None, map(_BLAME.search, reversed(last_lines))), None)
-    if error is None:
+    begins = [at for at, line in enumerate(last_lines) if _EXCEPTION.match(line)]
+    errors = list(_BLAME.finditer(b"".join(last_lines[begins[-1] :]))) if begins else []
+    if not errors:
         return []
+    error = errors[-1]
+    # Who left may still have been told to end; any other that was told did not end by itself.
+    left = b" left the job" in error[0]
     blamed = [one for ranks in _RANKS.findall(error[0]) for one in _RANGE.findall(ranks)]
     return [
         ended_well[rank]
         for rank in sorted(ended_well)
+        if left or rank in unasked
         if any(int(first) <= rank <= int(last or first) for first, last in blamed)
     ]

@@ -214,12 +214,10 @@ def _reduced_step(
     """Do `step`, the plain step of an optimizer, with reduced gradients."""
     optimizer.finish_step()
     try:
-        result = _step_or_begin(optimizer, step, closure)
+        return _step_or_begin(optimizer, step, closure)
     finally:
         optimizer._synchronized = False
         optimizer._reducer.end_step()
-    optimizer._reducer.end_agreement()
-    return result
 
 
 def _step_or_begin(

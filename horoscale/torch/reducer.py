@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ import torch
 
 from horoscale._core import ReduceOp
 from horoscale.common import job
+from horoscale.common.exceptions import HorovodInternalError
 from horoscale.torch import collectives
 from horoscale.torch.batch import batch
 from horoscale.torch.buckets import make_bucket
@@ -137,7 +139,7 @@ class GradientReducer:
             self._rounds.end_step()
 
     def end_agreement(self) -> None:
-        """Wait for the last agreement on layouts, which others need from a rank that leaves."""
+        """Wait for the last agreement on layouts, which has the name of the next."""
         agreement, self._agreement = self._agreement, None
         if agreement is not None:
             agreement.wait()
@@ -246,7 +248,7 @@ class GradientReducer:
 
         Zeros stand for a gradient that this rank has never had, and they have to be sparse where
         the other ranks' are. It is done until each gradient was there on some rank. A rank that has
-        had all of them waits for the others at the end of the step only.
+        had all of them does not wait for the others, unless it leaves the job.
         """
         gradients = [gradient for group in self.groups for gradient in group.gradients]
         for gradient in gradients:
@@ -254,7 +256,7 @@ class GradientReducer:
         layouts = torch.tensor([gradient.layout for gradient in gradients], dtype=torch.uint8)
         unknown = [gradient for gradient in gradients if gradient.layout is Layout.UNKNOWN]
         call = Call(self._layouts_name, self.settings.process_set, will_wait=bool(unknown))
-        self.end_agreement()  # it has the same name
+        self.end_agreement()
         self._agreement = collectives.allreduce([layouts], Reduction(ReduceOp.MAX), call)
         self._layouts_known = True
         if unknown:
@@ -304,5 +306,13 @@ def _drop_all() -> None:
         reducer.drop()
 
 
+def _end_agreements() -> None:
+    """Let others have what they need of this rank; one that fails matters to nobody here."""
+    for reducer in list(_all):
+        with contextlib.suppress(HorovodInternalError):
+            reducer.end_agreement()
+
+
 _all: weakref.WeakSet[GradientReducer] = weakref.WeakSet()
+job.before_end(_end_agreements)
 job.at_end(_drop_all)

@@ -7,6 +7,7 @@ import functools
 import gc
 import io
 import pickle
+import time
 import weakref
 from typing import Any
 
@@ -416,12 +417,26 @@ def test_an_error_in_a_backward_pass_ends_one_step() -> None:
     assert_same_parameters(model, train_alone(sgd, steps=1))
 
 
-def test_a_first_step_leaves_nothing_that_others_wait_for() -> None:
-    """A rank may leave after it, however far the others are."""
-    model = make_model()
+def test_a_rank_that_leaves_after_a_step_waits_until_others_have_done_it() -> None:
+    model = nn.Linear(3, 2)  # of which no rank has to ask the others
     optimizer = wrap(model)
-    step_with(model, optimizer, 0)
-    assert optimizer._reducer._agreement is None
+    model(torch.ones(1, 3)).sum().backward()
+    if hvd.rank() > 0:
+        time.sleep(1)  # in which one that doesn't wait is known to be gone
+    optimizer.step()
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+
+
+def test_first_steps_in_any_order() -> None:
+    """Nobody waits there for what another rank does after another optimizer's step."""
+    models = make_model(), make_model()
+    optimizers = [wrap(model) for model in models]
+    for model in models:
+        loss_of(model, 0, hvd.rank()).backward()
+    for optimizer in optimizers if hvd.rank() % 2 else reversed(optimizers):
+        optimizer.step()
+    hvd.barrier()
 
 
 def test_an_optimizer_outlives_its_job() -> None:

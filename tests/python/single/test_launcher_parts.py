@@ -474,14 +474,18 @@ def test_the_report_begins_with_a_rank_that_left_while_others_needed_it() -> Non
         ("RankFailedError: x waits for rank 5; ready: ranks 4 and 8", "rank 5 on b"),
         ("RankFailedError: rank 3 failed: its process ended", None),
         ("ValueError: no file for rank 4", None),
+        ("retry: HorovodInternalError: rank 4 failed: gone\nValueError: a bug", None),
+        ("RankFailedError: x waits for rank 6", None),  # which ended when it was told to
+        ("RankFailedError: rank 6 left the job; so x is not done", "rank 6 on b"),
         ("RuntimeError: training failed", None),
     ],
 )
 def test_the_report_blames_a_rank_that_ended_well_if_the_others_do(
     text: str, blamed: str | None
 ) -> None:
-    ended_well = {rank: Exit(rank, "b", 0) for rank in (4, 5, 8)}
-    lines = [b"Traceback (most recent call last):\n", f"horoscale.{text}\n".encode()]
+    ended_well = {rank: Exit(rank, "b", 0) for rank in (4, 5, 6, 8)}
+    lines = [b"Traceback (most recent call last):\n"]
+    lines += f"horoscale.{text}\n".encode().splitlines(keepends=True)
     first, report = failure_report([(Exit(0, "a", 1), lines)], ended_well, [8, 4, 5])
     assert first.rank == 0
     _, of_a_crash = failure_report([(Exit(0, "a", -11), lines)], ended_well)

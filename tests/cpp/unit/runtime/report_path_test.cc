@@ -34,7 +34,7 @@ class Turns {
     const std::vector<std::string> names(static_cast<size_t>(size), "host");
     for (int rank = 0; rank < size; ++rank) {
       runtimes_.push_back(std::make_unique<Runtime>(
-          Config(), TopologyOf(rank, names), fabric->Endpoint(rank), Runtime::Driver::kTurns));
+          config, TopologyOf(rank, names), fabric->Endpoint(rank), Runtime::Driver::kTurns));
     }
   }
 
