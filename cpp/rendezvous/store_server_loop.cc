@@ -23,13 +23,19 @@ constexpr int kPortsTried = 16;
 constexpr double kAcceptPauseSeconds = 0.1;
 constexpr int kMaxRefusalsLoggedPerSecond = 20;
 
+// At those of the hosts where that is possible: an interface may have an address that is not ready.
 Result<std::vector<TcpListener>> ListenAt(const std::vector<std::string>& hosts, uint16_t port) {
   std::vector<TcpListener> listeners;
+  Status failure;
   for (const std::string& host : hosts) {
     auto listener = TcpListener::Create(host, listeners.empty() ? port : listeners.front().port());
-    if (!listener.ok()) return listener.status();
-    listeners.push_back(listener.TakeValue());
+    if (listener.ok()) {
+      listeners.push_back(listener.TakeValue());
+    } else {
+      failure = listener.status();
+    }
   }
+  if (listeners.empty()) return failure;
   return listeners;
 }
 
@@ -39,8 +45,8 @@ Result<std::vector<TcpListener>> Listen(const StoreServerOptions& options) {
                                    " addresses");
   }
   auto listeners = ListenAt(options.hosts, options.port);
-  const bool may_differ = options.port == 0 && options.hosts.size() > 1;
-  for (int tried = 1; !listeners.ok() && may_differ && tried < kPortsTried; ++tried) {
+  for (int tried = 1; options.port == 0 && tried < kPortsTried; ++tried) {
+    if (!listeners.ok() || listeners->size() == options.hosts.size()) break;
     listeners = ListenAt(options.hosts, 0);
   }
   return listeners;

@@ -164,6 +164,9 @@ Result<std::vector<std::string>> ServerAddresses(bool one_host, const Config& co
   if (!addresses.ok()) return addresses.status();
   // Last, for ranks that only play several hosts on one machine.
   if (config.network_interfaces.empty()) addresses->insert(addresses->end(), {kLoopback, "::1"});
+  if (addresses->empty()) {
+    return Status::InvalidArgument("the chosen network interfaces have no address");
+  }
   return addresses;
 }
 

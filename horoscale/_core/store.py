@@ -26,10 +26,10 @@ class StoreServer:
     def __init__(self, host: str, port: int, secret: str | None, *, encrypt: bool = False) -> None:
         """Listen on host:port (port 0: any free one, see `port`) for clients with the secret.
 
-        `host` may be several addresses, separated by commas. None as the secret, on loopback:
-        processes of the same user on this host find one by themselves. What clients say is
-        authenticated, and with `encrypt` encrypted, by all or by none of them. ValueError, off
-        loopback, for a secret that is too easy to guess.
+        `host` may be several addresses, separated by commas, of which those that can't be had now
+        are left out. None as the secret, on loopback: processes of the same user on this host
+        find one by themselves. What clients say is authenticated, and with `encrypt` encrypted, by
+        all or by none of them. ValueError, off loopback, for a secret that is too easy to guess.
         """
         out = ffi.new("hs_store_server **")
         bound_port = ffi.new("int32_t *")

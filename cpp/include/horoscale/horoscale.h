@@ -356,10 +356,11 @@ hs_code hs_job_secret(char** secret);
 
 /* Serves a job's key-value store on host:port (port 0: any) in a thread of its own, to clients that
  * prove that they know the secret. `host` may be several addresses of this machine, separated by
- * commas. Without a secret (null), on loopback only, it makes one, which processes of the same user
- * on this host find by themselves. *port is the port in use. What is said afterwards is
- * authenticated, and encrypted if `encrypt` is 1, as clients have to say too. HS_INVALID_ARGUMENT
- * for a secret that is too easy to guess, on either side, unless `host` is on loopback. */
+ * commas; those that can't be had now are left out. Without a secret (null), on loopback only, it
+ * makes one, which processes of the same user on this host find by themselves. *port is the port in
+ * use. What is said afterwards is authenticated, and encrypted if `encrypt` is 1, as clients have
+ * to say too. HS_INVALID_ARGUMENT for a secret that is too easy to guess, on either side, unless
+ * `host` is on loopback. */
 hs_code hs_store_serve(const char* host, int32_t port, const char* secret, int32_t encrypt,
                        hs_store_server** out, int32_t* bound_port);
 void hs_store_server_free(hs_store_server* server);

@@ -54,6 +54,11 @@ def test_nobody_listens() -> None:
 
 
 def test_one_store_at_several_addresses() -> None:
+    # The last is none of this machine's, as one that is not ready yet.
+    strong = "0123456789abcdef" * 4
+    StoreServer("127.0.0.1,192.0.2.1", 0, strong).close()
+    with pytest.raises(HorovodInternalError):
+        StoreServer("192.0.2.1", 0, strong)
     server = StoreServer("127.0.0.1,127.0.0.2", 0, "secret")
     StoreClient("127.0.0.1", server.port, "secret").set("key", b"value")
     assert StoreClient("127.0.0.2", server.port, "secret").get("key", timeout=10) == b"value"
