@@ -27,7 +27,7 @@ def test_communicators_of_mpi4py(mpi: Mpi, backend: str) -> None:
 
 def test_the_parallel_tests_pass_over_mpi(mpi: Mpi) -> None:
     # They ask for the bits of our own sums; MPI's own collectives have test_collectives.py.
-    run(mpi, 4, *SUBSET, HOROSCALE_BACKEND="mpi", HOROSCALE_DETERMINISTIC="1")
+    run(mpi, 3, *SUBSET, HOROSCALE_BACKEND="mpi", HOROSCALE_DETERMINISTIC="1")
 
 
 def test_the_parallel_tests_pass_in_shared_memory_under_mpirun(both: dict[str, Mpi]) -> None:
