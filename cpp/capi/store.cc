@@ -5,11 +5,11 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/names.h"
 #include "error.h"
 #include "platform/deadline.h"
 #include "platform/environment.h"
@@ -48,17 +48,10 @@ Status CheckSecret(const std::string& host, const char* secret) {
   return horoscale::CheckSecretStrength(secret, "the argument");
 }
 
-std::vector<std::string> SplitAtCommas(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream rest(text);
-  for (std::string part; std::getline(rest, part, ',');) parts.push_back(part);
-  return parts;
-}
-
 Status Serve(const std::string& host, uint16_t port, const char* secret, bool encrypt,
              hs_store_server* out) {
   horoscale::StoreServerOptions options;
-  options.hosts = SplitAtCommas(host);
+  options.hosts = horoscale::SplitNames(host);
   options.port = port;
   options.encrypt = encrypt;
   if (secret != nullptr) {

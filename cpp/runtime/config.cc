@@ -1,9 +1,9 @@
 #include "runtime/config.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 
+#include "base/names.h"
 #include "transport/message/message_exchange.h"
 
 namespace horoscale {
@@ -19,16 +19,6 @@ bool ParseCount(std::string_view text, int64_t* out) { return ParseNumber(text, 
 
 bool ParseSeconds(std::string_view text, double* out) {
   return ParseNumber(text, out) && std::isfinite(*out) && *out >= 0;
-}
-
-std::vector<std::string> SplitNames(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    if (comma > 0) names.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return names;
 }
 
 bool ParseLogLevel(std::string_view text, LogLevel* out) {

@@ -36,7 +36,7 @@ DESCRIBE = (
     "told = [os.environ['HOROSCALE_' + name] for name in names]\n"
     "print(json.dumps([os.environ.get('PLAYED_HOST'), *told]))"
 )
-END_S = 5.0  # whatever is killed, everything else has ended by then
+LONG = 600  # seconds that a test has not got: what ends has not waited for them
 
 
 @pytest.fixture
@@ -264,13 +264,12 @@ def test_signals_reach_the_ranks_of_all_hosts(shell: Path, signum: signal.Signal
 
 def test_an_interrupt_while_hosts_are_awaited_ends_it_at_once(shell: Path) -> None:
     flags = ("--remote-shell", shell, "-H", "a,slow", "-np", 2, "--verbose")
+    flags += ("--start-timeout", LONG)
     with Launcher(*flags, "true") as job:
         assert job.process.stderr is not None
         assert b"a: supervisor is process" in job.process.stderr.readline()
-        began = time.monotonic()
         job.process.send_signal(signal.SIGINT)
         assert job.finish()[0] == 128 + signal.SIGINT
-        assert time.monotonic() - began < END_S
         job.assert_nothing_left()
 
 
@@ -327,18 +326,16 @@ def test_a_relay_goes_on_when_its_own_ranks_have_ended(shell: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("victim", ["launcher", "relay"])
 def test_nothing_survives_where_supervisors_relay(shell: Path, victim: str) -> None:
-    flags = ("--remote-shell", shell, "-H", hosts(), "-np", MANY)
+    flags = ("--remote-shell", shell, "-H", hosts(), "-np", MANY, "--grace-seconds", LONG)
     program = "trap '' TERM; echo $$; while :; do sleep 1000; done"
     with Launcher(*flags, "sh", "-c", program) as job:
         job.read_pids(MANY)
         pids = [pid for guard in children_of(job.process.pid) for pid in children_of(guard)]
         assert len(pids) == 32
         relay = next(pid for pid in pids if len(children_of(pid)) == 2)  # a rank and a link
-        began = time.monotonic()
         os.kill(job.process.pid if victim == "launcher" else relay, signal.SIGKILL)
         status, _, err = job.finish()
         job.assert_nothing_left()
-        assert time.monotonic() - began < END_S
         if victim == "relay":
             assert (status, b"ended by SIGKILL" in err) == (1, True), err
 

@@ -18,7 +18,7 @@ from support.namespaces import NetworkHosts
 
 pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 
-END_S = 5.0  # whatever is killed, everything else has ended by then
+LONG = 600  # seconds that a test has not got: what ends has not waited for them
 # Each rank tells the others its number through the job's store.
 MEET = """
 import os
@@ -158,7 +158,7 @@ STUBBORN = (
 @pytest.mark.parametrize("victim", ["launcher", "ssh", "sshd", "guard", "supervisor"])
 def test_nothing_survives_on_either_host(ssh_hosts: SshHosts, victim: str) -> None:
     hosts = ssh_hosts.hosts
-    with ssh_hosts.launcher(4, "sh", "-c", STUBBORN) as job:
+    with ssh_hosts.launcher(4, "--grace-seconds", LONG, "sh", "-c", STUBBORN) as job:
         job.read_pids(4)
         guard, supervisor = sorted(ssh_hosts.remote("horoscale.runner.supervisor"))[-2:]
         connection = [pid for pid in ssh_hosts.remote("sshd: root") if pid != ssh_hosts.sshd.pid]
@@ -183,7 +183,6 @@ def test_nothing_survives_on_either_host(ssh_hosts: SshHosts, victim: str) -> No
         while ssh_hosts.remote("horoscale.runner") or hosts.processes(0):
             assert time.monotonic() < began + PATIENCE_S
             time.sleep(0.02)
-        assert time.monotonic() - began < END_S
         if victim != "launcher":
             assert status == 1
             assert f"the supervisor on {hosts.addresses[1]}".encode() in err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launcher_process import Launcher, run_launcher, sorted_lines
+from support.links import make_link
 
 
 def python(program: str) -> list[str]:
@@ -110,16 +110,6 @@ def test_output_files_are_for_their_owner_only(tmp_path: Path) -> None:
     assert [(folder / name).stat().st_mode & 0o777 for name in ("stdout", "stderr")] == [0o600] * 2
 
 
-def make_link(path: Path, kind: str, target: Path) -> None:
-    path.parent.mkdir(parents=True)
-    if kind == "symbolic":
-        path.symlink_to(target)
-    elif kind == "hard":
-        path.hardlink_to(target)
-    else:
-        os.mkfifo(path)
-
-
 @pytest.mark.parametrize(
     ("place", "kind"),
     [
@@ -137,6 +127,7 @@ def test_output_goes_nowhere_that_somebody_else_has_chosen(
     precious = elsewhere / "stdout"
     precious.write_text("untouched")
     logs = tmp_path / "logs"
+    (logs / place).parent.mkdir(parents=True)
     make_link(logs / place, kind, elsewhere if place == "rank.0" else precious)
     job = run_launcher("-np", 1, "--output-filename", logs, "echo", "new")
     assert job.returncode == 2

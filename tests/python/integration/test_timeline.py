@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from launcher_process import run_launcher
+from support.links import make_link
 
 from horoscale.timeline import TimelineError, merge, read, read_job
 from horoscale.timeline.report import report
@@ -133,12 +133,7 @@ def test_a_merged_file_goes_nowhere_that_somebody_else_has_chosen(
 ) -> None:
     precious, merged = tmp_path / "precious", tmp_path / "merged.json"
     precious.write_text("untouched")
-    if kind == "symbolic":
-        merged.symlink_to(precious)
-    elif kind == "hard":
-        merged.hardlink_to(precious)
-    else:
-        os.mkfifo(merged)
+    make_link(merged, kind, precious)
     ended = command("merge", place, "-o", merged)
     assert ended.returncode == 2
     assert ended.stderr.startswith("python -m horoscale.timeline: error: ")

@@ -67,6 +67,19 @@ def test_training_goes_on_after_a_death_in_a_backward_pass(ready: str) -> None:
 
 
 # Rank 1 does a pass that rank 0 doesn't: it must not meet rank 0's next step.
+def said_in_a_stall(program: str) -> str:
+    """What two ranks write to standard error when a stall ends them before they print."""
+    ended = run_ranks(
+        2,
+        program,
+        120,
+        HOROSCALE_STALL_CHECK_TIME_SECONDS="0.5",
+        HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS="2",
+    )
+    assert all(one.returncode == 1 and not one.stdout for one in ended), ended
+    return "".join(one.stderr for one in ended)
+
+
 UNEQUAL_PASSES = """
     import torch
     import horoscale.torch as hvd
@@ -88,15 +101,7 @@ UNEQUAL_PASSES = """
 
 
 def test_unequal_passes_are_a_stall_that_names_the_option() -> None:
-    ended = run_ranks(
-        2,
-        UNEQUAL_PASSES,
-        120,
-        HOROSCALE_STALL_CHECK_TIME_SECONDS="0.5",
-        HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS="2",
-    )
-    assert all(one.returncode == 1 and not one.stdout for one in ended), ended
-    said = "".join(one.stderr for one in ended)
+    said = said_in_a_stall(UNEQUAL_PASSES)
     assert "gradients_ready=backward.0" in said  # of rank 1's step
     assert "gradients_ready=backward.1" in said  # of rank 0's, the next
 
@@ -123,13 +128,5 @@ UNUSED_OPTIMIZER = """
 
 
 def test_an_optimizer_that_one_rank_has_no_use_for_is_a_stall_that_names_the_option() -> None:
-    ended = run_ranks(
-        2,
-        UNUSED_OPTIMIZER,
-        120,
-        HOROSCALE_STALL_CHECK_TIME_SECONDS="0.5",
-        HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS="2",
-    )
-    assert all(one.returncode == 1 and not one.stdout for one in ended), ended
-    said = "".join(one.stderr for one in ended)
+    said = said_in_a_stall(UNUSED_OPTIMIZER)
     assert re.search(r'warning: allreduce "gradients_ready=backward#2\.0" .*has waited', said)

@@ -11,11 +11,12 @@ import torch
 from support.torch_training import (
     OPTIMIZERS,
     STEPS,
-    MakeOptimizer,
     assert_same_parameters,
     loss_of,
     make_model,
+    sgd,
     train_alone,
+    wrap,
 )
 from torch import nn
 
@@ -23,12 +24,6 @@ import horoscale.torch as hvd
 from horoscale.torch import reducer
 
 EVERY_OPTIMIZER = pytest.mark.parametrize("kind", OPTIMIZERS)
-sgd: MakeOptimizer = OPTIMIZERS["sgd"]
-
-
-def wrap(model: nn.Module, make_optimizer: MakeOptimizer = sgd, **options: Any) -> Any:
-    optimizer = make_optimizer(list(model.parameters()))
-    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
 
 
 def train(model: nn.Module, optimizer: Any, steps: int = STEPS, passes: int = 1) -> nn.Module:

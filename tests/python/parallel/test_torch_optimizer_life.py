@@ -14,23 +14,17 @@ from typing import Any
 import pytest
 import torch
 from support.torch_training import (
-    OPTIMIZERS,
     STEPS,
     assert_same_parameters,
     loss_of,
     make_model,
+    sgd,
     train_alone,
+    wrap,
 )
 from torch import nn
 
 import horoscale.torch as hvd
-
-sgd = OPTIMIZERS["sgd"]
-
-
-def wrap(model: nn.Module, **options: Any) -> Any:
-    optimizer = sgd(list(model.parameters()))
-    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
 
 
 def step_with(model: nn.Module, optimizer: Any, step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
 }
+sgd = OPTIMIZERS["sgd"]
 STEPS = 4
 
 
@@ -59,3 +61,9 @@ def assert_same_parameters(model: nn.Module, expected: nn.Module) -> None:
     """Compare up to rounding."""
     for (name, one), other in zip(model.named_parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def wrap(model: nn.Module, make: MakeOptimizer = sgd, **options: Any) -> Any:
+    """The distributed optimizer of a model."""
+    optimizer = make(list(model.parameters()))
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
