@@ -4,6 +4,8 @@
 # system. A target that is up to date does nothing, so each can be called again at any time.
 
 MAKEFLAGS += --no-print-directory
+# Hundreds of processes import PyTorch here: without bytecode each would compile it anew, for four seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -15,7 +17,7 @@ UNITY  ?= ON
 BIN   := $(VENV)/bin
 CMAKE := $(BIN)/cmake
 # From a folder without horoscale/ in it: it is the installed package that is tested.
-PYTEST := cd tests && $(abspath $(BIN))/pytest
+PYTEST := cd tests && $(abspath $(BIN))/pytest --durations=10 --durations-min=5
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \

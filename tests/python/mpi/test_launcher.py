@@ -39,10 +39,11 @@ def test_what_looks_like_a_credential_stays_here(both: dict[str, Mpi], tmp_path:
     secret = dict.fromkeys(("GITHUB_TOKEN", "HOROVOD_DB_SECRET", "TF_VAR_db"), "hunter2")
     ended = mpi.run_launcher(
         *("--mpi", "-np", "1", "-H", "elsewhere:1", "-x", "MY_TOKEN"),
-        f"--mpi-args=-launcher ssh -launcher-exec {shell}",
         *("sh", "-c", "env | grep -E '=(hunter2|wanted)' | sort"),
         MY_TOKEN="wanted",
         ANYTHING="wanted",
+        HYDRA_LAUNCHER="ssh",
+        HYDRA_LAUNCHER_EXEC=str(shell),
         **secret,
     )
     assert ended.returncode == 0, ended.stderr
