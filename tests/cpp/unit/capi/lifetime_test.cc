@@ -2,10 +2,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 #include "unit/capi/job.h"
 
@@ -24,6 +27,10 @@ struct Footprint {
   int64_t mappings;
 };
 
+bool HaveSameResources(const Footprint& a, const Footprint& b) {
+  return a.descriptors == b.descriptors && a.threads == b.threads;
+}
+
 int64_t CountEntries(const char* folder) {
   const std::filesystem::directory_iterator entries(folder);
   return std::distance(begin(entries), end(entries));
@@ -36,14 +43,30 @@ Footprint Measure() {
   return {CountEntries("/proc/self/fd"), CountEntries("/proc/self/task"), lines};
 }
 
+// The footprint once what has ended is gone: the kernel lists a thread a little longer than
+// join() waits for it.
+Footprint MeasureSettled(const std::function<bool(const Footprint&)>& settled) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(kDeadlineSeconds);
+  Footprint now = Measure();
+  while (!settled(now) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+    now = Measure();
+  }
+  return now;
+}
+
 constexpr int kCycles = 40;
 
 // What `cycle` leaves behind each time. The first ones may fill caches that stay.
 void ExpectNothingLeftBehind(const std::function<void()>& cycle) {
+  const int64_t threads_at_first = Measure().threads;
   for (int i = 0; i < 3; ++i) cycle();
-  const Footprint before = Measure();
+  const Footprint before =
+      MeasureSettled([&](const Footprint& now) { return now.threads == threads_at_first; });
   for (int i = 3; i < 3 + kCycles; ++i) cycle();
-  const Footprint after = Measure();
+  const Footprint after =
+      MeasureSettled([&](const Footprint& now) { return HaveSameResources(now, before); });
   EXPECT_EQ(after.descriptors, before.descriptors);
   EXPECT_EQ(after.threads, before.threads);
   EXPECT_LT(after.mappings, before.mappings + kCycles);  // the allocator's own come and go
@@ -96,7 +119,8 @@ TEST(Lifetime, AnInitThatFailsLeavesNothingBehind) {
     const Meeting meeting;
     const hs_init_options options = meeting.Options(1, 3);
     hs_runtime* runtime = nullptr;
-    ASSERT_EQ(hs_init(&options, &runtime), HS_TIMEOUT);
+    // Mostly HS_TIMEOUT; on a busy machine the store itself may not have answered by then.
+    ASSERT_NE(hs_init(&options, &runtime), HS_OK);
     EXPECT_EQ(runtime, nullptr);
   });
 }
