@@ -328,8 +328,8 @@ void Runtime::Tick(double now) {
   }
 }
 
-void Runtime::OnStall(const ProcessSet& set, const StallNotice& notice) {
-  const ChannelId channel = set.channel();
+void Runtime::OnStall(const SetPlace& set, const StallNotice& notice) {
+  const ChannelId channel = set.channel;
   if (topology_.rank == 0) {
     wait_graph_.Add(0, channel.process_set, channel.incarnation, notice, MonotonicSeconds());
   } else {
@@ -337,12 +337,12 @@ void Runtime::OnStall(const ProcessSet& set, const StallNotice& notice) {
   }
 }
 
-void Runtime::Probe(const ProcessSet& set) {
+void Runtime::Probe(const SetPlace& set) {
   const std::byte ask{0};
-  for (const int rank : set.ranks()) {
+  for (const int rank : set.ranks) {
     if (rank == topology_.rank || departures_.lost().contains(rank)) continue;
     silent_.insert(rank);
-    transport_->Send(rank, {FrameKind::kProbe, set.channel()}, {&ask, 1});
+    transport_->Send(rank, {FrameKind::kProbe, set.channel}, {&ask, 1});
   }
 }
 
@@ -356,9 +356,9 @@ void Runtime::OnProbe(int from_rank, ChannelId channel, std::span<const std::byt
   }
 }
 
-std::vector<int> Runtime::Silent(const ProcessSet& set) const {
+std::vector<int> Runtime::Silent(const SetPlace& set) const {
   std::vector<int> silent;
-  for (const int rank : set.ranks()) {
+  for (const int rank : set.ranks) {
     if (silent_.contains(rank)) silent.push_back(rank);
   }
   return silent;
@@ -497,11 +497,11 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
   if (operation->status.code() == StatusCode::kRankFailed) AbandonRegistration(*operation);
 }
 
-void Runtime::OnFailed(const ProcessSet& set) {
+void Runtime::OnFailed(const SetPlace& set, const Status& cause) {
   std::lock_guard lock(mutex_);
   const auto view = views_.find(set.id());
   if (view == views_.end()) return;  // it is being removed
-  view->second.failure = set.failure();
+  view->second.failure = cause;
   set_lost_ = true;
 }
 
@@ -515,13 +515,13 @@ void Runtime::FreeShared(std::byte* memory) {
   transport_->FreeShared(memory);
 }
 
-void Runtime::OnBucketDone(const ProcessSet& set, const Action& action, double started_at) {
+void Runtime::OnBucketDone(const SetPlace& set, const Action& action, double started_at) {
   if (timeline_.enabled()) {
     timeline_.OnBucketDone(set.id(), action, started_at, MonotonicSeconds());
   }
 }
 
-void Runtime::OnTuned(const ProcessSet& set, const Autotuner::Record& record) {
+void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
   tuning_log_.Write(set.id(), record);
   if (record.is_last) LogAnswer("autotune", DescribeVerdict(set.id(), record));
 }

@@ -30,7 +30,7 @@
 
 namespace horoscale {
 
-class Runtime final : private Engine::Work, private TransportSink, private ProcessSet::Host {
+class Runtime final : private Engine::Work, private TransportSink, private SetHost {
  public:
   // Whether a progress thread drives while nobody waits, or Turn() alone: a simulation of many
   // ranks in one thread.
@@ -97,17 +97,17 @@ class Runtime final : private Engine::Work, private TransportSink, private Proce
                std::span<const std::byte> payload) override;
   void OnRankLost(int rank, const Status& reason) override;
   bool IsOver(ChannelId channel) const override;
-  // ProcessSet::Host
+  // SetHost
   void Finish(const OperationPtr& operation, Status status) override;
   Result<int64_t> Register(const Signature& signature) override;
   void OnLaunched() override { engine_.NotifyDone(); }
   LaunchOrder& launch_order() override { return launch_order_; }
-  void OnFailed(const ProcessSet& set) override;
-  void OnBucketDone(const ProcessSet& set, const Action& action, double started_at) override;
-  void OnTuned(const ProcessSet& set, const Autotuner::Record& record) override;
-  void OnStall(const ProcessSet& set, const StallNotice& notice) override;
-  void Probe(const ProcessSet& set) override;
-  std::vector<int> Silent(const ProcessSet& set) const override;
+  void OnFailed(const SetPlace& set, const Status& cause) override;
+  void OnBucketDone(const SetPlace& set, const Action& action, double started_at) override;
+  void OnTuned(const SetPlace& set, const Autotuner::Record& record) override;
+  void OnStall(const SetPlace& set, const StallNotice& notice) override;
+  void Probe(const SetPlace& set) override;
+  std::vector<int> Silent(const SetPlace& set) const override;
 
   Status WaitUntil(const OperationPtr& operation, double seconds,
                    const std::function<bool()>& reached);

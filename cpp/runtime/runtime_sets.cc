@@ -67,7 +67,7 @@ bool Runtime::IsOver(ChannelId channel) const {
 
 void Runtime::CreateSet(uint32_t id, std::vector<int> ranks) {
   const ChannelId channel{id, next_incarnation_++};
-  ProcessSet::Host& host = *this;
+  SetHost& host = *this;
   const auto set = std::make_shared<ProcessSet>(host, *transport_, config_, channel, ranks,
                                                 CommunicatorFor(ranks));
   {

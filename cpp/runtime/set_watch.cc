@@ -1,4 +1,5 @@
-// What a process set waits for: the reports about stalls, and the answer to SIGUSR2.
+#include "runtime/set_watch.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -6,7 +7,6 @@
 
 #include "base/rank_list.h"
 #include "platform/log.h"
-#include "runtime/process_set.h"
 
 namespace horoscale {
 namespace {
@@ -43,31 +43,42 @@ uint64_t Milliseconds(double seconds) {
 
 }  // namespace
 
-void ProcessSet::CheckStalls(double now) {
-  if (failure_.ok()) CheckMissing(now);
-  if (failure_.ok()) CheckProgress(now);
-  if (failure_.ok()) CheckCoordinator(now);
-  if (failure_.ok()) CheckBlocked(now);
+SetWatch::SetWatch(SetHost& host, const Config& config, const SetPlace& place,
+                   const PendingOperations& pending, SetControl& control,
+                   const SetExecution& execution)
+    : host_(host),
+      config_(config),
+      place_(place),
+      pending_(pending),
+      control_(control),
+      execution_(execution) {}
+
+std::optional<Status> SetWatch::Check(double now) {
+  auto end = CheckMissing(now);
+  if (!end) end = CheckProgress(now);
+  if (!end) end = CheckCoordinator(now);
+  if (!end) CheckBlocked(now);
+  return end;
 }
 
 // On the coordinator: operations that some members have not called.
-void ProcessSet::CheckMissing(double now) {
-  if (!coordinator_) return;
+std::optional<Status> SetWatch::CheckMissing(double now) {
   const double limit = config_.stall_shutdown_seconds;
-  for (StallReport& report : coordinator_->TakeStallReports(now)) {
-    const std::string text = DescribeStall(report, id());
+  for (StallReport& report : control_.TakeStallReports(now)) {
+    const std::string text = DescribeStall(report, place_.id());
     if (limit > 0 && report.seconds_waiting >= limit) {
-      return Poison({StatusCode::kRankFailed, text, {report.missing_ranks, id(), ""}});
+      return Status(StatusCode::kRankFailed, text, {report.missing_ranks, place_.id(), ""});
     }
     Log(LogLevel::kWarning, text);
-    host_.OnStall(*this, {Quoted(report.kind, report.display_name),
-                          Milliseconds(report.seconds_waiting), std::move(report.missing_ranks)});
+    host_.OnStall(place_, {Quoted(report.kind, report.display_name),
+                           Milliseconds(report.seconds_waiting), std::move(report.missing_ranks)});
   }
+  return std::nullopt;
 }
 
 // Whether what has not moved `since` is due to be reported. Asks the other members a while before
 // whether they run.
-ProcessSet::Due ProcessSet::CheckStuck(double since, double now) {
+SetWatch::Due SetWatch::CheckStuck(double since, double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
   const double stuck = now - since;
@@ -76,7 +87,7 @@ ProcessSet::Due ProcessSet::CheckStuck(double since, double now) {
     const bool soon = (limit > 0 && stuck >= limit / 2) || (period > 0 && stuck >= period / 2);
     if (!soon) return Due::kNo;
     probed_at_ = now;
-    host_.Probe(*this);
+    host_.Probe(place_);
   }
   if (now - probed_at_ < kAnswerSeconds) return Due::kNo;
   if (limit > 0 && stuck >= limit) return Due::kEnd;
@@ -86,85 +97,90 @@ ProcessSet::Due ProcessSet::CheckStuck(double since, double now) {
 }
 
 // The operation that runs here: all members have called it, but one of them may have been stopped.
-void ProcessSet::CheckProgress(double now) {
-  if (!collective_ && launched_.empty()) return;
-  const Due due = CheckStuck(progressed_at_, now);
-  if (due == Due::kNo) return;
-  const std::vector<int> silent = host_.Silent(*this);
-  const Action& action = launched_.empty() ? queue_.front() : launched_.front().action;
+std::optional<Status> SetWatch::CheckProgress(double now) {
+  const Action* const action = execution_.AtWork();
+  if (action == nullptr) return std::nullopt;
+  const Due due = CheckStuck(execution_.progressed_at(), now);
+  if (due == Due::kNo) return std::nullopt;
+  const std::vector<int> silent = host_.Silent(place_);
   const std::string text =
-      Quoted(action.common.kind, action.display_name) + OnSet(id()) + " of " + RankList(ranks_) +
-      " is being executed and has not advanced for " + Seconds(now - progressed_at_) +
+      Quoted(action->common.kind, action->display_name) + OnSet(place_.id()) + " of " +
+      RankList(place_.ranks) + " is being executed and has not advanced for " +
+      Seconds(now - execution_.progressed_at()) +
       (silent.empty() ? "; all ranks of the set answer" : ": no answer from " + RankList(silent));
-  if (due == Due::kWarning) return Log(LogLevel::kWarning, text);
-  Poison({StatusCode::kRankFailed, text, {silent, id(), action.display_name}});
+  if (due == Due::kEnd) {
+    return Status(StatusCode::kRankFailed, text, {silent, place_.id(), action->display_name});
+  }
+  Log(LogLevel::kWarning, text);
+  return std::nullopt;
 }
 
 // On the other members: the coordinator, which would report who is missing, may be stopped itself.
-void ProcessSet::CheckCoordinator(double now) {
-  if (coordinator_ || collective_ || !launched_.empty()) return;
+std::optional<Status> SetWatch::CheckCoordinator(double now) {
+  if (control_.IsCoordinator() || execution_.AtWork() != nullptr) return std::nullopt;
   const Operation* oldest = nullptr;
   for (const auto& [token, operation] : pending_) {
     if (operation->planned_at != 0) continue;
     if (oldest == nullptr || operation->token < oldest->token) oldest = operation.get();
   }
-  if (oldest == nullptr) return;
+  if (oldest == nullptr) return std::nullopt;
   const Due due = CheckStuck(oldest->enqueued_at, now);
-  const std::vector<int> silent = host_.Silent(*this);
-  const int coordinator = ranks_.front();
+  const std::vector<int> silent = host_.Silent(place_);
+  const int coordinator = place_.coordinator();
   if (due == Due::kNo || std::find(silent.begin(), silent.end(), coordinator) == silent.end()) {
-    return;
+    return std::nullopt;
   }
-  const std::string text = Quoted(*oldest) + OnSet(id()) + " has waited for " +
+  const std::string text = Quoted(*oldest) + OnSet(place_.id()) + " has waited for " +
                            Seconds(now - oldest->enqueued_at) + " to be planned by rank " +
                            std::to_string(coordinator) + ", which does not answer";
-  if (due == Due::kWarning) return Log(LogLevel::kWarning, text);
-  Poison({StatusCode::kRankFailed, text, {{coordinator}, id(), oldest->request.DisplayName()}});
+  if (due == Due::kEnd) {
+    return Status(StatusCode::kRankFailed, text,
+                  {{coordinator}, place_.id(), oldest->request.DisplayName()});
+  }
+  Log(LogLevel::kWarning, text);
+  return std::nullopt;
 }
 
 // Calls in which threads of this rank are blocked: rank 0 finds out who waits for whom.
-void ProcessSet::CheckBlocked(double now) {
+void SetWatch::CheckBlocked(double now) {
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
   if (period <= 0) return;
   for (const auto& [token, operation] : pending_) {
-    if (operation->waiters.load() == 0 || operation->process_set_id != id()) {
+    if (operation->waiters.load() == 0 || operation->process_set_id != place_.id()) {
       operation->blocked_since = 0;
     } else if (operation->blocked_since == 0) {
       operation->blocked_since = now;
       operation->blocked_told_at = now;
     } else if (now - operation->blocked_told_at >= period) {
       operation->blocked_told_at = now;
-      host_.OnStall(*this, {Quoted(*operation), Milliseconds(now - operation->blocked_since), {}});
+      host_.OnStall(place_, {Quoted(*operation), Milliseconds(now - operation->blocked_since), {}});
     }
   }
 }
 
-std::vector<std::string> ProcessSet::DescribeState(double now) const {
+std::vector<std::string> SetWatch::Describe(double now) const {
   std::vector<std::string> lines;
-  const std::string set = "process set " + std::to_string(id()) + " of " + RankList(ranks_);
-  if (!failure_.ok()) return {set + " is lost: " + failure_.message()};
-  std::string head = set + ": " + std::to_string(pending_.size()) +
+  std::string head = "process set " + std::to_string(place_.id()) + " of " +
+                     RankList(place_.ranks) + ": " + std::to_string(pending_.size()) +
                      " operations pending; last plan entry " +
-                     std::to_string(member_.applied_sequence()) + ", executed " +
-                     std::to_string(executed_sequence_);
-  if (collective_) {
-    const Action& action = queue_.front();
-    head += "; executing entry " + std::to_string(action.sequence) + ", " +
-            Quoted(action.common.kind, action.display_name) + " and " +
-            std::to_string(action.pieces.size() - 1) + " more, since " +
-            Seconds(now - started_at_) + ", advanced " + Seconds(now - progressed_at_) + " ago";
+                     std::to_string(control_.applied_sequence()) + ", executed " +
+                     std::to_string(execution_.ended_sequence());
+  if (const Action* const action = execution_.Running()) {
+    head += "; executing entry " + std::to_string(action->sequence) + ", " +
+            Quoted(action->common.kind, action->display_name) + " and " +
+            std::to_string(action->pieces.size() - 1) + " more, since " +
+            Seconds(now - execution_.started_at()) + ", advanced " +
+            Seconds(now - execution_.progressed_at()) + " ago";
   }
   lines.push_back(std::move(head));
   DescribePending(now, lines);
   return lines;
 }
 
-void ProcessSet::DescribePending(double now, std::vector<std::string>& lines) const {
+void SetWatch::DescribePending(double now, std::vector<std::string>& lines) const {
   std::unordered_map<std::string, StallReport> waits;
-  if (coordinator_) {
-    for (StallReport& report : coordinator_->Waiting(config_.cache_capacity + kMaxDescribed)) {
-      waits.emplace(report.display_name, std::move(report));
-    }
+  for (StallReport& report : control_.Waiting(config_.cache_capacity + kMaxDescribed)) {
+    waits.emplace(report.display_name, std::move(report));
   }
   std::vector<OperationPtr> oldest;
   for (const auto& [token, operation] : pending_) oldest.push_back(operation);
@@ -172,7 +188,7 @@ void ProcessSet::DescribePending(double now, std::vector<std::string>& lines) co
             [](const auto& a, const auto& b) { return a->token < b->token; });
   for (size_t i = 0; i < oldest.size() && i < kMaxDescribed; ++i) {
     const Operation& operation = *oldest[i];
-    std::string line = Quoted(operation) + OnSet(id()) + ", called " +
+    std::string line = Quoted(operation) + OnSet(place_.id()) + ", called " +
                        Seconds(now - operation.enqueued_at) + " ago";
     if (operation.waiters.load() > 0) line += ", blocks its caller";
     if (const auto wait = waits.find(operation.request.DisplayName()); wait != waits.end()) {
@@ -182,19 +198,20 @@ void ProcessSet::DescribePending(double now, std::vector<std::string>& lines) co
       line += ", is being executed";
     } else if (operation.planned_at != 0) {
       line += ", is planned";
-    } else if (!coordinator_) {
-      line += ", is not planned yet: rank " + std::to_string(ranks_.front()) +
+    } else if (!control_.IsCoordinator()) {
+      line += ", is not planned yet: rank " + std::to_string(place_.coordinator()) +
               " decides, and knows who is missing";
     }
     lines.push_back(std::move(line));
   }
   if (oldest.size() > kMaxDescribed) {
-    lines.push_back("and " + std::to_string(oldest.size() - kMaxDescribed) + " more" + OnSet(id()));
+    lines.push_back("and " + std::to_string(oldest.size() - kMaxDescribed) + " more" +
+                    OnSet(place_.id()));
   }
   size_t described = 0;
   for (const auto& [name, report] : waits) {
     if (described++ == kMaxDescribed) break;
-    lines.push_back(Quoted(report.kind, name) + OnSet(id()) + " was called by " +
+    lines.push_back(Quoted(report.kind, name) + OnSet(place_.id()) + " was called by " +
                     RankList(report.ready_ranks) + ", misses " + RankList(report.missing_ranks));
   }
 }

@@ -1,0 +1,50 @@
+// PendingOperations: what this rank has submitted to a process set and what is not finished.
+#pragma once
+
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/operation.h"
+
+namespace horoscale {
+
+class PendingOperations {
+ public:
+  using Table = std::unordered_map<Token, OperationPtr>;
+
+  void Add(OperationPtr operation) {
+    const Token token = operation->token;
+    by_token_.emplace(token, std::move(operation));
+  }
+
+  // Null: not pending here.
+  Operation* Find(Token token) const {
+    const auto found = by_token_.find(token);
+    return found == by_token_.end() ? nullptr : found->second.get();
+  }
+
+  // The same, for callers that may finish it meanwhile.
+  OperationPtr Hold(Token token) const {
+    const auto found = by_token_.find(token);
+    return found == by_token_.end() ? nullptr : found->second;
+  }
+
+  // Removes it; null if it is not pending here.
+  OperationPtr Take(Token token) {
+    const auto found = by_token_.find(token);
+    if (found == by_token_.end()) return nullptr;
+    OperationPtr operation = std::move(found->second);
+    by_token_.erase(found);
+    return operation;
+  }
+
+  bool empty() const { return by_token_.empty(); }
+  size_t size() const { return by_token_.size(); }
+  Table::const_iterator begin() const { return by_token_.begin(); }
+  Table::const_iterator end() const { return by_token_.end(); }
+
+ private:
+  Table by_token_;
+};
+
+}  // namespace horoscale

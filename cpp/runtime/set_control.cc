@@ -1,0 +1,217 @@
+#include "runtime/set_control.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/codec.h"
+
+namespace horoscale {
+namespace {
+
+// Slots are given by the coordinator, whose own limit counts: members accept what it decides.
+constexpr size_t kMemberCacheCapacity = 1'000'000;
+
+// The limit is looked at with each report: the last one before it comes when it is due.
+double StallPeriod(const Config& config) {
+  const double warning = config.stall_check ? config.stall_warning_seconds : 0;
+  const double limit = config.stall_shutdown_seconds;
+  if (limit <= 0) return warning;
+  return warning > 0 ? limit / std::ceil(limit / warning) : limit;
+}
+
+CoordinatorOptions OptionsFor(const Config& config, const SetPlace& place, const Limits& limits) {
+  CoordinatorOptions options;
+  options.process_set_id = place.id();
+  options.ranks = place.ranks;
+  options.cache_capacity = static_cast<size_t>(config.cache_capacity);
+  options.limits = limits;
+  options.priority_scheduling = config.priority_scheduling;
+  options.stall_warning_seconds = StallPeriod(config);
+  // join() is of the global set.
+  options.goes_on_without_joined = place.id() == 0;
+  options.average_over_participants = config.average_over_participants;
+  return options;
+}
+
+// What an operation brings of its own, at most as much as a request may have.
+int64_t BytesOf(const Operation& operation) {
+  int64_t bytes = 0;
+  for (const TensorMemory& tensor : operation.tensors) {
+    int64_t of_tensor = 0;
+    if (__builtin_mul_overflow(tensor.rows, tensor.row_bytes, &of_tensor) ||
+        __builtin_add_overflow(bytes, of_tensor, &bytes)) {
+      return kMaxRequestDataBytes;
+    }
+  }
+  return std::min(bytes, kMaxRequestDataBytes);
+}
+
+}  // namespace
+
+SetControl::SetControl(Transport& transport, const Config& config, const SetPlace& place,
+                       SetCounters& counters, SetHost& host, PlanSink& plan)
+    : transport_(transport),
+      place_(place),
+      counters_(counters),
+      host_(host),
+      plan_(plan),
+      tree_(static_cast<uint32_t>(place.ranks.size()), transport.HostsOf(place.ranks)),
+      parent_(place.IsMember() ? place.ranks[tree_.parent(place.self)] : place.rank),
+      member_(place.id(), place.self, static_cast<uint32_t>(place.ranks.size()),
+              kMemberCacheCapacity),
+      limits_(config,
+              config.autotune && place.IsMember() && place.self == 0 && place.ranks.size() > 1) {
+  if (!place.IsMember()) return;
+  if (place.self == 0) {
+    coordinator_.emplace(OptionsFor(config, place, limits_.Get()));
+  } else if (!tree_.children(place.self).empty()) {
+    aggregator_.emplace(tree_.Group(place.self), config.report_patience_seconds);
+  }
+}
+
+Status SetControl::Submit(const Operation& operation) {
+  Request request = operation.request;
+  if (coordinator_ && HasFreeFirstDimension(request.signature.kind)) {
+    request.own_bytes = BytesOf(operation);
+  }
+  return member_.Submit(std::move(request), operation.token);
+}
+
+Status SetControl::OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload,
+                           double now) {
+  if (kind == FrameKind::kReport && IsChild(from_rank)) return TakeReport(from_rank, payload, now);
+  if (kind == FrameKind::kGroupReport && IsChild(from_rank)) {
+    return TakeGroupReport(from_rank, payload, now);
+  }
+  if (kind == FrameKind::kPlan && !coordinator_ && from_rank == parent_) {
+    const auto entry = DecodePlanEntry(payload);
+    if (!entry.ok()) return entry.status();
+    PassDown(payload);
+    return Apply(*entry, now);
+  }
+  return Status::Protocol("a frame that is not its to send");
+}
+
+bool SetControl::IsChild(int rank) const {
+  const bool has_children = coordinator_ || aggregator_;
+  return has_children && rank != place_.rank && place_.Contains(rank) &&
+         tree_.parent(place_.IndexOf(rank)) == place_.self;
+}
+
+Status SetControl::TakeReport(int from_rank, std::span<const std::byte> payload, double now) {
+  auto report = DecodeReport(payload);
+  if (!report.ok()) return report.status();
+  const uint32_t member = place_.IndexOf(from_rank);
+  if (coordinator_) return coordinator_->OnReport(member, *report, now);
+  return aggregator_->OnReport({{{{member}, report.TakeValue()}}}, now);
+}
+
+Status SetControl::TakeGroupReport(int from_rank, std::span<const std::byte> payload, double now) {
+  const auto report = DecodeGroupReport(payload);
+  if (!report.ok()) return report.status();
+  const uint32_t child = place_.IndexOf(from_rank);
+  for (const JointReport& part : report->parts) {
+    for (const uint32_t member : part.members) {
+      if (tree_.GoesThrough(member, child)) continue;
+      return Status::Protocol("a report speaks for members that are not its to speak for");
+    }
+  }
+  return coordinator_ ? coordinator_->OnReport(*report, now) : aggregator_->OnReport(*report, now);
+}
+
+Result<bool> SetControl::Step(double now) {
+  const auto reported = SendReport(now);
+  if (!reported.ok()) return reported;
+  const auto planned = PublishPlan(now);
+  if (!planned.ok()) return planned;
+  return *reported || *planned;
+}
+
+Result<bool> SetControl::SendReport(double now) {
+  auto report = member_.TakeReport();
+  if (!report) return PassOnReports(now);
+  counters_.cache_hits += report->hits.size() + report->unnamed_hits.size();
+  counters_.cache_misses += report->requests.size();
+  if (coordinator_) {
+    HS_RETURN_IF_ERROR(coordinator_->OnReport(place_.self, *report, now));
+  } else if (aggregator_) {
+    HS_RETURN_IF_ERROR(aggregator_->OnReport({{{{place_.self}, std::move(*report)}}}, now));
+    PassOnReports(now);
+  } else {
+    transport_.Send(parent_, {FrameKind::kReport, place_.channel}, Encode(*report));
+  }
+  return true;
+}
+
+bool SetControl::PassOnReports(double now) {
+  bool moved = false;
+  while (aggregator_) {
+    const auto report = aggregator_->TakeReport(now);
+    if (!report) break;
+    transport_.Send(parent_, {FrameKind::kGroupReport, place_.channel}, Encode(*report));
+    moved = true;
+  }
+  return moved;
+}
+
+void SetControl::PassDown(std::span<const std::byte> plan_entry) {
+  for (const uint32_t child : tree_.children(place_.self)) {
+    transport_.Send(place_.ranks[child], {FrameKind::kPlan, place_.channel}, plan_entry);
+  }
+}
+
+Result<bool> SetControl::PublishPlan(double now) {
+  if (!coordinator_ || !coordinator_->HasWork()) return false;
+  const std::vector<PlanEntry> plan = coordinator_->TakePlan(now);
+  for (const PlanEntry& entry : plan) {
+    if (place_.ranks.size() > 1) PassDown(Encode(entry));
+    Tune(entry, now);
+    HS_RETURN_IF_ERROR(Apply(entry, now));
+  }
+  return !plan.empty();
+}
+
+Status SetControl::Apply(const PlanEntry& entry, double now) {
+  auto action = member_.Apply(entry);
+  if (!action.ok()) return action.status();
+  plan_.OnPlanned(action.TakeValue(), now);
+  return Status::Ok();
+}
+
+// The coordinator alone knows the limits: the plan says all that follows from them.
+void SetControl::Tune(const PlanEntry& entry, double now) {
+  if (!limits_.OnEntry(entry, now)) return;
+  coordinator_->SetLimits(limits_.Get());
+  for (const Autotuner::Record& record : limits_.TakeRecords()) host_.OnTuned(place_, record);
+}
+
+void SetControl::OnExecuted(uint64_t sequence) {
+  if (coordinator_) coordinator_->OnExecuted(sequence);
+}
+
+void SetControl::OnPace(int64_t bytes, double seconds) {
+  if (coordinator_ && limits_.OnExecuted(bytes, seconds)) coordinator_->SetLimits(limits_.Get());
+}
+
+double SetControl::MaxSleepSeconds(double now) const {
+  if (!HoldsReports()) return std::numeric_limits<double>::infinity();
+  return std::max(*aggregator_->Deadline() - now, 0.0);
+}
+
+void SetControl::Abandon() {
+  coordinator_.reset();
+  aggregator_.reset();
+  (void)member_.Abandon();
+}
+
+std::vector<StallReport> SetControl::TakeStallReports(double now) {
+  return coordinator_ ? coordinator_->TakeStallReports(now) : std::vector<StallReport>{};
+}
+
+std::vector<StallReport> SetControl::Waiting(size_t most) const {
+  return coordinator_ ? coordinator_->Waiting(most) : std::vector<StallReport>{};
+}
+
+}  // namespace horoscale

@@ -1,0 +1,95 @@
+// SetControl: a set's control half, which turns what members have submitted into the plan.
+//
+// Submissions and frames go in, actions come out, in the order of the plan. It reads no tensor and
+// moves no data. Called by the engine's owner.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/aggregator.h"
+#include "core/coordinator.h"
+#include "core/member.h"
+#include "core/report_tree.h"
+#include "runtime/operation.h"
+#include "runtime/set_counters.h"
+#include "runtime/set_host.h"
+#include "runtime/set_limits.h"
+#include "runtime/set_place.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+// Takes the plan.
+class PlanSink {
+ public:
+  virtual ~PlanSink() = default;
+  virtual void OnPlanned(Action action, double now) = 0;
+};
+
+class SetControl {
+ public:
+  SetControl(Transport& transport, const Config& config, const SetPlace& place,
+             SetCounters& counters, SetHost& host, PlanSink& plan);
+
+  // A failed status concerns this operation alone.
+  Status Submit(const Operation& operation);
+
+  // A failed status, here and below, means that the members don't agree any more.
+  Status OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload, double now);
+
+  // Reports what is new here, passes on what others have reported, and plans what is ready; whether
+  // anything moved.
+  Result<bool> Step(double now);
+
+  void OnExecuted(uint64_t sequence);
+  // What the network took for a bucket.
+  void OnPace(int64_t bytes, double seconds);
+
+  // Whether Step() could do anything without news from outside.
+  bool Busy() const { return HoldsReports() || (coordinator_ && coordinator_->HasWork()); }
+  // Whether it holds what other members have said, to be passed on within a millisecond.
+  bool HoldsReports() const { return aggregator_ && aggregator_->Deadline(); }
+  // How long it may be left alone.
+  double MaxSleepSeconds(double now) const;
+
+  // The set has failed: nothing is planned any more.
+  void Abandon();
+
+  // For watchers.
+  bool IsCoordinator() const { return coordinator_.has_value(); }
+  uint64_t applied_sequence() const { return member_.applied_sequence(); }
+  // Nothing on other members.
+  std::vector<StallReport> TakeStallReports(double now);
+  std::vector<StallReport> Waiting(size_t most) const;
+
+ private:
+  bool IsChild(int rank) const;
+  Status TakeReport(int from_rank, std::span<const std::byte> payload, double now);
+  Status TakeGroupReport(int from_rank, std::span<const std::byte> payload, double now);
+  Result<bool> SendReport(double now);
+  bool PassOnReports(double now);
+  void PassDown(std::span<const std::byte> plan_entry);
+  Result<bool> PublishPlan(double now);
+  Status Apply(const PlanEntry& entry, double now);
+  void Tune(const PlanEntry& entry, double now);
+
+  Transport& transport_;
+  const SetPlace& place_;
+  SetCounters& counters_;
+  SetHost& host_;
+  PlanSink& plan_;
+
+  const ReportTree tree_;
+  const int parent_;  // the rank that this one reports to; on the coordinator its own
+
+  Member member_;
+  SetLimits limits_;  // of the coordinator
+  std::optional<Coordinator> coordinator_;
+  std::optional<Aggregator> aggregator_;  // where others report to this rank, but the coordinator
+};
+
+}  // namespace horoscale

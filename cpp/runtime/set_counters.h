@@ -1,0 +1,22 @@
+// SetCounters: what a process set has done on this rank, for the metrics.
+#pragma once
+
+#include <cstdint>
+
+namespace horoscale {
+
+struct SetCounters {
+  uint64_t operations = 0;
+  uint64_t bytes = 0;  // of the inputs
+  uint64_t buckets = 0;
+  uint64_t mpi_buckets = 0;     // of them, run by MPI's own collectives
+  uint64_t device_buckets = 0;  // of them, of CUDA tensors
+  uint64_t nccl_buckets = 0;    // of these, run by NCCL
+  uint64_t fused_tensors = 0;   // that shared their bucket with others
+  uint64_t cache_hits = 0;
+  uint64_t cache_misses = 0;
+  double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
+  double execute_seconds = 0;    // of buckets
+};
+
+}  // namespace horoscale

@@ -1,0 +1,109 @@
+// SetExecution: a set's execution half, which runs what is planned, in the order of the plan.
+//
+// Actions go in; out come the actions that have ended. It decides nothing: all members execute the
+// same. Called by the engine's owner.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+
+#include "backends/fused_operation.h"
+#include "backends/mpi/mpi_communicators.h"
+#include "runtime/config.h"
+#include "runtime/device_queue.h"
+#include "runtime/launch_stamps.h"
+#include "runtime/pending_operations.h"
+#include "runtime/set_control.h"
+#include "runtime/set_counters.h"
+#include "runtime/set_host.h"
+#include "runtime/set_place.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+class SetExecution final : public PlanSink {
+ public:
+  // Takes what has ended. It may abandon the execution.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // `fused`: null where no tensors were moved.
+    virtual void OnEnded(const Action& action, const FusedOperation* fused, double started_at,
+                         double now) = 0;
+  };
+
+  SetExecution(Owner& owner, SetHost& host, Transport& transport, const Config& config,
+               const SetPlace& place, const PendingOperations& pending, SetCounters& counters,
+               std::shared_ptr<MpiSetCommunicator> mpi);
+
+  void OnPlanned(Action action, double now) override;
+  Status OnStamp(int from_rank, std::span<const std::byte> payload);
+
+  // Advances as far as one chunk; whether anything moved. A failed status: given up half-way.
+  Result<bool> Step(double now);
+
+  bool Busy() const { return !queue_.empty() || !device_.empty(); }
+  // How long it may be left alone: an operation that MPI itself runs wakes nobody when it ends.
+  double MaxSleepSeconds(double now) const;
+  // Whether the device is at work, of which nothing but polling tells.
+  bool WaitsForDevice() const {
+    return HasLaunched() || (collective_ && queue_.front().common.on_device);
+  }
+  bool HasLaunched() const { return !device_.empty(); }
+
+  // The set has failed: nothing more is started.
+  void Abandon();
+  // After that. Operations whose tensors a kernel may still write to end with the kernel: their
+  // memory is the caller's again from then on. Whether anything was still at work is forgotten by
+  // Forget().
+  bool IsOver(double now) const { return device_.IsOver(now); }
+  void Forget() { device_.Clear(); }
+  bool HasLane() const { return device_.HasLane(); }
+  bool HasLaneEnded() const { return device_.HasLaneEnded(); }
+
+  const std::shared_ptr<MpiSetCommunicator>& mpi() const { return mpi_; }
+  const Exchange* exchange() const { return exchange_.get(); }
+
+  // For watchers: what runs here, and what the device or this rank is at work for; null: nothing.
+  const Action* Running() const { return collective_ ? &queue_.front() : nullptr; }
+  const Action* AtWork() const { return device_.empty() ? Running() : &device_.front().action; }
+  double started_at() const { return started_at_; }
+  double progressed_at() const { return progressed_at_; }
+  // Of the last action that has ended here.
+  uint64_t ended_sequence() const { return ended_sequence_; }
+
+ private:
+  Status Start(const Action& action, double now);
+  Status StartBucket(const Action& action);
+  Status StartCollective(const Action& action);
+  bool IsLaunched(const Action& action) const;
+  void OnFrontLaunched();
+  Result<bool> EndLaunched(double now);
+  void EndFront(double now);
+  void End(const Action& action, const FusedOperation* fused, double started_at, double now);
+  void TakeResults(const Action& action, FusedOperation& fused);
+
+  Owner& owner_;
+  SetHost& host_;
+  Transport& transport_;
+  const SetPlace& place_;
+  const PendingOperations& pending_;
+  SetCounters& counters_;
+  const std::shared_ptr<MpiSetCommunicator> mpi_;
+
+  std::deque<Action> queue_;            // front: running if fused_ or collective_ are set
+  std::unique_ptr<Exchange> exchange_;  // opened by the first operation that moves data
+  std::unique_ptr<FusedOperation> fused_;
+  std::unique_ptr<Collective> collective_;
+  bool is_run_by_mpi_ = false;  // the collective
+  LaunchStamps stamps_;
+  DeviceQueue device_;
+  double started_at_ = 0;
+  double progressed_at_ = 0;  // of what is running, as the next
+  uint64_t ended_sequence_ = 0;
+  bool abandoned_ = false;
+};
+
+}  // namespace horoscale

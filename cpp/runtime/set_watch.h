@@ -1,0 +1,50 @@
+// SetWatch: what a process set waits for, in the reports about stalls and in the answer to SIGUSR2.
+//
+// It reads both halves of the set and changes neither. Called by the engine's owner.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/config.h"
+#include "runtime/pending_operations.h"
+#include "runtime/set_control.h"
+#include "runtime/set_execution.h"
+#include "runtime/set_host.h"
+#include "runtime/set_place.h"
+
+namespace horoscale {
+
+class SetWatch {
+ public:
+  SetWatch(SetHost& host, const Config& config, const SetPlace& place,
+           const PendingOperations& pending, SetControl& control, const SetExecution& execution);
+
+  // Reports who keeps the others waiting (on the coordinator) and what does not advance. What comes
+  // back ends the set: the user has set a limit, which is over.
+  std::optional<Status> Check(double now);
+  // For the user who asks what this rank waits for, in lines.
+  std::vector<std::string> Describe(double now) const;
+
+ private:
+  enum class Due { kNo, kWarning, kEnd };
+
+  std::optional<Status> CheckMissing(double now);
+  Due CheckStuck(double since, double now);
+  std::optional<Status> CheckProgress(double now);
+  std::optional<Status> CheckCoordinator(double now);
+  void CheckBlocked(double now);
+  void DescribePending(double now, std::vector<std::string>& lines) const;
+
+  SetHost& host_;
+  const Config& config_;
+  const SetPlace& place_;
+  const PendingOperations& pending_;
+  SetControl& control_;
+  const SetExecution& execution_;
+  double stuck_told_at_ = 0;
+  double probed_at_ = 0;
+};
+
+}  // namespace horoscale
