@@ -36,8 +36,10 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
       topology_(topology),
       transport_(std::move(transport)),
       mpi_(std::move(mpi)),
+      inbox_(topology_.rank),
       timeline_(topology_.rank),
       tuning_log_(config_.autotune_log_path, topology_.rank),
+      probes_(*transport_),
       wait_graph_(config_.stall_warning_seconds),
       state_requests_(StateRequests()),
       engine_(*this, *transport_) {
@@ -48,7 +50,7 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
   }
   std::vector<int> all(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) all[static_cast<size_t>(rank)] = rank;
-  CreateSet(next_id_++, std::move(all));
+  CreateSet(std::move(all));
   if (driver == Driver::kThread) engine_.Start();
 }
 
@@ -58,53 +60,14 @@ Runtime::~Runtime() { Shutdown(""); }
 
 Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
   HS_RETURN_IF_ERROR(ValidateRequest(*operation));
-  const std::string& name = operation->request.name;
-  {
-    std::lock_guard lock(mutex_);
-    if (closed_) return {StatusCode::kShutdown, "the runtime has been shut down"};
-    const auto found = views_.find(operation->process_set_id);
-    if (found == views_.end()) {
-      return Status::InvalidArgument("there is no process set " +
-                                     std::to_string(operation->process_set_id));
-    }
-    SetView& view = found->second;
-    HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, topology_.rank));
-    if (!view.failure.ok()) {
-      if (harm_.ok() && view.failure.code() == StatusCode::kRankFailed) harm_ = view.failure;
-      FailureDetail detail = view.failure.detail();
-      detail.process_set_id = operation->process_set_id;
-      detail.tensor = name;
-      return {view.failure.code(), view.failure.message(), std::move(detail)};
-    }
-    if (operation->on_device) HS_RETURN_IF_ERROR(BindDevice(*operation, view));
-    if (!name.empty() && !view.pending_names.insert(name).second) {
-      return {StatusCode::kDuplicateName,
-              "an operation named \"" + name + "\" is pending on process set " +
-                  std::to_string(operation->process_set_id) +
-                  "; give each operation its own name, or wait for the first one",
-              {{}, operation->process_set_id, name}};
-    }
-    operation->token = next_token_++;
-    operation->enqueued_at = MonotonicSeconds();
-    unfinished_.fetch_add(1);
-    input_.push_back(operation);
-    has_input_.store(true);
-  }
+  HS_RETURN_IF_ERROR(inbox_.Put(operation));
   if (!will_wait) engine_.NotifyInput();
   return Status::Ok();
 }
 
-// The communicator of a set belongs to one device of each rank.
-Status Runtime::BindDevice(const Operation& operation, SetView& view) {
-  const CudaDevice* const device = operation.on_device->device;
-  if (view.device == nullptr) view.device = device;
-  if (view.device == device) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          "the tensors are on CUDA device " + std::to_string(device->ordinal()) +
-              ", and process set " + std::to_string(operation.process_set_id) +
-              " has used device " + std::to_string(view.device->ordinal()) +
-              " on this rank: a process set uses one device of each rank",
-          {{}, operation.process_set_id, operation.request.name}};
+Status Runtime::UseCommunicator(std::vector<int> ranks, MpiHandle comm) {
+  if (inbox_.IsClosed()) return {StatusCode::kShutdown, "the runtime has been shut down"};
+  return mpi_.Use(std::move(ranks), comm, config_.start_timeout_seconds);
 }
 
 Status Runtime::Wait(const OperationPtr& operation, double seconds) {
@@ -135,11 +98,7 @@ Status Runtime::WaitUntil(const OperationPtr& operation, double seconds,
 }
 
 void Runtime::Shutdown(const std::string& reason) {
-  {
-    std::lock_guard lock(mutex_);
-    if (closed_) return;
-    closed_ = true;
-  }
+  if (!inbox_.Close()) return;
   engine_.Stop();  // from here on this thread is the owner
   if (reason.empty()) DrainDevice();
   const std::vector<std::byte> goodbye = Encode(MakeGoodbye(reason, DeliverTheLast(reason)));
@@ -150,18 +109,13 @@ void Runtime::Shutdown(const std::string& reason) {
   for (const OperationPtr& removal : held_removals_) Finish(removal, status);
   held_removals_.clear();
   // The global set last, with which joins fail: the other sets have let go of them by then.
-  for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) it->second->Fail(status);
+  const SetRegistry::Table& sets = sets_.all();
+  for (auto it = sets.rbegin(); it != sets.rend(); ++it) it->second->Fail(status);
   const Deadline deadline = Deadline::After(kCloseDeviceSeconds);
-  for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) {
+  for (auto it = sets.rbegin(); it != sets.rend(); ++it) {
     it->second->Close(deadline.SecondsLeft());
   }
-  std::shared_ptr<MpiCommunicators> mpi;
-  {
-    std::lock_guard lock(mutex_);
-    mpi.swap(mpi_);
-    prepared_.clear();
-  }
-  mpi.reset();
+  mpi_.Close();
   PublishMetrics();
   ended_.store(true);
   for (const auto& callback : TakeCallbacks()) callback();
@@ -173,26 +127,12 @@ void Runtime::Shutdown(const std::string& reason) {
 void Runtime::DrainDevice() {
   const Deadline deadline = Deadline::After(kDrainDeviceSeconds);
   const auto is_at_work = [this] {
-    return std::any_of(sets_.begin(), sets_.end(),
+    return std::any_of(sets_.all().begin(), sets_.all().end(),
                        [](const auto& entry) { return entry.second->HasLaunched(); });
   };
   while (is_at_work() && deadline.SecondsLeft() > 0) {
     if (!Step()) std::this_thread::sleep_for(kDrainPause);
   }
-}
-
-std::vector<int> Runtime::ProcessSetIds() const {
-  std::lock_guard lock(mutex_);
-  std::vector<int> ids;
-  for (const auto& [id, view] : views_) ids.push_back(id);
-  return ids;
-}
-
-std::optional<std::vector<int>> Runtime::ProcessSetRanks(int id) const {
-  std::lock_guard lock(mutex_);
-  const auto found = views_.find(id);
-  if (found == views_.end()) return std::nullopt;
-  return found->second.ranks;
 }
 
 Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
@@ -207,7 +147,7 @@ std::string Runtime::MetricsJson() {
   metrics_wanted_.store(true);
   engine_.WaitFor([this] { return !metrics_wanted_.load() || ended_.load(); },
                   MonotonicSeconds() + kMetricsSeconds);
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(metrics_mutex_);
   return metrics_json_;
 }
 
@@ -227,7 +167,7 @@ double Runtime::MaxSleepSeconds() {
 }
 
 bool Runtime::HasWork() const {
-  return has_input_.load() || unfinished_.load() > 0 || has_unsent_.load() ||
+  return inbox_.HasInput() || inbox_.unfinished() > 0 || has_unsent_.load() ||
          metrics_wanted_.load();
 }
 
@@ -236,7 +176,7 @@ std::vector<std::function<void()>> Runtime::TakeCallbacks() {
 }
 
 bool Runtime::Step() {
-  bool moved = has_input_.load() && TakeInput();
+  bool moved = inbox_.HasInput() && TakeInput();
   moved |= transport_->Poll(*this);
   const double now = MonotonicSeconds();
   // By index: a step may register sets, and finish operations of others.
@@ -259,24 +199,19 @@ bool Runtime::Step() {
 }
 
 bool Runtime::TakeInput() {
-  std::vector<OperationPtr> input;
-  {
-    std::lock_guard lock(mutex_);
-    input.swap(input_);
-    has_input_.store(false);
-  }
+  std::vector<OperationPtr> input = inbox_.Take();
   for (OperationPtr& operation : input) {
     if (operation->request.signature.kind == OpKind::kRemoveProcessSet) {
       held_removals_.push_back(std::move(operation));
       continue;
     }
-    const auto found = sets_.find(static_cast<uint32_t>(operation->process_set_id));
-    if (found == sets_.end()) {
+    const auto set = sets_.Find(static_cast<uint32_t>(operation->process_set_id));
+    if (set == nullptr) {
       Finish(operation, Status::InvalidArgument("the process set has been removed"));
       continue;
     }
-    Activate(found->second);
-    found->second->Submit(operation);
+    Activate(set);
+    set->Submit(operation);
     if (operation->request.signature.kind == OpKind::kJoin) SubmitJoin(operation);
   }
   return !input.empty();
@@ -286,7 +221,7 @@ bool Runtime::TakeInput() {
 // have joined, what needs this rank there is an error instead of waiting for it.
 void Runtime::SubmitJoin(const OperationPtr& join) {
   join_ = join;
-  for (const auto& [id, set] : sets_) JoinSet(set);
+  for (const auto& [id, set] : sets_.all()) JoinSet(set);
 }
 
 void Runtime::JoinSet(const std::shared_ptr<ProcessSet>& set) {
@@ -303,9 +238,9 @@ bool Runtime::ReleaseHeldRemovals() {
   bool moved = false;
   std::erase_if(held_removals_, [&](const OperationPtr& operation) {
     const auto target = static_cast<uint32_t>(operation->request.signature.target_set);
-    const auto found = sets_.find(target);
-    if (found != sets_.end() && found->second->HasPending()) return false;
-    const auto& global = sets_.at(0);
+    const auto set = sets_.Find(target);
+    if (set != nullptr && set->HasPending()) return false;
+    const auto global = sets_.Find(0u);
     Activate(global);
     global->Submit(operation);
     return moved = true;
@@ -319,7 +254,7 @@ void Runtime::Activate(const std::shared_ptr<ProcessSet>& set) {
 
 void Runtime::Tick(double now) {
   next_tick_ = now + kTickSeconds;
-  for (const auto& [id, set] : sets_) set->CheckStalls(now);
+  for (const auto& [id, set] : sets_.all()) set->CheckStalls(now);
   if (const auto circle = wait_graph_.TakeCircle(now)) Log(LogLevel::kWarning, *circle);
   if (timeline_.enabled()) timeline_.Flush();
   if (const uint32_t requests = StateRequests(); requests != state_requests_) {
@@ -337,33 +272,6 @@ void Runtime::OnStall(const SetPlace& set, const StallNotice& notice) {
   }
 }
 
-void Runtime::Probe(const SetPlace& set) {
-  const std::byte ask{0};
-  for (const int rank : set.ranks) {
-    if (rank == topology_.rank || departures_.lost().contains(rank)) continue;
-    silent_.insert(rank);
-    transport_->Send(rank, {FrameKind::kProbe, set.channel}, {&ask, 1});
-  }
-}
-
-void Runtime::OnProbe(int from_rank, ChannelId channel, std::span<const std::byte> payload) {
-  const std::byte answer{1};
-  if (payload.size() != 1) return;
-  if (payload[0] == answer) {
-    silent_.erase(from_rank);
-  } else {
-    transport_->Send(from_rank, {FrameKind::kProbe, channel}, {&answer, 1});
-  }
-}
-
-std::vector<int> Runtime::Silent(const SetPlace& set) const {
-  std::vector<int> silent;
-  for (const int rank : set.ranks) {
-    if (silent_.contains(rank)) silent.push_back(rank);
-  }
-  return silent;
-}
-
 void Runtime::DumpState(double now) const {
   std::vector<int> up;
   for (int rank = 0; rank < topology_.size; ++rank) {
@@ -371,13 +279,13 @@ void Runtime::DumpState(double now) const {
   }
   LogAnswer("state",
             "rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) +
-                ": " + std::to_string(unfinished_.load()) + " operations are not done; " +
+                ": " + std::to_string(inbox_.unfinished()) + " operations are not done; " +
                 std::to_string(engine_.waiting()) + " threads wait; not lost: " + RankList(up) +
                 (transport_->HasUnsent() ? ", and a peer does not take what is sent to it" : ""));
   for (const auto& [rank, cause] : departures_.lost()) {
     LogAnswer("state", "lost: " + cause.message());
   }
-  for (const auto& [id, set] : sets_) {
+  for (const auto& [id, set] : sets_.all()) {
     const std::vector<int>& ranks = set->ranks();
     if (!std::binary_search(ranks.begin(), ranks.end(), topology_.rank)) continue;
     for (const std::string& line : set->DescribeState(now)) LogAnswer("state", line);
@@ -393,7 +301,9 @@ void Runtime::OnFrame(int from_rank, const FrameHeader& header,
                       std::span<const std::byte> payload) {
   if (header.kind == FrameKind::kGoodbye) return OnGoodbye(from_rank, payload);
   if (header.kind == FrameKind::kLoss) return;  // the transports' own, where they spread losses
-  if (header.kind == FrameKind::kProbe) return OnProbe(from_rank, header.channel, payload);
+  if (header.kind == FrameKind::kProbe) {
+    return probes_.OnFrame(from_rank, header.channel, payload);
+  }
   if (header.kind == FrameKind::kStall) {
     if (const auto notice = DecodeStallNotice(payload); notice.ok()) {
       wait_graph_.Add(from_rank, header.channel.process_set, header.channel.incarnation, *notice,
@@ -401,11 +311,10 @@ void Runtime::OnFrame(int from_rank, const FrameHeader& header,
     }
     return;
   }
-  const auto found = sets_.find(header.channel.process_set);
-  if (found != sets_.end() && found->second->channel() == header.channel) {
-    Activate(found->second);
-    found->second->OnFrame(from_rank, header.kind, payload);
-  } else if (header.channel.incarnation >= next_incarnation_) {
+  if (const auto set = sets_.Find(header.channel)) {
+    Activate(set);
+    set->OnFrame(from_rank, header.kind, payload);
+  } else if (sets_.IsToCome(header.channel)) {
     early_frames_.Add(from_rank, header, payload);
   }
   // Otherwise it belongs to a set that has been removed.
@@ -420,7 +329,7 @@ void Runtime::OnGoodbye(int from_rank, std::span<const std::byte> payload) {
 void Runtime::OnRankLost(int rank, const Status& reason) {
   Log(LogLevel::kInfo, departures_.OnLost(rank, reason).message());
   if (reason.code() == StatusCode::kTimeout) unreached_.insert(rank);
-  for (const auto& [id, set] : sets_) TellLoss(set, rank);
+  for (const auto& [id, set] : sets_.all()) TellLoss(set, rank);
 }
 
 // The rank is lost.
@@ -442,29 +351,20 @@ void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
 // What others need of this rank arrives before they hear that it leaves. The ranks for which that
 // was in vain.
 std::vector<int> Runtime::DeliverTheLast(const std::string& reason) {
-  bool in_order = reason.empty();
-  {
-    std::lock_guard lock(mutex_);
-    in_order = in_order && harm_.ok();
-  }
+  const bool in_order = reason.empty() && inbox_.harm().ok();
   return transport_->AwaitLinks(in_order ? config_.silence_seconds : kCloseSeconds);
 }
 
 Goodbye Runtime::MakeGoodbye(const std::string& reason, const std::vector<int>& unreached) const {
-  Status harm;
-  {
-    std::lock_guard lock(mutex_);
-    harm = harm_;
-  }
   std::string why = reason;
   if (why.empty() && !unreached.empty()) {
     why = "it could not deliver its last data to " + RankList(unreached);
     Log(LogLevel::kWarning, "while this rank left, " + why);
   }
-  Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, why, harm);
+  Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, why, inbox_.harm());
   // Nobody may wait for what was executed here and can't come any more.
   if (!unreached.empty()) return goodbye;
-  for (const auto& [id, set] : sets_) {
+  for (const auto& [id, set] : sets_.all()) {
     if (set->executed_sequence() == 0) continue;
     goodbye.executed.push_back({id, set->channel().incarnation, set->executed_sequence()});
   }
@@ -474,45 +374,26 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason, const std::vector<int>& 
 void Runtime::Finish(const OperationPtr& operation, Status status) {
   const bool failed = !status.ok();
   if (operation->done.load() || (--operation->open > 0 && !failed)) return;
-  {
-    std::lock_guard lock(mutex_);
-    if (const auto view = views_.find(operation->process_set_id); view != views_.end()) {
-      view->second.pending_names.erase(operation->request.name);
-    }
-    if (harm_.ok() && status.code() == StatusCode::kRankFailed) harm_ = status;
-  }
+  inbox_.OnFinished(*operation, status);
   operation->status = std::move(status);
   if (timeline_.enabled()) timeline_.OnOperationDone(*operation, MonotonicSeconds());
   if (operation->callback) {
     callbacks_.push_back([operation] { operation->callback(operation->status); });
   }
-  unfinished_.fetch_sub(1);
   operation->done.store(true);
   engine_.NotifyDone();
   if (!failed) return;
   // A join() that failed: the sets where it is pending still would not let this rank go on.
-  for (const auto& [id, set] : sets_) {
+  for (const auto& [id, set] : sets_.all()) {
     if (set->HasPending(operation->token)) set->Poison(operation->status);
   }
   if (operation->status.code() == StatusCode::kRankFailed) AbandonRegistration(*operation);
 }
 
-void Runtime::OnFailed(const SetPlace& set, const Status& cause) {
-  std::lock_guard lock(mutex_);
-  const auto view = views_.find(set.id());
-  if (view == views_.end()) return;  // it is being removed
-  view->second.failure = cause;
-  set_lost_ = true;
-}
-
 void Runtime::FreeShared(std::byte* memory) {
-  {
-    // An operation that was abandoned here may go on for a moment on a member that doesn't know
-    // yet, and write into this memory: it must not belong to anybody else by then.
-    std::lock_guard lock(mutex_);
-    if (set_lost_) return;
-  }
-  transport_->FreeShared(memory);
+  // An operation that was abandoned here may go on for a moment on a member that doesn't know yet,
+  // and write into this memory: it must not belong to anybody else by then.
+  if (!inbox_.HasLostSet()) transport_->FreeShared(memory);
 }
 
 void Runtime::OnBucketDone(const SetPlace& set, const Action& action, double started_at) {
@@ -527,9 +408,9 @@ void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
 }
 
 void Runtime::PublishMetrics() {
-  const std::string json = MetricsOf(sets_, transport_->counters());
+  const std::string json = MetricsOf(sets_.all(), transport_->counters());
   {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(metrics_mutex_);
     metrics_json_ = json;
   }
   metrics_wanted_.store(false);

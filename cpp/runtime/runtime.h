@@ -1,19 +1,17 @@
 // Runtime: one process' part of a job. What the C ABI exposes, and what the engine drives.
 //
-// User threads enqueue and wait; the engine's owner (see engine.h) executes. Between the two stand
-// the input list and the table of sets, guarded by one mutex that is never held in user code.
+// User threads enqueue and wait; the engine's owner (see engine.h) executes. Between the two stands
+// the inbox. What is here gives each set its turn, and tells it of losses, frames and operations.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "core/departures.h"
@@ -21,8 +19,13 @@
 #include "runtime/config.h"
 #include "runtime/early_frames.h"
 #include "runtime/engine.h"
+#include "runtime/inbox.h"
+#include "runtime/mpi_sets.h"
 #include "runtime/operation.h"
+#include "runtime/probes.h"
 #include "runtime/process_set.h"
+#include "runtime/set_host.h"
+#include "runtime/set_registry.h"
 #include "runtime/timeline.h"
 #include "runtime/topology.h"
 #include "runtime/tuning_log.h"
@@ -63,8 +66,8 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   void Shutdown(const std::string& reason);
 
   const Topology& topology() const { return topology_; }
-  std::vector<int> ProcessSetIds() const;
-  std::optional<std::vector<int>> ProcessSetRanks(int id) const;
+  std::vector<int> ProcessSetIds() const { return inbox_.SetIds(); }
+  std::optional<std::vector<int>> ProcessSetRanks(int id) const { return inbox_.SetRanks(id); }
 
   // Where MPI's own collectives are used: those of a set of these ranks, which is registered next,
   // run on a duplicate of a communicator that has exactly these ranks, if all of them call this.
@@ -79,14 +82,6 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   std::string MetricsJson();
 
  private:
-  // What user threads know of a set.
-  struct SetView {
-    std::vector<int> ranks;
-    Status failure;
-    std::unordered_set<std::string> pending_names;
-    const CudaDevice* device = nullptr;  // of the first CUDA tensors
-  };
-
   // Engine::Work
   bool Step() override;
   bool HasWork() const override;
@@ -96,22 +91,23 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   void OnFrame(int from_rank, const FrameHeader& header,
                std::span<const std::byte> payload) override;
   void OnRankLost(int rank, const Status& reason) override;
-  bool IsOver(ChannelId channel) const override;
+  bool IsOver(ChannelId channel) const override { return sets_.IsOver(channel); }
   // SetHost
   void Finish(const OperationPtr& operation, Status status) override;
   Result<int64_t> Register(const Signature& signature) override;
   void OnLaunched() override { engine_.NotifyDone(); }
   LaunchOrder& launch_order() override { return launch_order_; }
-  void OnFailed(const SetPlace& set, const Status& cause) override;
+  void OnFailed(const SetPlace& set, const Status& cause) override {
+    inbox_.OnSetFailed(set.id(), cause);
+  }
   void OnBucketDone(const SetPlace& set, const Action& action, double started_at) override;
   void OnTuned(const SetPlace& set, const Autotuner::Record& record) override;
   void OnStall(const SetPlace& set, const StallNotice& notice) override;
-  void Probe(const SetPlace& set) override;
-  std::vector<int> Silent(const SetPlace& set) const override;
+  void Probe(const SetPlace& set) override { probes_.Ask(set, departures_); }
+  std::vector<int> Silent(const SetPlace& set) const override { return probes_.Silent(set); }
 
   Status WaitUntil(const OperationPtr& operation, double seconds,
                    const std::function<bool()>& reached);
-  static Status BindDevice(const Operation& operation, SetView& view);
   void DrainDevice();
   bool TakeInput();
   void SubmitJoin(const OperationPtr& join);
@@ -121,10 +117,8 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   void Activate(const std::shared_ptr<ProcessSet>& set);
   Result<int64_t> AddSet(const std::vector<int>& ranks);
   Result<int64_t> RemoveSet(int id);
-  void CreateSet(uint32_t id, std::vector<int> ranks);
-  std::shared_ptr<MpiSetCommunicator> CommunicatorFor(const std::vector<int>& ranks);
+  void CreateSet(std::vector<int> ranks);
   void TellLoss(const std::shared_ptr<ProcessSet>& set, int rank);
-  void OnProbe(int from_rank, ChannelId channel, std::span<const std::byte> payload);
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
   std::vector<int> DeliverTheLast(const std::string& reason);
   Goodbye MakeGoodbye(const std::string& reason, const std::vector<int>& unreached) const;
@@ -135,47 +129,33 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   const Config config_;
   const Topology topology_;
   const std::unique_ptr<Transport> transport_;
-  // Null where its collectives are not used, and after the end. Set by the constructor; reset, with
-  // mutex_, by the last owner of the engine.
-  std::shared_ptr<MpiCommunicators> mpi_;
+  MpiSets mpi_;
+  Inbox inbox_;
   Timeline timeline_;
   TuningLog tuning_log_;
 
   // By the engine's owner.
-  std::map<uint32_t, std::shared_ptr<ProcessSet>> sets_;
+  SetRegistry sets_;
   std::vector<std::shared_ptr<ProcessSet>> active_;
   std::vector<OperationPtr> held_removals_;  // of sets with pending operations here
   std::vector<std::function<void()>> callbacks_;
-  EarlyFrames early_frames_;        // of sets that are not registered here yet
-  std::vector<uint32_t> free_ids_;  // oldest first
-  uint32_t next_id_ = 0;
-  uint32_t next_incarnation_ = 0;
+  EarlyFrames early_frames_;  // of sets that are not registered here yet
   Departures departures_;
   std::set<int> unreached_;   // of the lost ones, those that only this rank can't reach
   LaunchOrder launch_order_;  // of all sets' CUDA operations
   double device_pause_ = 0;   // between two looks at the device
-  std::set<int> silent_;      // ranks that have not answered a probe yet
-  WaitGraph wait_graph_;      // on rank 0
-  OperationPtr join_;         // the last one
-  uint32_t state_requests_;   // that were answered, or made before this
+  Probes probes_;
+  WaitGraph wait_graph_;     // on rank 0
+  OperationPtr join_;        // the last one
+  uint32_t state_requests_;  // that were answered, or made before this
   double next_tick_ = 0;
 
-  mutable std::mutex mutex_;
-  std::vector<OperationPtr> input_;  // guarded by mutex_, as the following
-  std::map<int, SetView> views_;
-  // Made by UseCommunicator() for sets that are not registered yet.
-  std::map<std::vector<int>, std::shared_ptr<MpiSetCommunicator>> prepared_;
-  std::string metrics_json_;
-  Token next_token_ = 1;
-  bool closed_ = false;
-  bool set_lost_ = false;  // some set has failed
-  Status harm_;            // the first failure of an operation because of another rank
+  mutable std::mutex metrics_mutex_;
+  std::string metrics_json_;  // guarded by metrics_mutex_
 
-  std::atomic<bool> has_input_{false};
   std::atomic<bool> has_unsent_{false};
   std::atomic<bool> metrics_wanted_{false};
-  std::atomic<bool> ended_{false};      // shut down, and everything is finished
-  std::atomic<int64_t> unfinished_{0};  // enqueued and not done
+  std::atomic<bool> ended_{false};  // shut down, and everything is finished
 
   Engine engine_;  // last: its thread uses everything above
 };

@@ -1,0 +1,126 @@
+#include "runtime/inbox.h"
+
+#include <utility>
+
+#include "platform/clock.h"
+#include "runtime/validate.h"
+
+namespace horoscale {
+
+Status Inbox::Put(const OperationPtr& operation) {
+  const std::string& name = operation->request.name;
+  std::lock_guard lock(mutex_);
+  if (closed_) return {StatusCode::kShutdown, "the runtime has been shut down"};
+  const auto found = views_.find(operation->process_set_id);
+  if (found == views_.end()) {
+    return Status::InvalidArgument("there is no process set " +
+                                   std::to_string(operation->process_set_id));
+  }
+  SetView& view = found->second;
+  HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, rank_));
+  if (!view.failure.ok()) {
+    if (harm_.ok() && view.failure.code() == StatusCode::kRankFailed) harm_ = view.failure;
+    FailureDetail detail = view.failure.detail();
+    detail.process_set_id = operation->process_set_id;
+    detail.tensor = name;
+    return {view.failure.code(), view.failure.message(), std::move(detail)};
+  }
+  if (operation->on_device) HS_RETURN_IF_ERROR(BindDevice(*operation, view));
+  if (!name.empty() && !view.pending_names.insert(name).second) {
+    return {StatusCode::kDuplicateName,
+            "an operation named \"" + name + "\" is pending on process set " +
+                std::to_string(operation->process_set_id) +
+                "; give each operation its own name, or wait for the first one",
+            {{}, operation->process_set_id, name}};
+  }
+  operation->token = next_token_++;
+  operation->enqueued_at = MonotonicSeconds();
+  unfinished_.fetch_add(1);
+  input_.push_back(operation);
+  has_input_.store(true);
+  return Status::Ok();
+}
+
+// The communicator of a set belongs to one device of each rank.
+Status Inbox::BindDevice(const Operation& operation, SetView& view) {
+  const CudaDevice* const device = operation.on_device->device;
+  if (view.device == nullptr) view.device = device;
+  if (view.device == device) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          "the tensors are on CUDA device " + std::to_string(device->ordinal()) +
+              ", and process set " + std::to_string(operation.process_set_id) +
+              " has used device " + std::to_string(view.device->ordinal()) +
+              " on this rank: a process set uses one device of each rank",
+          {{}, operation.process_set_id, operation.request.name}};
+}
+
+std::vector<int> Inbox::SetIds() const {
+  std::lock_guard lock(mutex_);
+  std::vector<int> ids;
+  for (const auto& [id, view] : views_) ids.push_back(id);
+  return ids;
+}
+
+std::optional<std::vector<int>> Inbox::SetRanks(int id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = views_.find(id);
+  if (found == views_.end()) return std::nullopt;
+  return found->second.ranks;
+}
+
+bool Inbox::Close() {
+  std::lock_guard lock(mutex_);
+  return !std::exchange(closed_, true);
+}
+
+bool Inbox::IsClosed() const {
+  std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+std::vector<OperationPtr> Inbox::Take() {
+  std::lock_guard lock(mutex_);
+  has_input_.store(false);
+  return std::exchange(input_, {});
+}
+
+void Inbox::OnFinished(const Operation& operation, const Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto view = views_.find(operation.process_set_id); view != views_.end()) {
+      view->second.pending_names.erase(operation.request.name);
+    }
+    if (harm_.ok() && status.code() == StatusCode::kRankFailed) harm_ = status;
+  }
+  unfinished_.fetch_sub(1);
+}
+
+void Inbox::OnSetAdded(int id, std::vector<int> ranks) {
+  std::lock_guard lock(mutex_);
+  views_[id].ranks = std::move(ranks);
+}
+
+void Inbox::OnSetRemoved(int id) {
+  std::lock_guard lock(mutex_);
+  views_.erase(id);
+}
+
+void Inbox::OnSetFailed(int id, const Status& cause) {
+  std::lock_guard lock(mutex_);
+  const auto view = views_.find(id);
+  if (view == views_.end()) return;  // it is being removed
+  view->second.failure = cause;
+  set_lost_ = true;
+}
+
+Status Inbox::harm() const {
+  std::lock_guard lock(mutex_);
+  return harm_;
+}
+
+bool Inbox::HasLostSet() const {
+  std::lock_guard lock(mutex_);
+  return set_lost_;
+}
+
+}  // namespace horoscale

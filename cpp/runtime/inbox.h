@@ -1,0 +1,74 @@
+// Inbox: what user threads hand to the engine's owner, with what they may know of its sets.
+//
+// One mutex guards it, which is never held in user code.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/operation.h"
+
+namespace horoscale {
+
+class Inbox {
+ public:
+  explicit Inbox(int rank) : rank_(rank) {}
+
+  // Any thread.
+
+  // Takes a valid operation; a failed status means that it was not taken.
+  Status Put(const OperationPtr& operation);
+  bool HasInput() const { return has_input_.load(); }
+  // Operations that were taken and are not finished.
+  int64_t unfinished() const { return unfinished_.load(); }
+  std::vector<int> SetIds() const;
+  std::optional<std::vector<int>> SetRanks(int id) const;
+
+  // Nothing is taken any more; false if that was so already.
+  bool Close();
+  bool IsClosed() const;
+
+  // The engine's owner.
+
+  std::vector<OperationPtr> Take();
+  // The operation is over, and its name free. Before others can see that it is done.
+  void OnFinished(const Operation& operation, const Status& status);
+  void OnSetAdded(int id, std::vector<int> ranks);
+  void OnSetRemoved(int id);
+  void OnSetFailed(int id, const Status& cause);
+
+  // Any thread: the first failure that a caller has met because of another rank; whether some set
+  // has failed.
+  Status harm() const;
+  bool HasLostSet() const;
+
+ private:
+  // What user threads know of a set.
+  struct SetView {
+    std::vector<int> ranks;
+    Status failure;
+    std::unordered_set<std::string> pending_names;
+    const CudaDevice* device = nullptr;  // of the first CUDA tensors
+  };
+  static Status BindDevice(const Operation& operation, SetView& view);
+
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::vector<OperationPtr> input_;  // guarded by mutex_, as the following
+  std::map<int, SetView> views_;
+  Token next_token_ = 1;
+  bool closed_ = false;
+  bool set_lost_ = false;
+  Status harm_;
+
+  std::atomic<bool> has_input_{false};
+  std::atomic<int64_t> unfinished_{0};
+};
+
+}  // namespace horoscale

@@ -1,0 +1,43 @@
+#include "runtime/set_registry.h"
+
+#include <utility>
+
+namespace horoscale {
+
+std::shared_ptr<ProcessSet> SetRegistry::Find(uint32_t id) const {
+  const auto found = sets_.find(id);
+  return found == sets_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<ProcessSet> SetRegistry::Find(ChannelId channel) const {
+  std::shared_ptr<ProcessSet> set = Find(channel.process_set);
+  return set != nullptr && set->channel() == channel ? set : nullptr;
+}
+
+std::shared_ptr<ProcessSet> SetRegistry::Find(const std::vector<int>& ranks) const {
+  for (const auto& [id, set] : sets_) {
+    if (set->ranks() == ranks) return set;
+  }
+  return nullptr;
+}
+
+void SetRegistry::Add(std::shared_ptr<ProcessSet> set) {
+  ++next_incarnation_;
+  if (free_ids_.empty()) {
+    ++next_id_;
+  } else {
+    free_ids_.erase(free_ids_.begin());
+  }
+  const uint32_t id = set->channel().process_set;
+  sets_[id] = std::move(set);
+}
+
+void SetRegistry::Remove(uint32_t id) {
+  if (sets_.erase(id) > 0) free_ids_.push_back(id);
+}
+
+bool SetRegistry::IsOver(ChannelId channel) const {
+  return !IsToCome(channel) && Find(channel) == nullptr;
+}
+
+}  // namespace horoscale
