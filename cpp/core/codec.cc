@@ -397,6 +397,33 @@ Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes) {
   return entry;
 }
 
+std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values) {
+  WireWriter out;
+  out.Varint(post.applied_sequence);
+  out.Varint(post.epoch);
+  out.Varint(post.index);
+  out.Varint(post.slot);
+  out.Varint(post.slot_since);
+  out.Bytes(values);
+  return out.Take();
+}
+
+Result<PostedValues> DecodePost(std::span<const std::byte> bytes) {
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  WireReader in(bytes);
+  PostedValues posted;
+  posted.post.applied_sequence = in.Varint(kMost);
+  posted.post.epoch = in.Varint(kMost);
+  posted.post.index = in.Varint(kMost);
+  posted.post.slot = static_cast<uint32_t>(in.Varint(kMaxSlots));
+  posted.post.slot_since = in.Varint(kMost);
+  if (posted.post.index == 0) in.Fail("it has no index");
+  posted.values = in.View(kMaxPostBytes);
+  CheckEnd(in);
+  if (!in.ok()) return Broken("post", in.reason());
+  return posted;
+}
+
 std::vector<std::byte> Encode(const Goodbye& goodbye) {
   WireWriter out;
   out.Byte(goodbye.clean ? 1 : 0);
@@ -409,6 +436,7 @@ std::vector<std::byte> Encode(const Goodbye& goodbye) {
     out.Varint(set.process_set);
     out.Varint(set.incarnation);
     out.Varint(set.sequence);
+    out.Varint(set.posts);
   }
   return out.Take();
 }
@@ -422,11 +450,12 @@ Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes) {
   goodbye.message = in.Text(kMaxTextBytes);
   goodbye.ranks.resize(in.Count(kMaxRanks, 1));
   for (int& rank : goodbye.ranks) rank = static_cast<int>(in.Varint(kMaxRanks));
-  goodbye.executed.resize(in.Count(bytes.size(), 3));
+  goodbye.executed.resize(in.Count(bytes.size(), 4));
   for (ExecutedUpTo& set : goodbye.executed) {
     set.process_set = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
     set.incarnation = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
     set.sequence = in.Varint(std::numeric_limits<uint64_t>::max());
+    set.posts = in.Varint(std::numeric_limits<uint64_t>::max());
   }
   CheckEnd(in);
   if (!in.ok()) return Broken("goodbye", in.reason());

@@ -25,6 +25,7 @@ inline constexpr int64_t kMaxRequestDataBytes = int64_t{1} << 60;
 inline constexpr size_t kMaxRanks = 1024 * 1024;
 inline constexpr size_t kMaxPlanItems = 4096;  // of one entry
 inline constexpr uint32_t kMaxSlots = 2 * 1024 * 1024;
+inline constexpr size_t kMaxPostBytes = 64 * 1024;  // of tensors
 inline constexpr size_t kMaxTextBytes = 64 * 1024;  // of a failure; longer ones are cut
 // Submitted and not finished, of one member on one set.
 inline constexpr size_t kMaxPendingUnits = 256 * 1024;
@@ -36,6 +37,8 @@ size_t EncodedSizeBound(std::string_view name, const Signature& signature);
 
 std::vector<std::byte> Encode(const Report& report);
 std::vector<std::byte> Encode(const GroupReport& report);
+// With the member's tensors, at most kMaxPostBytes.
+std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values);
 std::vector<std::byte> Encode(const PlanEntry& entry);
 std::vector<std::byte> Encode(const Goodbye& goodbye);
 std::vector<std::byte> Encode(const StallNotice& notice);
@@ -43,6 +46,11 @@ std::vector<std::byte> Encode(const LossNotice& notice);
 
 Result<Report> DecodeReport(std::span<const std::byte> bytes);
 Result<GroupReport> DecodeGroupReport(std::span<const std::byte> bytes);
+struct PostedValues {
+  Post post;
+  std::span<const std::byte> values;  // in the frame
+};
+Result<PostedValues> DecodePost(std::span<const std::byte> bytes);
 Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes);
 Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes);
 Result<StallNotice> DecodeStallNotice(std::span<const std::byte> bytes);

@@ -46,6 +46,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
       slots_(Capacity(options_)),
       scheduler_(PlannerFor(options_.limits), options_.limits.credit_bytes),
       stall_watch_(options_.stall_warning_seconds),
+      posts_(static_cast<uint32_t>(options_.ranks.size()), options_.stall_warning_seconds),
       applied_(options_.ranks.size()) {}
 
 void Coordinator::SetLimits(const Limits& limits) {
@@ -87,7 +88,7 @@ Status Coordinator::OnJointReport(Members members, const Report& report, double 
     HS_RETURN_IF_ERROR(OnRequest(members, request, now));
   }
   for (const uint32_t member : report.join ? members : Members()) {
-    HS_RETURN_IF_ERROR(OnJoin(member));
+    HS_RETURN_IF_ERROR(OnJoin(member, now));
   }
   if (slots_.HasRetired()) {
     slots_.Release(*std::min_element(applied_.begin(), applied_.end()), names_);
@@ -153,6 +154,7 @@ Status Coordinator::OnRequest(Members members, const Request& request, double no
 
 // Takes over one reference of the name.
 Status Coordinator::OnSaid(Members members, const Said& said, double now) {
+  if (said.key.name == kNoName) HS_RETURN_IF_ERROR(ReportPosts(said.key.index, now));
   const Result<Negotiator::Outcome> outcome =
       negotiator_.Report(members, said.key, *said.signature, said.shared);
   if (!outcome.ok()) return Broken(members[0], outcome.status().message());
@@ -173,7 +175,56 @@ Status Coordinator::OnSaid(Members members, const Said& said, double now) {
   return Status::Ok();
 }
 
-Status Coordinator::OnJoin(uint32_t member) {
+Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
+  const SlotTable::Content* content = slots_.Meaning(post.slot, post.applied_sequence);
+  if (post.applied_sequence < applied_[member] || post.applied_sequence >= next_sequence_) {
+    return Broken(member, "it has applied entries that it can't have");
+  }
+  if (content == nullptr || content->name != kNoName || post.epoch != epoch_) {
+    return Broken(member, "it posts what it can't know of");
+  }
+  if (negotiator_.AdvanceIndex(member, 1) + 1 != post.index) {
+    return Broken(member, "the indices of its unnamed calls jump");
+  }
+  applied_[member] = post.applied_sequence;
+  slots_.Touch(post.slot, next_sequence_ - 1);
+  const PostBox::Said said{post.slot, post.slot_since, content->signature};
+  // Who has joined and has not posted it before never will.
+  const bool is_planned = negotiator_.Knows({kNoName, post.index}) ||
+                          (negotiator_.SomeJoined() && !posts_.Has(post.index));
+  if (is_planned) {
+    return ReportPost(member, said, post.index, now);
+  }
+  switch (posts_.Add(member, post.index, said, now)) {
+    case PostBox::Outcome::kWaits:
+    case PostBox::Outcome::kEnded:
+      return Status::Ok();
+    case PostBox::Outcome::kDisagrees:
+      return ReportPosts(post.index, now);
+    case PostBox::Outcome::kTooMany:
+      break;
+  }
+  return Broken(member, "more operations are pending than a rank may have");
+}
+
+Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, uint64_t index,
+                               double now) {
+  return OnSaid({&member, 1}, {{kNoName, index}, said.signature.get(), said.signature, 0, 0}, now);
+}
+
+// Not all members post it: what was posted counts as reported.
+Status Coordinator::ReportPosts(uint64_t index, double now) {
+  const std::vector<std::optional<PostBox::Said>> posted = posts_.Take(index);
+  for (uint32_t member = 0; member < posted.size(); ++member) {
+    if (posted[member]) HS_RETURN_IF_ERROR(ReportPost(member, *posted[member], index, now));
+  }
+  return Status::Ok();
+}
+
+Status Coordinator::OnJoin(uint32_t member, double now) {
+  for (const uint64_t index : posts_.NotPostedBy(member)) {
+    HS_RETURN_IF_ERROR(ReportPosts(index, now));
+  }
   Result<std::vector<UnitId>> ready = negotiator_.Join(member);
   if (!ready.ok()) return Broken(member, ready.status().message());
   last_joined_ = member;
@@ -287,6 +338,7 @@ std::vector<PlanEntry> Coordinator::TakePlan(double) {
     entry.sequence = next_sequence_++;
     entry.last_joined = options_.ranks[last_joined_];
     negotiator_.Reactivate();
+    ++epoch_;
   }
   return plan;
 }
@@ -354,13 +406,31 @@ std::vector<StallReport> Coordinator::TakeStallReports(double now) {
     reports.push_back(DescribeWait(overdue.unit));
     reports.back().seconds_waiting = overdue.seconds_waiting;
   }
+  for (const PostBox::Waiting& waiting : posts_.TakeOverdue(now)) {
+    reports.push_back(DescribePosts(waiting));
+  }
   return reports;
 }
 
 std::vector<StallReport> Coordinator::Waiting(size_t limit) const {
   std::vector<StallReport> reports;
   for (const UnitId id : negotiator_.Waiting(limit)) reports.push_back(DescribeWait(id));
+  for (const PostBox::Waiting& waiting : posts_.All()) {
+    if (reports.size() < limit) reports.push_back(DescribePosts(waiting));
+  }
   return reports;
+}
+
+StallReport Coordinator::DescribePosts(const PostBox::Waiting& waiting) const {
+  StallReport report;
+  report.kind = waiting.signature->kind;
+  report.display_name = DisplayName({}, report.kind, waiting.index);
+  report.seconds_waiting = waiting.seconds;
+  for (uint32_t member = 0; member < options_.ranks.size(); ++member) {
+    auto& ranks = waiting.has_posted[member] ? report.ready_ranks : report.missing_ranks;
+    ranks.push_back(options_.ranks[member]);
+  }
+  return report;
 }
 
 StallReport Coordinator::DescribeWait(UnitId id) const {

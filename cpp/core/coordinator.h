@@ -19,6 +19,7 @@
 #include "core/messages.h"
 #include "core/name_table.h"
 #include "core/negotiator.h"
+#include "core/post_box.h"
 #include "core/scheduler.h"
 #include "core/slot_table.h"
 #include "core/stall_watch.h"
@@ -47,6 +48,10 @@ class Coordinator {
   Status OnReport(uint32_t member, const Report& report, double now);
   // The reports of these members and no others, combined by an Aggregator.
   Status OnReport(const GroupReport& report, double now);
+
+  // A member has posted. What all members post alike needs no plan; everything else is planned as
+  // if it had been reported, as soon as that is seen. kProtocol as above.
+  Status OnPost(uint32_t member, const Post& post, double now);
 
   // The entries that can be published now, in order, within the credit.
   std::vector<PlanEntry> TakePlan(double now);
@@ -80,7 +85,9 @@ class Coordinator {
   Status OnHits(Members members, const Report& report, double now);
   Status OnRequest(Members members, const Request& request, double now);
   Status OnSaid(Members members, const Said& said, double now);
-  Status OnJoin(uint32_t member);
+  Status OnJoin(uint32_t member, double now);
+  Status ReportPost(uint32_t member, const PostBox::Said& said, uint64_t index, double now);
+  Status ReportPosts(uint64_t index, double now);
   Status CheckIndices(uint32_t member, const Report& report);
   Status Broken(uint32_t member, std::string_view what) const;
 
@@ -91,6 +98,7 @@ class Coordinator {
   std::string MismatchText(const Negotiator::Unit& unit) const;
   std::string DisplayNameOf(const Negotiator::Unit& unit) const;
   StallReport DescribeWait(UnitId id) const;
+  StallReport DescribePosts(const PostBox::Waiting& waiting) const;
   void Forget(UnitId id);
 
   PlanEntry Publish(const Bucket& bucket);
@@ -102,10 +110,12 @@ class Coordinator {
   SlotTable slots_;
   Scheduler scheduler_;
   StallWatch stall_watch_;
+  PostBox posts_;
   std::vector<PlanEntry> failures_;  // without sequence: first in the next plan
   std::vector<uint64_t> applied_;    // by member
   uint64_t next_sequence_ = 1;
   uint32_t last_joined_ = 0;
+  uint64_t epoch_ = 0;  // how often all ranks have joined
 };
 
 }  // namespace horoscale

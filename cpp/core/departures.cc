@@ -23,11 +23,11 @@ Status CauseOf(int rank, const Status& reason, const Goodbye* goodbye) {
   return Failure(who + " failed: " + goodbye->message, {rank});
 }
 
-uint64_t ExecutedBy(const Goodbye& goodbye, uint32_t process_set, uint32_t incarnation) {
+ExecutedUpTo ExecutedBy(const Goodbye& goodbye, uint32_t process_set, uint32_t incarnation) {
   for (const ExecutedUpTo& entry : goodbye.executed) {
-    if (entry.process_set == process_set && entry.incarnation == incarnation) return entry.sequence;
+    if (entry.process_set == process_set && entry.incarnation == incarnation) return entry;
   }
-  return 0;
+  return {process_set, incarnation, 0, 0};
 }
 
 void SetCause(Goodbye& goodbye, const Status& cause) {
@@ -54,14 +54,14 @@ Departures::Verdict Departures::ForSet(int lost_rank, uint32_t process_set, uint
                                        std::span<const int> ranks) const {
   const Status& cause = lost_.at(lost_rank);
   const auto goodbye = goodbyes_.find(lost_rank);
-  if (goodbye == goodbyes_.end()) return {.at_once = true, .after_sequence = 0, .cause = cause};
+  if (goodbye == goodbyes_.end()) return {.at_once = true, .executed = {}, .cause = cause};
   // What it knew of a third rank concerns the sets of that one only.
   const std::vector<int>& culprits = cause.detail().ranks;
   const bool concerned = std::any_of(culprits.begin(), culprits.end(), [&](int culprit) {
     return std::binary_search(ranks.begin(), ranks.end(), culprit);
   });
   return {.at_once = false,
-          .after_sequence = ExecutedBy(goodbye->second, process_set, incarnation),
+          .executed = ExecutedBy(goodbye->second, process_set, incarnation),
           .cause = concerned ? cause : Left(lost_rank)};
 }
 

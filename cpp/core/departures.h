@@ -31,8 +31,8 @@ class Departures {
 
   // What the loss of a member means for a set of these ranks.
   struct Verdict {
-    bool at_once = true;          // false: what the rank took part in is finished first,
-    uint64_t after_sequence = 0;  // which is everything up to this entry
+    bool at_once = true;    // false: what the rank took part in is finished first,
+    ExecutedUpTo executed;  // which is everything up to here
     Status cause;
   };
   Verdict ForSet(int lost_rank, uint32_t process_set, uint32_t incarnation,

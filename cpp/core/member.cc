@@ -89,6 +89,7 @@ void Member::RemoveUnit(UnitRef ref) {
     unit_of_name_[unit.name] = kNoUnit;
     names_.Release(unit.name);
   }
+  if (ref == posted_) posted_ = kNoUnit;
   unit = PendingUnit{};
   free_.push_back(ref);
   --num_pending_;
@@ -101,9 +102,13 @@ Member::UnitRef Member::FindUnit(NameId name, uint64_t index) const {
 }
 
 std::optional<Report> Member::TakeReport() {
-  const bool joins = join_token_ != kNoToken && !join_reported_;
-  if (unreported_.empty() && !joins) return std::nullopt;
+  if (unreported_.empty() && !MayJoin()) return std::nullopt;
   return BuildReport();
+}
+
+// What was posted ends first: who hears that all ranks have joined has nothing pending then.
+bool Member::MayJoin() const {
+  return join_token_ != kNoToken && !join_reported_ && posted_ == kNoUnit;
 }
 
 Report Member::BuildReport() {
@@ -149,9 +154,39 @@ Report Member::BuildReport() {
       if (bytes_matter) report.hit_bytes.push_back(hit.own_bytes);
     }
   }
-  report.join = join_token_ != kNoToken && !join_reported_ && unreported_.empty();
+  report.join = MayJoin() && unreported_.empty();
   join_reported_ = join_reported_ || report.join;
   return report;
+}
+
+std::optional<Member::Lone> Member::FindLone() const {
+  if (num_pending_ != 1 || unreported_.size() != 1 || join_token_ != kNoToken) return std::nullopt;
+  const PendingUnit& unit = units_[unreported_.front()];
+  if (unit.name != kNoName) return std::nullopt;
+  return Lone{unit.token, &unit.request};
+}
+
+std::optional<Post> Member::TakePost() {
+  PendingUnit& unit = units_[unreported_.front()];
+  const std::optional<uint32_t> slot = cache_.Find(unit.name, unit.request.signature);
+  if (!slot) return std::nullopt;
+  unit.reported = true;
+  unit.hit_slot = *slot;
+  posted_ = unreported_.front();
+  unreported_.pop_front();
+  return Post{applied_sequence_, epoch_, unit.request.index, *slot, cache_.Get(*slot)->since};
+}
+
+Token Member::EndPosted(const Post& post) {
+  const UnitRef ref = FindUnit(kNoName, post.index);
+  const Token token = units_[ref].token;
+  RemoveUnit(ref);
+  return token;
+}
+
+bool Member::IsOver(const Post& post) const {
+  if (!HasPassed(post)) return false;
+  return post.epoch < epoch_ || FindUnit(kNoName, post.index) == kNoUnit;
 }
 
 Status Member::Broken(std::string what) const {
@@ -213,7 +248,7 @@ Result<Member::Target> Member::ResolveRequest(const PlanItem& item) {
   const UnitRef unit = FindUnit(name, request.index);
   Status status;
   if (item.slot) {
-    status = cache_.Assign(*item.slot, name, request.signature);
+    status = cache_.Assign(*item.slot, name, request.signature, applied_sequence_ + 1);
     if (status.ok()) names_.AddReference(name);
   }
   names_.Release(name);
@@ -351,6 +386,7 @@ Status Member::EndJoin(const PlanEntry& entry, Action& action) {
   action.last_joined = entry.last_joined;
   action.finished.push_back(std::exchange(join_token_, kNoToken));
   join_reported_ = false;
+  ++epoch_;
   last_index_ = 0;  // ranks that joined early made fewer unnamed calls
   return Status::Ok();
 }

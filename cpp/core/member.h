@@ -68,6 +68,25 @@ class Member {
   // reports come in several: call it until it gives nothing.
   std::optional<Report> TakeReport();
 
+  // The only unit that is pending here, if it is unnamed and not reported: it may be posted
+  // instead.
+  struct Lone {
+    Token token = kNoToken;
+    const Request* request = nullptr;
+  };
+  std::optional<Lone> FindLone() const;
+  // The lone unit's post, which reports it; nothing if no slot stands for it.
+  std::optional<Post> TakePost();
+  // All members have posted it: it has ended without a plan entry. Its token.
+  Token EndPosted(const Post& post);
+  // Whether the operation has ended here.
+  bool IsOver(const Post& post) const;
+  // Whether this member has submitted it by now, or never will: it has joined.
+  bool HasPassed(const Post& post) const {
+    if (post.epoch != epoch_) return post.epoch < epoch_;
+    return post.index <= last_index_ || join_token_ != kNoToken;
+  }
+
   // Applies the next entry of the plan; kProtocol if it can't be. The units in `finished` are
   // forgotten: their names may be submitted again at once.
   Result<Action> Apply(const PlanEntry& entry);
@@ -106,6 +125,7 @@ class Member {
   void RemoveUnit(UnitRef ref);
   UnitRef FindUnit(NameId name, uint64_t index) const;
   void AddHit(UnitRef ref, uint32_t slot);
+  bool MayJoin() const;
   Report BuildReport();
 
   Status CheckHeader(const PlanEntry& entry) const;
@@ -128,9 +148,11 @@ class Member {
   uint64_t applied_sequence_ = 0;
   Token join_token_ = kNoToken;
   bool join_reported_ = false;
-  uint64_t last_index_ = 0;  // of unnamed calls
+  uint64_t epoch_ = 0;       // how often all ranks have joined
+  uint64_t last_index_ = 0;  // of unnamed calls, in the epoch
   uint64_t next_order_ = 1;
   size_t num_pending_ = 0;
+  UnitRef posted_ = kNoUnit;
   std::vector<PendingUnit> units_;
   std::vector<UnitRef> free_;
   std::vector<UnitRef> unit_of_name_;  // by NameId

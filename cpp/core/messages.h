@@ -2,6 +2,7 @@
 //
 //   Report     member → coordinator of a set   "these are ready at my place"
 //   GroupReport  the reports of several members, combined by an Aggregator on their way
+//   Post       member → every member        "ready, and here are my values": see post_table.h
 //   PlanEntry  coordinator → every member      "execute this next", in one agreed order
 //   Goodbye    rank → rank, once per link      "I leave, and this is why"
 //   StallNotice  rank → rank 0                 "I wait here since", "these are missed there"
@@ -55,6 +56,24 @@ struct GroupReport {
   bool operator==(const GroupReport&) const = default;
 };
 
+// An unnamed operation that every member may end by itself, if all post it. The member's tensors
+// follow, as they are in its memory.
+struct Post {
+  uint64_t applied_sequence = 0;  // as in Report
+  uint64_t epoch = 0;             // how often all ranks have joined
+  uint64_t index = 0;             // among the unnamed calls of the epoch
+  uint32_t slot = 0;              // of its signature
+  uint64_t slot_since = 0;        // the plan entry that gave it
+  bool operator==(const Post&) const = default;
+
+  // Whether two members, or one at two times, mean the same operation; whether they also agree
+  // about what it is.
+  bool IsOf(const Post& other) const { return epoch == other.epoch && index == other.index; }
+  bool Agrees(const Post& other) const {
+    return slot == other.slot && slot_since == other.slot_since;
+  }
+};
+
 // One unit, or a part of one, inside a plan entry. An item with neither slot nor request is a
 // further part of the unit of the item before it.
 struct PlanItem {
@@ -94,6 +113,7 @@ struct ExecutedUpTo {
   uint32_t process_set = 0;
   uint32_t incarnation = 0;
   uint64_t sequence = 0;
+  uint64_t posts = 0;  // operations that ended there without a plan
   bool operator==(const ExecutedUpTo&) const = default;
 };
 

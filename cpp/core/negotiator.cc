@@ -18,6 +18,11 @@ uint32_t VariantOf(std::vector<SharedSignature>& variants, const Signature& sign
 
 }  // namespace
 
+bool Negotiator::Knows(const UnitKey& key) const {
+  if (key.name == kNoName) return unit_of_index_.contains(key.index);
+  return key.name < unit_of_name_.size() && unit_of_name_[key.name] != kSilent;
+}
+
 UnitId Negotiator::FindOrAdd(const UnitKey& key, bool* is_new) {
   UnitId* place;
   if (key.name == kNoName) {

@@ -49,6 +49,9 @@ class Negotiator {
   Result<Outcome> Report(std::span<const uint32_t> members, const UnitKey& key,
                          const Signature& signature, const SharedSignature& shared);
 
+  // Whether some member has reported it.
+  bool Knows(const UnitKey& key) const;
+
   // The member has made `count` more unnamed calls. Returns the index of the last one before them.
   uint64_t AdvanceIndex(uint32_t member, size_t count);
 

@@ -25,7 +25,8 @@ const ResponseCache::Entry* ResponseCache::Get(uint32_t slot) const {
   return slot < entries_.size() && entries_[slot] ? &*entries_[slot] : nullptr;
 }
 
-Status ResponseCache::Assign(uint32_t slot, NameId name, const Signature& signature) {
+Status ResponseCache::Assign(uint32_t slot, NameId name, const Signature& signature,
+                             uint64_t sequence) {
   if (slot >= SlotSpace(capacity_) || size_ >= capacity_ || Get(slot) != nullptr) {
     return Status::Protocol("the plan gives slot " + std::to_string(slot) +
                             ", which is taken or beyond the cache's capacity of " +
@@ -40,7 +41,7 @@ Status ResponseCache::Assign(uint32_t slot, NameId name, const Signature& signat
     slot_of_name_[name] = slot;
   }
   if (slot >= entries_.size()) entries_.resize(slot + 1);
-  entries_[slot] = Entry{name, signature};
+  entries_[slot] = Entry{name, signature, sequence};
   ++size_;
   return Status::Ok();
 }

@@ -26,6 +26,7 @@ class ResponseCache {
   struct Entry {
     NameId name = kNoName;
     Signature signature;
+    uint64_t since = 0;  // the plan entry that gave the slot
   };
 
   explicit ResponseCache(size_t capacity) : capacity_(capacity) {}
@@ -35,8 +36,9 @@ class ResponseCache {
   // Null where the slot stands for nothing.
   const Entry* Get(uint32_t slot) const;
 
-  // kProtocol if the slot is out of range or taken, or if another one stands for the same.
-  Status Assign(uint32_t slot, NameId name, const Signature& signature);
+  // In plan entry `sequence`. kProtocol if the slot is out of range or taken, or if another one
+  // stands for the same.
+  Status Assign(uint32_t slot, NameId name, const Signature& signature, uint64_t sequence);
   // The name whose slot it was; kProtocol if the slot stands for nothing.
   Result<NameId> Retire(uint32_t slot);
 

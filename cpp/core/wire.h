@@ -116,6 +116,13 @@ class WireReader {
     bytes_ = bytes_.subspan(size);
     return text;
   }
+  // What Bytes() would copy.
+  std::span<const std::byte> View(size_t limit) {
+    const size_t size = Count(limit, 1);
+    const auto view = bytes_.first(size);
+    bytes_ = bytes_.subspan(size);
+    return view;
+  }
   std::vector<std::byte> Bytes(size_t limit) {
     const size_t size = Count(limit, 1);
     const std::vector<std::byte> bytes(bytes_.begin(),

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/names.h"
+#include "core/codec.h"
 #include "transport/message/message_exchange.h"
 
 namespace horoscale {
@@ -84,6 +85,15 @@ constexpr ConfigVariable kVariables[] = {
      "few bits. 0 turns the cache off.",
      [](std::string_view t, Config* c) {
        return ParseCount(t, &c->cache_capacity) && c->cache_capacity <= 1'000'000;
+     }},
+    {"ONE_HOP_BYTES", "bytes", "8192",
+     "Blocking allreduces of at most so many bytes, and barriers, on process sets of up to 16 "
+     "ranks "
+     "of one host take one hop where they repeat: every rank sends its values to every other one. "
+     "65536 at most; 0: everything is planned by the set's coordinator.",
+     [](std::string_view t, Config* c) {
+       return ParseCount(t, &c->one_hop_bytes) &&
+              c->one_hop_bytes <= static_cast<int64_t>(kMaxPostBytes);
      }},
     {"BACKEND", "auto | native | mpi | nccl", "auto",
      "What carries the ranks' data: our own transports, which are shared memory in a host and TCP "

@@ -27,6 +27,7 @@ struct Config {
   int64_t partition_bytes = int64_t{16} << 20;
   int64_t credit_bytes = int64_t{64} << 20;
   int64_t cache_capacity = 1024;
+  int64_t one_hop_bytes = 8192;
   BackendChoice backend = BackendChoice::kAuto;
   bool deterministic_asked = false;  // explicitly: nothing but canonical sums
   bool device_fusion_buffer = false;

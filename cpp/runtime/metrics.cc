@@ -20,6 +20,7 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
                                            .Add("fused_tensors", counters.fused_tensors)
                                            .Add("cache_hits", counters.cache_hits)
                                            .Add("cache_misses", counters.cache_misses)
+                                           .Add("one_hop", counters.posts)
                                            .Add("negotiate_seconds", counters.negotiate_seconds)
                                            .Add("execute_seconds", counters.execute_seconds)
                                            .Build());

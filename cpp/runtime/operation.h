@@ -42,6 +42,7 @@ struct Operation {
   bool sealed = false;  // between hosts nobody changes what it moves
   std::function<void(const Status&)> callback;
   std::unique_ptr<OnDevice> on_device;  // null: host memory
+  bool will_wait = false;               // a thread waits for it at once
   double enqueued_at = 0;
 
   // Written by the engine's owner until `done`, constant afterwards.
@@ -51,6 +52,7 @@ struct Operation {
   double planned_at = 0;
   double started_at = 0;
   uint64_t plan_entry = 0;    // that ended it
+  uint64_t post = 0;          // else: how many that took one hop ended before, and this one
   size_t bucket_tensors = 0;  // that the entry executed at once
   std::vector<AllgatherResult> results;
   int64_t result = -1;

@@ -40,6 +40,9 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
       place_(channel, std::move(ranks), transport.rank()),
       execution_(*this, host, transport, config, place_, pending_, counters_, std::move(mpi)),
       control_(transport, config, place_, counters_, host, execution_),
+      // An autotuner counts the plan's entries; MPI's own operations are as they are.
+      posts_(transport, config, place_, pending_, control_, counters_,
+             !config.autotune && execution_.mpi() == nullptr),
       watch_(host, config, place_, pending_, control_, execution_) {}
 
 void ProcessSet::Submit(OperationPtr operation) {
@@ -54,35 +57,61 @@ void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byt
     if (Contains(from_rank)) OnPoison(from_rank, payload);
     return;
   }
-  const Status status = kind == FrameKind::kLaunch
-                            ? execution_.OnStamp(from_rank, payload)
-                            : control_.OnFrame(from_rank, kind, payload, MonotonicSeconds());
+  const Status status = TakeFrame(from_rank, kind, payload);
   if (status.ok()) return;
   Poison({status.code(),
           "rank " + std::to_string(from_rank) + " sent what can't be: " + status.message(),
           {{from_rank}, id(), ""}});
 }
 
+Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
+  if (kind == FrameKind::kLaunch) return execution_.OnStamp(from_rank, payload);
+  const double now = MonotonicSeconds();
+  if (kind == FrameKind::kPost) return posts_.OnFrame(from_rank, payload, now);
+  return control_.OnFrame(from_rank, kind, payload, now);
+}
+
 bool ProcessSet::Step(double now) {
   if (!failure_.ok()) return FinishFailed(now);
-  const auto moved = StepHalves(now);
+  const auto moved = Advance(now);
   if (!moved.ok()) {
     Poison(moved.status());
     return true;
   }
-  if (failure_.ok() && fail_after_ && executed_sequence() >= *fail_after_) {
-    Fail(leaving_cause_);
-    return true;
-  }
-  return *moved;
+  return FailAfterLeavers() || *moved;
 }
 
-Result<bool> ProcessSet::StepHalves(double now) {
+Result<bool> ProcessSet::Advance(double now) {
+  const auto posted = StepPosts(now);
+  if (!posted.ok()) return posted;
   const auto planned = control_.Step(now);
   if (!planned.ok()) return planned;
   const auto executed = execution_.Step(now);
   if (!executed.ok()) return executed;
-  return *planned || *executed;
+  return *posted || *planned || *executed;
+}
+
+Result<bool> ProcessSet::StepPosts(double now) {
+  const auto posted = posts_.Post(now);
+  if (!posted.ok()) return posted;
+  const auto ended = posts_.End();
+  if (!ended.ok()) return ended.status();
+  if (*ended == kNoToken) return posted;
+  Operation* const operation = pending_.Find(*ended);
+  operation->planned_at = operation->started_at = now;
+  counters_.negotiate_seconds += now - operation->enqueued_at;
+  FinishToken(*ended, Status::Ok());
+  return true;
+}
+
+bool ProcessSet::FailAfterLeavers() {
+  const ExecutedUpTo here = executed();
+  for (const Leaver& leaver : leavers_) {
+    if (here.sequence < leaver.executed.sequence || here.posts < leaver.executed.posts) continue;
+    if (failure_.ok()) Fail(Status(leaver.cause));
+    return true;
+  }
+  return false;
 }
 
 void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, double started_at,
@@ -141,7 +170,7 @@ std::vector<std::string> ProcessSet::DescribeState(double now) const {
 void ProcessSet::Fail(const Status& cause) {
   if (!failure_.ok()) return;
   failure_ = cause;
-  fail_after_.reset();
+  leavers_.clear();
   host_.OnFailed(place_, failure_);
   execution_.Abandon();
   control_.Abandon();
@@ -165,10 +194,8 @@ void ProcessSet::Close(double seconds) {
   (void)FinishFailed(std::numeric_limits<double>::infinity());
 }
 
-void ProcessSet::FailAfter(uint64_t sequence, const Status& cause) {
-  if (!failure_.ok() || (fail_after_ && *fail_after_ <= sequence)) return;
-  fail_after_ = sequence;
-  leaving_cause_ = cause;
+void ProcessSet::FailAfter(const ExecutedUpTo& executed, const Status& cause) {
+  if (failure_.ok()) leavers_.push_back({executed, cause});
 }
 
 void ProcessSet::Poison(const Status& cause) {

@@ -1,8 +1,9 @@
 // ProcessSet: one set on this rank.
 //
 // Submissions and frames go to its control half (set_control.h), which hands what is planned to its
-// execution half (set_execution.h); a watcher (set_watch.h) reads both. What is here joins them:
-// the table of pending operations, and the set's end. Everything is called by the engine's owner.
+// execution half (set_execution.h); small operations may do without both (set_posts.h); a watcher
+// (set_watch.h) reads them. What is here joins them: the table of pending operations, and the set's
+// end. Everything is called by the engine's owner.
 //
 // The global set is set 0 and has no code of its own. Sets know nothing of each other.
 #pragma once
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +24,7 @@
 #include "runtime/set_execution.h"
 #include "runtime/set_host.h"
 #include "runtime/set_place.h"
+#include "runtime/set_posts.h"
 #include "runtime/set_watch.h"
 #include "transport/transport.h"
 
@@ -42,7 +43,11 @@ class ProcessSet final : private SetExecution::Owner {
   const std::shared_ptr<MpiSetCommunicator>& mpi() const { return execution_.mpi(); }
   const SetCounters& counters() const { return counters_; }
   const Status& failure() const { return failure_; }
-  uint64_t executed_sequence() const { return execution_.ended_sequence(); }
+  // How far this rank has come.
+  ExecutedUpTo executed() const {
+    return {place_.channel.process_set, place_.channel.incarnation, execution_.ended_sequence(),
+            posts_.ended()};
+  }
 
   void Submit(OperationPtr operation);
   void OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
@@ -51,7 +56,7 @@ class ProcessSet final : private SetExecution::Owner {
   bool Step(double now);
   // Whether Step() could do anything without news from outside.
   bool Busy() const {
-    return !pending_.empty() || execution_.Busy() || fail_after_.has_value() || control_.Busy();
+    return !pending_.empty() || execution_.Busy() || !leavers_.empty() || control_.Busy();
   }
   bool HoldsReports() const { return control_.HoldsReports(); }
   // How long it may be left alone.
@@ -78,13 +83,16 @@ class ProcessSet final : private SetExecution::Owner {
   // What Poison() tells the others, also of a set that is not registered here.
   static void SendPoison(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
                          const Status& cause);
-  // A member has left after it executed entry `sequence`: what it took part in is finished first.
-  void FailAfter(uint64_t sequence, const Status& cause);
+  // A member has left when it had come so far: what it took part in is finished first.
+  void FailAfter(const ExecutedUpTo& executed, const Status& cause);
 
  private:
   void OnEnded(const Action& action, const FusedOperation* fused, double started_at,
                double now) override;
-  Result<bool> StepHalves(double now);
+  Status TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
+  Result<bool> Advance(double now);
+  Result<bool> StepPosts(double now);
+  bool FailAfterLeavers();
   bool FinishFailed(double now);
   void FinishToken(Token token, const Status& status);
   void Finish(const OperationPtr& operation, const Status& status);
@@ -97,11 +105,15 @@ class ProcessSet final : private SetExecution::Owner {
   PendingOperations pending_;
   SetExecution execution_;
   SetControl control_;
+  SetPosts posts_;
   SetWatch watch_;
 
   Status failure_;
-  std::optional<uint64_t> fail_after_;
-  Status leaving_cause_;
+  struct Leaver {
+    ExecutedUpTo executed;
+    Status cause;
+  };
+  std::vector<Leaver> leavers_;
 };
 
 }  // namespace horoscale

@@ -60,6 +60,7 @@ Runtime::~Runtime() { Shutdown(""); }
 
 Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
   HS_RETURN_IF_ERROR(ValidateRequest(*operation));
+  operation->will_wait = will_wait;
   HS_RETURN_IF_ERROR(inbox_.Put(operation));
   if (!will_wait) engine_.NotifyInput();
   return Status::Ok();
@@ -344,7 +345,7 @@ void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
   } else if (verdict.at_once) {
     set->Fail(verdict.cause);
   } else {
-    set->FailAfter(verdict.after_sequence, verdict.cause);
+    set->FailAfter(verdict.executed, verdict.cause);
   }
 }
 
@@ -365,8 +366,8 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason, const std::vector<int>& 
   // Nobody may wait for what was executed here and can't come any more.
   if (!unreached.empty()) return goodbye;
   for (const auto& [id, set] : sets_.all()) {
-    if (set->executed_sequence() == 0) continue;
-    goodbye.executed.push_back({id, set->channel().incarnation, set->executed_sequence()});
+    const ExecutedUpTo executed = set->executed();
+    if (executed.sequence > 0 || executed.posts > 0) goodbye.executed.push_back(executed);
   }
   return goodbye;
 }

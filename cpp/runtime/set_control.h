@@ -38,7 +38,15 @@ class SetControl {
   // A failed status concerns this operation alone.
   Status Submit(const Operation& operation);
 
+  // What may be posted instead of reported (set_posts.h).
+  const Member& member() const { return member_; }
+  std::optional<Post> TakePost() { return member_.TakePost(); }
+  void EndPosted(const Post& post) { (void)member_.EndPosted(post); }
+
   // A failed status, here and below, means that the members don't agree any more.
+  Status OnPost(uint32_t member, const Post& post, double now) {
+    return coordinator_ ? coordinator_->OnPost(member, post, now) : Status::Ok();
+  }
   Status OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload, double now);
 
   // Reports what is new here, passes on what others have reported, and plans what is ready; whether

@@ -15,6 +15,7 @@ struct SetCounters {
   uint64_t fused_tensors = 0;   // that shared their bucket with others
   uint64_t cache_hits = 0;
   uint64_t cache_misses = 0;
+  uint64_t posts = 0;            // operations that took one hop
   double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
   double execute_seconds = 0;    // of buckets
 };

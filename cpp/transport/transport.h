@@ -30,6 +30,7 @@ enum class FrameKind : uint16_t {
   kLaunch = 7,       // LaunchStamp: a member's proposal, the coordinator's decision
   kGroupReport = 8,  // core/messages.h: GroupReport, of a member for others as well
   kLoss = 9,         // core/messages.h: LossNotice; of transports whose ranks don't all have links
+  kPost = 14,        // core/messages.h: Post, with the member's tensors
   kBank = 16,        // transports' own, never delivered: where a member's chunks live
 };
 

@@ -39,8 +39,11 @@ class Operation:
 
     @property
     def key(self) -> Key:
-        """What the ranks know the same operation by: the title, and the entry of the plan."""
-        return self.title, int(self.arguments["entry"])
+        """What the ranks know the same operation by: the title, and its place in the plan.
+
+        What took one hop is in no plan; it is counted apart, in the same order on all ranks.
+        """
+        return self.title, int(self.arguments["entry"]) or -int(self.arguments.get("one_hop", 0))
 
 
 @dataclass

@@ -126,6 +126,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kProbe:
     case FrameKind::kLaunch:
     case FrameKind::kGroupReport:
+    case FrameKind::kPost:
     case FrameKind::kLoss:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);

@@ -55,6 +55,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kProbe:
     case FrameKind::kLaunch:
     case FrameKind::kGroupReport:
+    case FrameKind::kPost:
     case FrameKind::kLoss:
       return true;
     case FrameKind::kBank:

@@ -48,7 +48,8 @@ class Job {
     }
   }
 
-  void Run() {
+  // How many operations ended with all members' posts.
+  uint64_t Run() {
     const int lost_rank = random_.Chance(10) ? random_.Between(0, size_ - 1) : -1;
     uint64_t steps_left = lost_rank < 0 ? UINT64_MAX : random_.Below(3000);
     size_t idle = 0;
@@ -57,7 +58,12 @@ class Job {
       idle = did || idle >= 50 ? 0 : idle + 1;
       if (steps_left-- == 0) LoseRank(lost_rank);
     }
-    for (auto& set : sets_) set->CheckEnd();
+    uint64_t num_posted = 0;
+    for (auto& set : sets_) {
+      set->CheckEnd();
+      num_posted += set->num_posted();
+    }
+    return num_posted;
   }
 
  private:
@@ -90,11 +96,14 @@ class Job {
 TEST(Simulation, RandomJobsKeepTheInvariants) {
   const uint64_t first = FromEnvironment("HOROSCALE_SIM_FIRST_SEED", 1);
   const uint64_t count = FromEnvironment("HOROSCALE_SIM_SEEDS", 1000);
+  uint64_t num_posted = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("HOROSCALE_SIM_FIRST_SEED=" + std::to_string(seed));
-    Job(seed).Run();
+    num_posted += Job(seed).Run();
     if (::testing::Test::HasFailure()) return;
   }
+  if (count < 200) return;
+  EXPECT_GT(5 * num_posted, count) << "too few are posted for this to be a test of them";
 }
 
 }  // namespace

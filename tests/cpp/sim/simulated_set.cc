@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -12,7 +13,7 @@
 namespace horoscale::sim {
 namespace {
 
-constexpr uint32_t kNumActs = 7;
+constexpr uint32_t kNumActs = 8;
 
 int64_t BytesOf(const Action& action) {
   int64_t bytes = 0;
@@ -20,6 +21,18 @@ int64_t BytesOf(const Action& action) {
     bytes += piece.count * static_cast<int64_t>(SizeOf(action.dtype));
   }
   return bytes;
+}
+
+// Whether members can wait for each operation: they call all in the same order.
+bool HaveOneOrder(const std::vector<Epoch>& epochs) {
+  for (const Epoch& epoch : epochs) {
+    for (const auto& program : epoch) {
+      for (const Submission& submission : program) {
+        if (!submission.request.name.empty()) return false;
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -30,12 +43,16 @@ SimulatedSet::SimulatedSet(CoordinatorOptions options, std::vector<Epoch> epochs
       epochs_(std::move(epochs)),
       joins_(joins),
       random_(random),
+      blocks_(HaveOneOrder(epochs_) && random.Chance(80)),
+      posts_percent_(random.Pick<int>({0, 70, 98, 100})),
       coordinator_(options_),
       nodes_(options_.ranks.size()) {
   const auto size = static_cast<uint32_t>(nodes_.size());
   for (uint32_t i = 0; i < size; ++i) {
     nodes_[i].member =
         std::make_unique<Member>(options_.process_set_id, i, size, options_.cache_capacity);
+    nodes_[i].table = std::make_unique<PostTable>(size, i);
+    nodes_[i].posts.resize(size);
   }
 }
 
@@ -71,6 +88,8 @@ bool SimulatedSet::Act(uint32_t what, uint32_t member) {
       return PublishPlan();
     case 5:
       return DeliverPlan(member);
+    case 6:
+      return DeliverPost(member);
     default:
       return FinishOne();
   }
@@ -79,6 +98,7 @@ bool SimulatedSet::Act(uint32_t what, uint32_t member) {
 bool SimulatedSet::SubmitOne(uint32_t member) {
   Node& node = nodes_[member];
   if (node.joined || node.epoch == epochs_.size()) return false;
+  if (blocks_ && node.member->HasPending()) return false;
   const std::vector<Submission>& program = epochs_[node.epoch][member];
   if (node.next == program.size()) return false;
   const Submission& submission = program[node.next];
@@ -108,22 +128,86 @@ bool SimulatedSet::SubmitJoin(uint32_t member) {
 }
 
 bool SimulatedSet::SendReport(uint32_t member) {
+  if (random_.Chance(posts_percent_) && SendPost(member)) return true;
   const std::optional<Report> report = nodes_[member].member->TakeReport();
   if (!report) return false;
-  nodes_[member].reports.push_back(Encode(*report));
-  const Result<Report> decoded = DecodeReport(nodes_[member].reports.back());
+  nodes_[member].said.push_back({false, Encode(*report)});
+  const Result<Report> decoded = DecodeReport(nodes_[member].said.back().bytes);
   EXPECT_TRUE(decoded.ok() && *decoded == *report);
   return true;
 }
 
+// What is posted of an operation is its number.
+bool SimulatedSet::SendPost(uint32_t member) {
+  Node& node = nodes_[member];
+  const auto lone = node.member->FindLone();
+  if (!lone || lone->request->priority != 0) return false;
+  const OpKind kind = lone->request->signature.kind;
+  if (kind != OpKind::kAllreduce && kind != OpKind::kBarrier) return false;
+  const auto post = node.member->TakePost();
+  if (!post) return false;
+  const uint64_t& operation = submitted_[lone->token - 1].operation;
+  const Bytes bytes = Encode(*post, std::as_bytes(std::span(&operation, 1)));
+  node.said.push_back({true, bytes});
+  for (uint32_t other = 0; other < nodes_.size(); ++other) {
+    if (other != member) nodes_[other].posts[member].push_back(bytes);
+  }
+  node.table->SetOwn(*post);
+  node.posted = lone->token;
+  EndPosted(member);
+  return true;
+}
+
 bool SimulatedSet::DeliverReport(uint32_t member) {
-  std::deque<Bytes>& reports = nodes_[member].reports;
-  if (reports.empty()) return false;
-  const Result<Report> report = DecodeReport(reports.front());
-  reports.pop_front();
-  const Status status = coordinator_.OnReport(member, *report, now_);
+  std::deque<Node::Said>& said = nodes_[member].said;
+  if (said.empty()) return false;
+  const Node::Said next = std::move(said.front());
+  said.pop_front();
+  const Status status = next.is_post
+                            ? coordinator_.OnPost(member, DecodePost(next.bytes)->post, now_)
+                            : coordinator_.OnReport(member, *DecodeReport(next.bytes), now_);
   EXPECT_TRUE(status.ok()) << status.message();
   return true;
+}
+
+bool SimulatedSet::DeliverPost(uint32_t member) {
+  Node& node = nodes_[member];
+  const auto first = static_cast<uint32_t>(random_.Below(nodes_.size()));
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const uint32_t from = (first + i) % static_cast<uint32_t>(nodes_.size());
+    if (node.posts[from].empty()) continue;
+    const Bytes bytes = std::move(node.posts[from].front());
+    node.posts[from].pop_front();
+    const auto posted = DecodePost(bytes);
+    EXPECT_TRUE(posted.ok());
+    const Status status = node.table->Add(from, posted->post, posted->values, *node.member);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EndPosted(member);
+    return true;
+  }
+  return false;
+}
+
+void SimulatedSet::EndPosted(uint32_t member) {
+  Node& node = nodes_[member];
+  if (!node.table->HasOwn()) return;
+  if (submitted_[node.posted - 1].ended) return node.table->ForgetOwn();
+  if (!node.table->IsComplete()) return;
+  const Submitted& mine = submitted_[node.posted - 1];
+  for (uint32_t other = 0; other < nodes_.size(); ++other) {
+    if (other == member) continue;
+    const auto values = node.table->ValuesOf(other);
+    EXPECT_TRUE(std::ranges::equal(values, std::as_bytes(std::span(&mine.operation, 1))));
+  }
+  const std::vector<Token>& tokens = by_operation_.at(mine.operation);
+  EXPECT_EQ(tokens.size(), nodes_.size());
+  for (const Token token : tokens) {
+    EXPECT_EQ(submitted_[token - 1].request.signature, mine.request.signature);
+  }
+  EXPECT_EQ(node.member->EndPosted(node.table->own()), node.posted);
+  node.table->End();
+  ++num_posted_;
+  End(member, node.posted);
 }
 
 bool SimulatedSet::PublishPlan() {

@@ -12,6 +12,7 @@
 
 #include "core/coordinator.h"
 #include "core/member.h"
+#include "core/post_table.h"
 #include "sim/random.h"
 #include "sim/workload.h"
 
@@ -28,6 +29,7 @@ class SimulatedSet {
   bool HasRank(int rank) const;
   // A member is gone: the survivors give up.
   void LoseMember();
+  uint64_t num_posted() const { return num_posted_; }
   // Every token has ended, nothing is left anywhere.
   void CheckEnd();
 
@@ -44,15 +46,25 @@ class SimulatedSet {
     size_t epoch = 0;
     size_t next = 0;  // in the epoch's submissions
     bool joined = false;
-    std::deque<Bytes> reports;
+    struct Said {
+      bool is_post = false;
+      Bytes bytes;
+    };
+    std::deque<Said> said;  // to the coordinator
     std::deque<Bytes> plan;
+    std::unique_ptr<PostTable> table;
+    std::vector<std::deque<Bytes>> posts;  // on their way to it, by sender
+    Token posted = kNoToken;
   };
 
   bool Act(uint32_t what, uint32_t member);
   bool SubmitOne(uint32_t member);
   bool SubmitJoin(uint32_t member);
   bool SendReport(uint32_t member);
+  bool SendPost(uint32_t member);
   bool DeliverReport(uint32_t member);
+  bool DeliverPost(uint32_t member);
+  void EndPosted(uint32_t member);
   bool PublishPlan();
   bool DeliverPlan(uint32_t member);
   bool FinishOne();
@@ -81,6 +93,8 @@ class SimulatedSet {
   std::vector<Epoch> epochs_;
   bool joins_;
   Random& random_;
+  const bool blocks_;        // members wait for each operation
+  const int posts_percent_;  // of what may be posted
   Coordinator coordinator_;
   std::vector<Node> nodes_;
   double now_ = 0;
@@ -92,6 +106,7 @@ class SimulatedSet {
   std::deque<uint64_t> executing_;  // at member 0
   uint64_t last_executed_ = 0;
   bool lost_ = false;
+  uint64_t num_posted_ = 0;  // that ended so, over the members
 };
 
 }  // namespace horoscale::sim

@@ -9,16 +9,17 @@ namespace {
 class Generator {
  public:
   Generator(Random& random, const WorkloadOptions& options, const std::vector<int>& ranks)
-      : random_(random), options_(options), ranks_(ranks) {
-    const int named = random_.Between(1, random_.Chance(20) ? 60 : 12);
+      : random_(random), options_(options), ranks_(ranks), quiet_(random.Chance(30)) {
+    // Few operations, none with a name, are what may be posted.
+    const int named = quiet_ ? 0 : random_.Between(1, random_.Chance(20) ? 60 : 12);
     for (int i = 0; i < named; ++i)
       pool_.push_back({"tensor." + std::to_string(i), RandomSignature()});
-    const int unnamed = random_.Between(0, 4);
+    const int unnamed = quiet_ ? random_.Between(1, 2) : random_.Between(0, 4);
     for (int i = 0; i < unnamed; ++i) pool_.push_back({"", RandomSignature()});
   }
 
   Epoch MakeEpoch() {
-    const int steps = random_.Between(1, 6);
+    const int steps = random_.Between(1, quiet_ ? 20 : 6);
     std::vector<int> own_steps(ranks_.size(), steps);
     if (options_.joins) {
       for (int& own : own_steps) own = random_.Between(0, steps);
@@ -117,6 +118,7 @@ class Generator {
   Random& random_;
   const WorkloadOptions& options_;
   const std::vector<int>& ranks_;
+  const bool quiet_;
   std::vector<PoolEntry> pool_;
   uint64_t next_operation_ = 1;
 };

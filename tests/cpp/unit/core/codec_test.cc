@@ -104,7 +104,7 @@ TEST(Codec, PlanEntriesSurviveTheWire) {
 
 TEST(Codec, GoodbyesSurviveTheWire) {
   const Goodbye goodbye{.clean = false,
-                        .executed = {{7, 1, 42}, {0, 0, 300}},
+                        .executed = {{7, 1, 42, 5}, {0, 0, 300, 0}},
                         .code = 5,
                         .message = "rank 3 died",
                         .ranks = {3, 0}};

@@ -36,8 +36,8 @@ TEST(Departures, ARankThatLeftInGoodOrderTakesPartInWhatItExecuted) {
   EXPECT_EQ(departures.OnLost(1, kEnded).message(), "rank 1 left the job");
   const auto verdict = departures.ForSet(1, 3, 8, kAll);
   EXPECT_FALSE(verdict.at_once);
-  EXPECT_EQ(verdict.after_sequence, 9u);
-  EXPECT_EQ(departures.ForSet(1, 3, 7, kAll).after_sequence, 0u) << "another incarnation";
+  EXPECT_EQ(verdict.executed.sequence, 9u);
+  EXPECT_EQ(departures.ForSet(1, 3, 7, kAll).executed.sequence, 0u) << "another incarnation";
   EXPECT_TRUE(departures.MakeGoodbye(0, "", Status::Ok()).clean) << "nobody has failed";
 }
 
@@ -49,7 +49,7 @@ TEST(Departures, AVictimNamesTheFirstCauseAndNotItself) {
   EXPECT_EQ(cause.detail().ranks, std::vector<int>{2});
   const auto with_culprit = departures.ForSet(1, 0, 0, kAll);
   EXPECT_EQ(with_culprit.cause.detail().ranks, std::vector<int>{2});
-  EXPECT_EQ(with_culprit.after_sequence, 17u);
+  EXPECT_EQ(with_culprit.executed.sequence, 17u);
   const auto without = departures.ForSet(1, 5, 6, std::vector<int>{1, 3});
   EXPECT_EQ(without.cause.message(), "rank 1 left the job");
 }

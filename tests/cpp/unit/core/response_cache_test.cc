@@ -10,7 +10,7 @@ namespace {
 
 TEST(ResponseCache, FindsNamedUnitsByNameAndWholeSignature) {
   ResponseCache cache(2);
-  ASSERT_TRUE(cache.Assign(3, 7, Allreduce({4})).ok());
+  ASSERT_TRUE(cache.Assign(3, 7, Allreduce({4}), 1).ok());
   EXPECT_EQ(cache.Find(7, Allreduce({4})), 3u);
   EXPECT_FALSE(cache.Find(7, Allreduce({5})));
   EXPECT_FALSE(cache.Find(8, Allreduce({4})));
@@ -19,7 +19,7 @@ TEST(ResponseCache, FindsNamedUnitsByNameAndWholeSignature) {
 
 TEST(ResponseCache, FindsUnnamedUnitsBySignature) {
   ResponseCache cache(2);
-  ASSERT_TRUE(cache.Assign(0, kNoName, Allreduce({4})).ok());
+  ASSERT_TRUE(cache.Assign(0, kNoName, Allreduce({4}), 1).ok());
   EXPECT_EQ(cache.Find(kNoName, Allreduce({4})), 0u);
   ASSERT_TRUE(cache.Retire(0).ok());
   EXPECT_FALSE(cache.Find(kNoName, Allreduce({4})));
@@ -28,13 +28,13 @@ TEST(ResponseCache, FindsUnnamedUnitsBySignature) {
 
 TEST(ResponseCache, RefusesWhatThePlanCanNotMean) {
   ResponseCache cache(2);
-  ASSERT_TRUE(cache.Assign(0, 1, Allreduce({4})).ok());
-  EXPECT_EQ(cache.Assign(0, 2, Allreduce({4})).code(), StatusCode::kProtocol);
-  EXPECT_EQ(cache.Assign(1, 1, Allreduce({5})).code(), StatusCode::kProtocol);
-  EXPECT_EQ(cache.Assign(4, 2, Allreduce({4})).code(), StatusCode::kProtocol);
+  ASSERT_TRUE(cache.Assign(0, 1, Allreduce({4}), 1).ok());
+  EXPECT_EQ(cache.Assign(0, 2, Allreduce({4}), 1).code(), StatusCode::kProtocol);
+  EXPECT_EQ(cache.Assign(1, 1, Allreduce({5}), 1).code(), StatusCode::kProtocol);
+  EXPECT_EQ(cache.Assign(4, 2, Allreduce({4}), 1).code(), StatusCode::kProtocol);
   EXPECT_EQ(cache.Retire(1).status().code(), StatusCode::kProtocol);
-  ASSERT_TRUE(cache.Assign(1, 2, Allreduce({4})).ok());
-  EXPECT_EQ(cache.Assign(2, 3, Allreduce({4})).code(), StatusCode::kProtocol);
+  ASSERT_TRUE(cache.Assign(1, 2, Allreduce({4}), 1).ok());
+  EXPECT_EQ(cache.Assign(2, 3, Allreduce({4}), 1).code(), StatusCode::kProtocol);
 }
 
 class SlotTableTest : public ::testing::Test {

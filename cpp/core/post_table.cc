@@ -1,0 +1,78 @@
+#include "core/post_table.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace horoscale {
+namespace {
+
+// Operations that a member may have posted before this one has submitted them: it waits for each.
+constexpr size_t kMostAhead = 2;
+
+bool IsBefore(const Post& a, const Post& b) {
+  return a.epoch < b.epoch || (a.epoch == b.epoch && a.index < b.index);
+}
+
+}  // namespace
+
+Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte> values,
+                      const Member& member) {
+  std::vector<Posted>& posted = posted_[from];
+  if (!posted.empty() && !IsBefore(posted.back().post, post)) {
+    return Status::Protocol("it posts an operation twice");
+  }
+  DropOver(posted, member);
+  if (member.IsOver(post)) return Status::Ok();
+  const auto ahead = std::count_if(posted.begin(), posted.end(), [&](const Posted& other) {
+    return !member.HasPassed(other.post);
+  });
+  if (static_cast<size_t>(ahead) >= kMostAhead) {
+    return Status::Protocol("it posts operations that it does not wait for");
+  }
+  Posted& added = posted.emplace_back();
+  added.post = post;
+  if (!spare_.empty()) {
+    added.values = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  added.values.assign(values.begin(), values.end());
+  return Status::Ok();
+}
+
+// What has ended by the plan: its posts came too late to be of use.
+void PostTable::DropOver(std::vector<Posted>& posted, const Member& member) {
+  std::erase_if(posted, [&](const Posted& other) { return member.IsOver(other.post); });
+}
+
+const PostTable::Posted* PostTable::Find(uint32_t from) const {
+  for (const Posted& posted : posted_[from]) {
+    if (posted.post.IsOf(*own_)) return &posted;
+  }
+  return nullptr;
+}
+
+bool PostTable::IsComplete() const {
+  if (!own_) return false;
+  for (uint32_t from = 0; from < posted_.size(); ++from) {
+    if (from == self_) continue;
+    const Posted* const posted = Find(from);
+    if (posted == nullptr || !posted->post.Agrees(*own_)) return false;
+  }
+  return true;
+}
+
+std::span<const std::byte> PostTable::ValuesOf(uint32_t from) const { return Find(from)->values; }
+
+void PostTable::End() {
+  for (std::vector<Posted>& posted : posted_) {
+    std::erase_if(posted, [this](Posted& other) {
+      if (!other.post.IsOf(*own_)) return false;
+      spare_.push_back(std::move(other.values));
+      return true;
+    });
+  }
+  own_.reset();
+}
+
+}  // namespace horoscale

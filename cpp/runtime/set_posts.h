@@ -1,0 +1,53 @@
+// SetPosts: small operations of a set that take one hop, because every member posts its tensors to
+// every other one (core/post_table.h).
+//
+// Called by the engine's owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/post_table.h"
+#include "runtime/config.h"
+#include "runtime/pending_operations.h"
+#include "runtime/set_control.h"
+#include "runtime/set_counters.h"
+#include "runtime/set_place.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+class SetPosts {
+ public:
+  // `possible`: nothing else of the set needs its operations planned.
+  SetPosts(Transport& transport, const Config& config, const SetPlace& place,
+           const PendingOperations& pending, SetControl& control, SetCounters& counters,
+           bool possible);
+
+  // A failed status, here and below, means that the members don't agree any more.
+  Status OnFrame(int from_rank, std::span<const std::byte> payload, double now);
+  // Posts what this rank is about to report, if it may; whether it did.
+  Result<bool> Post(double now);
+  // The operation that all members have posted, which has its result now; kNoToken: none.
+  Result<Token> End();
+
+  // Operations that have ended here without a plan.
+  uint64_t ended() const { return ended_; }
+
+ private:
+  bool MayPost(const Operation& operation) const;
+
+  Transport& transport_;
+  const SetPlace& place_;
+  const PendingOperations& pending_;
+  SetControl& control_;
+  SetCounters& counters_;
+  const int64_t most_bytes_;  // of an operation; -1: nothing is posted
+  PostTable table_;
+  Token own_ = kNoToken;  // posted here
+  uint64_t ended_ = 0;
+};
+
+}  // namespace horoscale
