@@ -100,6 +100,11 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     return view.view(*view.shape, *[1] * number)
 
 
+def room_for(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor for values like these, contiguous and without a history."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
 def device_of(tensors: Sequence[torch.Tensor]) -> Device | None:
     """Return where the tensors of one operation are, and the stream that computes them.
 
