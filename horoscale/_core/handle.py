@@ -14,6 +14,8 @@ from horoscale._core.memory import DeviceBuffer, OwnedBuffer
 # Python runs signal handlers (Ctrl-C) only between two calls of C functions.
 WAIT_SLICE_SECONDS = 0.2
 
+_LOOK_AT_EVERY = 8
+
 
 class Handle:
     """One operation that is enqueued. One thread at a time may use it."""
@@ -128,10 +130,14 @@ class InFlight:
         self._handles: OrderedDict[int, Handle] = OrderedDict()
 
     def add(self, handle: Handle) -> None:
-        """Add an operation; look at older ones first, so that the dropped can't accumulate."""
-        if self._handles and self._reap_oldest():
-            self._reap_oldest()
+        """Add an operation; every few times look at older ones, so the dropped can't accumulate."""
         self._handles[id(handle)] = handle
+        if not len(self._handles) % _LOOK_AT_EVERY:
+            undone = 0
+            for _ in range(2 * _LOOK_AT_EVERY):
+                undone += not self._reap_oldest()
+                if undone == 2:
+                    break
 
     def discard(self, handle: Handle) -> None:
         """Forget an operation that is done."""

@@ -19,7 +19,7 @@ from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compiling import is_compiling, outside_graph
 from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.handles import Handle
-from horoscale.torch.tensors import data_type, is_plain, room_for, write_back
+from horoscale.torch.tensors import data_type, is_plain, room_for, written
 
 Splits = Sequence[int] | torch.Tensor | None
 
@@ -194,7 +194,7 @@ def allreduce_async_(
             priority,
             keep_alive=memory,
         )
-        return Handle(operation, lambda _: write_back(tensor, memory))
+        return Handle(operation, lambda _: written(tensor, memory, address))
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce([tensor], reduction, call, in_place=True).then(_only)
