@@ -1,10 +1,11 @@
 // hs_enqueue, hs_wait and what belongs to a handle.
+#include "operations.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
 
 #include "collectives/fold.h"
-#include "handles.h"
 
 namespace horoscale {
 namespace {
@@ -94,6 +95,8 @@ Status AttachDevice(const hs_device& given, Operation* operation) {
   return Status::Ok();
 }
 
+}  // namespace
+
 Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
   HS_RETURN_IF_ERROR(CheckRequest(given));
   auto operation = std::make_shared<Operation>();
@@ -139,6 +142,8 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
   }
   return operation;
 }
+
+namespace {
 
 bool IsLaunched(const Operation& operation) {
   return operation.on_device != nullptr && operation.on_device->launched.load();

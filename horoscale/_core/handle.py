@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
 
 from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import check, last_error
@@ -12,25 +14,32 @@ from horoscale._core.memory import DeviceBuffer, OwnedBuffer
 # Python runs signal handlers (Ctrl-C) only between two calls of C functions.
 WAIT_SLICE_SECONDS = 0.2
 
+_LOOK_AT_EVERY = 8
+
 
 class Handle:
-    """One enqueued operation. One thread at a time may use it."""
+    """One operation that is enqueued. One thread at a time may use it."""
 
-    __slots__ = ("__weakref__", "_keep_alive", "_pointer", "_registry", "_runtime")
+    __slots__ = ("_keep_alive", "_registry", "_runtime", "pointer")
 
-    def __init__(
-        self, pointer: object, keep_alive: object, runtime: object, registry: InFlight
-    ) -> None:
-        """Adopt what hs_enqueue() gave, and keep its runtime from being freed until it is done."""
-        self._pointer = ffi.gc(pointer, lib.hs_handle_free)
+    def __init__(self, keep_alive: object, runtime: object, registry: InFlight) -> None:
+        """Keep memory, and the runtime from being freed, until the operation is done.
+
+        Made before it is enqueued, so that nothing is lost where Ctrl-C comes right after; then
+        `pointer` is set to what the library gave, which the handle owns.
+        """
+        self.pointer: Any = ffi.NULL
         self._keep_alive = keep_alive
         self._runtime = runtime
         self._registry = registry
         registry.add(self)
 
+    def __del__(self, free: Callable[[object], None] = lib.hs_handle_free) -> None:
+        free(self.pointer)
+
     def done(self) -> bool:
         """Tell whether the operation is done, well or not."""
-        return bool(lib.hs_poll(self._pointer))
+        return bool(lib.hs_poll(self.pointer))
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the operation is done; raise what went wrong with it.
@@ -45,14 +54,13 @@ class Handle:
             seconds = WAIT_SLICE_SECONDS
             if deadline is not None:
                 seconds = min(seconds, max(0.0, deadline - time.monotonic()))
-            code = lib.hs_wait(self._pointer, seconds)
+            code = lib.hs_wait(self.pointer, seconds)
             if code != lib.HS_TIMEOUT:
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"the operation is not done after {timeout} s")
         # The exception is made first: releasing memory may call the library again.
         error = None if code == lib.HS_OK else last_error(code)
-        self._registry.discard(self)
         self.let_go()
         del runtime
         if error is not None:
@@ -60,7 +68,7 @@ class Handle:
 
     def launched(self) -> bool:
         """Tell whether wait_on_stream() would return at once."""
-        return bool(lib.hs_launched(self._pointer))
+        return bool(lib.hs_launched(self.pointer))
 
     def wait_on_stream(self, stream: int) -> None:
         """Make what is enqueued on a CUDA stream from now on wait for the operation.
@@ -73,14 +81,15 @@ class Handle:
         address = ffi.cast("void *", stream)
         code = lib.HS_TIMEOUT
         while code == lib.HS_TIMEOUT:
-            code = lib.hs_wait_on_stream(self._pointer, address, WAIT_SLICE_SECONDS)
+            code = lib.hs_wait_on_stream(self.pointer, address, WAIT_SLICE_SECONDS)
         error = None if code == lib.HS_OK else last_error(code)
         del runtime
         if error is not None:
             raise error
 
     def let_go(self) -> None:
-        """Give up, now that the operation is done, what it needed."""
+        """Give up, now that the operation is done or was refused, what it needed."""
+        self._registry.discard(self)
         self._keep_alive = None
         self._runtime = None
 
@@ -88,32 +97,32 @@ class Handle:
         """Take result `index` of an operation whose result the library allocated. Only once."""
         data = ffi.new("void **")
         nbytes = ffi.new("size_t *")
-        check(lib.hs_output(self._pointer, index, data, nbytes))
+        check(lib.hs_output(self.pointer, index, data, nbytes))
         return OwnedBuffer.of_output(data[0], nbytes[0])
 
     def device_output(self, index: int) -> DeviceBuffer:
         """Take result `index` of an operation on CUDA tensors."""
         data = ffi.new("void **")
         nbytes = ffi.new("size_t *")
-        check(lib.hs_output(self._pointer, index, data, nbytes))
+        check(lib.hs_output(self.pointer, index, data, nbytes))
         return DeviceBuffer(data[0], nbytes[0])
 
     def output_rows(self, index: int, members: int) -> list[int]:
         """Return the rows that each of the set's `members` contributed to output `index`."""
         rows = ffi.new("int64_t[]", members)
-        check(lib.hs_output_rows(self._pointer, index, rows, members))
+        check(lib.hs_output_rows(self.pointer, index, rows, members))
         return list(rows)
 
     def result(self) -> int:
         """Return the number that the operation gave (see hs_result in the C header)."""
-        return int(lib.hs_result(self._pointer))
+        return int(lib.hs_result(self.pointer))
 
 
 class InFlight:
     """The operations that may not be done: keeps their memory alive when the user drops the handle.
 
     An operation leaves when it is waited for; one that nobody waits for, when it is found done as
-    later ones come. OrderedDict.popitem() is one step for other threads.
+    later ones come. It is never out of here meanwhile, whatever other threads and signals do.
     """
 
     def __init__(self) -> None:
@@ -121,10 +130,14 @@ class InFlight:
         self._handles: OrderedDict[int, Handle] = OrderedDict()
 
     def add(self, handle: Handle) -> None:
-        """Add an operation and look at two older ones, so that the dropped can't accumulate."""
-        for _ in range(min(2, len(self._handles))):
-            self._reap_oldest()
+        """Add an operation; every few times look at older ones, so the dropped can't accumulate."""
         self._handles[id(handle)] = handle
+        if not len(self._handles) % _LOOK_AT_EVERY:
+            undone = 0
+            for _ in range(2 * _LOOK_AT_EVERY):
+                undone += not self._reap_oldest()
+                if undone == 2:
+                    break
 
     def discard(self, handle: Handle) -> None:
         """Forget an operation that is done."""
@@ -135,12 +148,14 @@ class InFlight:
         for _ in range(len(self._handles)):
             self._reap_oldest()
 
-    def _reap_oldest(self) -> None:
+    def _reap_oldest(self) -> bool:
+        """Forget the oldest operation if it is done; make it the newest if it is not."""
         try:
-            key, oldest = self._handles.popitem(last=False)
-        except KeyError:  # another thread took it
-            return
-        if oldest.done():
-            oldest.let_go()
-        else:
-            self._handles[key] = oldest
+            oldest = next(iter(self._handles.values()))
+            if oldest.done():
+                oldest.let_go()
+                return True
+            self._handles.move_to_end(id(oldest))
+        except (StopIteration, KeyError, RuntimeError):  # another thread has taken it
+            pass
+        return False

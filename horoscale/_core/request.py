@@ -10,8 +10,8 @@ import threading
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from horoscale._core._binding import ffi
-from horoscale._core.errors import c_string
+from horoscale._core._binding import ffi, lib
+from horoscale._core.errors import c_string, check
 from horoscale._core.types import DataType, OpKind, ReduceOp
 
 # Names may be made anew for each call: those requests are never met again.
@@ -60,7 +60,7 @@ class Device(NamedTuple):
 class Request:
     """One signature as a structure of the C ABI. One thread at a time may use it."""
 
-    __slots__ = ("_device", "_first", "_keep_alive", "_words", "out", "pointer")
+    __slots__ = ("_device", "_keep_alive", "_words", "out", "pointer")
 
     def __init__(self, signature: Signature) -> None:
         """Describe the operation. Its memory is given by place(), anew for each call."""
@@ -73,7 +73,6 @@ class Request:
             tensors[i].shape = shapes[i]
         # Addresses are numbers here: cast to pointers they would each cost as much as a call.
         self._words = ffi.cast("uintptr_t *", tensors)
-        self._first: Any = tensors[0] if count else None
         self.out = ffi.new("hs_handle **")
         self.pointer = request = ffi.new("hs_request *")
         request.struct_size = _REQUEST_SIZE
@@ -112,28 +111,58 @@ class Request:
         self._words[first + _IN_WORD] = source
         self._words[first + _OUT_WORD] = target
 
-    def place_buffer(self, buffer: object) -> None:
-        """Set that the first tensor is changed in place in an object with the buffer protocol."""
-        self._first.out = memory = ffi.from_buffer(buffer)
-        setattr(self._first, "in", memory)  # a keyword
-
 
 class Requests(threading.local):
     """The requests that a thread has made before."""
 
-    known: dict[Hashable, Request]  # by Signature, or by a key of a binding's own
+    _known: dict[Signature, Request]
 
     def __init__(self) -> None:
         """Begin with none."""
-        self.known = {}
+        self._known = {}
 
     def get(self, signature: Signature) -> Request:
         """Return the request of a signature."""
-        return self.known.get(signature) or self.keep(signature, signature)
-
-    def keep(self, key: Hashable, signature: Signature) -> Request:
-        """Make a request that is known by `key`."""
-        if len(self.known) >= _MAX_KNOWN:
-            self.known.clear()
-        request = self.known[key] = Request(signature)
+        request = self._known.get(signature)
+        if request is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            request = self._known[signature] = Request(signature)
         return request
+
+
+class Templates:
+    """Operations that the library keeps prepared, by keys of the bindings' own. Any thread's.
+
+    A call that comes again costs one look into `recent`. When that is full it becomes what is
+    looked into next, and what isn't asked for until it is full once more is forgotten.
+    """
+
+    __slots__ = ("_earlier", "recent")
+
+    recent: dict[Hashable, Any]
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.recent = {}
+        self._earlier: dict[Hashable, Any] = {}
+
+    def find(self, key: Hashable) -> Any:
+        """Return what is not in `recent`, which it is in from now on; None: nowhere."""
+        template = self._earlier.get(key)
+        if template is not None:
+            self._keep(key, template)
+        return template
+
+    def prepare(self, key: Hashable, runtime: object, signature: Signature) -> Any:
+        """Prepare an operation of one tensor of the host's memory; see hs_prepare()."""
+        request = Request(signature)
+        check(lib.hs_prepare(runtime, request.pointer, out := ffi.new("hs_template **")))
+        template = ffi.gc(out[0], lib.hs_template_free)
+        self._keep(key, template)
+        return template
+
+    def _keep(self, key: Hashable, template: Any) -> None:
+        if len(self.recent) >= _MAX_KNOWN // 2:
+            self._earlier, self.recent = self.recent, {}
+        self.recent[key] = template

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -13,7 +13,7 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import WAIT_SLICE_SECONDS, Handle, InFlight
 from horoscale._core.memory import OwnedBuffer
-from horoscale._core.request import Device, Request, Requests, Signature
+from horoscale._core.request import Device, Request, Requests, Signature, Templates
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
 
@@ -24,7 +24,8 @@ class Runtime:
         """Take what owns hs_init()'s result; users call Runtime.init()."""
         self._pointer = pointer
         self._in_flight = InFlight()
-        self.requests = Requests()
+        self._requests = Requests()
+        self.templates = Templates()
         topology = ffi.new("hs_topology *")
         check(lib.hs_get_topology(self._pointer, topology))
         self.topology = Topology(
@@ -148,25 +149,11 @@ class Runtime:
             wire_dtype,
             sealed,
         )
-        request = self.requests.get(signature)
+        request = self._requests.get(signature)
         for i, tensor in enumerate(tensors):
             request.place(i, tensor.in_ptr, tensor.out_ptr)
         request.on_device(device)
-        out = request.out
-        check(lib.hs_enqueue(self._pointer, request.pointer, out))
-        return Handle(out[0], keep_alive, self._pointer, self._in_flight)
-
-    def run(self, request: Request, keep_alive: object) -> None:
-        """Execute an operation without allocated results and wait for it: enqueue() and wait().
-
-        For one that was described before and whose memory has been placed: nothing is made anew.
-        """
-        code = lib.hs_run(self._pointer, request.pointer, WAIT_SLICE_SECONDS, request.out)
-        if code == lib.HS_OK:
-            return
-        if code != lib.HS_TIMEOUT:
-            raise last_error(code)
-        Handle(request.out[0], keep_alive, self._pointer, self._in_flight).wait()
+        return self._enqueue(request, keep_alive)
 
     def start(self, request: Request, keep_alive: object, wake: bool) -> Handle:
         """Enqueue an operation that was described before and whose memory has been placed.
@@ -174,8 +161,54 @@ class Runtime:
         Without `wake` it stays where it is until notify(), the next one with it, or somebody waits.
         """
         request.pointer.will_wait = not wake
-        check(lib.hs_enqueue(self._pointer, request.pointer, request.out))
-        return Handle(request.out[0], keep_alive, self._pointer, self._in_flight)
+        return self._enqueue(request, keep_alive)
+
+    def _enqueue(self, request: Request, keep_alive: object) -> Handle:
+        handle = Handle(keep_alive, self._pointer, self._in_flight)
+        code = lib.hs_enqueue(self._pointer, request.pointer, request.out)
+        if code != lib.HS_OK:
+            handle.let_go()
+            raise last_error(code)
+        handle.pointer = request.out[0]
+        return handle
+
+    def prepare(self, key: Hashable, signature: Signature) -> Any:
+        """Return a template of an operation, which `templates` then know by a key."""
+        return self.templates.prepare(key, self._pointer, signature)
+
+    def start_again(self, template: Any, source: int, target: int, keep_alive: object) -> Handle:
+        """Enqueue an operation of one of the templates, with memory at these addresses."""
+        handle = Handle(keep_alive, self._pointer, self._in_flight)
+        handle.pointer = pointer = lib.hs_enqueue_again(template, source, target, False)
+        if not pointer:
+            handle.let_go()
+            raise last_error(lib.hs_error().code)
+        return handle
+
+    def run_again(self, template: Any, source: int, target: int, keep_alive: object) -> None:
+        """Execute an operation of one of the templates and wait for it: nothing is made anew."""
+        handle = None
+        try:
+            code = lib.hs_run_again(template, source, target, WAIT_SLICE_SECONDS)
+            if not code:
+                return
+            if code == lib.HS_TIMEOUT:
+                handle = self._unfinished(keep_alive)
+        except BaseException:  # Ctrl-C, which Python looks for when the library has returned
+            if handle is None:
+                self._unfinished(keep_alive)
+            raise
+        if handle is None:
+            raise last_error(code)
+        handle.wait()
+
+    def _unfinished(self, keep_alive: object) -> Handle:
+        """Return the handle of what this thread's last run_again() has left, if anything."""
+        handle = Handle(keep_alive, self._pointer, self._in_flight)
+        handle.pointer = lib.hs_take_unfinished()
+        if not handle.pointer:
+            handle.let_go()
+        return handle
 
     def notify(self) -> None:
         """Have operations that were enqueued without waking the engine begin."""

@@ -18,98 +18,16 @@ What a rank can see to be wrong by itself raises at once and sends nothing; what
 ranks to see (shapes that differ) raises MismatchError on every member.
 """
 
-from horoscale.common.basics import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    current_runtime,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    metrics,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from horoscale.common.exceptions import (
-    DuplicateNameError,
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    MismatchError,
-    RankFailedError,
-)
+from horoscale.common import exports as _exports
+from horoscale.common.basics import current_runtime
+from horoscale.common.exports import *  # noqa: F403
 from horoscale.common.objects import allgather_object, broadcast_object
-from horoscale.common.process_sets import (
-    ProcessSet,
-    add_process_set,
-    get_process_set_ids_and_ranks,
-    global_process_set,
-    remove_process_set,
-)
-from horoscale.common.synchronization import barrier, join
+from horoscale.common.synchronization import join
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "DuplicateNameError",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "MismatchError",
-    "ProcessSet",
-    "Product",
-    "RankFailedError",
-    "Sum",
-    "add_process_set",
     "allgather_object",
-    "barrier",
     "broadcast_object",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
     "current_runtime",
-    "ddl_built",
-    "get_process_set_ids_and_ranks",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += _exports.__all__

@@ -13,9 +13,10 @@
 Each rank calls fit() with its own part of the data, in as many batches as the others. With batches
 of one size, the weights are those that one process gets from the ranks' batches put together.
 
-How it is built: optimizer.py extends the class of an optimizer; backend.py chooses who reduces its
-gradients, graph_step.py, eager_step.py or jax_step.py (with xla.py and native/); callbacks.py and
-models.py are what fit() needs around it; values.py has collectives of numbers and arrays.
+How it is built: optimizer.py extends the class of an optimizer; step.py says what
+reduces its gradients, and backend.py chooses which: graph_step.py, eager_step.py or jax_step.py
+(with xla.py and native/); callbacks.py and models.py are what fit() needs around it; values.py has
+collectives of numbers and arrays.
 """
 
 try:
@@ -29,50 +30,9 @@ if not IS_LEGACY and keras.__version__.startswith("2."):
         f"horoscale.keras needs Keras 3, not {keras.__version__}, or tf_keras, which is Keras 2, "
         "with TF_USE_LEGACY_KERAS=1"
     )
-from horoscale.common import (
-    Adasum,
-    Average,
-    DuplicateNameError,
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    Max,
-    Min,
-    MismatchError,
-    ProcessSet,
-    Product,
-    RankFailedError,
-    Sum,
-    add_process_set,
-    allgather_object,
-    barrier,
-    broadcast_object,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    get_process_set_ids_and_ranks,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    metrics,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from horoscale.common import allgather_object, broadcast_object
+from horoscale.common import exports as _exports
+from horoscale.common.exports import *  # noqa: F403
 from horoscale.keras import callbacks, elastic
 from horoscale.keras.compression import Compression
 from horoscale.keras.models import load_model
@@ -89,58 +49,19 @@ from horoscale.keras.values import (
 del IS_LEGACY, keras
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "DuplicateNameError",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "MismatchError",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "RankFailedError",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
-    "barrier",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "get_process_set_ids_and_ranks",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += _exports.__all__

@@ -1,4 +1,4 @@
-"""Step: how the gradients of a training step are reduced, by the backend that Keras runs on.
+"""Chooses how the gradients of a training step are reduced, by the backend that Keras runs on.
 
 With TensorFlow they are values of a graph, and horoscale.tensorflow makes the operations. With
 PyTorch they are there when apply() is called. The other binding's framework is never imported.
@@ -6,25 +6,10 @@ PyTorch they are there when apply() is called. The other binding's framework is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from horoscale.common.which_keras import backend
-
-Apply = Callable[[list[Any]], Any]
-
-
-class Step(Protocol):
-    """What a DistributedOptimizer does with the gradients of a step."""
-
-    def register_local(self, variables: Iterable[Any]) -> None:
-        """Leave the gradients of these variables to each rank."""
-
-    def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
-        """Reduce the gradients of the variables, and `apply` them if it is time."""
-
-    def outside_of_graph(self, build: Callable[[], None]) -> None:
-        """Make variables, which may not be part of a graph that is being made."""
+from horoscale.keras.step import Step
 
 
 def make_step(**options: Any) -> Step:

@@ -10,7 +10,7 @@ from horoscale._core import UnsupportedError
 from horoscale.common.arguments import members_of, resolve_op, set_id
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet
-from horoscale.keras.backend import Apply
+from horoscale.keras.step import Apply
 
 # Reduces groups of tensors, each all or nothing; with the options of grouped_allreduce().
 AllreduceGroups = Callable[..., list[list[Any]]]

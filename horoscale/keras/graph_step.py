@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoscale.keras.backend import Apply
+from horoscale.keras.step import Apply
 from horoscale.tensorflow.aggregation import GradientAggregation
 from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
 

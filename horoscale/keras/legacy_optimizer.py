@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horoscale.keras.backend import Step
+from horoscale.keras.step import Step
 
 
 class DistributedLegacy:

@@ -14,9 +14,10 @@ from typing import Any
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.common.which_keras import IS_LEGACY, backend, keras
-from horoscale.keras.backend import Apply, Step, make_step
+from horoscale.keras.backend import make_step
 from horoscale.keras.compression import Compression
 from horoscale.keras.legacy_optimizer import DistributedLegacy
+from horoscale.keras.step import Apply, Step
 
 
 class _Distributed:

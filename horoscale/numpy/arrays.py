@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -37,7 +37,7 @@ def contiguous(tensor: ArrayLike) -> Array:
     return np.asarray(tensor, order="C")
 
 
-def is_plain(tensor: object) -> bool:
+def is_plain(tensor: object) -> TypeGuard[Array]:
     """Tell whether this is an array whose own memory can be changed, from first to last."""
     return type(tensor) is np.ndarray and tensor.flags.carray
 

@@ -19,7 +19,7 @@ from horoscale.common.arguments import (
     scattered_rows,
     set_id,
 )
-from horoscale.common.at_once import allreduce_at_once
+from horoscale.common.at_once import allreduce_at_once, start_allreduce
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import (
     Array,
@@ -147,6 +147,22 @@ def allreduce(
         DuplicateNameError: an operation of this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
+    if average is None and compression is Compression.none and is_plain(tensor):
+        result = np.empty_like(tensor)
+        allreduce_at_once(
+            tensor,
+            address(tensor),
+            address(result),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+            keep_alive=(tensor, result),
+        )
+        return result
     wire_dtype, compression = divide(compression)
     call = _Call(
         resolve_op(op, average),
@@ -176,6 +192,22 @@ def allreduce_async(
     The array must not be changed until the operation is done. Raises ValueError and
     DuplicateNameError as allreduce(); synchronize() raises the other errors.
     """
+    if average is None and is_plain(tensor):
+        result = np.empty_like(tensor)
+        operation = start_allreduce(
+            tensor,
+            address(tensor),
+            address(result),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+            keep_alive=(tensor, result),
+        )
+        return Handle(operation, lambda _: result)
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )
@@ -198,9 +230,11 @@ def allreduce_(
     changed. After an error its values are undefined.
     """
     if average is None and is_plain(tensor):
+        place = address(tensor)
         allreduce_at_once(
             tensor,
-            None if tensor.dtype.isbuiltin == 1 else address(tensor),
+            place,
+            place,
             data_type,
             op,
             name,
@@ -208,6 +242,7 @@ def allreduce_(
             postscale_factor,
             process_set,
             priority,
+            keep_alive=tensor,
         )
         return tensor
     call = _Call(
@@ -231,6 +266,22 @@ def allreduce_async_(
     The array must be left alone until synchronize() has returned. Raises ValueError, TypeError and
     DuplicateNameError as allreduce_(); synchronize() raises the other errors.
     """
+    if average is None and is_plain(tensor):
+        place = address(tensor)
+        operation = start_allreduce(
+            tensor,
+            place,
+            place,
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+            keep_alive=tensor,
+        )
+        return Handle(operation, lambda _: tensor)
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, TextIO
 
 from horoscale.runner.bootstrap import python_command
+from horoscale.runner.outcome import Outcome
 from horoscale.runner.results import read_results
-from horoscale.runner.task import Outcome, Task
+from horoscale.runner.task import Task
 
 _READ_BYTES = 1 << 16
 _USAGE_ERROR = 2

@@ -11,8 +11,8 @@ import os
 import pickle
 from typing import BinaryIO
 
+from horoscale.runner.outcome import Outcome
 from horoscale.runner.protocol import Decoder, encode
-from horoscale.runner.task import Outcome
 
 MAX_RESULTS_BYTES = 16 << 30  # of all ranks: what is larger belongs into files
 _READ_BYTES = 1 << 20

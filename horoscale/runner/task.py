@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from horoscale.runner.environment import read_by_ranks
+from horoscale.runner.outcome import Outcome
 from horoscale.runner.tracebacks import without_own_frames
 
 
@@ -32,19 +33,6 @@ class Task:
         """The task for another process, which may import what this one may."""
         task = cloudpickle.dumps((self.function, tuple(self.args), dict(self.kwargs)))
         return pickle.dumps((list(sys.path), task))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of the task on one rank: a value, or an exception and its traceback."""
-
-    pickled: bytes | None  # None: an exception that can't be pickled
-    traceback: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether the function raised."""
-        return self.traceback is not None
 
 
 def main(arguments: Sequence[str] = ()) -> int:

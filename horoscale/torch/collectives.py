@@ -40,6 +40,7 @@ from horoscale.torch.tensors import (
     data_type,
     device_of,
     in_memory,
+    room_for,
     write_back,
 )
 
@@ -119,18 +120,12 @@ def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[T
     return lambda results: results
 
 
-def _room_for(sources: Tensors) -> list[torch.Tensor]:
-    return [
-        torch.empty(source.shape, dtype=source.dtype, device=source.device) for source in sources
-    ]
-
-
 @outside_graph
 def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool = False) -> Handle:
     """Start the reduction of each tensor over the ranks; the outcome is the list of results."""
     sources = [in_memory(tensor) for tensor in tensors]
     reduction.check(sources)
-    targets = sources if in_place else _room_for(sources)
+    targets = sources if in_place else [room_for(one) for one in sources]
     deliver = _deliver(tensors, in_place, lambda g: allreduce_gradient(g, reduction, call))
     return _start(
         OpKind.ALLREDUCE,
@@ -162,7 +157,7 @@ def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = Fal
     set_id(call.process_set)  # first: it gives the better message where the set is wrong
     root = check_root(root_rank, call.process_set)
     sources = [in_memory(tensor) for tensor in tensors]
-    targets = sources if in_place else _room_for(sources)
+    targets = sources if in_place else [room_for(one) for one in sources]
     deliver = _deliver(tensors, in_place, lambda g: broadcast_gradient(g, root, call))
     return _start(OpKind.BROADCAST, call, sources, targets, lambda _: deliver(targets), root=root)
 

@@ -12,14 +12,14 @@ from horoscale import common
 from horoscale._core import DataType
 from horoscale.common import Average
 from horoscale.common.arguments import REDUCESCATTER_OPS, resolve_op
-from horoscale.common.at_once import allreduce_at_once
+from horoscale.common.at_once import allreduce_at_once, start_allreduce
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives, compiled
 from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compiling import is_compiling, outside_graph
 from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.handles import Handle
-from horoscale.torch.tensors import data_type, is_plain
+from horoscale.torch.tensors import data_type, is_plain, room_for, written
 
 Splits = Sequence[int] | torch.Tensor | None
 
@@ -60,6 +60,28 @@ def allreduce(
         MismatchError: the ranks contradict each other; all of them get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
+    if (
+        average is None
+        and compression is Compression.none
+        and not is_compiling()
+        and is_plain(tensor)
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+    ):
+        result = room_for(tensor)
+        allreduce_at_once(
+            tensor,
+            tensor.data_ptr(),
+            result.data_ptr(),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+            keep_alive=(tensor, result),
+        )
+        return result
     [result] = grouped_allreduce(
         [tensor],
         average,
@@ -86,6 +108,26 @@ def allreduce_async(
     priority: int = 0,
 ) -> Handle:
     """Start allreduce() and return a handle at once. The tensor may not change meanwhile."""
+    if (
+        average is None
+        and is_plain(tensor)
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+    ):
+        memory, result = tensor.detach(), room_for(tensor)
+        operation = start_allreduce(
+            tensor,
+            memory.data_ptr(),
+            result.data_ptr(),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+            keep_alive=(memory, result),
+        )
+        return Handle(operation, lambda _: result)
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce([tensor], reduction, call).then(_only)
@@ -103,9 +145,11 @@ def allreduce_(
 ) -> torch.Tensor:
     """Do allreduce() in place and return the tensor. Not differentiable."""
     if average is None and not is_compiling() and is_plain(tensor):
+        address = tensor.data_ptr()
         allreduce_at_once(
             tensor,
-            tensor.data_ptr(),
+            address,
+            address,
             data_type,
             op,
             name,
@@ -113,6 +157,7 @@ def allreduce_(
             postscale_factor,
             process_set,
             priority,
+            keep_alive=tensor,
         )
         increment_version(tensor)
         return tensor
@@ -133,6 +178,23 @@ def allreduce_async_(
     priority: int = 0,
 ) -> Handle:
     """Start allreduce_() and return a handle at once. The result is there after synchronize()."""
+    if average is None and is_plain(tensor):
+        memory = tensor.detach()  # where the result will be, whatever the tensor is made to be
+        address = memory.data_ptr()
+        operation = start_allreduce(
+            tensor,
+            address,
+            address,
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+            keep_alive=memory,
+        )
+        return Handle(operation, lambda _: written(tensor, memory, address))
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce([tensor], reduction, call, in_place=True).then(_only)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from horoscale._core import DataType, Device, DeviceBuffer, OwnedBuffer, TensorArg, UnsupportedError
@@ -100,6 +101,11 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     return view.view(*view.shape, *[1] * number)
 
 
+def room_for(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor for what a contiguous one will become. It has no history."""
+    return torch.empty_like(tensor)  # with the strides of its argument
+
+
 def device_of(tensors: Sequence[torch.Tensor]) -> Device | None:
     """Return where the tensors of one operation are, and the stream that computes them.
 
@@ -139,6 +145,14 @@ def adopt_on_device(
     return torch.as_tensor(buffer, device=device).view(dtype).view(shape)
 
 
+def written(tensor: torch.Tensor, memory: torch.Tensor, address: int) -> torch.Tensor:
+    """Complete an operation in place on a plain tensor, whose memory was that at the address."""
+    if tensor.data_ptr() != address:  # it was given other memory meanwhile
+        return write_back(tensor, memory)
+    increment_version(tensor)
+    return tensor
+
+
 def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Complete an operation in place: `result` was computed in the memory that in_memory() gave."""
     if result.data_ptr() != tensor.data_ptr() or result.stride() != tensor.stride():
@@ -146,5 +160,5 @@ def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
             tensor.copy_(result)
     elif not tensor.is_inference():
         # Autograd has to know that values it may have saved are gone.
-        torch.autograd.graph.increment_version(tensor)
+        increment_version(tensor)
     return tensor

@@ -289,6 +289,31 @@ int32_t hs_launched(const hs_handle* handle);
  * `seconds` (HS_TIMEOUT) or has allocated results (HS_OK): then it is its handle. Blocks. */
 hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, hs_handle** out);
 
+/* An operation that is described once and run again with other memory, as training does: for bindings
+ * whose language takes long to fill in a request. It belongs to its runtime, and may be used by any
+ * number of threads at once, until that is freed; afterwards it can only be freed. */
+typedef struct hs_template hs_template;
+
+/* Describes an allreduce, broadcast or reducescatter of one tensor in host memory, without a
+ * callback; `in`, `out` and `will_wait` of the request are not read. What is said of a request with
+ * hs_enqueue() is found out each time that it is run. Local. HS_INVALID_ARGUMENT. */
+hs_code hs_prepare(hs_runtime* runtime, const hs_request* request, hs_template** out);
+
+/* hs_enqueue() with memory whose addresses are given as numbers. Returns the handle, or null where
+ * hs_enqueue() would fail: hs_error() says why. */
+hs_handle* hs_enqueue_again(const hs_template* prepared, uintptr_t in, uintptr_t out,
+                            int32_t will_wait);
+
+/* hs_run() with memory whose addresses are given as numbers. Where the operation goes on after
+ * `seconds` (HS_TIMEOUT), hs_take_unfinished() gives its handle. Blocks. */
+hs_code hs_run_again(const hs_template* prepared, uintptr_t in, uintptr_t out, double seconds);
+
+/* What this thread's last hs_run_again() that returned HS_TIMEOUT has left, once; null: nothing. It
+ * is freed by the thread's next call of this kind unless it was taken. Local. */
+hs_handle* hs_take_unfinished(void);
+
+void hs_template_free(hs_template* prepared);
+
 /* Result `index` of an operation that allocates its output (allgather, alltoall): the caller
  * becomes its owner and frees it with hs_free(), or hs_device_free() where the tensors are on a
  * device. bytes may be 0, *data is null then. Only after hs_wait() or hs_wait_on_stream() gave

@@ -10,6 +10,8 @@ if backend() != "tensorflow":
         f"horoscale.tensorflow.keras is for Keras with TensorFlow, not {backend()}: "
         "import horoscale.keras"
     )
+# Of the list in horoscale.keras, which is made of two, not all type checkers know both.
+from horoscale.common.exports import *  # noqa: F403
 from horoscale.keras import *  # noqa: F403
 from horoscale.keras import __all__ as __all__
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import re
 import threading
+import weakref
+from typing import Any
 
 import pytest
 import torch
 from support.torch_reference import check
 
+import horoscale._core.runtime
 import horoscale.torch as hvd
+from horoscale._core._binding import lib
+from horoscale.common import current_runtime
 
 
 def own(factor: float) -> torch.Tensor:
@@ -93,3 +100,164 @@ def test_from_several_threads(name: str) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.conformance
+def test_asynchronous_calls(name: str) -> None:
+    """Many at once, again and again, in new memory: in place and not."""
+    for step in range(5):
+        inputs = [own(step + i) for i in range(20)]
+        changed = [one.clone() for one in inputs]
+        handles = [
+            (
+                hvd.allreduce_async(inputs[i], op=hvd.Sum, name=f"{name}.{i}"),
+                hvd.allreduce_async_(changed[i], op=hvd.Sum, name=f"{name}.{i}_"),
+            )
+            for i in range(20)
+        ]
+        for i, (new, in_place) in enumerate(handles):
+            check(hvd.synchronize(new), total(step + i))
+            check(inputs[i], own(step + i))
+            assert hvd.synchronize(in_place) is changed[i]
+            check(changed[i], total(step + i))
+            assert hvd.poll(new)
+            assert hvd.synchronize(in_place) is changed[i]
+
+
+def test_one_name_for_different_things_later(name: str) -> None:
+    """Shape, type, operator and factors change from call to call, and come again."""
+    ranks = float(hvd.size())
+    for _ in range(2):
+        for start in hvd.allreduce_async, hvd.allreduce_async_:
+            cases: list[tuple[torch.Tensor, dict[str, Any], torch.Tensor]] = [
+                (own(1), {"op": hvd.Sum}, total(1)),
+                (own(1), {"op": hvd.Max}, torch.full((5,), ranks)),
+                (own(1), {}, total(1) / ranks),
+                (own(1), {"op": hvd.Sum, "postscale_factor": 2.0}, total(2)),
+                (own(1).view(1, 5, 1), {"op": hvd.Sum}, total(1).view(1, 5, 1)),
+                (own(1).double(), {"op": hvd.Sum, "priority": 3}, total(1).double()),
+                (own(1)[:0], {"op": hvd.Sum}, total(1)[:0]),
+            ]
+            for tensor, options, expected in cases:
+                check(hvd.synchronize(start(tensor, name=name, **options)), expected)
+
+
+@pytest.mark.parametrize("start", [hvd.allreduce_async, hvd.allreduce_async_])
+def test_name_that_is_pending(start: Any, name: str, need_ranks: None) -> None:
+    tensor = own(1)
+    if hvd.rank() == 0:
+        handle = start(tensor, op=hvd.Sum, name=name)
+        for _ in range(2):
+            with pytest.raises(hvd.DuplicateNameError, match=re.escape(name)):
+                start(own(1), op=hvd.Sum, name=name)
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handle = start(tensor, op=hvd.Sum, name=name)
+    check(hvd.synchronize(handle), total(1))
+
+
+def test_shapes_that_contradict_each_other(name: str, need_ranks: None) -> None:
+    for start in hvd.allreduce_async, hvd.allreduce_async_:
+        check(hvd.synchronize(start(own(1), op=hvd.Sum, name=name)), total(1))
+        handle = start(torch.ones(5 + hvd.rank()), op=hvd.Sum, name=name)
+        for _ in range(2):
+            with pytest.raises(hvd.MismatchError, match=re.escape(name)):
+                hvd.synchronize(handle)
+        check(hvd.synchronize(start(own(1), op=hvd.Sum, name=name)), total(1))
+
+
+def test_what_autograd_has_an_eye_on(name: str) -> None:
+    parameter = torch.nn.Parameter(own(1))
+    loss = (parameter * parameter).sum()
+    hvd.synchronize(hvd.allreduce_async_(parameter, op=hvd.Sum, name=name))
+    check(parameter.detach(), total(1))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    parameter = torch.nn.Parameter(own(1))
+    for reduce in (
+        lambda: hvd.allreduce(parameter, op=hvd.Sum, name=name),
+        lambda: hvd.synchronize(hvd.allreduce_async(parameter, op=hvd.Sum, name=name)),
+    ):
+        result = reduce()
+        assert result.requires_grad
+        check(result.detach(), total(1))
+        with torch.no_grad():
+            result = reduce()
+        assert type(result) is torch.Tensor
+        assert not result.requires_grad
+        check(result, total(1))
+    with torch.inference_mode():
+        check(hvd.allreduce(own(1), op=hvd.Sum, name=name), total(1))
+        check(hvd.allreduce_(own(1), op=hvd.Sum, name=name), total(1))
+        inference = own(1)
+        hvd.synchronize(hvd.allreduce_async_(inference, op=hvd.Sum, name=name))
+    check(inference.clone(), total(1))
+
+
+def test_memory_that_a_tensor_loses_meanwhile(name: str) -> None:
+    tensor = own(1)
+    handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name=name)
+    tensor.data = torch.zeros(5)
+    assert hvd.synchronize(handle) is tensor
+    check(tensor, total(1))
+
+
+def test_one_operation_in_several_threads() -> None:
+    """What is prepared is the same; which call of a thread meets which does not matter."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(50):
+                check(hvd.allreduce_(own(1), op=hvd.Sum), total(1))
+                check(hvd.synchronize(hvd.allreduce_async(own(1), op=hvd.Sum)), total(1))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+class _Interrupted:
+    """The library, with Ctrl-C arriving while an operation is waited for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(lib, name)
+
+    def hs_run_again(self, *arguments: Any) -> int:
+        assert lib.hs_run_again(*arguments) == lib.HS_TIMEOUT
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_loses_no_memory(
+    name: str, need_ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = own(1)
+    in_flight = current_runtime()._in_flight
+    hvd.barrier()
+    in_flight.reap()
+    alone = hvd.rank() == 0
+    if alone:
+        monkeypatch.setattr(horoscale._core.runtime, "lib", _Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            hvd.allreduce_(tensor, op=hvd.Sum, name=name)
+        monkeypatch.undo()
+        kept = weakref.ref(tensor)
+        del tensor
+        gc.collect()
+        assert kept() is not None
+        assert len(in_flight._handles) == 1
+    hvd.barrier()
+    if not alone:
+        check(hvd.allreduce_(tensor, op=hvd.Sum, name=name), total(1))
+    hvd.barrier()  # executed after it, on all ranks
+    in_flight.reap()
+    assert not in_flight._handles
+    if alone:
+        gc.collect()
+        assert kept() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,6 +187,45 @@ def test_dropped_operations_do_not_accumulate() -> None:
     hvd.barrier()
     hvd.synchronize(hvd.allreduce_async(np.ones(1)))
     assert len(current_runtime()._in_flight._handles) < 1000
+
+
+def test_what_is_prepared_is_bounded() -> None:
+    """And what comes again stays prepared."""
+    templates = current_runtime().templates
+    prepared = set()
+    for i in range(10_000):
+        hvd.allreduce_(np.ones(1), name=f"new {i}")
+        if i % 1000 == 0:
+            assert hvd.allreduce_(np.full(1, i), op=hvd.Sum, name="again") == i
+            [key] = [key for key in templates.recent if key[0] == "again"]
+            prepared.add(templates.recent[key])
+    assert len(prepared) == 1
+    assert len(templates.recent) + len(templates._earlier) <= 4096
+
+
+def test_what_is_prepared_belongs_to_its_job() -> None:
+    for step in range(3):
+        assert hvd.allreduce_(np.full(1, step), op=hvd.Sum, name="again") == step
+        handle = hvd.allreduce_async(np.full(1, step), op=hvd.Sum, name="later")
+        assert hvd.synchronize(handle) == step
+        hvd.shutdown()
+        with pytest.raises(ValueError, match=r"hvd\.init"):
+            hvd.allreduce_async_(np.ones(1), op=hvd.Sum, name="again")
+        hvd.init()
+
+
+@pytest.mark.parametrize("start", [hvd.allreduce_async, hvd.allreduce_async_])
+def test_errors_of_asynchronous_calls(start: Any) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not supported"):
+            start(np.ones(1, np.uint32))
+        with pytest.raises(ValueError, match="Average"):
+            start(np.ones(1, bool))
+        with pytest.raises(TypeError, match="name has to be a string, not 3"):
+            start(np.ones(1), name=3)
+        with pytest.raises(ValueError, match="not registered"):
+            start(np.ones(1), process_set=hvd.ProcessSet([0]))
+    assert not current_runtime()._in_flight._handles
 
 
 def test_process_sets_of_one_rank() -> None:

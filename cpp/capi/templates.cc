@@ -1,0 +1,88 @@
+// hs_prepare and what runs an operation again.
+#include <utility>
+
+#include "operations.h"
+
+struct hs_template {
+  hs_runtime* runtime;
+  horoscale::OperationPtr model;  // never enqueued
+};
+
+namespace horoscale {
+namespace {
+
+// What the thread's last hs_run_again() that ran out of time has left.
+thread_local std::unique_ptr<hs_handle> unfinished;
+
+Status CheckRepeatable(const Operation& model) {
+  const OpKind kind = model.request.signature.kind;
+  const bool has_room =
+      kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReducescatter;
+  if (has_room && model.tensors.size() == 1 && !model.callback && !model.on_device) {
+    return Status::Ok();
+  }
+  return Status::InvalidArgument(
+      "only an allreduce, broadcast or reducescatter of one tensor in host memory, without a "
+      "callback, can be prepared");
+}
+
+OperationPtr Repeat(const hs_template& prepared, uintptr_t in, uintptr_t out) {
+  const Operation& model = *prepared.model;
+  auto operation = std::make_shared<Operation>();
+  operation->process_set_id = model.process_set_id;
+  operation->request = model.request;
+  operation->tensors = model.tensors;
+  operation->tensors.front().in = reinterpret_cast<const std::byte*>(in);
+  operation->tensors.front().out = reinterpret_cast<std::byte*>(out);
+  operation->sealed = model.sealed;
+  return operation;
+}
+
+}  // namespace
+}  // namespace horoscale
+
+using horoscale::CheckAlive;
+using horoscale::CheckGiven;
+using horoscale::OperationPtr;
+using horoscale::Status;
+using horoscale::ToCode;
+
+hs_code hs_prepare(hs_runtime* runtime, const hs_request* request, hs_template** out) {
+  if (Status status = CheckGiven(request, out); !status.ok()) return ToCode(status);
+  *out = nullptr;
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  auto model = horoscale::OperationOf(runtime, *request);
+  if (!model.ok()) return ToCode(model.status());
+  if (Status status = horoscale::CheckRepeatable(**model); !status.ok()) return ToCode(status);
+  *out = new hs_template{runtime, model.TakeValue()};
+  return HS_OK;
+}
+
+hs_handle* hs_enqueue_again(const hs_template* prepared, uintptr_t in, uintptr_t out,
+                            int32_t will_wait) {
+  Status status = CheckGiven(prepared);
+  if (status.ok()) status = CheckAlive(prepared->runtime);
+  if (status.ok()) {
+    OperationPtr operation = horoscale::Repeat(*prepared, in, out);
+    status = prepared->runtime->job->runtime().Enqueue(operation, will_wait != 0);
+    if (status.ok()) return new hs_handle{std::move(operation), prepared->runtime};
+  }
+  (void)ToCode(status);
+  return nullptr;
+}
+
+hs_code hs_run_again(const hs_template* prepared, uintptr_t in, uintptr_t out, double seconds) {
+  if (Status status = CheckGiven(prepared); !status.ok()) return ToCode(status);
+  if (Status status = CheckAlive(prepared->runtime); !status.ok()) return ToCode(status);
+  OperationPtr operation = horoscale::Repeat(*prepared, in, out);
+  horoscale::Runtime& job = prepared->runtime->job->runtime();
+  if (Status status = job.Enqueue(operation, true); !status.ok()) return ToCode(status);
+  Status status = job.Wait(operation, seconds);
+  if (operation->done.load()) return ToCode(operation->status);
+  horoscale::unfinished.reset(new hs_handle{std::move(operation), prepared->runtime});
+  return ToCode(status);
+}
+
+hs_handle* hs_take_unfinished(void) { return horoscale::unfinished.release(); }
+
+void hs_template_free(hs_template* prepared) { delete prepared; }
