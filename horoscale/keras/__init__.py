@@ -32,6 +32,9 @@ if not IS_LEGACY and keras.__version__.startswith("2."):
 from horoscale.common import (
     Adasum,
     Average,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
     DuplicateNameError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -91,6 +94,9 @@ del IS_LEGACY, keras
 __all__ = [
     "Adasum",
     "Average",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
     "Compression",
     "DistributedOptimizer",
     "DuplicateNameError",

@@ -46,6 +46,9 @@ except ImportError as error:
 from horoscale.common import (
     Adasum,
     Average,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
     DuplicateNameError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -133,6 +136,9 @@ del tensorflow
 __all__ = [
     "Adasum",
     "Average",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from horoscale._core import UnsupportedError
-from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op
+from horoscale.common.arguments import members_of, resolve_op
 from horoscale.common.basics import Average, Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow import collectives, loader
@@ -326,7 +326,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
-    resolved = resolve_op(op, allowed=REDUCESCATTER_OPS)
+    resolved = resolve_op(op)
     wire_dtype, compression = divide(compression)
     reduction = Reduction(resolved, prescale_factor, postscale_factor, wire_dtype)
     with tf.device(device_dense or None):

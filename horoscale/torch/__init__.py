@@ -20,7 +20,8 @@ What all collectives have in common:
     Gradients       out-of-place collectives are differentiable on the same process set: every rank
                     has to run the backward pass. They are scaled as Horovod's: a tensor that all
                     ranks hold alike counts as one tensor, and its gradient is the average of theirs
-                    (the results of allgather and broadcast). So a loss that all ranks compute alike
+                    (the results of allgather and broadcast). What the root of reduce and gather
+                    gets is there once. So a loss that all ranks compute alike
                     from gathered tensors has the gradients that one process would get.
     Errors          what one rank can see to be wrong raises ValueError there at once. What the
                     ranks contradict each other about raises MismatchError on all of them.
@@ -29,6 +30,9 @@ What all collectives have in common:
 from horoscale.common import (
     Adasum,
     Average,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
     DuplicateNameError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -103,6 +107,16 @@ from horoscale.torch.ops import (
 )
 from horoscale.torch.optimizer import DistributedOptimizer
 from horoscale.torch.priorities import set_priority
+from horoscale.torch.rooted import (
+    gather,
+    gather_async,
+    reduce,
+    reduce_,
+    reduce_async,
+    reduce_async_,
+    scatter,
+    scatter_async,
+)
 from horoscale.torch.sparse import sparse_allreduce_async
 from horoscale.torch.sync_batch_norm import SyncBatchNorm
 
@@ -125,6 +139,9 @@ for _function in (
 __all__ = [
     "Adasum",
     "Average",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
     "Compression",
     "DistributedOptimizer",
     "DuplicateNameError",
@@ -163,6 +180,8 @@ __all__ = [
     "ddl_built",
     "elastic",
     "empty_shared",
+    "gather",
+    "gather_async",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",
@@ -188,10 +207,16 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reduce",
+    "reduce_",
+    "reduce_async",
+    "reduce_async_",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "scatter",
+    "scatter_async",
     "set_priority",
     "shutdown",
     "size",
