@@ -396,7 +396,7 @@ def reducescatter_async(
     DuplicateNameError as reducescatter(); synchronize() raises the other errors.
     """
     handle = grouped_reducescatter_async(
-        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority
+        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority, splits
     )
     return handle.single()
 

@@ -12,8 +12,8 @@
 What all collectives have in common:
 
     Tensors         on the CPU, of any shape: uint8 to int64, float16, bfloat16, float32, float64,
-                    bool, complex64, complex128; broadcast, allgather and alltoall also of uint32
-                    and uint64.
+                    bool, complex64, complex128; broadcast, allgather, alltoall, gather and scatter
+                    also of uint32 and uint64.
     Eager, graphs   both. Of a tf.function's collectives all are outstanding at once, in any order,
                     with any number of threads: nothing waits in a thread of TensorFlow. Only the
                     times of a loop run one after the other. In a tf.function(jit_compile=True) they
@@ -106,11 +106,14 @@ from horoscale.tensorflow.ops import (
     alltoall,
     broadcast,
     broadcast_,
+    gather,
     grouped_allgather,
     grouped_allreduce,
     grouped_reducescatter,
     join,
+    reduce,
     reducescatter,
+    scatter,
 )
 from horoscale.tensorflow.optimizer import (
     DistributedOptimizer,
@@ -173,6 +176,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "elastic",
+    "gather",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",
@@ -196,9 +200,11 @@ __all__ = [
     "process_set_included_op",
     "rank",
     "rank_op",
+    "reduce",
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "scatter",
     "set_priority",
     "shutdown",
     "size",

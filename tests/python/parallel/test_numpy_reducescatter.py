@@ -94,7 +94,10 @@ def test_splits(op: str, name: str) -> None:
         handle = hvd.grouped_reducescatter_async(
             [inputs[hvd.rank()]] * 2, op=hvd.Sum, name=f"{name}.group", splits=np.array(splits)
         )
-        for part in hvd.synchronize(handle):
+        single = hvd.reducescatter_async(
+            inputs[hvd.rank()], op=hvd.Sum, name=f"{name}.async", splits=splits
+        )
+        for part in [*hvd.synchronize(handle), hvd.synchronize(single)]:
             check_reduced(part, [one[own] for one in inputs], SUM)
 
 

@@ -299,9 +299,13 @@ def test_reducescatter_with_splits(kind: str, name: str) -> None:
         splits = [(rank + giver) % hvd.size() * 2 for rank in range(hvd.size())]
         inputs = all_values("float32", (sum(splits), 3), seed=giver)
         given = splits if kind == "list" else torch.tensor(splits, dtype=torch.int16)
-        result = hvd.reducescatter(inputs[hvd.rank()], op=hvd.Max, splits=given, name=name)
-        expected = torch.split(reduced(inputs, "Max"), splits)[hvd.rank()]
-        check(result, expected.contiguous())
+        own = inputs[hvd.rank()]
+        result = hvd.reducescatter(own, op=hvd.Max, splits=given, name=name)
+        handle = hvd.reducescatter_async(own, op=hvd.Max, splits=given, name=f"{name}.async")
+        group = hvd.grouped_reducescatter_async([own], op=hvd.Max, splits=given, name=name)
+        expected = torch.split(reduced(inputs, "Max"), splits)[hvd.rank()].contiguous()
+        for one in (result, hvd.synchronize(handle), *hvd.synchronize(group)):
+            check(one, expected)
 
 
 @pytest.mark.conformance
