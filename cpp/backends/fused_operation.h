@@ -19,7 +19,7 @@ struct FusedPiece {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int64_t bytes = 0;  // of the run; where rows count: of the whole input
-  int64_t rows = 0;   // first dimension (allgather, alltoall, reducescatter)
+  int64_t rows = 0;   // first dimension (of kinds that count rows)
   int64_t row_bytes = 0;
   bool continues = false;  // the same tensor as the piece before, from where that ends
 };
@@ -28,15 +28,16 @@ struct FusedOperation {
   OpKind kind = OpKind::kAllreduce;
   Reduction reduction;
   std::optional<DataType> wire;  // in which sums travel between hosts, where not in their own
-  uint32_t root = 0;             // member index (broadcast)
+  uint32_t root = 0;             // member index, of kinds with HasRoot()
   std::vector<uint32_t> absent;
   std::vector<FusedPiece> pieces;
   int64_t Bytes() const {
     return std::accumulate(pieces.begin(), pieces.end(), int64_t{0},
                            [](int64_t sum, const FusedPiece& piece) { return sum + piece.bytes; });
   }
-  std::vector<int64_t> splits;  // alltoall
-  bool sealed = false;          // one of the tensors is to be, see Exchange
+  // Rows for each member: alltoall, scatter at the root, reducescatter where not evenly.
+  std::vector<int64_t> splits;
+  bool sealed = false;  // one of the tensors is to be, see Exchange
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;
 

@@ -44,16 +44,16 @@ bool IsComplex(DataType dtype) {
 }
 
 std::string_view Name(ReduceOp op) {
-  static constexpr std::string_view kNames[kNumReduceOps] = {"Average", "Sum", "Adasum",
-                                                             "Min",     "Max", "Product"};
+  static constexpr std::string_view kNames[kNumReduceOps] = {
+      "Average", "Sum", "Adasum", "Min", "Max", "Product", "BitwiseAnd", "BitwiseOr", "BitwiseXor"};
   const auto i = static_cast<size_t>(op);
   return i < kNumReduceOps ? kNames[i] : "unknown operator";
 }
 
 std::string_view Name(OpKind kind) {
   static constexpr std::string_view kNames[kNumOpKinds] = {
-      "allreduce", "allgather", "broadcast",       "alltoall",          "reducescatter",
-      "barrier",   "join",      "add_process_set", "remove_process_set"};
+      "allreduce", "allgather",       "broadcast",          "alltoall", "reducescatter", "barrier",
+      "join",      "add_process_set", "remove_process_set", "reduce",   "gather",        "scatter"};
   const auto i = static_cast<size_t>(kind);
   return i < kNumOpKinds ? kNames[i] : "unknown operation";
 }

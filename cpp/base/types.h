@@ -32,7 +32,7 @@ std::string_view Name(DataType dtype);
 bool IsFloating(DataType dtype);
 bool IsComplex(DataType dtype);
 
-// The values are Horovod's public constants.
+// The first six values are Horovod's public constants.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
@@ -40,8 +40,11 @@ enum class ReduceOp : uint8_t {
   kMin = 3,
   kMax = 4,
   kProduct = 5,
+  kBitwiseAnd = 6,
+  kBitwiseOr = 7,
+  kBitwiseXor = 8,
 };
-inline constexpr int kNumReduceOps = 6;
+inline constexpr int kNumReduceOps = 9;
 std::string_view Name(ReduceOp op);
 
 enum class OpKind : uint8_t {
@@ -54,13 +57,28 @@ enum class OpKind : uint8_t {
   kJoin = 6,
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,
+  kReduce = 9,
+  kGather = 10,
+  kScatter = 11,
 };
-inline constexpr int kNumOpKinds = 9;
+inline constexpr int kNumOpKinds = 12;
 std::string_view Name(OpKind kind);
 
 // Whether members may bring different first dimensions (they are exchanged with the data).
 constexpr bool HasFreeFirstDimension(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
+}
+
+// Whether values are combined by an operator.
+constexpr bool Reduces(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter || kind == OpKind::kReduce;
+}
+
+// Whether one member has another part than the rest.
+constexpr bool HasRoot(OpKind kind) {
+  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
 }
 
 }  // namespace horoscale

@@ -23,7 +23,7 @@ Status CheckEnumerator(const char* what, int32_t value, int32_t count) {
 Status CheckRequest(const hs_request& given) {
   HS_RETURN_IF_ERROR(CheckSize("hs_request", given.struct_size, sizeof(hs_request)));
   HS_RETURN_IF_ERROR(CheckEnumerator("kind of operation", given.kind, kNumOpKinds));
-  if (given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER) {
+  if (Reduces(static_cast<OpKind>(given.kind))) {
     HS_RETURN_IF_ERROR(CheckEnumerator("reduction operator", given.reduce_op, kNumReduceOps));
   }
   if (given.wire_dtype != 0 && given.wire_dtype != HS_FLOAT16 && given.wire_dtype != HS_BFLOAT16) {
@@ -64,15 +64,24 @@ Status CopyTensor(const hs_tensor& given, Operation* operation) {
   return Status::Ok();
 }
 
-// Rows for each member: as given, or the same for all.
+// Rows for each member: as given, or evenly, as the kind takes that.
 Status CopySplits(const hs_request& given, size_t members, Operation* operation) {
-  if (operation->tensors.size() != 1) return Status::Ok();  // which is refused later
+  Signature& signature = operation->request.signature;
   if (given.splits != nullptr) {
     operation->splits.assign(given.splits, given.splits + given.num_splits);
+    if (signature.kind == OpKind::kReducescatter) signature.splits = operation->splits;
     return Status::Ok();
   }
+  if (signature.kind == OpKind::kReducescatter) return Status::Ok();
+  if (operation->tensors.size() != 1) return Status::Ok();  // which is refused later
   const int64_t rows = operation->tensors.front().rows;
   const auto size = static_cast<int64_t>(members);
+  if (signature.kind == OpKind::kScatter) {
+    for (uint32_t member = 0; member < members; ++member) {
+      operation->splits.push_back(RowsOf(rows, static_cast<uint32_t>(members), member).count);
+    }
+    return Status::Ok();
+  }
   if (rows % size != 0) {
     return Status::InvalidArgument("alltoall without splits: " + std::to_string(rows) +
                                    " rows can't be divided evenly among " + std::to_string(size) +
@@ -114,20 +123,19 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
     HS_RETURN_IF_ERROR(CopyTensor(given.tensors[i], operation.get()));
   }
   operation->sealed = given.sealed != 0;
-  const bool reduces = given.kind == HS_ALLREDUCE || given.kind == HS_REDUCESCATTER;
-  if (reduces) {
+  if (Reduces(signature.kind)) {
     signature.reduce_op = static_cast<ReduceOp>(given.reduce_op);
     signature.prescale = given.prescale;
     signature.postscale = given.postscale;
     if (given.wire_dtype != 0) signature.wire_dtype = static_cast<DataType>(given.wire_dtype);
   }
-  if (given.kind == HS_BROADCAST) signature.root = given.root;
+  if (HasRoot(signature.kind)) signature.root = given.root;
   if (given.kind == HS_REMOVE_PROCESS_SET) signature.target_set = given.target;
   if (given.kind == HS_ADD_PROCESS_SET) {
     signature.ranks.assign(given.ranks, given.ranks + given.num_ranks);
     std::sort(signature.ranks.begin(), signature.ranks.end());
   }
-  if (given.kind == HS_ALLTOALL) {
+  if (given.kind == HS_ALLTOALL || given.kind == HS_SCATTER || given.kind == HS_REDUCESCATTER) {
     const auto members = runtime->job->runtime().ProcessSetRanks(given.process_set);
     if (members) HS_RETURN_IF_ERROR(CopySplits(given, members->size(), operation.get()));
   }

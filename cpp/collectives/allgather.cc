@@ -11,23 +11,20 @@
 #include <map>
 #include <utility>
 
+#include "collectives/counted_loop.h"
 #include "collectives/host_groups.h"
 #include "collectives/pipeline.h"
-#include "collectives/round_loop.h"
 #include "collectives/segment_map.h"
 #include "collectives/unequal.h"
 
 namespace horoscale {
 namespace {
 
-class Allgather : public RoundLoop {
+class Allgather : public CountedLoop {
  public:
   Allgather(Exchange& exchange, AllgatherArgs args)
-      : RoundLoop(exchange, Participants(exchange, {}), CountRounds(exchange, args.items.size())),
-        items_(std::move(args.items)),
+      : CountedLoop(exchange, "allgather", std::move(args.items)),
         results_(args.results),
-        count_rounds_(CountRounds(exchange, items_.size())),
-        counts_(size() * items_.size()),
         hosts_(exchange, participants()),
         host_(hosts_.HostOf(self())),
         locals_(hosts_.members(host_)),
@@ -35,7 +32,6 @@ class Allgather : public RoundLoop {
         banks_(exchange.banks()),
         forwarded_by_(size()),
         extents_(size()) {
-    for (size_t i = 0; i < items_.size(); ++i) CountsOf(self())[i] = items_[i].rows;
     for (uint32_t member = 0; member < size(); ++member) {
       if (hosts_.HostOf(member) == host_) continue;
       forwarded_by_[hosts_.RepresentativeOf(member, host_)].push_back(member);
@@ -50,13 +46,6 @@ class Allgather : public RoundLoop {
 
  private:
   enum Phase : int64_t { kPublish, kForward };
-
-  static int64_t CountRounds(const Exchange& exchange, size_t items) {
-    if (exchange.size() == 1) return 0;
-    return DivideUp(static_cast<int64_t>(items * sizeof(int64_t)),
-                    static_cast<int64_t>(exchange.chunk_bytes()));
-  }
-  int64_t* CountsOf(uint32_t member) { return counts_.data() + member * items_.size(); }
 
   // For how many members one forwards at most, on any host: it depends on the sizes of hosts alone,
   // of which there are few.
@@ -80,31 +69,17 @@ class Allgather : public RoundLoop {
     const int64_t first = index * part_bytes;
     return {first, std::clamp(total - first, int64_t{0}, part_bytes)};
   }
-  ByteRange CountsPart(int64_t round) const {
-    return PartOf(static_cast<int64_t>(items_.size() * sizeof(int64_t)), round, chunk_bytes());
-  }
   // What a chunk has of a member's stream.
   ByteRange Piece(int64_t chunk, uint32_t member) const {
     if (groups_ > 1 && member / group_members_ != chunk % groups_) return {};
     return PartOf(streams_[member].bytes(), chunk / groups_, piece_bytes_);
   }
-  Pipeline::Place At(int64_t round) const { return pipeline_.At(round - count_rounds_); }
+  Pipeline::Place At(int64_t round) const { return pipeline_.At(round - count_rounds()); }
 
   bool Send(int64_t round) override {
-    if (round < count_rounds_) return SendCounts(round);
+    if (round < count_rounds()) return SendCounts(round);
     const auto [phase, chunk] = At(round);
     return phase == kPublish ? SendOwn(round, chunk) : Forward(round, chunk);
-  }
-
-  bool SendCounts(int64_t round) {
-    std::byte* bank = Reserve(round);
-    if (bank == nullptr) return false;
-    const ByteRange part = CountsPart(round);
-    const auto* counts = reinterpret_cast<const std::byte*>(CountsOf(self()));
-    std::memcpy(bank, counts + part.first, static_cast<size_t>(part.bytes));
-    const SealedChunks sealed = Sealed();
-    PublishToPeers(round, part.bytes);
-    return true;
   }
 
   bool SendOwn(int64_t round, int64_t chunk) {
@@ -144,7 +119,7 @@ class Allgather : public RoundLoop {
   // Looks for the pieces that this member forwards; false until all are there.
   bool PeekForwarded(int64_t chunk) {
     forwarded_.clear();
-    const int64_t published = count_rounds_ + pipeline_.RoundOf(kPublish, chunk);
+    const int64_t published = count_rounds() + pipeline_.RoundOf(kPublish, chunk);
     for (uint32_t member : forwarded_by_[self()]) {
       if (Piece(chunk, member).bytes == 0) continue;
       const std::byte* received = Peek(published, member);
@@ -163,19 +138,9 @@ class Allgather : public RoundLoop {
   }
 
   Progress Receive(int64_t round) override {
-    if (round < count_rounds_) return ReceiveCounts(round);
+    if (round < count_rounds()) return ReceiveCounts(round);
     const auto [phase, chunk] = At(round);
     return phase == kPublish ? ReceivePieces(round, chunk) : ReceiveForwarded(round, chunk);
-  }
-
-  Progress ReceiveCounts(int64_t round) {
-    return ReceiveFromEach(
-        round, [](uint32_t) { return true; },
-        [&](uint32_t peer, const std::byte* chunk) {
-          const ByteRange part = CountsPart(round);
-          auto* counts = reinterpret_cast<std::byte*>(CountsOf(peer));
-          std::memcpy(counts + part.first, chunk, static_cast<size_t>(part.bytes));
-        });
   }
 
   // Pieces that are forwarded are read then.
@@ -231,41 +196,25 @@ class Allgather : public RoundLoop {
     return pipeline_.rounds();
   }
 
-  // The sums of all sizes that follow from the counts are sizes.
-  Status CheckCounts() {
-    int64_t sum = 0;
-    for (uint32_t member = 0; member < size(); ++member) {
-      for (size_t i = 0; i < items_.size(); ++i) {
-        const int64_t rows = CountsOf(member)[i];
-        if (AddRowBytes(rows, items_[i].row_bytes, &sum)) continue;
-        return Status::Protocol("allgather: member " + std::to_string(member) + " announced " +
-                                std::to_string(rows) + " rows of " +
-                                std::to_string(items_[i].row_bytes) + " bytes for tensor " +
-                                std::to_string(i) + ", which can't be");
-      }
-    }
-    return Status::Ok();
-  }
-
   Status LayOut() {
     std::vector<std::vector<Segment>> streams(size());
     results_->clear();
-    results_->resize(items_.size());
-    for (size_t i = 0; i < items_.size(); ++i) {
+    results_->resize(items().size());
+    for (size_t i = 0; i < items().size(); ++i) {
       AllgatherResult& result = (*results_)[i];
       int64_t bytes = 0;
       for (uint32_t member = 0; member < size(); ++member) {
-        result.rows.push_back(CountsOf(member)[i]);
-        bytes += result.rows.back() * items_[i].row_bytes;
+        result.rows.push_back(Rows(member, i));
+        bytes += result.rows.back() * items()[i].row_bytes;
       }
       Result<OwnedBytes> data = AllocateResult("allgather", bytes);
       if (!data.ok()) return data.status();
       result.data = data.TakeValue();
       std::byte* out = result.data.get();
       for (uint32_t member = 0; member < size(); ++member) {
-        const int64_t part = result.rows[member] * items_[i].row_bytes;
+        const int64_t part = result.rows[member] * items()[i].row_bytes;
         if (part == 0) continue;
-        streams[member].push_back({member == self() ? items_[i].in : nullptr, out, part});
+        streams[member].push_back({member == self() ? items()[i].in : nullptr, out, part});
         out += part;
       }
     }
@@ -273,10 +222,7 @@ class Allgather : public RoundLoop {
     return Status::Ok();
   }
 
-  const std::vector<AllgatherItem> items_;
   std::vector<AllgatherResult>* const results_;
-  const int64_t count_rounds_;
-  std::vector<int64_t> counts_;  // rows, by member and item
   const HostGroups hosts_;
   const uint32_t host_;                  // the own one
   const std::vector<uint32_t>& locals_;  // its members

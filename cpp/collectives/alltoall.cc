@@ -1,58 +1,23 @@
 // Alltoall: members first tell each other what they will send, then publish chunks that hold a
-// piece for every peer.
-//
-// Each peer has an equal share of every chunk, so that one large pair doesn't hold up the others.
-// Where a chunk hasn't room for all peers, a turn of all takes several rounds: each serves the
-// peers at some distances from the sender.
+// piece for every peer (shares.h).
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "collectives/round_loop.h"
+#include "collectives/shares.h"
 #include "collectives/unequal.h"
 
 namespace horoscale {
 namespace {
 
-// What a member tells each peer first.
-struct Announcement {
-  int64_t rows;   // for this peer
-  int64_t turns;  // that the sender needs for its largest part: the same to all peers
-};
-
-// How peers share the chunks of a turn: the same for all members.
-struct Shares {
-  int64_t rounds = 1;  // of a turn
-  int64_t peers = 0;   // that a round serves, at most
-  int64_t bytes = 0;   // for each of them: a multiple of `unit`
-
-  Shares(int64_t chunk_bytes, int64_t all_peers, int64_t unit) {
-    const int64_t units = chunk_bytes / unit;
-    rounds = DivideUp(all_peers, units);
-    peers = DivideUp(all_peers, rounds);
-    bytes = units / peers * unit;
-  }
-  // Where the share of a peer is in the chunk of a round of the turn; -1: in that of another round.
-  int64_t Offset(int64_t round, int64_t distance) const {
-    const int64_t position = distance - round * peers;
-    return position >= 0 && position < peers ? position * bytes : -1;
-  }
-};
-
-// What goes to, or comes from, one member.
-struct Part {
-  int64_t first = 0;
-  int64_t bytes = 0;
-};
-
 class Alltoall : public RoundLoop {
  public:
   Alltoall(Exchange& exchange, AlltoallArgs args)
-      : RoundLoop(exchange, Participants(exchange, {}), AnnouncementsOf(exchange).rounds),
+      : RoundLoop(exchange, Participants(exchange, {}), Shares::OfAnnouncements(exchange).rounds),
         args_(std::move(args)),
-        announcements_(AnnouncementsOf(exchange)),
-        data_(chunk_bytes(), PeersOf(exchange), kLineBytes),
+        announcements_(Shares::OfAnnouncements(exchange)),
+        data_(Shares::OfData(exchange)),
         outgoing_(size()),
         incoming_(size()),
         received_(size()),
@@ -72,37 +37,13 @@ class Alltoall : public RoundLoop {
   }
 
  private:
-  static int64_t PeersOf(const Exchange& exchange) {
-    return std::max<int64_t>(int64_t{exchange.size()} - 1, 1);
+  Shares::Piece Outgoing(int64_t round, uint32_t peer) const {
+    return data_.PieceOf(outgoing_[peer], round - announcements_.rounds,
+                         Distance(size(), self(), peer));
   }
-  static Shares AnnouncementsOf(const Exchange& exchange) {
-    Shares shares(static_cast<int64_t>(exchange.chunk_bytes()), PeersOf(exchange),
-                  sizeof(Announcement));
-    if (exchange.size() == 1) shares.rounds = 0;
-    return shares;
-  }
-
-  // 0 for the next member.
-  int64_t Distance(uint32_t sender, uint32_t peer) const {
-    return (peer + size() - sender - 1) % size();
-  }
-  // Where a data round has the piece of a part for a peer at this distance, and which bytes.
-  struct Piece {
-    int64_t offset = 0;
-    Part part;
-  };
-  Piece PieceOf(const Part& whole, int64_t round, int64_t distance) const {
-    const int64_t index = round - announcements_.rounds;
-    const int64_t offset = data_.Offset(index % data_.rounds, distance);
-    if (offset < 0) return {};
-    const int64_t skip = std::min(index / data_.rounds * data_.bytes, whole.bytes);
-    return {offset, {whole.first + skip, std::min(data_.bytes, whole.bytes - skip)}};
-  }
-  Piece Outgoing(int64_t round, uint32_t peer) const {
-    return PieceOf(outgoing_[peer], round, Distance(self(), peer));
-  }
-  Piece Incoming(int64_t round, uint32_t peer) const {
-    return PieceOf(incoming_[peer], round, Distance(peer, self()));
+  Shares::Piece Incoming(int64_t round, uint32_t peer) const {
+    return data_.PieceOf(incoming_[peer], round - announcements_.rounds,
+                         Distance(size(), peer, self()));
   }
 
   bool Send(int64_t round) override {
@@ -125,7 +66,7 @@ class Alltoall : public RoundLoop {
     std::byte* bank = Reserve(round);
     if (bank == nullptr) return false;
     for (uint32_t peer : peers()) {
-      const int64_t offset = announcements_.Offset(round, Distance(self(), peer));
+      const int64_t offset = announcements_.Offset(round, Distance(size(), self(), peer));
       extents_[peer] = {};
       if (offset < 0) continue;
       const Announcement announcement{args_.splits[peer], turns_};
@@ -150,7 +91,7 @@ class Alltoall : public RoundLoop {
 
   Progress ReceiveAnnouncements(int64_t round) {
     const auto offset = [&](uint32_t peer) {
-      return announcements_.Offset(round, Distance(peer, self()));
+      return announcements_.Offset(round, Distance(size(), peer, self()));
     };
     return ReceiveFromEach(
         round, [&](uint32_t peer) { return offset(peer) >= 0; },
@@ -180,7 +121,7 @@ class Alltoall : public RoundLoop {
       const Announcement& announcement = received_[member];
       const int64_t first = end;
       if (!AddRowBytes(announcement.rows, args_.row_bytes, &end) ||
-          !Plausible(announcement.turns, member == self() ? 0 : end - first)) {
+          !data_.Plausible(announcement.turns, member == self() ? 0 : end - first)) {
         return Status::Protocol("alltoall: member " + std::to_string(member) + " announced " +
                                 std::to_string(announcement.rows) + " rows of " +
                                 std::to_string(args_.row_bytes) + " bytes in " +
@@ -197,20 +138,13 @@ class Alltoall : public RoundLoop {
     return turns * data_.rounds;
   }
 
-  // Whether so many turns are enough for the bytes, and not more than any size could need.
-  bool Plausible(int64_t turns, int64_t bytes) const {
-    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-    return turns >= DivideUp(bytes, data_.bytes) &&
-           turns <= DivideUp(kMost / data_.rounds, data_.bytes);
-  }
-
   const AlltoallArgs args_;
   const Shares announcements_;
   const Shares data_;
   int64_t turns_ = 0;  // that the own parts take
   Status status_;
-  std::vector<Part> outgoing_;          // by member: bytes of `in`
-  std::vector<Part> incoming_;          // by member: bytes of the result
+  std::vector<ByteRange> outgoing_;     // by member: bytes of `in`
+  std::vector<ByteRange> incoming_;     // by member: bytes of the result
   std::vector<Announcement> received_;  // from each member
   std::vector<Exchange::Extent> extents_;
   bool laid_out_ = false;

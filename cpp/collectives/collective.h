@@ -78,7 +78,7 @@ struct AllreduceArgs {
 
 struct ReducescatterItem {
   const std::byte* in = nullptr;
-  std::byte* out = nullptr;  // room for RowsOf(self) rows
+  std::byte* out = nullptr;  // room for the own rows
   int64_t rows = 0;          // of the input
   int64_t row_bytes = 0;
 };
@@ -86,6 +86,15 @@ struct ReducescatterArgs {
   Reduction reduction;
   std::vector<ReducescatterItem> items;
   std::optional<DataType> wire = {};  // as for allreduce
+  std::vector<int64_t> splits = {};   // rows of each item for each member; empty: evenly
+};
+
+struct ReduceArgs {
+  Reduction reduction;
+  uint32_t root = 0;              // member index
+  std::vector<Segment> segments;  // out at the root only
+  std::vector<uint32_t> absent;   // never the root
+  std::optional<DataType> wire = {};
 };
 
 struct BroadcastArgs {
@@ -108,6 +117,21 @@ struct AllgatherArgs {
   std::vector<AllgatherResult>* results = nullptr;  // outlives the collective; resized by it
 };
 
+struct GatherArgs {
+  uint32_t root = 0;  // member index
+  std::vector<AllgatherItem> items;
+  // As for allgather at the root; elsewhere no rows.
+  std::vector<AllgatherResult>* results = nullptr;
+};
+
+struct ScatterArgs {
+  uint32_t root = 0;  // member index
+  int64_t row_bytes = 0;
+  const std::byte* in = nullptr;      // at the root
+  std::vector<int64_t> splits;        // at the root: rows for each member
+  AllgatherResult* result = nullptr;  // rows: received from each member
+};
+
 struct AlltoallArgs {
   const std::byte* in = nullptr;
   int64_t row_bytes = 0;
@@ -119,6 +143,9 @@ std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args
 std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterArgs args);
 std::unique_ptr<Collective> MakeBroadcast(Exchange& exchange, BroadcastArgs args);
 std::unique_ptr<Collective> MakeAllgather(Exchange& exchange, AllgatherArgs args);
+std::unique_ptr<Collective> MakeReduce(Exchange& exchange, ReduceArgs args);
+std::unique_ptr<Collective> MakeGather(Exchange& exchange, GatherArgs args);
+std::unique_ptr<Collective> MakeScatter(Exchange& exchange, ScatterArgs args);
 std::unique_ptr<Collective> MakeAlltoall(Exchange& exchange, AlltoallArgs args);
 
 // First row and number of rows of member `index` when `rows` are split over `size` members: the
@@ -128,5 +155,7 @@ struct RowRange {
   int64_t count = 0;
 };
 RowRange RowsOf(int64_t rows, uint32_t size, uint32_t index);
+// The same where `splits` may say how many rows each member gets; empty: as above.
+RowRange RowsOf(std::span<const int64_t> splits, int64_t rows, uint32_t size, uint32_t index);
 
 }  // namespace horoscale

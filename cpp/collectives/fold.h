@@ -7,11 +7,11 @@
 // factor; finish() divides by the divisor (Average), multiplies by the postscale factor and rounds
 // once. Scale factors act in float32 for float16, bfloat16 and float32, in float64 for all others;
 // integers are converted back (towards zero, saturating). Integer Average divides towards zero.
-// bool: Sum and Max are or, Product and Min are and; a scaled truth value is true unless the
-// product is zero. NaN spreads through Min and Max, and every NaN that arithmetic gives is the one
-// quiet NaN without sign or payload. One source with nothing to do to it is copied bit by bit.
-// A result that is to be of another type is converted last (float64 through float32). Where nothing
-// but that is done to a source, its NaN may be any.
+// bool: Sum, Max and BitwiseOr are or, Product, Min and BitwiseAnd are and; a scaled truth value is
+// true unless the product is zero. NaN spreads through Min and Max, and every NaN that arithmetic
+// gives is the one quiet NaN without sign or payload. One source with nothing to do to it is copied
+// bit by bit. A result that is to be of another type is converted last (float64 through float32).
+// Where nothing but that is done to a source, its NaN may be any.
 //
 // The kernel is chosen once per process for the CPU at hand (AVX-512, AVX2, NEON or plain); all
 // give the same bits.
@@ -27,7 +27,8 @@
 
 namespace horoscale {
 
-// Whether the reduction is defined: Average of bool, Min and Max of complex, and Adasum are not.
+// Whether the reduction is defined: Average of bool, Min and Max of complex, the bitwise operators
+// of floating-point and complex numbers, and Adasum are not.
 Status CheckReduction(const Reduction& reduction);
 
 // dst may be one of the srcs, unless the result is of another type; otherwise they don't overlap.

@@ -19,10 +19,10 @@ namespace {
 
 class HostsReducescatter : public FoldLoop {
  public:
-  HostsReducescatter(Exchange& exchange, HostGroups hosts, const Reduction& reduction,
-                     std::optional<DataType> wire, std::vector<SegmentMap> streams, Pieces pieces,
-                     Pipeline pipeline)
-      : FoldLoop(exchange, Participants(exchange, {}), pipeline.rounds(), reduction.dtype),
+  HostsReducescatter(Exchange& exchange, HostGroups hosts, std::vector<uint32_t> participants,
+                     const Reduction& reduction, std::optional<DataType> wire,
+                     std::vector<SegmentMap> streams, Pieces pieces, Pipeline pipeline)
+      : FoldLoop(exchange, std::move(participants), pipeline.rounds(), reduction.dtype),
         in_host_(InHost(reduction, wire)),
         between_hosts_(IntoTensors(BetweenHosts(reduction, wire), reduction.dtype)),
         streams_(std::move(streams)),
@@ -165,13 +165,18 @@ class HostsReducescatter : public FoldLoop {
 }  // namespace
 
 std::unique_ptr<Collective> MakeHostsReducescatter(Exchange& exchange, HostGroups hosts,
+                                                   std::vector<uint32_t> participants,
                                                    const Reduction& reduction,
                                                    std::optional<DataType> wire,
                                                    std::vector<SegmentMap> streams) {
   const Pieces pieces = PiecesOf(exchange, streams);
   Pipeline pipeline(hosts.most() > 1 ? 2 : 1, pieces.chunks, exchange.banks());
-  return std::make_unique<HostsReducescatter>(exchange, std::move(hosts), reduction, wire,
-                                              std::move(streams), pieces, std::move(pipeline));
+  if (!std::binary_search(participants.begin(), participants.end(), exchange.self())) {
+    return std::make_unique<Bystander>(exchange, pipeline.rounds());
+  }
+  return std::make_unique<HostsReducescatter>(exchange, std::move(hosts), std::move(participants),
+                                              reduction, wire, std::move(streams), pieces,
+                                              std::move(pipeline));
 }
 
 }  // namespace horoscale

@@ -17,8 +17,10 @@
 namespace horoscale {
 
 // `streams[m]` is what member m owns: where it is in this member's input, and, of the own one,
-// where the result goes. `hosts`: all members, on two hosts or more.
+// where the result goes. `hosts`: the participants, on two hosts or more. The member itself may be
+// absent; absent ones own nothing.
 std::unique_ptr<Collective> MakeHostsReducescatter(Exchange& exchange, HostGroups hosts,
+                                                   std::vector<uint32_t> participants,
                                                    const Reduction& reduction,
                                                    std::optional<DataType> wire,
                                                    std::vector<SegmentMap> streams);
@@ -31,10 +33,10 @@ struct Pieces {
   int64_t group_owners = 1;
   int64_t chunks = 0;  // of all groups
 
-  int64_t GroupOf(uint32_t owner) const { return owner / group_owners; }
+  int64_t GroupOf(uint32_t owner) const { return groups > 1 ? owner / group_owners : 0; }
   // What a chunk has of an owner's stream of so many bytes.
   ByteRange Of(int64_t chunk, uint32_t owner, int64_t stream_bytes) const {
-    if (groups > 1 && GroupOf(owner) != chunk % groups) return {};
+    if (GroupOf(owner) != chunk % groups) return {};
     const int64_t first = chunk / groups * bytes;
     return {first, std::clamp(stream_bytes - first, int64_t{0}, bytes)};
   }

@@ -1,8 +1,8 @@
-// Reduce-scatter in a host: each member publishes what the others own; the owner folds. One round
-// per chunk. Members on several hosts: see hosts_reducescatter.h.
+// Reduce-scatter and reduce in a host: each member publishes what the others own; the owner folds.
+// One round per chunk. Members on several hosts: see hosts_reducescatter.h.
 //
-// What a member owns of all items is one sequence of bytes, its stream. Streams of different
-// members differ in length by a row per item at most. A round carries a piece of every stream.
+// What a member owns of all items is one sequence of bytes, its stream. A round carries a piece of
+// every stream. Of a reduction to a root all bytes are the root's.
 #include <algorithm>
 #include <utility>
 
@@ -15,9 +15,9 @@ namespace {
 class Reducescatter : public FoldLoop {
  public:
   // streams[m] is what member m owns.
-  Reducescatter(Exchange& exchange, const Reduction& reduction, std::vector<SegmentMap> streams,
-                Pieces pieces)
-      : FoldLoop(exchange, Participants(exchange, {}), pieces.chunks, reduction.dtype),
+  Reducescatter(Exchange& exchange, std::vector<uint32_t> participants, const Reduction& reduction,
+                std::vector<SegmentMap> streams, Pieces pieces)
+      : FoldLoop(exchange, std::move(participants), pieces.chunks, reduction.dtype),
         reduction_(reduction),
         streams_(std::move(streams)),
         pieces_(pieces),
@@ -28,8 +28,14 @@ class Reducescatter : public FoldLoop {
     return pieces_.Of(round, owner, streams_[owner].bytes());
   }
 
+  bool HasPieceForOthers(int64_t round) const {
+    return std::any_of(peers().begin(), peers().end(),
+                       [&](uint32_t owner) { return Piece(round, owner).bytes > 0; });
+  }
+
   // Pieces lie in a chunk in the order of their owners; the place of the sender's own stays unused.
   bool Send(int64_t round) override {
+    if (!HasPieceForOthers(round)) return true;
     std::byte* bank = Reserve(round);
     if (bank == nullptr) return false;
     int64_t offset = 0;
@@ -66,7 +72,7 @@ std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint
                               uint32_t self) {
   std::vector<Segment> stream;
   for (const ReducescatterItem& item : args.items) {
-    const RowRange rows = RowsOf(item.rows, size, member);
+    const RowRange rows = RowsOf(args.splits, item.rows, size, member);
     const int64_t bytes = rows.count * item.row_bytes;
     if (bytes == 0) continue;
     stream.push_back({.in = item.in + rows.first * item.row_bytes,
@@ -76,16 +82,41 @@ std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint
   return stream;
 }
 
+// streams[m] is what participant m owns; absent members own nothing.
+std::unique_ptr<Collective> MakeFoldByOwners(Exchange& exchange, std::vector<uint32_t> participants,
+                                             const Reduction& reduction,
+                                             std::optional<DataType> wire,
+                                             std::vector<SegmentMap> streams) {
+  if (!exchange.hosts().empty()) {
+    HostGroups hosts(exchange, participants);
+    if (hosts.count() > 1) {
+      return MakeHostsReducescatter(exchange, std::move(hosts), std::move(participants), reduction,
+                                    wire, std::move(streams));
+    }
+  }
+  const Pieces pieces = PiecesOf(exchange, streams);
+  if (!std::binary_search(participants.begin(), participants.end(), exchange.self())) {
+    return std::make_unique<Bystander>(exchange, pieces.chunks);
+  }
+  return std::make_unique<Reducescatter>(exchange, std::move(participants), reduction,
+                                         std::move(streams), pieces);
+}
+
 }  // namespace
 
 Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
-  int64_t owners = 1;
+  int64_t owners = 0;
+  int64_t end = 0;  // behind the last of them
   int64_t longest = 0;
   for (size_t owner = 0; owner < streams.size(); ++owner) {
-    if (streams[owner].bytes() > 0) owners = static_cast<int64_t>(owner) + 1;
+    if (streams[owner].bytes() == 0) continue;
+    ++owners;
+    end = static_cast<int64_t>(owner) + 1;
     longest = std::max(longest, streams[owner].bytes());
   }
   const auto lines = static_cast<int64_t>(exchange.chunk_bytes()) / kLineBytes;
+  if (owners > lines) owners = end;  // groups are of neighbours, whether they own anything or not
+  owners = std::max<int64_t>(owners, 1);
   Pieces pieces;
   pieces.groups = DivideUp(owners, lines);
   pieces.group_owners = DivideUp(owners, pieces.groups);
@@ -105,13 +136,20 @@ std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterA
   for (uint32_t member = 0; member < size; ++member) {
     streams.emplace_back(StreamOf(args, size, member, self));
   }
-  if (!exchange.hosts().empty()) {
-    HostGroups hosts(exchange, Participants(exchange, {}));
-    return MakeHostsReducescatter(exchange, std::move(hosts), args.reduction, args.wire,
-                                  std::move(streams));
+  return MakeFoldByOwners(exchange, Participants(exchange, {}), args.reduction, args.wire,
+                          std::move(streams));
+}
+
+std::unique_ptr<Collective> MakeReduce(Exchange& exchange, ReduceArgs args) {
+  std::vector<uint32_t> participants = Participants(exchange, args.absent);
+  if (participants.size() == 1) {
+    if (participants.front() != exchange.self()) return std::make_unique<Bystander>(exchange, 0);
+    return std::make_unique<AloneFold>(exchange, args.reduction, std::move(args.segments));
   }
-  const Pieces pieces = PiecesOf(exchange, streams);
-  return std::make_unique<Reducescatter>(exchange, args.reduction, std::move(streams), pieces);
+  std::vector<SegmentMap> streams(exchange.size());
+  streams[args.root] = SegmentMap(std::move(args.segments));
+  return MakeFoldByOwners(exchange, std::move(participants), args.reduction, args.wire,
+                          std::move(streams));
 }
 
 }  // namespace horoscale

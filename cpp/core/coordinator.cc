@@ -253,7 +253,7 @@ void Coordinator::OnReady(UnitId id) {
 int64_t Coordinator::BytesOf(const Negotiator::Unit& unit) const {
   const Signature& signature = *unit.variants[0];
   if (!HasFreeFirstDimension(signature.kind)) return signature.TotalBytes();
-  const bool gathers = signature.kind == OpKind::kAllgather;
+  const bool gathers = signature.kind == OpKind::kAllgather || signature.kind == OpKind::kGather;
   const auto members = static_cast<int64_t>(gathers ? options_.ranks.size() : 1);
   const int64_t most = kMaxRequestDataBytes / members;
   return std::max(signature.TotalBytes(), std::clamp<int64_t>(unit.own_bytes, 0, most) * members);
@@ -273,6 +273,7 @@ std::string Coordinator::JoinedObjection(UnitId id) const {
       possible = options_.goes_on_without_joined;
       break;
     case OpKind::kBroadcast:
+    case OpKind::kReduce:
       possible = options_.goes_on_without_joined &&
                  !std::binary_search(ranks.begin(), ranks.end(), signature.root);
       break;

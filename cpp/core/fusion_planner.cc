@@ -13,12 +13,14 @@ constexpr int64_t kCutElements = 64;
 
 bool MayFuse(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kAllgather ||
-         kind == OpKind::kReducescatter;
+         kind == OpKind::kReducescatter || kind == OpKind::kReduce || kind == OpKind::kGather;
 }
 
 // The other kinds give each member rows of its own: a range of elements is not a part of the
 // result.
-bool MayCut(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast; }
+bool MayCut(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReduce;
+}
 
 int64_t BytesOf(const TensorSpec& tensor) {
   return tensor.NumElements() * static_cast<int64_t>(SizeOf(tensor.dtype));

@@ -27,19 +27,25 @@ std::string Shorten(std::string_view text) {
   return std::string(text.substr(0, kMaxNameShown)) + "…";
 }
 
+std::string FormatSplits(const std::vector<int64_t>& splits) {
+  std::string text = "splits [";
+  for (size_t i = 0; i < splits.size(); ++i) {
+    if (i > 0) text += ", ";
+    if (i == kMaxListed) return text + "…]";
+    text += std::to_string(splits[i]);
+  }
+  return text + "]";
+}
+
 using Statements = std::vector<Statement>;
 using Fields = decltype(FieldsOf(std::declval<const Terms&>()));
 constexpr size_t kNumFields = std::tuple_size_v<Fields>;
-
-bool Reduces(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
 
 // What a statement says of each field, in the order of FieldsOf(); nothing where it has no meaning.
 constexpr std::string (*kSays[])(const Terms&) = {
     [](const Terms& t) { return std::string(Name(t.kind)); },
     [](const Terms& t) { return Reduces(t.kind) ? std::string(Name(t.reduce_op)) : ""; },
-    [](const Terms& t) {
-      return t.kind == OpKind::kBroadcast ? "root " + std::to_string(t.root) : "";
-    },
+    [](const Terms& t) { return HasRoot(t.kind) ? "root " + std::to_string(t.root) : ""; },
     [](const Terms& t) { return "prescale factor " + FormatNumber(t.prescale); },
     [](const Terms& t) { return "postscale factor " + FormatNumber(t.postscale); },
     [](const Terms& t) {
@@ -51,6 +57,10 @@ constexpr std::string (*kSays[])(const Terms&) = {
       if (t.kind != OpKind::kRemoveProcessSet) return std::string();
       return t.target_set < 0 ? "no registered process set"
                               : "process set " + std::to_string(t.target_set);
+    },
+    [](const Terms& t) {
+      if (t.kind != OpKind::kReducescatter) return std::string();
+      return t.splits.empty() ? "no splits" : FormatSplits(t.splits);
     },
 };
 static_assert(std::size(kSays) == kNumFields);

@@ -35,14 +35,15 @@ inline constexpr int kDeviceCpu = -1;
 struct Terms {
   OpKind kind = OpKind::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
-  int root = -1;  // global rank; broadcast only
+  int root = -1;  // global rank, of kinds with HasRoot()
   double prescale = 1.0;
   double postscale = 1.0;
   // The 16-bit type in which float32 and float64 travel between hosts; none: in their own.
   std::optional<DataType> wire_dtype;
-  bool on_device = false;  // CUDA tensors (all of a request are, or none)
-  std::vector<int> ranks;  // add_process_set: sorted global ranks
-  int target_set = -1;     // remove_process_set: the set's id
+  bool on_device = false;       // CUDA tensors (all of a request are, or none)
+  std::vector<int> ranks;       // add_process_set: sorted global ranks
+  int target_set = -1;          // remove_process_set: the set's id
+  std::vector<int64_t> splits;  // reducescatter: rows for each member; empty: evenly
 
   auto operator<=>(const Terms&) const = default;
 };
@@ -54,10 +55,10 @@ template <typename AnyTerms>
   requires std::derived_from<AnyTerms, Terms>
 constexpr auto FieldsOf(AnyTerms& of) {
   std::conditional_t<std::is_const_v<AnyTerms>, const Terms, Terms>& terms = of;
-  auto& [kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks, target_set] =
-      terms;
+  auto& [kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks, target_set,
+         splits] = terms;
   return std::tie(kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks,
-                  target_set);
+                  target_set, splits);
 }
 
 // Everything that the members of a set must agree on. Two requests of one key with different

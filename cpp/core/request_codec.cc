@@ -103,6 +103,16 @@ void Get(WireReader& in, std::vector<int>& ranks) {
 }
 size_t MostBytes(const std::vector<int>& ranks) { return 3 + 5 * ranks.size(); }
 
+void Put(WireWriter& out, const std::vector<int64_t>& splits) {
+  out.Varint(splits.size());
+  for (int64_t rows : splits) out.Zigzag(rows);
+}
+void Get(WireReader& in, std::vector<int64_t>& splits) {
+  splits.resize(in.Count(kMaxRanks, 1));
+  for (int64_t& rows : splits) rows = in.Zigzag();
+}
+size_t MostBytes(const std::vector<int64_t>& splits) { return 3 + 10 * splits.size(); }
+
 void Put(WireWriter& out, const TensorSpec& tensor) {
   Put(out, tensor.dtype);
   out.Varint(tensor.shape.size());
@@ -151,6 +161,7 @@ Status CheckLimits(const Request& request) {
     return Status::InvalidArgument("a scale factor is not a finite number");
   }
   if (signature.tensors.size() > kMaxTensors || signature.ranks.size() > kMaxRanks ||
+      signature.splits.size() > kMaxRanks ||
       EncodedSizeBound(request.name, signature) > kMaxRequestBytes) {
     return Status::InvalidArgument("a group of " + std::to_string(signature.tensors.size()) +
                                    " tensors is too large to be negotiated in one piece");

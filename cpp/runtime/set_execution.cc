@@ -96,6 +96,9 @@ Status SetExecution::Start(const Action& action, double now) {
     case OpKind::kBroadcast:
     case OpKind::kAlltoall:
     case OpKind::kReducescatter:
+    case OpKind::kReduce:
+    case OpKind::kGather:
+    case OpKind::kScatter:
       return StartBucket(action);
     case OpKind::kAddProcessSet:
     case OpKind::kRemoveProcessSet:
@@ -116,7 +119,11 @@ Status SetExecution::StartBucket(const Action& action) {
   if (action.dtype == DataType::kFloat32 || action.dtype == DataType::kFloat64) {
     fused_->wire = common.wire_dtype;
   }
-  if (common.kind == OpKind::kBroadcast) fused_->root = place_.IndexOf(common.root);
+  if (HasRoot(common.kind)) {
+    // Where this rank has joined, nothing of its own has been compared with it.
+    if (!place_.Contains(common.root)) return Status::Protocol("the root is not a member");
+    fused_->root = place_.IndexOf(common.root);
+  }
   const auto element_bytes = static_cast<int64_t>(SizeOf(action.dtype));
   const Piece* before = nullptr;
   for (const Piece& piece : action.pieces) {
@@ -131,7 +138,7 @@ Status SetExecution::StartBucket(const Action& action) {
       run.out = memory.out == nullptr ? nullptr : memory.out + offset;
       run.rows = memory.rows;
       run.row_bytes = memory.row_bytes;
-      if (common.kind == OpKind::kAlltoall) fused_->splits = operation->splits;
+      fused_->splits = operation->splits;
       fused_->sealed |= operation->sealed;
       if (operation->on_device) fused_->ready.push_back(operation->on_device->ready);
     }

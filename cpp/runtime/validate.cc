@@ -12,8 +12,7 @@ namespace horoscale {
 namespace {
 
 bool MovesData(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kAllgather || kind == OpKind::kBroadcast ||
-         kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
+  return Reduces(kind) || HasRoot(kind) || HasFreeFirstDimension(kind);
 }
 
 bool CountsRows(OpKind kind) {
@@ -52,9 +51,9 @@ Status ValidateShape(const Operation& operation, size_t index) {
     }
   }
   const TensorMemory& memory = operation.tensors[index];
-  const bool reads = signature.kind != OpKind::kBroadcast;  // else the root only
-  const bool writes =
-      !HasFreeFirstDimension(signature.kind) && signature.kind != OpKind::kReducescatter;
+  // Else the root only.
+  const bool reads = signature.kind != OpKind::kBroadcast && signature.kind != OpKind::kScatter;
+  const bool writes = signature.kind == OpKind::kAllreduce || signature.kind == OpKind::kBroadcast;
   if (bytes > 0 && reads && memory.in == nullptr) return Invalid(operation, "input is null");
   if (bytes > 0 && writes && memory.out == nullptr) return Invalid(operation, "output is null");
   return Status::Ok();
@@ -62,11 +61,6 @@ Status ValidateShape(const Operation& operation, size_t index) {
 
 Status ValidateReduction(const Operation& operation) {
   const Signature& signature = operation.request.signature;
-  if (signature.kind == OpKind::kReducescatter && signature.reduce_op != ReduceOp::kSum &&
-      signature.reduce_op != ReduceOp::kAverage) {
-    return Refuse(operation, StatusCode::kUnsupported,
-                  "reducescatter supports Sum and Average only");
-  }
   for (const TensorSpec& spec : signature.tensors) {
     const Status status = CheckReduction(
         {spec.dtype, signature.reduce_op, signature.prescale, signature.postscale, 1});
@@ -75,17 +69,24 @@ Status ValidateReduction(const Operation& operation) {
   return Status::Ok();
 }
 
-Status ValidateSplits(const Operation& operation, size_t set_size) {
+// How many rows of the tensors `splits` needs.
+Status SumSplits(const Operation& operation, size_t set_size, int64_t* sum) {
   if (operation.splits.size() != set_size) {
     return Invalid(operation, "splits has " + std::to_string(operation.splits.size()) +
                                   " entries, the process set has " + std::to_string(set_size) +
                                   " ranks");
   }
-  int64_t sum = 0;
+  *sum = 0;
   for (const int64_t rows : operation.splits) {
     if (rows < 0) return Invalid(operation, "splits has a negative entry");
-    if (__builtin_add_overflow(sum, rows, &sum)) return Invalid(operation, "splits overflow");
+    if (__builtin_add_overflow(*sum, rows, sum)) return Invalid(operation, "splits overflow");
   }
+  return Status::Ok();
+}
+
+Status ValidateSplits(const Operation& operation, size_t set_size) {
+  int64_t sum = 0;
+  HS_RETURN_IF_ERROR(SumSplits(operation, set_size, &sum));
   if (sum > operation.tensors.front().rows) {
     return Invalid(operation, "splits add up to " + std::to_string(sum) + ", the tensor has " +
                                   std::to_string(operation.tensors.front().rows) + " rows");
@@ -100,19 +101,28 @@ Status ValidateRoot(const Operation& operation, const std::vector<int>& ranks, i
                                   " (a global rank) is not in process set " +
                                   std::to_string(operation.process_set_id));
   }
+  if (self != root) return Status::Ok();
+  const bool writes = operation.request.signature.kind == OpKind::kReduce;
   for (const TensorMemory& tensor : operation.tensors) {
-    if (self == root && tensor.in == nullptr && tensor.rows * tensor.row_bytes > 0) {
-      return Invalid(operation, "input is null at the root");
-    }
+    if (tensor.rows * tensor.row_bytes == 0) continue;
+    if (tensor.in == nullptr) return Invalid(operation, "input is null at the root");
+    if (writes && tensor.out == nullptr) return Invalid(operation, "output is null at the root");
   }
-  return Status::Ok();
+  if (operation.request.signature.kind != OpKind::kScatter) return Status::Ok();
+  return ValidateSplits(operation, ranks.size());
 }
 
 Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks, int self) {
   const auto index = std::lower_bound(ranks.begin(), ranks.end(), self) - ranks.begin();
+  int64_t sum = 0;
+  if (!operation.splits.empty()) HS_RETURN_IF_ERROR(SumSplits(operation, ranks.size(), &sum));
   for (const TensorMemory& tensor : operation.tensors) {
-    const RowRange own =
-        RowsOf(tensor.rows, static_cast<uint32_t>(ranks.size()), static_cast<uint32_t>(index));
+    if (!operation.splits.empty() && sum != tensor.rows) {
+      return Invalid(operation, "splits add up to " + std::to_string(sum) + ", the tensor has " +
+                                    std::to_string(tensor.rows) + " rows");
+    }
+    const RowRange own = RowsOf(operation.splits, tensor.rows, static_cast<uint32_t>(ranks.size()),
+                                static_cast<uint32_t>(index));
     if (tensor.out == nullptr && own.count * tensor.row_bytes > 0) {
       return Invalid(operation, "output is null");
     }
@@ -155,16 +165,14 @@ Status ValidateRequest(const Operation& operation) {
     return Status::Ok();
   }
   if (signature.tensors.empty()) return Invalid(operation, "no tensors");
-  if (signature.kind == OpKind::kAlltoall && signature.tensors.size() != 1) {
-    return Invalid(operation, "alltoall takes one tensor");
+  const bool takes_one = signature.kind == OpKind::kAlltoall || signature.kind == OpKind::kScatter;
+  if (takes_one && signature.tensors.size() != 1) {
+    return Invalid(operation, std::string(Name(signature.kind)) + " takes one tensor");
   }
   for (size_t i = 0; i < signature.tensors.size(); ++i) {
     HS_RETURN_IF_ERROR(ValidateShape(operation, i));
   }
-  if (signature.kind == OpKind::kAllreduce || signature.kind == OpKind::kReducescatter) {
-    return ValidateReduction(operation);
-  }
-  return Status::Ok();
+  return Reduces(signature.kind) ? ValidateReduction(operation) : Status::Ok();
 }
 
 Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks, int self) {
@@ -175,6 +183,9 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
   }
   switch (signature.kind) {
     case OpKind::kBroadcast:
+    case OpKind::kReduce:
+    case OpKind::kGather:
+    case OpKind::kScatter:
       return ValidateRoot(operation, ranks, self);
     case OpKind::kReducescatter:
       return ValidateOwnRows(operation, ranks, self);

@@ -51,11 +51,12 @@ void BindRequest(py::module_& module) {
       .def_readonly("reduce_op", &Terms::reduce_op)
       .def_readonly("root", &Terms::root)
       .def_readonly("ranks", &Terms::ranks)
-      .def_readonly("target_set", &Terms::target_set);
+      .def_readonly("target_set", &Terms::target_set)
+      .def_readonly("splits", &Terms::splits);
   py::class_<Signature, Terms>(module, "Signature", "All that the members of a set must agree on.")
       .def(py::init([](OpKind kind, std::vector<TensorSpec> tensors, ReduceOp reduce_op, int root,
                        double prescale, double postscale, std::optional<DataType> wire_dtype,
-                       std::vector<int> ranks, int target_set) {
+                       std::vector<int> ranks, int target_set, std::vector<int64_t> splits) {
              return Signature{{.kind = kind,
                                .reduce_op = reduce_op,
                                .root = root,
@@ -63,14 +64,15 @@ void BindRequest(py::module_& module) {
                                .postscale = postscale,
                                .wire_dtype = wire_dtype,
                                .ranks = std::move(ranks),
-                               .target_set = target_set},
+                               .target_set = target_set,
+                               .splits = std::move(splits)},
                               std::move(tensors)};
            }),
            py::arg("kind") = OpKind::kAllreduce, py::arg("tensors") = std::vector<TensorSpec>{},
            py::kw_only(), py::arg("reduce_op") = ReduceOp::kSum, py::arg("root") = -1,
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("wire_dtype") = std::nullopt, py::arg("ranks") = std::vector<int>{},
-           py::arg("target_set") = -1)
+           py::arg("target_set") = -1, py::arg("splits") = std::vector<int64_t>{})
       .def_readonly("tensors", &Signature::tensors)
       .def(py::self == py::self)
       .def("__repr__", &Describe)

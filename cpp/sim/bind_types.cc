@@ -57,14 +57,15 @@ void BindTypes(py::module_& module) {
   dtype.finalize();
   py::native_enum<ReduceOp> reduce_op(module, "ReduceOp", "enum.Enum",
                                       "The operator of a reduction.");
-  const char* const ops[] = {"AVERAGE", "SUM", "ADASUM", "MIN", "MAX", "PRODUCT"};
+  const char* const ops[] = {"AVERAGE", "SUM",         "ADASUM",     "MIN",        "MAX",
+                             "PRODUCT", "BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"};
   static_assert(std::size(ops) == kNumReduceOps);
   for (int i = 0; i < kNumReduceOps; ++i) reduce_op.value(ops[i], static_cast<ReduceOp>(i));
   reduce_op.finalize();
   py::native_enum<OpKind> kind(module, "OpKind", "enum.Enum", "The kind of an operation.");
-  const char* const kinds[] = {"ALLREDUCE", "ALLGATHER",       "BROADCAST",
-                               "ALLTOALL",  "REDUCESCATTER",   "BARRIER",
-                               "JOIN",      "ADD_PROCESS_SET", "REMOVE_PROCESS_SET"};
+  const char* const kinds[] = {"ALLREDUCE",          "ALLGATHER", "BROADCAST", "ALLTOALL",
+                               "REDUCESCATTER",      "BARRIER",   "JOIN",      "ADD_PROCESS_SET",
+                               "REMOVE_PROCESS_SET", "REDUCE",    "GATHER",    "SCATTER"};
   static_assert(std::size(kinds) == kNumOpKinds);
   for (int i = 0; i < kNumOpKinds; ++i) kind.value(kinds[i], static_cast<OpKind>(i));
   kind.finalize();

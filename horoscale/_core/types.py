@@ -28,7 +28,7 @@ class DataType(IntEnum):
 
 
 class ReduceOp(IntEnum):
-    """How the values of the ranks are combined. The numbers are Horovod's public constants."""
+    """How the values of the ranks are combined. Up to PRODUCT the numbers are Horovod's."""
 
     AVERAGE = lib.HS_AVERAGE
     SUM = lib.HS_SUM
@@ -36,6 +36,14 @@ class ReduceOp(IntEnum):
     MIN = lib.HS_MIN
     MAX = lib.HS_MAX
     PRODUCT = lib.HS_PRODUCT
+    BITWISE_AND = lib.HS_BITWISE_AND
+    BITWISE_OR = lib.HS_BITWISE_OR
+    BITWISE_XOR = lib.HS_BITWISE_XOR
+
+    @property
+    def label(self) -> str:
+        """How users write it: BitwiseAnd."""
+        return self.name.title().replace("_", "")
 
 
 class OpKind(IntEnum):
@@ -50,6 +58,9 @@ class OpKind(IntEnum):
     JOIN = lib.HS_JOIN
     ADD_PROCESS_SET = lib.HS_ADD_PROCESS_SET
     REMOVE_PROCESS_SET = lib.HS_REMOVE_PROCESS_SET
+    REDUCE = lib.HS_REDUCE
+    GATHER = lib.HS_GATHER
+    SCATTER = lib.HS_SCATTER
 
 
 class TensorArg(NamedTuple):

@@ -12,7 +12,7 @@ from horoscale._core import DataType, ReduceOp, UnsupportedError
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
-REDUCESCATTER_OPS = (ReduceOp.AVERAGE, ReduceOp.SUM)
+SUMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
 
 
 def resolve_op(
@@ -27,15 +27,15 @@ def resolve_op(
         if op is not None:
             raise ValueError("give op= or average=, not both: average is the deprecated one")
         if isinstance(average, ReduceOp):
-            raise TypeError(f"the operator is given by keyword: op={average.name.title()}")
+            raise TypeError(f"the operator is given by keyword: op={average.label}")
         warnings.warn(
             "average= is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
         )
         op = ReduceOp.AVERAGE if average else ReduceOp.SUM
     resolved = ReduceOp.AVERAGE if op is None else ReduceOp(op)
     if resolved not in allowed:
-        names = " and ".join(one.name.title() for one in allowed)
-        raise UnsupportedError(f"op={resolved.name.title()} is not possible here, only {names}")
+        names = " and ".join(one.label for one in allowed)
+        raise UnsupportedError(f"op={resolved.label} is not possible here, only {names}")
     if resolved is ReduceOp.ADASUM:
         raise UnsupportedError("op=Adasum is not in this version of horoscale")
     return resolved
@@ -84,7 +84,7 @@ def check_root(root_rank: int, process_set: ProcessSet) -> int:
 
 
 def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
-    """Return alltoall's splits as a list: how many of the `rows` go to each member.
+    """Return alltoall's or scatter's splits as a list: how many `rows` go to each member.
 
     Raises ValueError if there is not one for each member, one is negative, or they need more rows.
     """
@@ -96,6 +96,17 @@ def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> l
         raise ValueError(f"splits={result} has a negative element")
     if sum(result) > rows:
         raise ValueError(f"splits={result} needs {sum(result)} rows, but the tensor has {rows}")
+    return result
+
+
+def check_all_split(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
+    """Return reducescatter's splits as a list: all of the `rows` are dealt out.
+
+    Raises ValueError as check_splits(), and if rows are left.
+    """
+    result = check_splits(splits, rows, process_set)
+    if sum(result) != rows:
+        raise ValueError(f"splits={result} deals out {sum(result)} rows, but the tensor has {rows}")
     return result
 
 
@@ -114,11 +125,14 @@ def check_has_rows(shape: Sequence[int], operation: str) -> None:
         raise ValueError(f"{operation} needs a tensor with at least one dimension, not a 0-d one")
 
 
-def scattered_rows(rows: int, process_set: ProcessSet) -> int:
+def scattered_rows(rows: int, process_set: ProcessSet, splits: Sequence[int] | None = None) -> int:
     """Return how many of the `rows` reducescatter leaves on this rank.
 
-    The lower ranks take one more where the number doesn't divide.
+    Those that `splits` says; without it, the lower ranks take one more where the number doesn't
+    divide.
     """
     members = members_of(process_set)
     position = members.index(current_runtime().topology.rank)
+    if splits is not None:
+        return splits[position]
     return rows // len(members) + (position < rows % len(members))

@@ -18,6 +18,9 @@ from horoscale.common.process_sets import (
 __all__ = [
     "Adasum",
     "Average",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
     "Max",
     "Min",
     "Product",
@@ -54,6 +57,9 @@ Adasum = ReduceOp.ADASUM
 Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
+BitwiseAnd = ReduceOp.BITWISE_AND
+BitwiseOr = ReduceOp.BITWISE_OR
+BitwiseXor = ReduceOp.BITWISE_XOR
 
 
 def init(

@@ -7,6 +7,9 @@ type checkers and editors follow.
 from horoscale.common.basics import (
     Adasum,
     Average,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
     Max,
     Min,
     Product,
@@ -54,6 +57,9 @@ from horoscale.common.synchronization import barrier
 __all__ = [
     "Adasum",
     "Average",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
     "DuplicateNameError",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",

@@ -34,7 +34,8 @@ def allreduce(
         average: older way to say op=Average or op=Sum.
         prescale_factor: values are multiplied by it before,
         postscale_factor: and the result by this one.
-        op: Average (the default), Sum, Min, Max or Product.
+        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+            BitwiseOr or BitwiseXor.
         compression: how it travels.
         process_set: the ranks that take part.
 
@@ -82,7 +83,7 @@ def reducescatter(
     op: int = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return this rank's rows of the reduction of a value over the ranks; op is Average or Sum."""
+    """Return this rank's rows of the reduction of a value over the ranks; op as allreduce()."""
     return reductions.reducescatter(to_numpy(value), name=name, op=op, process_set=process_set)
 
 

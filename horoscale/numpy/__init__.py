@@ -45,6 +45,16 @@ from horoscale.numpy.reductions import (
     reducescatter,
     reducescatter_async,
 )
+from horoscale.numpy.rooted import (
+    gather,
+    gather_async,
+    reduce,
+    reduce_,
+    reduce_async,
+    reduce_async_,
+    scatter,
+    scatter_async,
+)
 
 __all__ = [
     "Compression",
@@ -63,6 +73,8 @@ __all__ = [
     "broadcast_async_",
     "broadcast_object",
     "empty_shared",
+    "gather",
+    "gather_async",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -73,8 +85,14 @@ __all__ = [
     "grouped_reducescatter_async",
     "join",
     "poll",
+    "reduce",
+    "reduce_",
+    "reduce_async",
+    "reduce_async_",
     "reducescatter",
     "reducescatter_async",
+    "scatter",
+    "scatter_async",
     "synchronize",
 ]
 __all__ += _exports.__all__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -63,6 +64,16 @@ def tensor_arg(array: Array, out: Array | None = None) -> TensorArg:
     """Describe an operation's input in C order; without `out` the library allocates the result."""
     out_address = 0 if out is None else address(out)
     return TensorArg(address(array), out_address, data_type(array.dtype), array.shape)
+
+
+def split_list(splits: ArrayLike) -> list[int]:
+    """Return numbers of rows as a list; ValueError if they are not integers in one dimension."""
+    # One by one: numpy makes a list of several integer types an array of floats.
+    elements: Any = splits if isinstance(splits, list | tuple) else np.asarray(splits)
+    try:
+        return [index(split) for split in elements]
+    except TypeError:
+        raise ValueError(f"splits must be a 1-d array of integers, not {splits!r}") from None
 
 
 def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +19,7 @@ from horoscale.common.arguments import (
     set_id,
 )
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.numpy.arrays import Array, adopt, contiguous, need_writable, tensor_arg
+from horoscale.numpy.arrays import Array, adopt, contiguous, need_writable, split_list, tensor_arg
 from horoscale.numpy.handles import Handle
 
 
@@ -131,7 +129,7 @@ def _alltoall(
         check_even_split(array.shape[0], process_set)
         rows_to_each = None
     else:
-        rows_to_each = check_splits(_split_list(splits), array.shape[0], process_set)
+        rows_to_each = check_splits(split_list(splits), array.shape[0], process_set)
     dtype, row_shape, members = array.dtype, array.shape[1:], len(members_of(process_set))
     operation = current_runtime().enqueue(
         OpKind.ALLTOALL,
@@ -150,15 +148,6 @@ def _alltoall(
         return result if rows_to_each is None else (result, np.array(rows, np.int32))
 
     return Handle(operation, finish)
-
-
-def _split_list(splits: ArrayLike) -> list[int]:
-    # One by one: numpy makes a list of several integer types an array of floats.
-    elements: Any = splits if isinstance(splits, list | tuple) else np.asarray(splits)
-    try:
-        return [index(split) for split in elements]
-    except TypeError:
-        raise ValueError(f"splits must be a 1-d array of integers, not {splits!r}") from None
 
 
 def allgather(

@@ -12,7 +12,7 @@ from horoscale import _core
 from horoscale._core import DataType, OpKind, ReduceOp
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
-    REDUCESCATTER_OPS,
+    check_all_split,
     check_has_rows,
     check_reduction,
     resolve_op,
@@ -28,6 +28,7 @@ from horoscale.numpy.arrays import (
     data_type,
     is_plain,
     need_writable,
+    split_list,
     tensor_arg,
 )
 from horoscale.numpy.compression import Compression, NoneCompressor, divide
@@ -44,6 +45,7 @@ class _Call(NamedTuple):
     process_set: ProcessSet
     priority: int
     wire_dtype: DataType | None = None
+    splits: list[int] | None = None  # of reducescatter
 
 
 def _enqueue(
@@ -68,6 +70,7 @@ def _enqueue(
         priority=call.priority,
         will_wait=will_wait,
         wire_dtype=call.wire_dtype,
+        splits=call.splits,
         keep_alive=(inputs, outputs),
     )
 
@@ -105,7 +108,9 @@ def _reducescatter(
     outputs = []
     for array in inputs:
         check_has_rows(array.shape, "reducescatter")
-        rows = scattered_rows(array.shape[0], call.process_set)
+        if call.splits is not None:
+            check_all_split(call.splits, array.shape[0], call.process_set)
+        rows = scattered_rows(array.shape[0], call.process_set, call.splits)
         outputs.append(np.empty((rows, *array.shape[1:]), array.dtype))
     operation = _enqueue(OpKind.REDUCESCATTER, inputs, outputs, call, will_wait)
     return Handle(operation, lambda _: outputs)
@@ -130,8 +135,9 @@ def allreduce(
         name: tells this call from others that are pending; None: matched by the order of calls.
         compression: how the values travel. Compression.fp16 and .bf16 halve what hosts send each
             other: each host's sum, and the result, are rounded to that type.
-        op: Average (the default), Sum, Min, Max or Product. The average of integers is their
-            wrapping sum, divided towards zero; Sum of bool is "or", Product "and".
+        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+            BitwiseOr or BitwiseXor. The average of integers is their wrapping sum, divided towards
+            zero; Sum of bool is "or", Product "and".
         prescale_factor: multiplies every rank's values before.
         postscale_factor: multiplies the result.
         process_set: the ranks that take part.
@@ -390,33 +396,37 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     priority: int = 0,
+    splits: ArrayLike | None = None,
 ) -> Array:
     """Combine the arrays of all ranks, element by element, and leave each rank its share of rows.
 
     Args:
         tensor: an array with at least one dimension, of the same shape and type on every rank.
         name: tells this call from others that are pending; None: matched by the order of calls.
-        op: Average or Sum.
+        op: as allreduce().
         process_set: the ranks that take part.
         prescale_factor: multiplies every rank's values before.
         postscale_factor: multiplies the result.
         priority: higher is more urgent.
+        splits: how many rows each rank gets, in their order, the same on all ranks; in sum all.
 
     Returns:
-        A new array: the first dimension is split over the ranks in their order, the lower ranks
-        have one row more where it doesn't divide.
+        A new array: the first dimension is split over the ranks in their order; without `splits`
+        the lower ranks have one row more where it doesn't divide.
 
     Raises:
-        ValueError: as allreduce(); also for another operator, and for a 0-d array.
+        ValueError: as allreduce(); also for a 0-d array, and for `splits` of a wrong length, with a
+            negative element or another sum.
         HorovodInternalError: as allreduce().
     """
     call = _Call(
-        resolve_op(op, allowed=REDUCESCATTER_OPS),
+        resolve_op(op),
         name,
         prescale_factor,
         postscale_factor,
         process_set,
         priority,
+        splits=None if splits is None else split_list(splits),
     )
     return _reducescatter([tensor], call, will_wait=True).wait()[0]
 
@@ -429,6 +439,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     priority: int = 0,
+    splits: ArrayLike | None = None,
 ) -> Handle[Array]:
     """Begin reducescatter() and return a handle for poll() and synchronize().
 
@@ -436,7 +447,7 @@ def reducescatter_async(
     DuplicateNameError as reducescatter(); synchronize() raises the other errors.
     """
     handle = grouped_reducescatter_async(
-        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority
+        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority, splits
     )
     return handle.single()
 
@@ -449,18 +460,20 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     priority: int = 0,
+    splits: ArrayLike | None = None,
 ) -> list[Array]:
     """Do reducescatter() with a group of arrays, all or none of them, in one negotiation.
 
     Arguments and errors are those of reducescatter(); an empty group raises ValueError.
     """
     call = _Call(
-        resolve_op(op, allowed=REDUCESCATTER_OPS),
+        resolve_op(op),
         name,
         prescale_factor,
         postscale_factor,
         process_set,
         priority,
+        splits=None if splits is None else split_list(splits),
     )
     return _reducescatter(tensors, call, will_wait=True).wait()
 
@@ -473,17 +486,19 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     priority: int = 0,
+    splits: ArrayLike | None = None,
 ) -> Handle[list[Array]]:
     """Begin grouped_reducescatter() and return a handle, whose result is the list of arrays.
 
     The arrays must not be changed until the operation is done. Raises as reducescatter_async().
     """
     call = _Call(
-        resolve_op(op, allowed=REDUCESCATTER_OPS),
+        resolve_op(op),
         name,
         prescale_factor,
         postscale_factor,
         process_set,
         priority,
+        splits=None if splits is None else split_list(splits),
     )
     return _reducescatter(tensors, call)

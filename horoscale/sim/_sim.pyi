@@ -36,6 +36,9 @@ class ReduceOp(enum.Enum):
     MIN = 3
     MAX = 4
     PRODUCT = 5
+    BITWISE_AND = 6
+    BITWISE_OR = 7
+    BITWISE_XOR = 8
 
 class OpKind(enum.Enum):
     ALLREDUCE = 0
@@ -47,6 +50,9 @@ class OpKind(enum.Enum):
     JOIN = 6
     ADD_PROCESS_SET = 7
     REMOVE_PROCESS_SET = 8
+    REDUCE = 9
+    GATHER = 10
+    SCATTER = 11
 
 class EntryType(enum.Enum):
     EXECUTE = 0
@@ -77,6 +83,8 @@ class Terms:
     def ranks(self) -> list[int]: ...
     @property
     def target_set(self) -> int: ...
+    @property
+    def splits(self) -> list[int]: ...
 
 class Signature(Terms):
     def __init__(
@@ -91,6 +99,7 @@ class Signature(Terms):
         wire_dtype: DataType | None = ...,
         ranks: Sequence[int] = ...,
         target_set: int = ...,
+        splits: Sequence[int] = ...,
     ) -> None: ...
     @property
     def tensors(self) -> list[TensorSpec]: ...

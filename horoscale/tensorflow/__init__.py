@@ -12,8 +12,8 @@
 What all collectives have in common:
 
     Tensors         on the CPU, of any shape: uint8 to int64, float16, bfloat16, float32, float64,
-                    bool, complex64, complex128; broadcast, allgather and alltoall also of uint32
-                    and uint64.
+                    bool, complex64, complex128; broadcast, allgather, alltoall, gather and scatter
+                    also of uint32 and uint64.
     Eager, graphs   both. Of a tf.function's collectives all are outstanding at once, in any order,
                     with any number of threads: nothing waits in a thread of TensorFlow. Only the
                     times of a loop run one after the other. In a tf.function(jit_compile=True) they
@@ -63,11 +63,14 @@ from horoscale.tensorflow.ops import (
     alltoall,
     broadcast,
     broadcast_,
+    gather,
     grouped_allgather,
     grouped_allreduce,
     grouped_reducescatter,
     join,
+    reduce,
     reducescatter,
+    scatter,
 )
 from horoscale.tensorflow.optimizer import (
     DistributedOptimizer,
@@ -108,6 +111,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "elastic",
+    "gather",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
@@ -116,7 +120,9 @@ __all__ = [
     "local_size_op",
     "process_set_included_op",
     "rank_op",
+    "reduce",
     "reducescatter",
+    "scatter",
     "set_priority",
     "size_op",
 ]

@@ -5,7 +5,8 @@ tensors are executed all or nothing; ops of one graph are all outstanding at onc
 
 Gradients are scaled as Horovod's are: a tensor that all ranks hold alike counts as one tensor, not
 as one on each rank. So allgather and broadcast average what the ranks' copies of the result got,
-and reducescatter is as many times its average as there are ranks (Sum), or is its average.
+and reducescatter is as many times its average as there are ranks (Sum), or is its average. What
+the root of reduce and gather gets is there once; its gradient goes back as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tensorflow.python.ops import control_flow_util
 
 from horoscale._core import DataType, ReduceOp, UnsupportedError
 from horoscale.common.arguments import (
+    check_all_split,
     check_has_rows,
     check_reduction,
     check_root,
@@ -79,7 +81,7 @@ class Call(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The arithmetic of allreduce and reducescatter."""
+    """The arithmetic of allreduce, reducescatter and reduce."""
 
     op: ReduceOp
     prescale: float = 1.0
@@ -154,21 +156,75 @@ def alltoall(tensor: tf.Tensor, splits: Any, call: Call) -> tuple[tf.Tensor, tf.
 
 
 def reducescatter(
-    tensors: Sequence[tf.Tensor], reduction: Reduction, call: Call
+    tensors: Sequence[tf.Tensor],
+    reduction: Reduction,
+    call: Call,
+    splits: Sequence[int] | None = None,
 ) -> list[tf.Tensor]:
     """Reduce each tensor and deal out the rows."""
     attributes = call.attributes()
     for tensor in tensors:
         _check_rows(tensor, "reducescatter")
+        if splits is not None:
+            rows = tensor.shape[0] if tensor.shape.rank else None
+            splits = check_all_split(
+                splits, sum(splits) if rows is None else rows, call.process_set
+            )
     reduction.check(tensors)
     results: list[tf.Tensor] = _run(
-        "Reducescatter", tensors=tensors, **reduction.attributes(), **attributes
+        "Reducescatter",
+        tensors=tensors,
+        splits=splits or [],
+        **reduction.attributes(),
+        **attributes,
     )
     for result, tensor in zip(results, tensors, strict=True):
         if not tf.executing_eagerly() and tensor.shape.rank and tensor.shape[0] is not None:
-            rows = scattered_rows(tensor.shape[0], call.process_set)
+            rows = scattered_rows(tensor.shape[0], call.process_set, splits)
             result.set_shape([rows, *tensor.shape[1:]])
     return results
+
+
+def reduce(
+    tensors: Sequence[tf.Tensor], root_rank: int, reduction: Reduction, call: Call
+) -> list[tf.Tensor]:
+    """Reduce each tensor to the root; elsewhere the results have no elements."""
+    attributes = call.attributes()
+    root = check_root(root_rank, call.process_set)
+    reduction.check(tensors)
+    results: list[tf.Tensor] = _run(
+        "Reduce", tensors=tensors, root_rank=root, **reduction.attributes(), **attributes
+    )
+    if not tf.executing_eagerly():
+        for result, tensor in zip(results, tensors, strict=True):
+            result.set_shape(tensor.shape if _is_root(root) else [0])
+    return results
+
+
+def gather(tensor: tf.Tensor, root_rank: int, call: Call) -> tf.Tensor:
+    """Concatenate the ranks' rows on the root; elsewhere the result has no rows."""
+    attributes = call.attributes()
+    root = check_root(root_rank, call.process_set)
+    _check_rows(tensor, "gather")
+    result, _ = _run("Gather", tensor=_movable(tensor), root_rank=root, **attributes)
+    return _as_it_was(result, tensor)
+
+
+def scatter(tensor: tf.Tensor, root_rank: int, splits: Any, call: Call) -> tf.Tensor:
+    """Deal out the root's rows; the others' don't count."""
+    attributes = call.attributes()
+    root = check_root(root_rank, call.process_set)
+    _check_rows(tensor, "scatter")
+    if splits is None or not _is_root(root):
+        splits = tf.zeros([0], tf.int32)
+    else:
+        splits = _splits(splits, tensor, call.process_set)
+    result = _run("Scatter", tensor=_movable(tensor), splits=splits, root_rank=root, **attributes)
+    return _as_it_was(result, tensor)
+
+
+def _is_root(root: int) -> bool:
+    return current_runtime().topology.rank == root
 
 
 def _run(name: str, **arguments: Any) -> Any:
@@ -193,7 +249,7 @@ def _check_rows(tensor: tf.Tensor, operation: str) -> None:
 
 
 def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    """Return alltoall's splits as a tensor; ValueError if they can be seen to be wrong."""
+    """Return splits as a tensor; ValueError if they can be seen to be wrong."""
     splits = tf.convert_to_tensor(splits)
     if not splits.dtype.is_integer:
         raise ValueError(f"splits= takes integers, not {splits.dtype}")
@@ -268,7 +324,7 @@ def _reduction_of(op: Any) -> Reduction:
 def _differentiable_reduction_of(op: Any) -> Reduction:
     reduction = _reduction_of(op)
     if reduction.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        raise UnsupportedError(f"op={reduction.op.name.title()} has no gradient")
+        raise UnsupportedError(f"op={reduction.op.label} has no gradient")
     return reduction
 
 
@@ -292,7 +348,7 @@ def _allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
 @_gradient_of("Broadcast")
 def _broadcast_gradient(op: Any, *gradients: Any) -> list[Any]:
     call = _backward(op)
-    is_root = current_runtime().topology.rank == op.get_attr("root_rank")
+    is_root = _is_root(op.get_attr("root_rank"))
 
     def compute(given: list[tf.Tensor]) -> list[tf.Tensor]:
         averages = allreduce(given, Reduction(ReduceOp.AVERAGE), call)
@@ -347,3 +403,38 @@ def _reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
         return allgather([one * tf.cast(factor, one.dtype) for one in given], call)
 
     return _on_given(gradients, compute)
+
+
+@_gradient_of("Reduce")
+def _reduce_gradient(op: Any, *gradients: Any) -> list[Any]:
+    reduction, call = _differentiable_reduction_of(op), _backward(op)
+    root = op.get_attr("root_rank")
+    factor = reduction.prescale * reduction.postscale
+    if reduction.op is ReduceOp.AVERAGE:
+        factor /= len(members_of(call.process_set))
+    given = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    # Elsewhere than at the root only type and shape count.
+    source = gradients if _is_root(root) else op.inputs
+    results: list[Any] = [None] * len(gradients)
+    if given:
+        sent = broadcast([as_tensor(source[i]) for i in given], root, call)
+        for i, one in zip(given, sent, strict=True):
+            results[i] = one * tf.cast(factor, one.dtype)
+    return results
+
+
+@_gradient_of("Gather")
+def _gather_gradient(op: Any, gradient: Any, _: Any) -> Any:
+    return scatter(as_tensor(gradient), op.get_attr("root_rank"), op.outputs[1], _backward(op))
+
+
+@_gradient_of("Scatter")
+def _scatter_gradient(op: Any, gradient: Any) -> list[Any]:
+    root = op.get_attr("root_rank")
+    gathered = gather(as_tensor(gradient), root, _backward(op))
+    if not _is_root(root):
+        with tf.control_dependencies([gathered]):  # or it would be pruned, and the root wait for it
+            return [tf.zeros_like(op.inputs[0]), None]
+    shape = tf.shape(op.inputs[0])
+    unsent = tf.concat([shape[:1] - tf.shape(gathered)[:1], shape[1:]], 0)
+    return [tf.concat([gathered, tf.zeros(unsent, gathered.dtype)], 0), None]

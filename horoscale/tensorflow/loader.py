@@ -44,7 +44,10 @@ _TRIED = ("2.18.", "2.19.", "2.20.", "2.21.")
 PREFIXES = ("Horoscale", "HoroscaleCompiled")
 # Run in the order of the program and even where nobody uses the result, unlike the collectives.
 _IN_ORDER = ("Join", "Topology", "SelfTest")
-_COLLECTIVES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter")
+_COLLECTIVES = (
+    *("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter"),
+    *("Reduce", "Gather", "Scatter"),
+)
 
 
 class Kernel:

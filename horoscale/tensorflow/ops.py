@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from horoscale._core import UnsupportedError
-from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op
+from horoscale.common.arguments import members_of, resolve_op
 from horoscale.common.basics import Average, Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow import collectives, loader
@@ -43,9 +43,9 @@ def allreduce(
         device_sparse: and for tf.IndexedSlices.
         compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
             each other: each host's sum, and the result, are rounded to that type.
-        op: Average (the default), Sum, Min, Max or Product. bool: Sum is or, Product is and.
-            Averages of integers are divided towards zero; those of tf.IndexedSlices become
-            floating-point numbers.
+        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+            BitwiseOr or BitwiseXor. bool: Sum is or, Product is and. Averages of integers are
+            divided towards zero; those of tf.IndexedSlices become floating-point numbers.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
         postscale_factor: and the result by this one.
         name: tells this operation from others that are pending. None: in eager mode matched by
@@ -284,6 +284,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    splits: Sequence[int] | None = None,
 ) -> tf.Tensor:
     """Reduce a tensor over the ranks and give each rank its share of the rows. Differentiable.
 
@@ -291,14 +292,17 @@ def reducescatter(
         tensor: of one shape and dtype on all ranks. Not 0-d.
         device_dense: where the operation is placed.
         compression: as for allreduce().
-        op: Average or Sum.
+        op: as for allreduce(). Average and Sum have gradients.
         name: as for allreduce().
         process_set: the ranks that take part.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
         postscale_factor: and the result by this one.
+        splits: how many rows each rank gets, in their order, the same on all ranks: integers, in
+            sum all rows. None: evenly, the lower ranks get one more where the number doesn't
+            divide.
 
     Returns:
-        This rank's rows: the lower ranks get one more where the number doesn't divide.
+        This rank's rows.
 
     Raises:
         ValueError, tf.errors.OpError: as allreduce().
@@ -312,6 +316,7 @@ def reducescatter(
         process_set,
         prescale_factor,
         postscale_factor,
+        splits,
     )[0]
 
 
@@ -324,20 +329,118 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    splits: Sequence[int] | None = None,
 ) -> list[tf.Tensor]:
     """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
-    resolved = resolve_op(op, allowed=REDUCESCATTER_OPS)
+    resolved = resolve_op(op)
     wire_dtype, compression = divide(compression)
     reduction = Reduction(resolved, prescale_factor, postscale_factor, wire_dtype)
     with tf.device(device_dense or None):
         compressed = [compression.compress(as_tensor(one)) for one in _group(tensors)]
         sent = [tensor for tensor, _ in compressed]
         own_name = operation_name("reducescatter", name, sent[0])
-        results = collectives.reducescatter(sent, reduction, Call(own_name, process_set))
+        call = Call(own_name, process_set)
+        results = collectives.reducescatter(sent, reduction, call, splits)
         return [
             compression.decompress(result, context)
             for result, (_, context) in zip(results, compressed, strict=True)
         ]
+
+
+def reduce(
+    tensor: Any,
+    root_rank: int,
+    op: int | None = None,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> tf.Tensor:
+    """Reduce a tensor over the ranks; the root gets the result. Average and Sum have gradients.
+
+    The gradient is the root's; by the number of ranks for Average.
+
+    Args:
+        tensor: of one shape and dtype on all ranks.
+        root_rank: the global rank that gets the result.
+        op: as for allreduce(); Average by default.
+        name: as for allreduce().
+        prescale_factor: each rank's tensor is multiplied by it before the reduction,
+        postscale_factor: and the result by this one.
+        process_set: the ranks that take part.
+        priority: higher is more urgent.
+
+    Returns:
+        On the root a tensor with the values that allreduce() gives, elsewhere one of shape (0,).
+
+    Raises:
+        ValueError, tf.errors.OpError: as allreduce().
+    """
+    given = as_tensor(tensor)
+    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    call = Call(operation_name("reduce", name, given), process_set, priority)
+    return collectives.reduce([given], root_rank, reduction, call)[0]
+
+
+def gather(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Concatenate the ranks' rows on the root. Differentiable.
+
+    The gradient of this rank's rows is the root's for them.
+
+    Args:
+        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
+            differ and may be 0. Not 0-d.
+        root_rank: the global rank that gets the result.
+        name: as for allreduce().
+        process_set: the ranks that take part.
+
+    Returns:
+        On the root the rows of rank 0, rank 1, and so on; elsewhere a tensor without rows.
+
+    Raises:
+        ValueError, tf.errors.OpError: as allreduce().
+    """
+    given = as_tensor(tensor)
+    call = Call(operation_name("gather", name, given), process_set)
+    return collectives.gather(given, root_rank, call)
+
+
+def scatter(
+    tensor: Any,
+    root_rank: int,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Deal out the rows of the root's tensor: each rank gets the next ones. Differentiable.
+
+    The gradient of the root's rows is that of the ranks that got them; the others' is zeros.
+
+    Args:
+        tensor: of one dtype and shape on all ranks, except for the first dimension: elsewhere than
+            on the root its rows don't count and may be none. Not 0-d.
+        root_rank: the global rank that sends.
+        splits: vector of integers with how many rows each rank gets, read on the root alone; rows
+            that it leaves over are not sent. None: evenly, the lower ranks get one more where the
+            number doesn't divide.
+        name: as for allreduce().
+        process_set: the ranks that take part.
+
+    Returns:
+        This rank's rows.
+
+    Raises:
+        ValueError, tf.errors.OpError: as allreduce().
+    """
+    given = as_tensor(tensor)
+    call = Call(operation_name("scatter", name, given), process_set)
+    return collectives.scatter(given, root_rank, splits, call)
 
 
 def join() -> tf.Tensor:

@@ -20,7 +20,8 @@ What all collectives have in common:
     Gradients       out-of-place collectives are differentiable on the same process set: every rank
                     has to run the backward pass. They are scaled as Horovod's: a tensor that all
                     ranks hold alike counts as one tensor, and its gradient is the average of theirs
-                    (the results of allgather and broadcast). So a loss that all ranks compute alike
+                    (the results of allgather and broadcast). What the root of reduce and gather
+                    gets is there once. So a loss that all ranks compute alike
                     from gathered tensors has the gradients that one process would get.
     Errors          what one rank can see to be wrong raises ValueError there at once. What the
                     ranks contradict each other about raises MismatchError on all of them.
@@ -62,6 +63,16 @@ from horoscale.torch.ops import (
 )
 from horoscale.torch.optimizer import DistributedOptimizer
 from horoscale.torch.priorities import set_priority
+from horoscale.torch.rooted import (
+    gather,
+    gather_async,
+    reduce,
+    reduce_,
+    reduce_async,
+    reduce_async_,
+    scatter,
+    scatter_async,
+)
 from horoscale.torch.sparse import sparse_allreduce_async
 from horoscale.torch.sync_batch_norm import SyncBatchNorm
 
@@ -103,6 +114,8 @@ __all__ = [
     "broadcast_parameters",
     "elastic",
     "empty_shared",
+    "gather",
+    "gather_async",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -113,8 +126,14 @@ __all__ = [
     "grouped_reducescatter_async",
     "join",
     "poll",
+    "reduce",
+    "reduce_",
+    "reduce_async",
+    "reduce_async_",
     "reducescatter",
     "reducescatter_async",
+    "scatter",
+    "scatter_async",
     "set_priority",
     "sparse_allreduce_async",
     "synchronize",

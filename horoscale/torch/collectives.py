@@ -6,7 +6,8 @@ the operation's.
 
 Gradients are scaled as Horovod's are: a tensor that all ranks hold alike counts as one tensor, not
 as one on each rank. So allgather and broadcast average what the ranks' copies of the result got,
-and reducescatter is as many times its average as there are ranks (Sum), or is its average.
+and reducescatter is as many times its average as there are ranks (Sum), or is its average. What
+the root of reduce and gather gets is there once; its gradient goes back as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from horoscale import _core
 from horoscale._core import DataType, OpKind, ReduceOp, UnsupportedError
 from horoscale.common.arguments import (
+    check_all_split,
     check_even_split,
     check_has_rows,
     check_reduction,
@@ -62,7 +64,7 @@ class Call(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The arithmetic of allreduce and reducescatter."""
+    """The arithmetic of allreduce, reducescatter and reduce."""
 
     op: ReduceOp
     prescale: float = 1.0
@@ -77,7 +79,7 @@ class Reduction(NamedTuple):
     def check_differentiable(self) -> None:
         """Raise UnsupportedError if the operator has no gradient."""
         if self.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-            raise UnsupportedError(f"op={self.op.name.title()} has no gradient")
+            raise UnsupportedError(f"op={self.op.label} has no gradient")
 
 
 def _start(
@@ -255,7 +257,9 @@ def alltoall_gradient(
 
 
 @outside_graph
-def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
+def reducescatter(
+    tensors: Tensors, reduction: Reduction, call: Call, splits: Sequence[int] | None = None
+) -> Handle:
     """Start reducing each tensor and dealing out the rows; the outcome is the list of own rows."""
     set_id(call.process_set)
     sources = [in_memory(tensor) for tensor in tensors]
@@ -263,7 +267,9 @@ def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
     targets = []
     for source in sources:
         check_has_rows(source.shape, "reducescatter")
-        rows = scattered_rows(source.shape[0], call.process_set)
+        if splits is not None:
+            splits = check_all_split(splits, source.shape[0], call.process_set)
+        rows = scattered_rows(source.shape[0], call.process_set, splits)
         targets.append(source.new_empty((rows, *source.shape[1:])))
     deliver = _deliver(tensors, False, lambda g: reducescatter_gradient(g, reduction, call))
     return _start(
@@ -276,6 +282,7 @@ def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
         prescale=reduction.prescale,
         postscale=reduction.postscale,
         wire_dtype=reduction.wire_dtype,
+        splits=splits,
     )
 
 
@@ -288,3 +295,126 @@ def reducescatter_gradient(gradients: Tensors, reduction: Reduction, call: Call)
     scaled = [one * factor for one in gradients]
     result: Tensors = allgather(scaled, call.backward()).wait()
     return result
+
+
+def _is_root(root: int) -> bool:
+    return current_runtime().topology.rank == root
+
+
+@outside_graph
+def reduce(
+    tensor: torch.Tensor, root_rank: int, reduction: Reduction, call: Call, in_place: bool = False
+) -> Handle:
+    """Start the reduction of a tensor to the root; the outcome is the result, there alone.
+
+    Elsewhere it is None, or where autograd records the operation, a tensor without elements.
+    """
+    set_id(call.process_set)
+    root = check_root(root_rank, call.process_set)
+    source = in_memory(tensor)
+    reduction.check([source])
+    shape = source.shape
+    targets = None
+    if _is_root(root):
+        targets = [source] if in_place else [room_for(source)]
+    deliver = _deliver(
+        [tensor], in_place, lambda g: [reduce_gradient(g[0], shape, root, reduction, call)]
+    )
+    records = needs_gradient([tensor]) and not in_place
+
+    def complete(_: _core.Handle) -> torch.Tensor | None:
+        if targets is not None:
+            return deliver(targets)[0]
+        return deliver([source.new_empty(0)])[0] if records else None
+
+    return _start(
+        OpKind.REDUCE,
+        call,
+        [source],
+        targets,
+        complete,
+        root=root,
+        reduce_op=reduction.op,
+        prescale=reduction.prescale,
+        postscale=reduction.postscale,
+    )
+
+
+@outside_graph
+def reduce_gradient(
+    gradient: torch.Tensor, shape: torch.Size, root: int, reduction: Reduction, call: Call
+) -> torch.Tensor:
+    """Return the gradient of a reduce's input: the root's, scaled."""
+    reduction.check_differentiable()
+    factor = reduction.prescale * reduction.postscale
+    if reduction.op is ReduceOp.AVERAGE:
+        factor /= len(members_of(call.process_set))
+    sent = gradient if _is_root(root) else gradient.new_empty(shape)
+    [result] = broadcast([sent], root, call.backward()).wait()
+    return result * factor  # type: ignore[no-any-return]
+
+
+@outside_graph
+def gather(tensor: torch.Tensor, root_rank: int, call: Call) -> Handle:
+    """Start concatenating the ranks' rows on the root; the outcome is as that of reduce()."""
+    set_id(call.process_set)
+    root = check_root(root_rank, call.process_set)
+    members = len(members_of(call.process_set))
+    source = in_memory(tensor)
+    check_has_rows(source.shape, "gather")
+    rows: list[int] = []  # of each member; known at the root when the operation is done
+    deliver = _deliver([tensor], False, lambda g: [gather_gradient(g[0], rows, root, call)])
+    records = needs_gradient([tensor])
+
+    def complete(operation: _core.Handle) -> torch.Tensor | None:
+        if not _is_root(root):
+            return deliver([source.new_empty((0, *source.shape[1:]))])[0] if records else None
+        rows.extend(operation.output_rows(0, members))
+        return deliver([_output(operation, 0, source, sum(rows))])[0]
+
+    return _start(OpKind.GATHER, call, [source], None, complete, root=root)
+
+
+@outside_graph
+def gather_gradient(
+    gradient: torch.Tensor, rows: Sequence[int], root: int, call: Call
+) -> torch.Tensor:
+    """Return the gradient of a gather's input: this rank's rows of the root's."""
+    result: torch.Tensor = scatter(gradient, root, rows, call.backward()).wait()
+    return result
+
+
+@outside_graph
+def scatter(
+    tensor: torch.Tensor, root_rank: int, splits: Sequence[int] | None, call: Call
+) -> Handle:
+    """Start dealing out the root's rows; the outcome is this rank's."""
+    set_id(call.process_set)
+    root = check_root(root_rank, call.process_set)
+    members = len(members_of(call.process_set))
+    source = in_memory(tensor)
+    check_has_rows(source.shape, "scatter")
+    shape = source.shape
+    if not _is_root(root):
+        source, splits = source[:0], None  # only the shape of a row counts
+    elif splits is not None:
+        splits = check_splits(splits, source.shape[0], call.process_set)
+    deliver = _deliver([tensor], False, lambda g: [scatter_gradient(g[0], shape, root, call)])
+
+    def complete(operation: _core.Handle) -> torch.Tensor:
+        rows = sum(operation.output_rows(0, members))
+        return deliver([_output(operation, 0, source, rows)])[0]
+
+    return _start(OpKind.SCATTER, call, [source], None, complete, root=root, splits=splits)
+
+
+@outside_graph
+def scatter_gradient(
+    gradient: torch.Tensor, shape: torch.Size, root: int, call: Call
+) -> torch.Tensor:
+    """Return the gradient of a scatter's input: zeros but for the root's rows that were sent."""
+    gathered = gather(gradient, root, call.backward()).wait()
+    if gathered is None:
+        return gradient.new_zeros(shape)
+    rest = gathered.new_zeros((shape[0] - gathered.shape[0], *shape[1:]))
+    return torch.cat([gathered, rest])

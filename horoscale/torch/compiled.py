@@ -71,11 +71,14 @@ def alltoall(
     return Finished((result, received))
 
 
-def reducescatter(tensors: Tensors, reduction: Reduction, call: Call) -> Handle:
+def reducescatter(
+    tensors: Tensors, reduction: Reduction, call: Call, splits: Sequence[int] | None = None
+) -> Handle:
     """Reduce each tensor and deal out the rows; the outcome is the list of own rows."""
     place = common.size(call.process_set), common.rank(call.process_set)
     arguments = *_arithmetic(reduction), *_identity(call)
-    return Finished(_operator("reducescatter")(list(tensors), *place, *arguments))
+    to_each = None if splits is None else list(splits)
+    return Finished(_operator("reducescatter")(list(tensors), *place, to_each, *arguments))
 
 
 def _operator(name: str) -> Any:

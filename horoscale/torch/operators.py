@@ -276,17 +276,19 @@ _define(
 
 
 def _reducescatter(
-    tensors: Tensors, members: int, position: int, *arguments: Any
+    tensors: Tensors, members: int, position: int, splits: Sequence[int] | None, *arguments: Any
 ) -> list[torch.Tensor]:
     reduction, call = _reduction(*arguments[:4]), _call(*arguments[4:])
-    return list(collectives.reducescatter(tensors, reduction, call).wait())
+    return list(collectives.reducescatter(tensors, reduction, call, splits).wait())
 
 
 def _reducescatter_fake(
-    tensors: Tensors, members: int, position: int, *_: Any
+    tensors: Tensors, members: int, position: int, splits: Sequence[int] | None, *_: Any
 ) -> list[torch.Tensor]:
     for tensor in tensors:
         check_has_rows(tensor.shape, "reducescatter")
+    if splits is not None:
+        return [_rows_replaced(one, splits[position]) for one in tensors]
     # As scattered_rows() has it, in a form that also holds for rows that are not known yet.
     return [
         _rows_replaced(one, (one.shape[0] + members - 1 - position) // members) for one in tensors
@@ -294,13 +296,13 @@ def _reducescatter_fake(
 
 
 def _reducescatter_context(ctx: Any, inputs: Any, output: Tensors) -> None:
-    tensors, _, _, *ctx.arguments = inputs
+    tensors, _, _, _, *ctx.arguments = inputs
     ctx.rows = [tensor.shape[0] for tensor in tensors]
 
 
 def _reducescatter_backward(ctx: Any, gradients: Tensors) -> tuple[Any, ...]:
     results = torch.ops.horoscale.reducescatter_gradient(list(gradients), ctx.rows, *ctx.arguments)
-    return results, None, None, *[None] * len(ctx.arguments)
+    return results, None, None, None, *[None] * len(ctx.arguments)
 
 
 def _reducescatter_gradient(
@@ -317,7 +319,7 @@ def _reducescatter_gradient_fake(
 
 
 _define(
-    "reducescatter(Tensor[] tensors, int members, int position, "
+    "reducescatter(Tensor[] tensors, int members, int position, SymInt[]? splits, "
     f"{_REDUCTION}, {_CALL}) -> Tensor[]",
     _reducescatter,
     _reducescatter_fake,

@@ -9,9 +9,8 @@ import torch
 from torch.autograd.graph import increment_version
 
 from horoscale import common
-from horoscale._core import DataType
 from horoscale.common import Average
-from horoscale.common.arguments import REDUCESCATTER_OPS, resolve_op
+from horoscale.common.arguments import resolve_op
 from horoscale.common.at_once import allreduce_at_once, start_allreduce
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives, compiled
@@ -45,8 +44,9 @@ def allreduce(
         name: tells this operation from others that are pending; None: matched by order.
         compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
             each other: each host's sum, and the result, are rounded to that type.
-        op: Average (the default), Sum, Min, Max or Product. bool: Sum is or, Product is and.
-            Averages of integers are divided towards zero.
+        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+            BitwiseOr or BitwiseXor. bool: Sum is or, Product is and. Averages of integers are
+            divided towards zero.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
         postscale_factor: and the result by this one.
         process_set: the ranks that take part.
@@ -436,6 +436,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    splits: Splits = None,
 ) -> torch.Tensor:
     """Reduce a tensor over the ranks and leave each rank its share of the rows. Differentiable.
 
@@ -446,14 +447,16 @@ def reducescatter(
         name: tells this operation from others that are pending; None: matched by order.
         compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
             each other: each host's sum, and the result, are rounded to that type.
-        op: Average or Sum.
+        op: as allreduce(). Average and Sum have gradients.
         process_set: the ranks that take part.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
         postscale_factor: and the result by this one.
+        splits: how many rows each rank gets, in their order, as alltoall() takes it; the same on
+            all ranks, in sum all rows. None: evenly, the lower ranks have one more where their
+            number doesn't divide.
 
     Returns:
-        A new tensor with this rank's rows of the result: the lower ranks have one more where their
-        number doesn't divide.
+        A new tensor with this rank's rows of the result.
 
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
@@ -461,7 +464,7 @@ def reducescatter(
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     [result] = grouped_reducescatter(
-        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
+        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor, splits
     )
     return result
 
@@ -474,10 +477,13 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    splits: Splits = None,
 ) -> Handle:
     """Start reducescatter() and return a handle at once."""
-    reduction = _scatter_reduction(op, prescale_factor, postscale_factor)
-    return collectives.reducescatter([tensor], reduction, Call(name, process_set)).then(_only)
+    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    return collectives.reducescatter(
+        [tensor], reduction, Call(name, process_set), split_list(splits)
+    ).then(_only)
 
 
 def grouped_reducescatter(
@@ -488,14 +494,19 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    splits: Splits = None,
 ) -> list[torch.Tensor]:
     """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
     group = _group(tensors)
     wire_dtype, compression = divide(compression, group)
-    reduction = _scatter_reduction(op, prescale_factor, postscale_factor, wire_dtype)
+    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True)
     compressed = [compression.compress(tensor) for tensor in group]
-    results = _how().reducescatter([sent for sent, _ in compressed], reduction, call).wait()
+    results = (
+        _how()
+        .reducescatter([sent for sent, _ in compressed], reduction, call, split_list(splits))
+        .wait()
+    )
     return [
         compression.decompress(result, context)
         for result, (_, context) in zip(results, compressed, strict=True)
@@ -510,10 +521,13 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    splits: Splits = None,
 ) -> Handle:
     """Start grouped_reducescatter() and return one handle for all at once."""
-    reduction = _scatter_reduction(op, prescale_factor, postscale_factor)
-    return collectives.reducescatter(_group(tensors), reduction, Call(name, process_set))
+    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    return collectives.reducescatter(
+        _group(tensors), reduction, Call(name, process_set), split_list(splits)
+    )
 
 
 @outside_graph
@@ -553,30 +567,34 @@ def _group(tensors: Tensors) -> list[torch.Tensor]:
     return group
 
 
-def _scatter_reduction(
-    op: int, prescale: float, postscale: float, wire_dtype: DataType | None = None
-) -> Reduction:
-    return Reduction(resolve_op(op, allowed=REDUCESCATTER_OPS), prescale, postscale, wire_dtype)
-
-
 def _alltoall(tensor: torch.Tensor, splits: Splits, call: Call) -> Handle:
     handle: Handle
     if splits is None:
         handle = _how().alltoall(tensor, None, call)
         return handle.then(lambda outcome: outcome[0])
     if isinstance(splits, torch.Tensor):
-        if not _counts(splits.dtype) or splits.dim() != 1 or splits.device.type != "cpu":
-            raise ValueError(
-                "splits= takes a 1-d tensor of integers on the CPU, not one of shape "
-                f"{tuple(splits.shape)} and {splits.dtype} on {splits.device}"
-            )
+        _check_counts(splits)
         splits = splits if is_compiling() else splits.tolist()
     handle = _how().alltoall(tensor, splits, call)
     return handle.then(lambda outcome: (outcome[0], torch.as_tensor(outcome[1], dtype=torch.int32)))
 
 
-def _counts(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+def split_list(splits: Splits) -> Sequence[int] | None:
+    """Return numbers of rows as the collectives take them; ValueError if that can't be."""
+    if not isinstance(splits, torch.Tensor):
+        return splits
+    _check_counts(splits)
+    return splits.tolist()
+
+
+def _check_counts(splits: torch.Tensor) -> None:
+    dtype = splits.dtype
+    counts = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    if not counts or splits.dim() != 1 or splits.device.type != "cpu":
+        raise ValueError(
+            "splits= takes a 1-d tensor of integers on the CPU, not one of shape "
+            f"{tuple(splits.shape)} and {dtype} on {splits.device}"
+        )
 
 
 def _how() -> Any:

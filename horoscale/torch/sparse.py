@@ -6,7 +6,7 @@ import torch
 
 from horoscale._core import ReduceOp
 from horoscale.common import Average
-from horoscale.common.arguments import REDUCESCATTER_OPS, members_of, resolve_op
+from horoscale.common.arguments import SUMS, members_of, resolve_op
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives
 from horoscale.torch.collectives import Call, Tensors
@@ -43,7 +43,7 @@ def sparse_allreduce_async(
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
         raise ValueError("sparse_allreduce_async() takes a tensor in torch.sparse_coo layout")
-    reduce_op = resolve_op(op, allowed=REDUCESCATTER_OPS)
+    reduce_op = resolve_op(op, allowed=SUMS)
     tensor = tensor.detach()
     by_element = tensor._indices().t()  # gathered along the first dimension: one row per element
 

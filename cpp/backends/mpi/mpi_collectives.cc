@@ -51,6 +51,7 @@ MpiHandle OpOf(const MpiHandles& handles, ReduceOp op) {
 
 bool IsReducedByMpi(const Reduction& reduction) {
   if (reduction.prescale != 1.0) return false;
+  if (reduction.op >= ReduceOp::kBitwiseAnd) return false;
   switch (reduction.dtype) {
     case DataType::kFloat32:
     case DataType::kFloat64:
@@ -242,7 +243,8 @@ bool IsServedByMpi(const FusedOperation& operation) {
   if (operation.kind == OpKind::kBroadcast) return true;
   if (!IsReducedByMpi(operation.reduction)) return false;
   if (operation.kind == OpKind::kAllreduce) return true;
-  return operation.kind == OpKind::kReducescatter && IsCountedByInt(operation);
+  return operation.kind == OpKind::kReducescatter && operation.splits.empty() &&
+         IsCountedByInt(operation);
 }
 
 std::unique_ptr<Collective> StartMpi(std::shared_ptr<MpiSetCommunicator> communicator,

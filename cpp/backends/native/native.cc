@@ -15,6 +15,15 @@ std::vector<Segment> Segments(const FusedOperation& operation) {
   return segments;
 }
 
+std::vector<AllgatherItem> Items(const FusedOperation& operation) {
+  std::vector<AllgatherItem> items;
+  items.reserve(operation.pieces.size());
+  for (const FusedPiece& piece : operation.pieces) {
+    items.push_back({piece.in, piece.rows, piece.row_bytes});
+  }
+  return items;
+}
+
 }  // namespace
 
 std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation) {
@@ -25,19 +34,24 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
     case OpKind::kBroadcast:
       return MakeBroadcast(exchange, {operation.root, Segments(operation), operation.absent});
     case OpKind::kReducescatter: {
-      ReducescatterArgs args{operation.reduction, {}, operation.wire};
+      ReducescatterArgs args{operation.reduction, {}, operation.wire, operation.splits};
       for (const FusedPiece& piece : operation.pieces) {
         args.items.push_back({piece.in, piece.out, piece.rows, piece.row_bytes});
       }
       return MakeReducescatter(exchange, std::move(args));
     }
-    case OpKind::kAllgather: {
-      AllgatherArgs args;
-      for (const FusedPiece& piece : operation.pieces) {
-        args.items.push_back({piece.in, piece.rows, piece.row_bytes});
-      }
-      args.results = &operation.results;
-      return MakeAllgather(exchange, std::move(args));
+    case OpKind::kReduce:
+      return MakeReduce(exchange, {operation.reduction, operation.root, Segments(operation),
+                                   operation.absent, operation.wire});
+    case OpKind::kAllgather:
+      return MakeAllgather(exchange, {Items(operation), &operation.results});
+    case OpKind::kGather:
+      return MakeGather(exchange, {operation.root, Items(operation), &operation.results});
+    case OpKind::kScatter: {
+      operation.results.resize(1);
+      const FusedPiece& piece = operation.pieces.front();
+      return MakeScatter(exchange, {operation.root, piece.row_bytes, piece.in, operation.splits,
+                                    &operation.results.front()});
     }
     case OpKind::kAlltoall: {
       operation.results.resize(1);

@@ -37,7 +37,8 @@ class HostBucket final : public Collective {
   }
   int64_t OutputBytes(const FusedPiece& piece) const {
     if (operation_.kind != OpKind::kReducescatter) return piece.bytes;
-    return RowsOf(piece.rows, exchange_.size(), exchange_.self()).count * piece.row_bytes;
+    const RowRange own = RowsOf(operation_.splits, piece.rows, exchange_.size(), exchange_.self());
+    return own.count * piece.row_bytes;
   }
 
   Status CopyIn() {

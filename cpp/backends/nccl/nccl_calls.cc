@@ -37,6 +37,9 @@ NcclType TypeOf(DataType dtype) {
   }
 }
 
+// For what NCCL does not know.
+constexpr int kNoOperator = -1;
+
 int OperatorOf(const Reduction& reduction) {
   const bool is_bool = reduction.dtype == DataType::kBool;
   switch (reduction.op) {
@@ -48,6 +51,10 @@ int OperatorOf(const Reduction& reduction) {
       return nccl::kMax;
     case ReduceOp::kProduct:
       return is_bool ? nccl::kMin : nccl::kProd;
+    case ReduceOp::kBitwiseAnd:
+    case ReduceOp::kBitwiseOr:
+    case ReduceOp::kBitwiseXor:
+      return kNoOperator;
     default:
       return is_bool ? nccl::kMax : nccl::kSum;
   }
@@ -58,6 +65,7 @@ bool IsScaled(const Reduction& reduction) {
 }
 
 bool IsReducedByNccl(const Reduction& reduction) {
+  if (OperatorOf(reduction) == kNoOperator) return false;
   const bool is_linear = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kAverage;
   if (IsScaled(reduction) && !(is_linear && IsFloating(reduction.dtype))) return false;
   if (IsFloating(reduction.dtype)) return is_linear || reduction.op == ReduceOp::kProduct;
@@ -210,23 +218,30 @@ void IssueAllreduce(const NcclCallContext& context, const FusedOperation& operat
   }
 }
 
-// The lower ranks take a row more where the rows don't divide: NCCL's own operation has none.
+// NCCL's own operation gives all ranks equally many rows.
 void IssueReducescatter(const NcclCallContext& context, const FusedOperation& operation, int op,
                         Group& group) {
   const NcclType type = TypeOf(operation.reduction.dtype);
   for (const FusedPiece& piece : operation.pieces) {
     if (piece.rows * piece.row_bytes == 0) continue;
-    if (piece.rows % context.size == 0) {
+    if (operation.splits.empty() && piece.rows % context.size == 0) {
       group.ReduceScatter(piece.in, piece.out, piece.rows / context.size * piece.row_bytes, type,
                           op);
       continue;
     }
     for (uint32_t member = 0; member < context.size; ++member) {
-      const RowRange range = RowsOf(piece.rows, context.size, member);
+      const RowRange range = RowsOf(operation.splits, piece.rows, context.size, member);
       if (range.count == 0) continue;
       group.Reduce(piece.in + range.first * piece.row_bytes, piece.out,
                    range.count * piece.row_bytes, type, op, member);
     }
+  }
+}
+
+void IssueReduce(const FusedOperation& operation, int op, Group& group) {
+  const NcclType type = TypeOf(operation.reduction.dtype);
+  for (const FusedPiece& piece : Joined(operation.pieces)) {
+    group.Reduce(piece.in, piece.out, piece.bytes, type, op, operation.root);
   }
 }
 
@@ -278,14 +293,12 @@ void IssueBroadcast(const FusedOperation& operation, Group& group) {
 bool IsServedByNccl(const FusedOperation& operation) {
   // What a joined rank has no part in would need its kernel all the same.
   if (!operation.absent.empty()) return false;
-  const bool reduces =
-      operation.kind == OpKind::kAllreduce || operation.kind == OpKind::kReducescatter;
-  return !reduces || IsReducedByNccl(operation.reduction);
+  if (operation.kind == OpKind::kGather || operation.kind == OpKind::kScatter) return false;
+  return !Reduces(operation.kind) || IsReducedByNccl(operation.reduction);
 }
 
 Status IssueNccl(const NcclCallContext& context, FusedOperation& operation) {
-  const bool reduces =
-      operation.kind == OpKind::kAllreduce || operation.kind == OpKind::kReducescatter;
+  const bool reduces = Reduces(operation.kind);
   const Operator op(*context.communicator, reduces ? operation.reduction : Reduction{});
   HS_RETURN_IF_ERROR(op.status());
   Group group(context);
@@ -295,6 +308,9 @@ Status IssueNccl(const NcclCallContext& context, FusedOperation& operation) {
       break;
     case OpKind::kReducescatter:
       IssueReducescatter(context, operation, op.get(), group);
+      break;
+    case OpKind::kReduce:
+      IssueReduce(operation, op.get(), group);
       break;
     case OpKind::kAllgather:
       IssueAllgather(context, operation, group);

@@ -27,7 +27,7 @@ extern "C" {
 
 /* Compared with hs_abi_version() at run time by every binding. Grows with each incompatible change.
  */
-#define HS_ABI_VERSION 2
+#define HS_ABI_VERSION 3
 
 /* Everything else in the library is hidden. */
 #pragma GCC visibility push(default)
@@ -75,7 +75,10 @@ typedef enum hs_reduce_op {
   HS_ADASUM = 2,
   HS_MIN = 3,
   HS_MAX = 4,
-  HS_PRODUCT = 5
+  HS_PRODUCT = 5,
+  HS_BITWISE_AND = 6, /* of integers; of bool as the logical operators */
+  HS_BITWISE_OR = 7,
+  HS_BITWISE_XOR = 8
 } hs_reduce_op;
 
 typedef enum hs_kind {
@@ -87,7 +90,10 @@ typedef enum hs_kind {
   HS_BARRIER = 5,
   HS_JOIN = 6,
   HS_ADD_PROCESS_SET = 7,
-  HS_REMOVE_PROCESS_SET = 8
+  HS_REMOVE_PROCESS_SET = 8,
+  HS_REDUCE = 9,
+  HS_GATHER = 10,
+  HS_SCATTER = 11
 } hs_kind;
 
 typedef struct hs_runtime hs_runtime; /* this process' part of a job */
@@ -215,7 +221,12 @@ typedef void (*hs_callback)(void* user_data, hs_code code);
  *   allgather      tensors (out null: rows of all members in order of rank)
  *   broadcast      tensors (out: same shape; in is read at the root only), root
  *   alltoall       one tensor (out null), splits (rows for each member; null: evenly)
- *   reducescatter  tensors (out: own rows), reduce_op (Average, Sum), prescale, postscale
+ *   reducescatter  tensors (out: own rows), reduce_op, prescale, postscale, splits (rows for each
+ *                  member, the same on all of them; null: evenly, the lower ones one more)
+ *   reduce         tensors (out: same shape, written at the root only), as allreduce; root
+ *   gather         tensors (out null: at the root rows of all members in order of rank), root
+ *   scatter        one tensor (in is read at the root only; elsewhere its rows don't count; out
+ *                  null: the own rows), root, splits (read at the root; null: as reducescatter)
  *   barrier, join  nothing
  *   add_process_set, remove_process_set   ranks / target; on set 0
  * Several tensors make a group, which is executed all or nothing. Results of unknown size are
@@ -240,7 +251,7 @@ typedef struct hs_request {
   hs_callback callback; /* may be null */
   void* user_data;
   /* The 16-bit type in which float32 and float64 travel between hosts: HS_FLOAT16, HS_BFLOAT16, or
-   * 0: in their own. Allreduce, reducescatter. Within a host nothing is rounded. */
+   * 0: in their own. Allreduce, reduce, reducescatter. Within a host nothing is rounded. */
   int32_t wire_dtype;
   const hs_device* device; /* of all tensors; null: host memory */
   /* 1: between hosts nobody can change what the operation moves without making it fail: for what
@@ -314,14 +325,14 @@ hs_handle* hs_take_unfinished(void);
 
 void hs_template_free(hs_template* prepared);
 
-/* Result `index` of an operation that allocates its output (allgather, alltoall): the caller
- * becomes its owner and frees it with hs_free(), or hs_device_free() where the tensors are on a
- * device. bytes may be 0, *data is null then. Only after hs_wait() or hs_wait_on_stream() gave
- * HS_OK, once for each index. */
+/* Result `index` of an operation that allocates its output (allgather, alltoall, gather, scatter):
+ * the caller becomes its owner and frees it with hs_free(), or hs_device_free() where the tensors
+ * are on a device. bytes may be 0, *data is null then. Only after hs_wait() or hs_wait_on_stream()
+ * gave HS_OK, once for each index. */
 hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes);
 
-/* Rows that each member contributed to output `index`, into rows[0 … set size). Only after HS_OK.
- */
+/* Rows that each member contributed to output `index`, into rows[0 … set size); of a gather at the
+ * root only, elsewhere 0. Only after HS_OK. */
 hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t capacity);
 
 /* The number that an operation returns: join the last rank to join, add_process_set the id,

@@ -98,6 +98,8 @@ void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction*, const char* n
                                          int32_t* list_size, int32_t* total_size, TF_Status*);
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction*, const char* name, int64_t*,
                                           TF_Status*);
+void TF_OpKernelConstruction_GetAttrInt64List(TF_OpKernelConstruction*, const char* name, int64_t*,
+                                              int max_values, TF_Status*);
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction*, const char* name, char*,
                                            size_t max_length, TF_Status*);
 void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*);

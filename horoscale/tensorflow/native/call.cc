@@ -53,9 +53,21 @@ hs_kind KindOf(OpType type) {
       return HS_ALLTOALL;
     case OpType::kReducescatter:
       return HS_REDUCESCATTER;
+    case OpType::kReduce:
+      return HS_REDUCE;
+    case OpType::kGather:
+      return HS_GATHER;
+    case OpType::kScatter:
+      return HS_SCATTER;
     default:
       return HS_JOIN;
   }
+}
+
+// Whether the runtime makes the outputs, whose sizes it alone knows.
+bool AllocatesResults(OpType type) {
+  return type == OpType::kAllgather || type == OpType::kAlltoall || type == OpType::kGather ||
+         type == OpType::kScatter;
 }
 
 void FreeOutput(void* data, size_t, void*) { hs_free(data); }
@@ -95,15 +107,15 @@ bool Call::Prepare() {
   if (code != HS_OK) return FailWithLastError(code);
   if (kernel_->type == OpType::kJoin) return true;
   if (!TakeInputs()) return false;
-  if (kernel_->type == OpType::kAlltoall && !TakeSplits()) return false;
+  const bool has_splits = kernel_->type == OpType::kAlltoall || kernel_->type == OpType::kScatter;
+  if (has_splits && !TakeSplits()) return false;
   tensors_.resize(inputs_.size());
   for (size_t i = 0; i < inputs_.size(); ++i) {
     tensors_[i] = {TF_TensorData(inputs_[i].get()), nullptr,
                    DataTypeOf(TF_TensorType(inputs_[i].get())),
                    static_cast<int32_t>(shapes_[i].size()), shapes_[i].data()};
   }
-  const bool has_room = kernel_->type == OpType::kAllgather || kernel_->type == OpType::kAlltoall;
-  return has_room || MakeRoom();
+  return AllocatesResults(kernel_->type) || MakeRoom();
 }
 
 bool Call::TakeInputs() {
@@ -127,7 +139,7 @@ bool Call::TakeInput(int index) {
   return true;
 }
 
-// The second input of alltoall; rows that it doesn't send are left out.
+// The second input of alltoall and scatter; rows that it doesn't send are left out.
 bool Call::TakeSplits() {
   const TensorPtr splits = std::move(inputs_.back());
   inputs_.pop_back();
@@ -157,8 +169,14 @@ bool Call::TakeSplits() {
 
 bool Call::MakeRoom() {
   const bool is_scattered = kernel_->type == OpType::kReducescatter;
+  const bool is_elsewhere = kernel_->type == OpType::kReduce && !IsRoot();
+  if (is_scattered) splits_ = kernel_->splits;
   for (int i = 0; i < static_cast<int>(inputs_.size()); ++i) {
-    if (!(is_scattered ? MakeScatteredRoom(i) : ReuseOrMakeRoom(i))) return false;
+    const bool has_room = is_scattered   ? MakeScatteredRoom(i)
+                          : is_elsewhere ? MakeNoRoom(i)
+                                         : ReuseOrMakeRoom(i);
+    if (!has_room) return false;
+    if (is_elsewhere) continue;
     tensors_[static_cast<size_t>(i)].out = TF_TensorData(outputs_.back().get());
   }
   return true;
@@ -172,7 +190,11 @@ bool Call::MakeScatteredRoom(int index) {
                 "reducescatter needs a tensor with at least one dimension, not a 0-d one");
   }
   const int64_t rows = shape[0];
-  shape[0] = rows / set_.size + (set_.position < rows % set_.size ? 1 : 0);
+  if (splits_.empty()) {
+    shape[0] = rows / set_.size + (set_.position < rows % set_.size ? 1 : 0);
+  } else if (splits_.size() == static_cast<size_t>(set_.size)) {
+    shape[0] = splits_[static_cast<size_t>(set_.position)];
+  }  // else the runtime refuses it
   const size_t bytes = rows == 0 ? 0
                                  : TF_TensorByteSize(inputs_[i].get()) / static_cast<size_t>(rows) *
                                        static_cast<size_t>(shape[0]);
@@ -180,6 +202,16 @@ bool Call::MakeScatteredRoom(int index) {
   outputs_.emplace_back(TF_AllocateOutput(context_, index, TF_TensorType(inputs_[i].get()),
                                           shape.data(), static_cast<int>(shape.size()), bytes,
                                           status.get()));
+  return status.ok() || Fail(TF_GetCode(status.get()), TF_Message(status.get()));
+}
+
+// For who is not the root of a reduction: an output without elements.
+bool Call::MakeNoRoom(int index) {
+  const int64_t shape[] = {0};
+  Status status;
+  outputs_.emplace_back(TF_AllocateOutput(context_, index,
+                                          TF_TensorType(inputs_[static_cast<size_t>(index)].get()),
+                                          shape, 1, 0, status.get()));
   return status.ok() || Fail(TF_GetCode(status.get()), TF_Message(status.get()));
 }
 
@@ -251,7 +283,7 @@ bool Call::DeliverAllocated() {
     if (code != HS_OK) return FailWithLastError(code);
     if (!AdoptOutput(static_cast<int>(i))) return false;
   }
-  return DeliverRows();
+  return kernel_->type == OpType::kScatter || DeliverRows();
 }
 
 bool Call::AdoptOutput(int index) {
@@ -277,7 +309,7 @@ bool Call::AdoptOutput(int index) {
   return status.ok() || Fail(TF_GetCode(status.get()), TF_Message(status.get()));
 }
 
-// The last output: int64 by tensor and member (allgather), int32 by member (alltoall).
+// The last output: int64 by tensor and member (allgather), int32 by member (alltoall, gather).
 bool Call::DeliverRows() {
   const bool is_gather = kernel_->type == OpType::kAllgather;
   const auto index = static_cast<int>(inputs_.size());

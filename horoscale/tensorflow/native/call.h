@@ -29,6 +29,7 @@ class Call {
   bool TakeSplits();
   bool MakeRoom();
   bool MakeScatteredRoom(int index);
+  bool MakeNoRoom(int index);
   bool ReuseOrMakeRoom(int index);
   hs_request Request() const;
   static void OnDone(void* call, hs_code code);
@@ -38,6 +39,7 @@ class Call {
   bool DeliverAllocated();
   bool AdoptOutput(int index);
   bool DeliverRows();
+  bool IsRoot() const { return set_.rank == kernel_->root; }
   bool Fail(TF_Code code, const std::string& message);
   bool FailWithLastError(hs_code code);
   void End();

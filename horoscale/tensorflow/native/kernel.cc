@@ -1,6 +1,7 @@
 // Making kernels from attributes, and what they compute without an operation of the job.
 #include "kernel.h"
 
+#include <algorithm>
 #include <bit>
 #include <memory>
 #include <thread>
@@ -27,6 +28,20 @@ class Attributes {
       TF_OpKernelConstruction_GetAttrInt64(construction_, name, &value, status_.get());
     }
     return value;
+  }
+
+  std::vector<int64_t> Ints(const char* name) {
+    int32_t list_size = 0;
+    int32_t bytes = 0;
+    if (status_.ok()) {
+      TF_OpKernelConstruction_GetAttrSize(construction_, name, &list_size, &bytes, status_.get());
+    }
+    std::vector<int64_t> values(static_cast<size_t>(std::max(list_size, 0)));
+    if (status_.ok() && !values.empty()) {
+      TF_OpKernelConstruction_GetAttrInt64List(construction_, name, values.data(), list_size,
+                                               status_.get());
+    }
+    return values;
   }
 
   std::string String(const char* name) {
@@ -109,13 +124,14 @@ void* CreateKernel(OpType type, void* construction) {
   kernel->name = attributes.String("tensor_name");
   kernel->process_set = attributes.Int("process_set");
   kernel->priority = attributes.Int("priority");
-  if (type == OpType::kAllreduce || type == OpType::kReducescatter) {
+  if (Reduces(type)) {
     kernel->reduce_op = attributes.Int("reduce_op");
     kernel->prescale = std::bit_cast<double>(attributes.Int("prescale_bits"));
     kernel->postscale = std::bit_cast<double>(attributes.Int("postscale_bits"));
     kernel->wire_dtype = attributes.Int("wire_dtype");
   }
-  if (type == OpType::kBroadcast) kernel->root = attributes.Int("root_rank");
+  if (type == OpType::kReducescatter) kernel->splits = attributes.Ints("splits");
+  if (HasRoot(type)) kernel->root = attributes.Int("root_rank");
   if (type == OpType::kTopology) kernel->question = attributes.Int("question");
   return attributes.ok() ? kernel.release() : nullptr;
 }

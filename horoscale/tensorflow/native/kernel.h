@@ -4,6 +4,7 @@
 #include <deque>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "c_api.h"
 #include "horoscale/horoscale.h"
@@ -22,6 +23,7 @@ struct Kernel {
   int64_t wire_dtype = 0;
   int64_t root = 0;
   int64_t question = 0;
+  std::vector<int64_t> splits;
   double prescale = 1.0;
   double postscale = 1.0;
 

@@ -69,6 +69,13 @@ void AlltoallShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   SetShape(context, 1, received, status);
 }
 
+// Only the root of a reduction has a result, and the op does not know who that is.
+void NoShapes(TF_ShapeInferenceContext*, TF_Status*) {}
+
+void ScatterShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  SetShapeWithOtherRows(context, 0, status);
+}
+
 void Scalar(TF_ShapeInferenceContext* context, TF_Status* status) {
   ShapePtr scalar(TF_ShapeInferenceContextScalar(context));
   SetShape(context, 0, scalar, status);
@@ -88,6 +95,7 @@ void Define(TF_OpDefinitionBuilder* op, OpType type) {
   switch (type) {
     case OpType::kAllreduce:
     case OpType::kReducescatter:
+    case OpType::kReduce:
       input("tensors: T");
       output("results: T");
       attribute(types.c_str());
@@ -95,7 +103,12 @@ void Define(TF_OpDefinitionBuilder* op, OpType type) {
       attribute("prescale_bits: int");  // a double's bits: attributes have but float
       attribute("postscale_bits: int");
       attribute("wire_dtype: int");  // 0: none
-      shapes(type == OpType::kAllreduce ? SameShapes : OtherRows);
+      if (type == OpType::kAllreduce) shapes(SameShapes);
+      if (type == OpType::kReduce) shapes(NoShapes);
+      if (type == OpType::kReducescatter) {
+        attribute("splits: list(int)");  // empty: evenly
+        shapes(OtherRows);
+      }
       break;
     case OpType::kAllgather:
       input("tensors: T");
@@ -108,8 +121,21 @@ void Define(TF_OpDefinitionBuilder* op, OpType type) {
       input("tensors: T");
       output("results: T");
       attribute(types.c_str());
-      attribute("root_rank: int");
       shapes(SameShapes);
+      break;
+    case OpType::kGather:
+      input("tensor: T");
+      output("result: T");
+      output("rows: int32");  // by member; at the root
+      attribute(one_type.c_str());
+      shapes(AlltoallShapes);
+      break;
+    case OpType::kScatter:
+      input("tensor: T");
+      input("splits: int32");  // empty: evenly
+      output("result: T");
+      attribute(one_type.c_str());
+      shapes(ScatterShapes);
       break;
     case OpType::kAlltoall:
       input("tensor: T");
@@ -134,6 +160,7 @@ void Define(TF_OpDefinitionBuilder* op, OpType type) {
       shapes(Scalar);
       return;
   }
+  if (HasRoot(type)) attribute("root_rank: int");
   attribute("process_set: int");
   attribute("tensor_name: string");  // empty: matched by the order of the calls
   attribute("priority: int");

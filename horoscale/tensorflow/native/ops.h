@@ -16,6 +16,9 @@ enum class OpType {
   kBroadcast,
   kAlltoall,
   kReducescatter,
+  kReduce,
+  kGather,
+  kScatter,
   kJoin,
   kTopology,  // what the job or a process set looks like from here
   kSelfTest,  // what it is given, from another thread after compute() has returned
@@ -26,15 +29,26 @@ struct OpName {
   const char* name;
 };
 
-inline constexpr std::array<OpName, 8> kOps = {{
+inline constexpr std::array<OpName, 11> kOps = {{
     {OpType::kAllreduce, HOROSCALE_OP_PREFIX "Allreduce"},
     {OpType::kAllgather, HOROSCALE_OP_PREFIX "Allgather"},
     {OpType::kBroadcast, HOROSCALE_OP_PREFIX "Broadcast"},
     {OpType::kAlltoall, HOROSCALE_OP_PREFIX "Alltoall"},
     {OpType::kReducescatter, HOROSCALE_OP_PREFIX "Reducescatter"},
+    {OpType::kReduce, HOROSCALE_OP_PREFIX "Reduce"},
+    {OpType::kGather, HOROSCALE_OP_PREFIX "Gather"},
+    {OpType::kScatter, HOROSCALE_OP_PREFIX "Scatter"},
     {OpType::kJoin, HOROSCALE_OP_PREFIX "Join"},
     {OpType::kTopology, HOROSCALE_OP_PREFIX "Topology"},
     {OpType::kSelfTest, HOROSCALE_OP_PREFIX "SelfTest"},
 }};
+
+constexpr bool Reduces(OpType type) {
+  return type == OpType::kAllreduce || type == OpType::kReducescatter || type == OpType::kReduce;
+}
+constexpr bool HasRoot(OpType type) {
+  return type == OpType::kBroadcast || type == OpType::kReduce || type == OpType::kGather ||
+         type == OpType::kScatter;
+}
 
 }  // namespace horoscale::tensorflow

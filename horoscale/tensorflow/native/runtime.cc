@@ -51,6 +51,7 @@ hs_code CurrentRuntime::MembershipOf(int32_t process_set, Membership* out) const
   const hs_code code =
       hs_process_set_ranks(runtime_, process_set, ranks.data(), topology.size, &out->size);
   if (code != HS_OK) return code;
+  out->rank = topology.rank;
   const auto end = ranks.begin() + out->size;
   const auto own = std::find(ranks.begin(), end, topology.rank);
   out->position = own == end ? -1 : static_cast<int32_t>(own - ranks.begin());

@@ -12,6 +12,7 @@ namespace horoscale::tensorflow {
 struct Membership {
   int32_t size = 0;
   int32_t position = -1;  // -1: outside
+  int32_t rank = -1;      // of this process, in the job
 };
 
 // Keeps the runtime from being freed while it is in use. Null where there is none.

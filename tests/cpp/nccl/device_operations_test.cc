@@ -177,6 +177,60 @@ TEST_P(DeviceMoveTest, BroadcastAndReducescatterOfRowsThatDontDivide) {
   });
 }
 
+TEST_P(DeviceMoveTest, ToAndFromARoot) {
+  Config config;
+  config.backend = GetParam();
+  Ranks ranks(3, config);
+  RunAll(ranks, [&](int rank, Runtime& runtime) {
+    const bool is_root = rank == 1;
+    std::vector<float> data(10, static_cast<float>(rank + 1));
+    std::vector<float> result(10);
+    const auto reduce = OnCuda(Allreduce(data, "r"), rank);
+    reduce->request.signature.kind = OpKind::kReduce;
+    reduce->request.signature.root = 1;
+    reduce->tensors.front().out = is_root ? reinterpret_cast<std::byte*>(result.data()) : nullptr;
+    ASSERT_TRUE(Call(runtime, reduce).ok());
+    EXPECT_EQ(result, std::vector<float>(10, is_root ? 6.0f : 0.0f));
+    EXPECT_EQ(data, std::vector<float>(10, static_cast<float>(rank + 1)));
+
+    const std::vector<float> in(static_cast<size_t>(rank) * 2, static_cast<float>(rank));
+    const auto gather = OnCuda(Moved(OpKind::kGather, in, 1), rank);
+    gather->request.signature.root = 1;
+    ASSERT_TRUE(Call(runtime, gather).ok());
+    const std::vector<float> gathered = {1, 1, 2, 2, 2, 2};
+    EXPECT_EQ(ResultOf(*gather), is_root ? gathered : std::vector<float>());
+
+    const std::vector<float> whole = {0, 1, 1, 2, 2, 2};
+    const auto scatter = OnCuda(Moved(OpKind::kScatter, is_root ? whole : in, 1), rank);
+    scatter->request.signature.root = 1;
+    if (is_root) scatter->splits = {1, 2, 3};
+    ASSERT_TRUE(Call(runtime, scatter).ok());
+    EXPECT_EQ(ResultOf(*scatter),
+              std::vector<float>(static_cast<size_t>(rank) + 1, static_cast<float>(rank)));
+  });
+}
+
+TEST_P(DeviceMoveTest, ReducescatterWithSplitsAndEveryOperator) {
+  Config config;
+  config.backend = GetParam();
+  Ranks ranks(2, config);
+  RunAll(ranks, [&](int rank, Runtime& runtime) {
+    const std::vector<float> in = {1, 2, 3, static_cast<float>(4 + rank)};
+    for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kProduct}) {
+      const auto scatter = OnCuda(Moved(OpKind::kReducescatter, in, 1), rank);
+      scatter->request.signature.reduce_op = op;
+      scatter->request.signature.splits = scatter->splits = {1, 3};
+      std::vector<float> result(rank == 0 ? 1 : 3);
+      scatter->tensors.front().out = reinterpret_cast<std::byte*>(result.data());
+      ASSERT_TRUE(Call(runtime, scatter).ok());
+      const bool is_max = op == ReduceOp::kMax;
+      const std::vector<float> last =
+          is_max ? std::vector<float>{2, 3, 5} : std::vector<float>{4, 9, 20};
+      EXPECT_EQ(result, rank == 0 ? std::vector<float>{1} : last);
+    }
+  });
+}
+
 TEST_F(DeviceTest, HostAndDeviceTensorsInOneStepAndTheirMismatch) {
   Ranks ranks(2);
   RunAll(ranks, [&](int rank, Runtime& runtime) {

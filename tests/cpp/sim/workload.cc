@@ -47,17 +47,23 @@ class Generator {
   Signature RandomSignature() {
     static const std::vector<OpKind> kKinds = {
         OpKind::kAllreduce, OpKind::kAllreduce,     OpKind::kAllreduce, OpKind::kAllgather,
-        OpKind::kBroadcast, OpKind::kReducescatter, OpKind::kAlltoall,  OpKind::kBarrier};
+        OpKind::kBroadcast, OpKind::kReducescatter, OpKind::kAlltoall,  OpKind::kBarrier,
+        OpKind::kReduce,    OpKind::kGather,        OpKind::kScatter};
     static const std::vector<DataType> kTypes = {DataType::kFloat32, DataType::kFloat32,
                                                  DataType::kBfloat16, DataType::kInt64};
     Signature signature;
     signature.kind = random_.Pick(kKinds);
     if (signature.kind == OpKind::kBarrier) return signature;
-    if (signature.kind == OpKind::kBroadcast) signature.root = random_.Pick(ranks_);
+    if (HasRoot(signature.kind)) signature.root = random_.Pick(ranks_);
     if (random_.Chance(10)) signature.prescale = 0.5;
     if (random_.Chance(10)) signature.wire_dtype = DataType::kFloat16;
     if (random_.Chance(20)) signature.reduce_op = ReduceOp::kAverage;
-    const bool group = signature.kind != OpKind::kAlltoall && random_.Chance(20);
+    const bool takes_one =
+        signature.kind == OpKind::kAlltoall || signature.kind == OpKind::kScatter;
+    const bool group = !takes_one && random_.Chance(20);
+    if (signature.kind == OpKind::kReducescatter && random_.Chance(30)) {
+      for (size_t i = 0; i < ranks_.size(); ++i) signature.splits.push_back(random_.Between(0, 3));
+    }
     const int tensors = group ? random_.Between(2, 8) : 1;
     const DataType dtype = random_.Pick(kTypes);
     for (int i = 0; i < tensors; ++i) {

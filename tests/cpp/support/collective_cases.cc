@@ -1,6 +1,7 @@
 #include "support/collective_cases.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "collectives/fold.h"
@@ -53,6 +54,13 @@ std::vector<Segment> Segments(const std::vector<int64_t>& ends, const std::byte*
                         out == nullptr ? nullptr : out + ends[i], ends[i + 1] - ends[i]});
   }
   return segments;
+}
+
+std::vector<int64_t> RandomSplits(std::mt19937_64& random, uint32_t members, int64_t rows) {
+  std::vector<int64_t> splits(members);
+  for (int64_t& split : splits)
+    split = Pick(random, 0, 2) == 0 ? 0 : Pick(random, 0, rows) / members;
+  return splits;
 }
 
 class AllreduceCase : public CollectiveCase {
@@ -121,14 +129,16 @@ class ReducescatterCase : public CollectiveCase {
                     const Reduction& reduction)
       : members_(options.members), reduction_(reduction), wire_(options.wire) {
     const auto element = static_cast<int64_t>(SizeOf(reduction.dtype));
+    if (options.splits) splits_ = RandomSplits(random, members_, options.max_rows);
     for (int i = 0; i < options.items; ++i) {
       Item item;
-      item.rows = Pick(random, 0, options.max_rows);
+      item.rows = splits_.empty() ? Pick(random, 0, options.max_rows)
+                                  : std::accumulate(splits_.begin(), splits_.end(), int64_t{0});
       const int64_t row_elements = Pick(random, 0, options.max_row_elements);
       item.row_bytes = row_elements * element;
       for (uint32_t m = 0; m < members_; ++m) {
         item.in.push_back(RandomValues(random, reduction.dtype, item.rows * row_elements));
-        const int64_t rows = RowsOf(item.rows, members_, m).count;
+        const int64_t rows = RowsOf(splits_, item.rows, members_, m).count;
         item.out.emplace_back(static_cast<size_t>(rows * item.row_bytes));
       }
       item.expected = ReferenceFold(reduction, item.in, options.hosts, wire_);
@@ -138,7 +148,8 @@ class ReducescatterCase : public CollectiveCase {
 
   std::unique_ptr<Collective> Make(Exchange& exchange) override {
     const uint32_t m = exchange.self();
-    ReducescatterArgs args = {.reduction = reduction_, .items = {}, .wire = wire_};
+    ReducescatterArgs args = {
+        .reduction = reduction_, .items = {}, .wire = wire_, .splits = splits_};
     for (Item& item : items_) {
       args.items.push_back({item.in[m].data(), item.out[m].data(), item.rows, item.row_bytes});
     }
@@ -156,8 +167,10 @@ class ReducescatterCase : public CollectiveCase {
   }
 
   std::string Describe() const override {
-    std::string text = "reducescatter of " + std::string(Name(reduction_.dtype)) + " members " +
+    std::string text = "reducescatter " + std::string(Name(reduction_.op)) + " of " +
+                       std::string(Name(reduction_.dtype)) + " members " +
                        std::to_string(members_) + Travelling(wire_);
+    for (int64_t rows : splits_) text += " split " + std::to_string(rows);
     for (const Item& item : items_) {
       text += " rows " + std::to_string(item.rows) + "x" + std::to_string(item.row_bytes);
     }
@@ -175,7 +188,68 @@ class ReducescatterCase : public CollectiveCase {
   const uint32_t members_;
   const Reduction reduction_;
   const std::optional<DataType> wire_;
+  std::vector<int64_t> splits_;
   std::vector<Item> items_;
+};
+
+class ReduceCase : public CollectiveCase {
+ public:
+  ReduceCase(std::mt19937_64& random, const AllreduceCaseOptions& options)
+      : options_(options), ends_(Cut(random, options.elements, options.cuts)) {
+    const auto element = static_cast<int64_t>(SizeOf(options.reduction.dtype));
+    for (int64_t& end : ends_) end *= element;
+    do {
+      root_ = static_cast<uint32_t>(Pick(random, 0, options.members - 1));
+    } while (Contains(options.absent, root_));
+    std::vector<Bytes> contributions;
+    std::vector<uint32_t> hosts;
+    for (uint32_t m = 0; m < options.members; ++m) {
+      in_.push_back(RandomValues(random, options.reduction.dtype, options.elements));
+      if (Contains(options.absent, m)) continue;
+      contributions.push_back(in_.back());
+      if (!options.hosts.empty()) hosts.push_back(options.hosts[m]);
+    }
+    expected_ = ReferenceFold(options.reduction, contributions, hosts, options.wire);
+    untouched_ = in_;
+    out_.resize(expected_.size());
+  }
+
+  std::unique_ptr<Collective> Make(Exchange& exchange) override {
+    const uint32_t m = exchange.self();
+    std::byte* in = Contains(options_.absent, m) ? nullptr : in_[m].data();
+    std::byte* out = m != root_ ? nullptr : options_.in_place ? in : out_.data();
+    return MakeReduce(exchange, {.reduction = options_.reduction,
+                                 .root = root_,
+                                 .segments = Segments(ends_, in, out),
+                                 .absent = options_.absent,
+                                 .wire = options_.wire});
+  }
+
+  std::string Check() const override {
+    std::string wrong = Difference("root", options_.in_place ? in_[root_] : out_, expected_);
+    for (uint32_t m = 0; m < options_.members; ++m) {
+      if (m == root_ && options_.in_place) continue;
+      wrong += Difference("member " + std::to_string(m) + " input", in_[m], untouched_[m]);
+    }
+    return wrong;
+  }
+
+  std::string Describe() const override {
+    const Reduction& r = options_.reduction;
+    return "reduce to " + std::to_string(root_) + " " + std::string(Name(r.op)) + " of " +
+           std::to_string(options_.elements) + " " + std::string(Name(r.dtype)) + " members " +
+           std::to_string(options_.members) + " on hosts " + Numbers(options_.hosts) + " absent " +
+           Numbers(options_.absent) + Travelling(options_.wire);
+  }
+
+ private:
+  const AllreduceCaseOptions options_;
+  std::vector<int64_t> ends_;
+  uint32_t root_ = 0;
+  std::vector<Bytes> in_;
+  std::vector<Bytes> untouched_;
+  Bytes out_;
+  Bytes expected_;
 };
 
 class BroadcastCase : public CollectiveCase {
@@ -234,10 +308,12 @@ std::string CheckResult(const std::string& who, const AllgatherResult& result,
   return Difference(who, {result.data.get(), result.data.get() + expected.size()}, expected);
 }
 
+// And gather, which is the same for its root alone.
 class AllgatherCase : public CollectiveCase {
  public:
-  AllgatherCase(std::mt19937_64& random, const RowsCaseOptions& options)
-      : results_(options.members) {
+  AllgatherCase(std::mt19937_64& random, const RowsCaseOptions& options,
+                std::optional<uint32_t> root = {})
+      : root_(root), results_(options.members) {
     for (int i = 0; i < options.items; ++i) {
       Item item;
       item.row_bytes =
@@ -258,6 +334,7 @@ class AllgatherCase : public CollectiveCase {
     for (const Item& item : items_) {
       args.items.push_back({item.in[m].data(), item.rows[m], item.row_bytes});
     }
+    if (root_) return MakeGather(exchange, {*root_, std::move(args.items), args.results});
     return MakeAllgather(exchange, std::move(args));
   }
 
@@ -265,16 +342,20 @@ class AllgatherCase : public CollectiveCase {
     std::string wrong;
     for (size_t m = 0; m < results_.size(); ++m) {
       if (results_[m].size() != items_.size()) return "wrong number of results";
+      const bool empty = root_ && *root_ != m;
       for (size_t i = 0; i < items_.size(); ++i) {
         wrong += CheckResult("member " + std::to_string(m) + " tensor " + std::to_string(i),
-                             results_[m][i], items_[i].rows, items_[i].expected);
+                             results_[m][i],
+                             empty ? std::vector<int64_t>(results_.size()) : items_[i].rows,
+                             empty ? Bytes() : items_[i].expected);
       }
     }
     return wrong;
   }
 
   std::string Describe() const override {
-    std::string text = "allgather members " + std::to_string(results_.size());
+    std::string text = root_ ? "gather to " + std::to_string(*root_) : "allgather";
+    text += " members " + std::to_string(results_.size());
     for (const Item& item : items_) {
       text += " rows of " + std::to_string(item.row_bytes) + ":";
       for (int64_t rows : item.rows) text.append(" ").append(std::to_string(rows));
@@ -289,8 +370,55 @@ class AllgatherCase : public CollectiveCase {
     std::vector<Bytes> in;
     Bytes expected;
   };
+  const std::optional<uint32_t> root_;
   std::vector<Item> items_;
   std::vector<std::vector<AllgatherResult>> results_;
+};
+
+class ScatterCase : public CollectiveCase {
+ public:
+  ScatterCase(std::mt19937_64& random, const RowsCaseOptions& options)
+      : root_(static_cast<uint32_t>(Pick(random, 0, options.members - 1))),
+        row_bytes_(Pick(random, 0, options.max_row_elements) *
+                   static_cast<int64_t>(SizeOf(options.dtype))),
+        splits_(RandomSplits(random, options.members, options.max_rows)),
+        results_(options.members) {
+    for (int64_t rows : splits_) {
+      expected_.push_back(RandomValues(random, DataType::kUint8, rows * row_bytes_));
+      in_.insert(in_.end(), expected_.back().begin(), expected_.back().end());
+    }
+  }
+
+  std::unique_ptr<Collective> Make(Exchange& exchange) override {
+    const uint32_t m = exchange.self();
+    if (m != root_) return MakeScatter(exchange, {root_, row_bytes_, nullptr, {}, &results_[m]});
+    return MakeScatter(exchange, {root_, row_bytes_, in_.data(), splits_, &results_[m]});
+  }
+
+  std::string Check() const override {
+    std::string wrong;
+    for (size_t m = 0; m < results_.size(); ++m) {
+      std::vector<int64_t> received(results_.size());
+      received[root_] = splits_[m];
+      wrong += CheckResult("member " + std::to_string(m), results_[m], received, expected_[m]);
+    }
+    return wrong;
+  }
+
+  std::string Describe() const override {
+    std::string text = "scatter from " + std::to_string(root_) + " members " +
+                       std::to_string(results_.size()) + " rows of " + std::to_string(row_bytes_);
+    for (int64_t rows : splits_) text.append(" ").append(std::to_string(rows));
+    return text;
+  }
+
+ private:
+  const uint32_t root_;
+  const int64_t row_bytes_;
+  const std::vector<int64_t> splits_;
+  Bytes in_;
+  std::vector<Bytes> expected_;
+  std::vector<AllgatherResult> results_;
 };
 
 class AlltoallCase : public CollectiveCase {
@@ -375,6 +503,19 @@ std::unique_ptr<CollectiveCase> MakeAllgatherCase(std::mt19937_64& random,
                                                   const RowsCaseOptions& options) {
   return std::make_unique<AllgatherCase>(random, options);
 }
+std::unique_ptr<CollectiveCase> MakeReduceCase(std::mt19937_64& random,
+                                               const AllreduceCaseOptions& options) {
+  return std::make_unique<ReduceCase>(random, options);
+}
+std::unique_ptr<CollectiveCase> MakeGatherCase(std::mt19937_64& random,
+                                               const RowsCaseOptions& options) {
+  const auto root = static_cast<uint32_t>(Pick(random, 0, options.members - 1));
+  return std::make_unique<AllgatherCase>(random, options, root);
+}
+std::unique_ptr<CollectiveCase> MakeScatterCase(std::mt19937_64& random,
+                                                const RowsCaseOptions& options) {
+  return std::make_unique<ScatterCase>(random, options);
+}
 std::unique_ptr<CollectiveCase> MakeAlltoallCase(std::mt19937_64& random,
                                                  const RowsCaseOptions& options) {
   return std::make_unique<AlltoallCase>(random, options);
@@ -401,8 +542,8 @@ std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t
                                                int64_t max_bytes,
                                                const std::vector<uint32_t>& hosts) {
   const int cuts = static_cast<int>(Pick(random, 0, 6));
-  const int64_t kind = Pick(random, 0, 6);
-  if (kind <= 2) {
+  const int64_t kind = Pick(random, 0, 9);
+  if (kind <= 2 || kind == 7) {
     AllreduceCaseOptions options = {
         .members = members, .absent = RandomAbsent(random, members), .hosts = hosts};
     options.reduction =
@@ -413,7 +554,7 @@ std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t
     options.cuts = cuts;
     options.in_place = Pick(random, 0, 1) == 1;
     options.wire = RandomWire(random, options.reduction.dtype);
-    return MakeAllreduceCase(random, options);
+    return kind == 7 ? MakeReduceCase(random, options) : MakeAllreduceCase(random, options);
   }
   if (kind == 3) {
     std::vector<uint32_t> absent = RandomAbsent(random, members);
@@ -421,6 +562,7 @@ std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t
   }
   const Reduction reduction = RandomReduction(random, members);
   RowsCaseOptions options = {.members = members, .dtype = reduction.dtype, .hosts = hosts};
+  options.splits = Pick(random, 0, 1) == 1;
   options.items = kind == 6 ? 1 : static_cast<int>(Pick(random, 0, 3));
   options.max_row_elements = Pick(random, 0, 1) == 0 ? 3 : 100;
   options.max_rows = max_bytes /
@@ -430,6 +572,8 @@ std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t
   options.wire = RandomWire(random, options.dtype);
   if (kind == 4) return MakeReducescatterCase(random, options, reduction);
   if (kind == 5) return MakeAllgatherCase(random, options);
+  if (kind == 8) return MakeGatherCase(random, options);
+  if (kind == 9) return MakeScatterCase(random, options);
   return MakeAlltoallCase(random, options);
 }
 

@@ -39,20 +39,31 @@ struct AllreduceCaseOptions {
 std::unique_ptr<CollectiveCase> MakeAllreduceCase(std::mt19937_64& random,
                                                   const AllreduceCaseOptions& options);
 
+// With a random root among those who are not absent.
+std::unique_ptr<CollectiveCase> MakeReduceCase(std::mt19937_64& random,
+                                               const AllreduceCaseOptions& options);
+
 struct RowsCaseOptions {
   uint32_t members = 2;
   DataType dtype = DataType::kFloat32;
   int items = 1;
   int64_t max_rows = 8;
   int64_t max_row_elements = 8;
+  bool splits = false;  // of a reducescatter
   std::vector<uint32_t> hosts = {};
   std::optional<DataType> wire = {};
 };
+// With splits or without.
 std::unique_ptr<CollectiveCase> MakeReducescatterCase(std::mt19937_64& random,
                                                       const RowsCaseOptions& options,
                                                       const Reduction& reduction);
 std::unique_ptr<CollectiveCase> MakeAllgatherCase(std::mt19937_64& random,
                                                   const RowsCaseOptions& options);
+// With a random root.
+std::unique_ptr<CollectiveCase> MakeGatherCase(std::mt19937_64& random,
+                                               const RowsCaseOptions& options);
+std::unique_ptr<CollectiveCase> MakeScatterCase(std::mt19937_64& random,
+                                                const RowsCaseOptions& options);
 std::unique_ptr<CollectiveCase> MakeAlltoallCase(std::mt19937_64& random,
                                                  const RowsCaseOptions& options);
 std::unique_ptr<CollectiveCase> MakeBroadcastCase(std::mt19937_64& random, uint32_t members,

@@ -105,7 +105,9 @@ template <typename Format>
 auto Combine(ReduceOp op, typename Format::Accumulator a, typename Format::Accumulator b) {
   using T = typename Format::Accumulator;
   if constexpr (std::is_same_v<Format, Truth>) {
-    const bool both = op == ReduceOp::kMin || op == ReduceOp::kProduct;
+    if (op == ReduceOp::kBitwiseXor) return static_cast<T>((a != 0) != (b != 0));
+    const bool both =
+        op == ReduceOp::kMin || op == ReduceOp::kProduct || op == ReduceOp::kBitwiseAnd;
     return static_cast<T>(both ? a != 0 && b != 0 : a != 0 || b != 0);
   } else if constexpr (std::is_integral_v<T> || std::is_floating_point_v<T>) {
     if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
@@ -115,6 +117,9 @@ auto Combine(ReduceOp op, typename Format::Accumulator a, typename Format::Accum
     }
     const bool product = op == ReduceOp::kProduct;
     if constexpr (std::is_integral_v<T>) {
+      if (op == ReduceOp::kBitwiseAnd) return static_cast<T>(a & b);
+      if (op == ReduceOp::kBitwiseOr) return static_cast<T>(a | b);
+      if (op == ReduceOp::kBitwiseXor) return static_cast<T>(a ^ b);
       return Wrap(a, b, product);
     } else {
       return product ? a * b : a + b;

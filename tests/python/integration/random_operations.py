@@ -25,6 +25,9 @@ TYPES_OF_OP = {
     hvd.Average: (*INTEGERS, *FLOATS, *COMPLEX),
     hvd.Min: (*INTEGERS, *FLOATS, "bool"),
     hvd.Max: (*INTEGERS, *FLOATS, "bool"),
+    hvd.BitwiseAnd: (*INTEGERS, "bool"),
+    hvd.BitwiseOr: (*INTEGERS, "bool"),
+    hvd.BitwiseXor: (*INTEGERS, "bool"),
 }
 FOLD: dict[int, np.ufunc] = {
     hvd.Sum: np.add,
@@ -32,6 +35,9 @@ FOLD: dict[int, np.ufunc] = {
     hvd.Product: np.multiply,
     hvd.Min: np.minimum,
     hvd.Max: np.maximum,
+    hvd.BitwiseAnd: np.bitwise_and,
+    hvd.BitwiseOr: np.bitwise_or,
+    hvd.BitwiseXor: np.bitwise_xor,
 }
 
 
@@ -46,6 +52,8 @@ class Operation:
     def check(self, rank: int, result: Any) -> None:
         """Raises AssertionError unless `result` is what this rank must get."""
         arrays = list(result) if isinstance(result, (list, tuple)) else [result]
+        if result is None:  # who is not the root of a reduce or a gather
+            arrays = []
         expected = self.expected(rank)
         assert len(arrays) == len(expected), f"{self.description}: {len(arrays)} results"
         for got, want in zip(arrays, expected, strict=True):
@@ -63,6 +71,7 @@ def draw(rng: np.random.Generator, size: int) -> Operation:
     """Draws an operation over `size` ranks."""
     kinds: list[Callable[[np.random.Generator, int], Operation]]
     kinds = [_allreduce, _allreduce, _allgather, _broadcast, _alltoall, _reducescatter]
+    kinds += [_reduce, _gather, _scatter]
     return kinds[rng.integers(len(kinds))](rng, size)
 
 
@@ -207,19 +216,76 @@ def _alltoall(rng: np.random.Generator, size: int) -> Operation:
 
 
 def _reducescatter(rng: np.random.Generator, size: int) -> Operation:
-    op = int(rng.choice([hvd.Sum, hvd.Average]))
+    op = int(rng.choice(list(TYPES_OF_OP)))
     dtype = str(rng.choice(TYPES_OF_OP[op]))
     count = int(rng.choice([1, 1, 3]))
     tensors = [_of_ranks(rng, dtype, [_shape(rng, min_dims=1)] * size) for _ in range(count)]
+    splits = None
+    if count == 1 and rng.integers(2):
+        ends = np.sort(rng.integers(0, len(tensors[0][0]) + 1, size - 1))
+        splits = np.diff(ends, prepend=0, append=len(tensors[0][0]))
 
     def start(rank: int, name: str | None) -> Any:
         own = [tensor[rank] for tensor in tensors]
         if count == 1:
-            return hvd.reducescatter_async(own[0], op=op, name=name)
+            return hvd.reducescatter_async(own[0], op=op, name=name, splits=splits)
         return hvd.grouped_reducescatter_async(own, op=op, name=name)
 
+    def own_rows(array: np.ndarray, rank: int) -> np.ndarray:
+        if splits is None:
+            return np.array_split(array, size)[rank]
+        first = int(splits[:rank].sum())
+        return array[first : first + int(splits[rank])]
+
     return Operation(
-        f"reducescatter of {count} {dtype} {[t[0].shape for t in tensors]}, op {op}",
+        f"reducescatter of {count} {dtype} {[t[0].shape for t in tensors]}, op {op}, {splits=}",
         start,
-        lambda rank: [np.array_split(reduced(tensor, op), size)[rank] for tensor in tensors],
+        lambda rank: [own_rows(reduced(tensor, op), rank) for tensor in tensors],
+    )
+
+
+def _reduce(rng: np.random.Generator, size: int) -> Operation:
+    op, root = int(rng.choice(list(TYPES_OF_OP))), int(rng.integers(size))
+    dtype = str(rng.choice(TYPES_OF_OP[op]))
+    in_place = bool(rng.integers(2))
+    inputs = _of_ranks(rng, dtype, [_shape(rng)] * size)
+
+    def start(rank: int, name: str | None) -> Any:
+        call = hvd.reduce_async_ if in_place else hvd.reduce_async
+        return call(inputs[rank].copy(), root, op=op, name=name)
+
+    return Operation(
+        f"reduce of {dtype} {inputs[0].shape} to {root}, op {op}, in place: {in_place}",
+        start,
+        lambda rank: [reduced(inputs, op)] if rank == root else [],
+    )
+
+
+def _gather(rng: np.random.Generator, size: int) -> Operation:
+    dtype, root = str(rng.choice(ALL_TYPES)), int(rng.integers(size))
+    trailing = _shape(rng, min_dims=1)[1:]
+    inputs = _of_ranks(rng, dtype, [(int(rng.integers(0, 300)), *trailing) for _ in range(size)])
+    return Operation(
+        f"gather of {dtype} to {root} with rows {[len(x) for x in inputs]} of {trailing}",
+        lambda rank, name: hvd.gather_async(inputs[rank], root, name=name),
+        lambda rank: [np.concatenate(inputs)] if rank == root else [],
+    )
+
+
+def _scatter(rng: np.random.Generator, size: int) -> Operation:
+    dtype, root = str(rng.choice(ALL_TYPES)), int(rng.integers(size))
+    trailing = _shape(rng, min_dims=1)[1:]
+    splits = rng.integers(0, 300, size)
+    whole = _values(rng, dtype, (int(splits.sum()), *trailing))
+
+    def start(rank: int, name: str | None) -> Any:
+        if rank == root:
+            return hvd.scatter_async(whole, root, splits=splits, name=name)
+        return hvd.scatter_async(whole[:rank], root, name=name)
+
+    ends = splits.cumsum()
+    return Operation(
+        f"scatter of {dtype} from {root} with rows {splits.tolist()} of {trailing}",
+        start,
+        lambda rank: [whole[ends[rank] - splits[rank] : ends[rank]]],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.reference import AVERAGE, DTYPES, SUM, check_reduced, defined, values
+from support.reference import DTYPES, OPS, SUM, check_reduced, defined, values
 
 import horoscale.numpy as hvd
 
@@ -18,7 +18,7 @@ MATRIX = [
         id=f"reducescatter-{op}-{dtype}-n{rows}",
         marks=pytest.mark.conformance if rows == 3 else (),
     )
-    for op in (AVERAGE, SUM)
+    for op in OPS
     for dtype in DTYPES
     for rows in ROWS
     if defined(dtype, op)
@@ -72,10 +72,55 @@ def test_scale_factors_and_default_average(name: str) -> None:
     np.testing.assert_allclose(hvd.synchronize(handle), np.full((1, 2), mean))
 
 
-@pytest.mark.parametrize("op", ["Min", "Max", "Product"])
-def test_only_sum_and_average(op: str, name: str) -> None:
-    with pytest.raises(ValueError, match="only Average and Sum"):
-        hvd.reducescatter(np.ones(4), op=getattr(hvd, op), name=name)
+def test_bitwise_operators_of_floats(name: str) -> None:
+    with pytest.raises(NotImplementedError, match="BitwiseXor of float64"):
+        hvd.reducescatter(np.ones(4), op=hvd.BitwiseXor, name=name)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("op", ["Average", "Sum", "Max", "BitwiseOr"])
+def test_splits(op: str, name: str) -> None:
+    """All rows for each rank in turn, none for some, and more for the higher ones."""
+    size = hvd.size()
+    given = [[40 * (rank == one) for rank in range(size)] for one in range(size)]
+    for i, splits in enumerate([*given, [3 * rank for rank in range(size)], [0] * size]):
+        inputs = all_values("int32", (sum(splits), 7), seed=i)
+        first = sum(splits[: hvd.rank()])
+        own = slice(first, first + splits[hvd.rank()])
+        result = hvd.reducescatter(
+            inputs[hvd.rank()], op=getattr(hvd, op), name=name, splits=splits
+        )
+        check_reduced(result, [one[own] for one in inputs], op)
+        handle = hvd.grouped_reducescatter_async(
+            [inputs[hvd.rank()]] * 2, op=hvd.Sum, name=f"{name}.group", splits=np.array(splits)
+        )
+        single = hvd.reducescatter_async(
+            inputs[hvd.rank()], op=hvd.Sum, name=f"{name}.async", splits=splits
+        )
+        for part in [*hvd.synchronize(handle), hvd.synchronize(single)]:
+            check_reduced(part, [one[own] for one in inputs], SUM)
+
+
+@pytest.mark.parametrize(
+    ("extra", "match"), [([1], "elements"), ([], "deals out"), ([-1], "negative")]
+)
+def test_wrong_splits(extra: list[int], match: str, name: str) -> None:
+    splits = [1] * (hvd.size() - (match == "negative")) + extra
+    with pytest.raises(ValueError, match=match):
+        hvd.reducescatter(np.ones(hvd.size() + 1), name=name, splits=splits)
+
+
+@pytest.mark.usefixtures("need_ranks")
+def test_mismatch_of_splits(name: str) -> None:
+    splits = [1] * hvd.size()
+    if hvd.rank() == 0:
+        splits[0], splits[-1] = 2, 0
+    with pytest.raises(hvd.MismatchError, match="rank 0: splits \\[2, "):
+        hvd.reducescatter(np.ones(hvd.size()), name=name, splits=splits)
+    with pytest.raises(hvd.MismatchError, match="no splits"):
+        hvd.reducescatter(
+            np.ones(hvd.size()), name=name, splits=splits if hvd.rank() == 0 else None
+        )
 
 
 def test_needs_rows(name: str) -> None:

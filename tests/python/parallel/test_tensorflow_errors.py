@@ -43,7 +43,14 @@ LOCAL = {
     "both": (lambda: hvd.allreduce(tf.ones([3]), average=True, op=hvd.Sum), "average="),
     "0-d": (lambda: hvd.allgather(tf.constant(1.0)), "0-d"),
     "0-d-scatter": (lambda: hvd.reducescatter(tf.constant(1.0)), "0-d"),
-    "scatter-op": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.Max), "Max"),
+    "scatter-op": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.BitwiseOr), "BitwiseOr"),
+    "scatter-splits": (
+        lambda: hvd.reducescatter(tf.ones([hvd.size() + 1]), splits=[1] * hvd.size()),
+        "deals out",
+    ),
+    "0-d-gather": (lambda: hvd.gather(tf.constant(1.0), 0), "0-d"),
+    "reduce-root": (lambda: hvd.reduce(tf.ones([3]), 99), "root_rank=99"),
+    "root-splits": (lambda: hvd.scatter(tf.ones([1]), hvd.rank(), [9] * hvd.size()), "rows"),
     "root": (lambda: hvd.broadcast(tf.ones([3]), root_rank=99), "root_rank=99"),
     "splits": (lambda: hvd.alltoall(tf.ones([99]), [1] * 17), "17"),
     "splits-sum": (lambda: hvd.alltoall(tf.ones([1]), [9] * hvd.size()), "rows"),
@@ -55,7 +62,7 @@ LOCAL = {
 UNSUPPORTED = {
     "bool": (lambda: hvd.allreduce(tf.constant([True])), "bool"),
     "dtype": (lambda: hvd.allreduce(tf.constant("a")), "string"),
-    "scatter-op": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.Max), "Max"),
+    "scatter-op": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.BitwiseOr), "BitwiseOr"),
     "scatter-adasum": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.Adasum), "Adasum"),
     "slices": (
         lambda: hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), op=hvd.Min),

@@ -48,6 +48,12 @@ CALLS = {
     "alltoall": lambda x, one: hvd.alltoall(x, process_set=one),
     "splits": lambda x, one: hvd.alltoall(x, splits_of(one), process_set=one)[0],
     "reducescatter": lambda x, one: hvd.reducescatter(x, op=hvd.Sum, process_set=one),
+    "scattered-splits": lambda x, one: hvd.reducescatter(
+        x, op=hvd.Sum, splits=[2 * one.size()] + [0] * (one.size() - 1), process_set=one
+    ),
+    "reduce": lambda x, one: hvd.reduce(x, one.ranks[-1], process_set=one),
+    "gather": lambda x, one: hvd.gather(x[: one.rank() + 1], one.ranks[-1], process_set=one),
+    "scatter": lambda x, one: hvd.scatter(x, one.ranks[-1], splits_of(one), process_set=one),
 }
 
 
@@ -76,6 +82,12 @@ def results(kind: str, every: list[np.ndarray]) -> list[np.ndarray]:
             np.concatenate([one[ends[r] : ends[r + 1]] for one in every]) for r in ranks
         ],
         "reducescatter": lambda: np.array_split(total, size),
+        "scattered-splits": lambda: [total] + [total[:0]] * (size - 1),
+        "reduce": lambda: [np.zeros(0)] * (size - 1) + [total / size],
+        "gather": lambda: (
+            [total[:0]] * (size - 1) + [np.concatenate([every[r][: r + 1] for r in ranks])]
+        ),
+        "scatter": lambda: [every[-1][ends[r] : ends[r + 1]] for r in ranks],
     }[kind]()
 
 
@@ -101,6 +113,6 @@ def test_gradient(kind: str, mode: str, process_set: hvd.ProcessSet) -> None:
     expected = numeric(total_loss, every, place)
     if kind in ("allgather", "uneven", "broadcast"):
         expected /= size
-    if kind == "reducescatter":
+    if kind in ("reducescatter", "scattered-splits"):
         expected *= size
     check(call(mode, run, tf.constant(every[place])), expected, exact=False)

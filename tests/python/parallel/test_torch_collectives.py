@@ -282,7 +282,7 @@ def test_alltoall_with_splits_of_any_integer_type(dtype: str, name: str) -> None
 
 
 @MOVED
-@pytest.mark.parametrize("op", ["Sum", "Average"])
+@pytest.mark.parametrize("op", OPS)
 def test_reducescatter(dtype: str, op: str, name: str) -> None:
     if not defined(dtype, op):
         pytest.skip("not defined")
@@ -290,6 +290,22 @@ def test_reducescatter(dtype: str, op: str, name: str) -> None:
     result = hvd.reducescatter(inputs[hvd.rank()], op=getattr(hvd, op), name=name)
     expected = torch.tensor_split(reduced(inputs, op), hvd.size())[hvd.rank()]
     check(result, expected.contiguous(), exact(dtype, op))
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("kind", ["list", "tensor"])
+def test_reducescatter_with_splits(kind: str, name: str) -> None:
+    for giver in range(hvd.size()):
+        splits = [(rank + giver) % hvd.size() * 2 for rank in range(hvd.size())]
+        inputs = all_values("float32", (sum(splits), 3), seed=giver)
+        given = splits if kind == "list" else torch.tensor(splits, dtype=torch.int16)
+        own = inputs[hvd.rank()]
+        result = hvd.reducescatter(own, op=hvd.Max, splits=given, name=name)
+        handle = hvd.reducescatter_async(own, op=hvd.Max, splits=given, name=f"{name}.async")
+        group = hvd.grouped_reducescatter_async([own], op=hvd.Max, splits=given, name=name)
+        expected = torch.split(reduced(inputs, "Max"), splits)[hvd.rank()].contiguous()
+        for one in (result, hvd.synchronize(handle), *hvd.synchronize(group)):
+            check(one, expected)
 
 
 @pytest.mark.conformance

@@ -87,6 +87,11 @@ def scatter_group(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([first, second]).square()
 
 
+def scatter_unevenly(x: torch.Tensor) -> torch.Tensor:
+    splits = [x.shape[0] - hvd.size() + 1] + [1] * (hvd.size() - 1)
+    return hvd.reducescatter(x.sin(), op=hvd.Sum, splits=splits).square()
+
+
 def from_last(x: torch.Tensor) -> torch.Tensor:
     return hvd.broadcast(x * 2, hvd.size() - 1).square()
 
@@ -116,6 +121,7 @@ COLLECTIVES = [
     gather_group,
     scatter,
     scatter_group,
+    scatter_unevenly,
     from_last,
     exchange_evenly,
     exchange,

@@ -36,6 +36,14 @@ MISMATCHES: dict[str, Callable[[str], Any]] = {
         torch.ones(3, dtype=torch.int32 if first_rank() else torch.int64), name=name
     ),
     "alltoall-shape": lambda name: hvd.alltoall(torch.ones(hvd.size(), 3 + hvd.rank()), name=name),
+    "reduce-root": lambda name: hvd.reduce(torch.ones(3), int(hvd.rank() == 0), name=name),
+    "gather-shape": lambda name: hvd.gather(torch.ones(3, 2 + hvd.rank()), 0, name=name),
+    "scatter-dtype": lambda name: hvd.scatter(
+        torch.ones(3, dtype=torch.int8 if hvd.rank() == 0 else torch.float32), 0, name=name
+    ),
+    "reducescatter-splits": lambda name: hvd.reducescatter(
+        torch.ones(hvd.size()), splits=[1] * hvd.size() if hvd.rank() else None, name=name
+    ),
     "reducescatter-shape": lambda name: hvd.reducescatter(torch.ones(3 + hvd.rank(), 2), name=name),
     "group": lambda name: hvd.grouped_allreduce(
         [torch.ones(3)] * (2 if first_rank() else 3), name=name
@@ -105,7 +113,26 @@ LOCAL: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "0-d-allgather": (lambda: hvd.allgather(torch.tensor(1.0)), ValueError, "0-d"),
     "0-d-alltoall": (lambda: hvd.alltoall(torch.tensor(1.0)), ValueError, "0-d"),
     "0-d-reducescatter": (lambda: hvd.reducescatter(torch.tensor(1.0)), ValueError, "0-d"),
-    "reducescatter-op": (lambda: hvd.reducescatter(torch.ones(3), op=hvd.Max), ValueError, "Max"),
+    "bitwise-float": (
+        lambda: hvd.reducescatter(torch.ones(3), op=hvd.BitwiseAnd),
+        ValueError,
+        "BitwiseAnd of float32",
+    ),
+    "0-d-gather": (lambda: hvd.gather(torch.tensor(1.0), 0), ValueError, "0-d"),
+    "0-d-scatter": (lambda: hvd.scatter(torch.tensor(1.0), 0), ValueError, "0-d"),
+    "reduce-root": (lambda: hvd.reduce(torch.ones(3), 99), ValueError, "root_rank=99"),
+    "gather-root": (lambda: hvd.gather(torch.ones(3), -1), ValueError, "root_rank=-1"),
+    "scatter-root": (lambda: hvd.scatter(torch.ones(3), 99), ValueError, "root_rank=99"),
+    "scatter-splits": (
+        lambda: hvd.scatter(torch.ones(1), hvd.rank(), [9] * hvd.size()),
+        ValueError,
+        "rows",
+    ),
+    "reducescatter-splits": (
+        lambda: hvd.reducescatter(torch.ones(hvd.size() + 1), splits=[1] * hvd.size()),
+        ValueError,
+        "deals out",
+    ),
     "root": (lambda: hvd.broadcast(torch.ones(3), root_rank=99), ValueError, "root_rank=99"),
     "splits-number": (lambda: hvd.alltoall(torch.ones(99), [1] * 17), ValueError, "17"),
     "splits-sum": (lambda: hvd.alltoall(torch.ones(1), [9] * hvd.size()), ValueError, "rows"),
@@ -153,7 +180,7 @@ def test_wrong_arguments(kind: str) -> None:
         "average-of-bool",
         "max-of-complex",
         "adasum",
-        "reducescatter-op",
+        "bitwise-float",
     ],
 )
 def test_what_an_operation_can_not_have(kind: str) -> None:

@@ -120,6 +120,66 @@ def test_reducescatter(op: str, rest: int, name: str) -> None:
 
 
 @pytest.mark.conformance
+def test_reducescatter_with_splits(name: str) -> None:
+    splits = [rank * 2 for rank in range(hvd.size())]
+    check_gradient(
+        lambda x: hvd.reducescatter(x, op=hvd.Sum, splits=splits, name=name),
+        lambda inputs: torch.split(sum(inputs), splits),
+        even(sum(splits)),
+        scale=hvd.size(),
+    )
+
+
+def only(root: int, result: torch.Tensor) -> list[torch.Tensor]:
+    """What the ranks have where the result is the root's alone."""
+    nothing = result[:0] if result.dim() > 1 else result.new_empty(0)
+    return [result if rank == root else nothing for rank in range(hvd.size())]
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("op", ["Sum", "Average"])
+def test_reduce(op: str, name: str) -> None:
+    factor = 1.5 / hvd.size() if op == "Average" else 1.5
+    for root in range(hvd.size()):
+        check_gradient(
+            lambda x, root=root: hvd.reduce(
+                x, root, op=getattr(hvd, op), prescale_factor=0.5, postscale_factor=3.0, name=name
+            ).view(-1),
+            lambda inputs, root=root: only(root, sum(inputs).view(-1) * factor),
+            even(),
+        )
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("rows", [even, uneven], ids=["even", "uneven"])
+def test_gather(rows: Callable[[], list[int]], name: str) -> None:
+    for root in range(hvd.size()):
+        check_gradient(
+            lambda x, root=root: hvd.gather(x, root, name=name),
+            lambda inputs, root=root: only(root, torch.cat(list(inputs))),
+            rows(),
+        )
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("splits", [None, uneven], ids=["even", "splits"])
+def test_scatter(splits: Callable[[], list[int]] | None, name: str) -> None:
+    """A row is left over where splits are given; the others' rows don't count."""
+    given = None if splits is None else splits()
+    rows = 2 * hvd.size() if given is None else sum(given) + 1
+    for root in range(hvd.size()):
+
+        def model(inputs: Sequence[torch.Tensor], root: int = root) -> list[torch.Tensor]:
+            parts = given or even()
+            unused = 0.0 * sum(one.sum() for one in inputs)
+            return [part + unused for part in torch.split(inputs[root][: sum(parts)], parts)]
+
+        check_gradient(
+            lambda x, root=root: hvd.scatter(x, root, splits=given, name=name), model, even(rows)
+        )
+
+
+@pytest.mark.conformance
 def test_alltoall(name: str) -> None:
     size = hvd.size()
     splits = [[(sender * 2 + receiver) % 3 for receiver in range(size)] for sender in range(size)]

@@ -49,6 +49,9 @@ def test_every_operation(dtype: str, n: int) -> None:
         hvd.alltoall(own),
         hvd.alltoall(own, splits=[n])[0],
         hvd.reducescatter(own, op=hvd.Sum),
+        hvd.reduce(own, 0, op=hvd.Sum),
+        hvd.gather(own, 0),
+        hvd.scatter(own, 0),
         hvd.broadcast_(own.copy(), root_rank=0),
         hvd.allreduce_(own.copy(), op=hvd.Sum),
     ):

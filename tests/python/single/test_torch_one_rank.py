@@ -34,6 +34,9 @@ NEED_INIT: dict[str, Callable[[], Any]] = {
     "broadcast": lambda: hvd.broadcast(ONE, 0),
     "alltoall": lambda: hvd.alltoall(ONE),
     "reducescatter": lambda: hvd.reducescatter(ONE),
+    "reduce": lambda: hvd.reduce(ONE, 0),
+    "gather": lambda: hvd.gather(ONE, 0),
+    "scatter": lambda: hvd.scatter(ONE, 0),
     "join": hvd.join,
     "barrier": hvd.barrier,
     "broadcast_parameters": lambda: hvd.broadcast_parameters({"a": ONE}, 0),
@@ -64,6 +67,9 @@ def test_collectives_on_one_rank() -> None:
     assert hvd.broadcast(ONE, 0).equal(ONE)
     assert hvd.alltoall(ONE).equal(ONE)
     assert hvd.reducescatter(ONE).equal(ONE)
+    for result in (hvd.reduce(ONE, 0), hvd.gather(ONE, 0), hvd.scatter(ONE, 0)):
+        assert result is not None
+        assert result.equal(ONE)
     assert hvd.join() == 0
 
 

@@ -14,7 +14,8 @@ COMPLEX = ("complex64", "complex128")
 DTYPES = (*INTEGERS, *FLOATS, "bool", *COMPLEX)
 
 AVERAGE, SUM, MIN, MAX, PRODUCT = "Average", "Sum", "Min", "Max", "Product"
-OPS = (AVERAGE, SUM, MIN, MAX, PRODUCT)
+BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+OPS = (AVERAGE, SUM, MIN, MAX, PRODUCT, *BITWISE)
 
 # Empty, one element, an odd number, some, and enough for several chunks of the data plane.
 SIZES = (0, 1, 3, 1000, 300_007)
@@ -44,6 +45,8 @@ def values(dtype: str, shape: int | tuple[int, ...], rank: int, seed: int = 0) -
 
 def defined(dtype: str, op: str) -> bool:
     """Whether a reduction exists for a type."""
+    if op in BITWISE:
+        return dtype in (*INTEGERS, "bool")
     if dtype in COMPLEX:
         return op not in (MIN, MAX)
     return dtype != "bool" or op != AVERAGE
@@ -59,6 +62,9 @@ def reduced(inputs: list[np.ndarray], op: str, participants: int | None = None) 
     accumulator = np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
     wide = [one.astype(accumulator) for one in inputs]
     with np.errstate(all="ignore"):
+        if op in BITWISE:
+            functions = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
+            return reduce(functions[BITWISE.index(op)], wide)
         if dtype.kind == "b":
             return reduce(np.logical_or if op in (SUM, MAX) else np.logical_and, wide)
         fold = {

@@ -21,6 +21,7 @@ Request FullRequest() {
   request.signature.tensors.push_back({DataType::kInt64, {}});
   request.signature.ranks = {0, 3, 1000};
   request.signature.target_set = 12;
+  request.signature.splits = {0, 5, int64_t{1} << 40};
   return request;
 }
 

@@ -239,8 +239,9 @@ TEST(Protocol, WhatNeedsAJoinedRankFailsOnTheOthers) {
   cluster.Submit(0, Join());
   Signature signature = Allreduce({4});
   signature.root = 10;
-  for (OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall, OpKind::kReducescatter,
-                      OpKind::kBroadcast, OpKind::kAddProcessSet}) {
+  for (OpKind kind :
+       {OpKind::kAllgather, OpKind::kAlltoall, OpKind::kReducescatter, OpKind::kBroadcast,
+        OpKind::kReduce, OpKind::kGather, OpKind::kScatter, OpKind::kAddProcessSet}) {
     signature.kind = kind;
     const Token token = cluster.Submit(1, Named("x", signature));
     cluster.DeliverAll();
@@ -252,10 +253,12 @@ TEST(Protocol, WhatNeedsAJoinedRankFailsOnTheOthers) {
     EXPECT_EQ(action->failure.code(), StatusCode::kJoined);
     EXPECT_THAT(action->failure.message(), AllOf(HasSubstr("rank 10"), HasSubstr("join()")));
   }
-  signature.kind = OpKind::kBroadcast;
   signature.root = 20;
-  cluster.Submit(1, Named("x", signature));
-  EXPECT_EQ(cluster.Run()[0].type, Action::Type::kExecute);
+  for (OpKind kind : {OpKind::kBroadcast, OpKind::kReduce}) {
+    signature.kind = kind;
+    cluster.Submit(1, Named("x", signature));
+    EXPECT_EQ(cluster.Run()[0].type, Action::Type::kExecute);
+  }
 }
 
 TEST(Protocol, ASetThatDoesNotGoOnWithoutJoinedMembersFailsEverything) {

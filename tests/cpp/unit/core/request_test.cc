@@ -30,6 +30,7 @@ void Change(int& value) { value += 3; }
 void Change(double& value) { value += 0.5; }
 void Change(std::optional<DataType>& value) { value = DataType::kBfloat16; }
 void Change(std::vector<int>& value) { value.push_back(7); }
+void Change(std::vector<int64_t>& value) { value.push_back(7); }
 
 // One signature for each field, which differs from `signature` in that field alone.
 std::vector<Signature> ChangedInOneField(const Signature& signature) {
@@ -64,6 +65,7 @@ TEST(Signature, TheBoundOfItsBytesHolds) {
   Signature widest = Allreduce({INT64_C(1) << 40, 1 << 15});
   widest.root = widest.target_set = INT32_MIN;
   widest.ranks.assign(1000, INT32_MAX);
+  widest.splits.assign(1000, INT64_MIN);
   Report with;
   with.requests.push_back(Named(std::string(kMaxNameBytes, 'n'), widest, INT32_MIN));
   EXPECT_LE(Encode(with).size() - Encode(Report()).size(),
@@ -73,7 +75,8 @@ TEST(Signature, TheBoundOfItsBytesHolds) {
 TEST(Signature, AMismatchNamesTheFieldThatDiffers) {
   // Some fields have a meaning for some kinds alone.
   std::vector<std::string> texts;
-  for (const OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast, OpKind::kRemoveProcessSet}) {
+  for (const OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast, OpKind::kReducescatter,
+                            OpKind::kRemoveProcessSet}) {
     Signature plain = Allreduce({2});
     plain.kind = kind;
     const std::vector<Signature> changed = ChangedInOneField(plain);

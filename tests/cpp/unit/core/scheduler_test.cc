@@ -94,7 +94,7 @@ TEST_F(SchedulerTest, BucketsGrowWithTheTimeThatOneTakes) {
 
 TEST_F(SchedulerTest, BucketsNeverMix) {
   Scheduler scheduler = Make(1 << 20, 0, 1 << 22);
-  std::vector<Signature> signatures(9, Allreduce({10}));
+  std::vector<Signature> signatures(12, Allreduce({10}));
   signatures[1].kind = OpKind::kReducescatter;
   signatures[2].reduce_op = ReduceOp::kMax;
   signatures[3].kind = OpKind::kBroadcast;
@@ -104,13 +104,20 @@ TEST_F(SchedulerTest, BucketsNeverMix) {
   signatures[6].on_device = true;
   signatures[7].tensors[0].dtype = DataType::kFloat64;
   signatures[8].wire_dtype = DataType::kBfloat16;
-  for (UnitId unit = 0; unit < 9; ++unit) Push(scheduler, unit, signatures[unit]);
-  Push(scheduler, 9, Allreduce({10}), 0, {1});
-  EXPECT_EQ(Drain(scheduler), (Units{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}}));
+  signatures[9].kind = OpKind::kReduce;
+  signatures[10].kind = OpKind::kReduce;
+  signatures[10].root = 10;
+  signatures[11].kind = OpKind::kReducescatter;
+  signatures[11].splits = {10};
+  for (UnitId unit = 0; unit < 12; ++unit) Push(scheduler, unit, signatures[unit]);
+  Push(scheduler, 12, Allreduce({10}), 0, {1});
+  EXPECT_EQ(Drain(scheduler),
+            (Units{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}}));
 }
 
 TEST_F(SchedulerTest, SomeKindsNeverFuse) {
-  for (OpKind kind : {OpKind::kAlltoall, OpKind::kBarrier, OpKind::kAddProcessSet}) {
+  for (OpKind kind :
+       {OpKind::kAlltoall, OpKind::kScatter, OpKind::kBarrier, OpKind::kAddProcessSet}) {
     Scheduler scheduler = Make(1 << 20, 0, 1 << 22);
     Signature signature = Allreduce({2});
     signature.kind = kind;

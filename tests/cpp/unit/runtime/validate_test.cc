@@ -26,7 +26,8 @@ TEST(ValidateRequest, GoodOnesPass) {
 }
 
 TEST(ValidateRequest, RowsNeedADimension) {
-  for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall, OpKind::kReducescatter}) {
+  for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall, OpKind::kReducescatter,
+                            OpKind::kGather, OpKind::kScatter}) {
     EXPECT_FALSE(ValidateRequest(*Make(kind, {})).ok()) << Name(kind);
   }
 }
@@ -35,9 +36,13 @@ TEST(ValidateRequest, ReductionsMustBeDefined) {
   const OperationPtr average = Make(OpKind::kAllreduce, {2}, DataType::kBool);
   average->request.signature.reduce_op = ReduceOp::kAverage;
   EXPECT_FALSE(ValidateRequest(*average).ok());
-  const OperationPtr minimum = Make(OpKind::kReducescatter, {2});
-  minimum->request.signature.reduce_op = ReduceOp::kMin;
-  EXPECT_FALSE(ValidateRequest(*minimum).ok());
+  for (const OpKind kind : {OpKind::kAllreduce, OpKind::kReduce, OpKind::kReducescatter}) {
+    const OperationPtr bits = Make(kind, {2});
+    bits->request.signature.reduce_op = ReduceOp::kBitwiseXor;
+    EXPECT_EQ(ValidateRequest(*bits).code(), StatusCode::kUnsupported) << Name(kind);
+    bits->request.signature.tensors[0].dtype = DataType::kInt32;
+    EXPECT_TRUE(ValidateRequest(*bits).ok()) << Name(kind);
+  }
 }
 
 TEST(ValidateRequest, MemoryAndShapesMustMakeSense) {
@@ -108,6 +113,43 @@ TEST(ValidateMembership, AReducescatterNeedsRoomForTheOwnRows) {
   scatter->tensors[0].out = nullptr;
   EXPECT_TRUE(ValidateRequest(*scatter).ok());
   EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 2).ok());  // the row is rank 1's
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  scatter->splits = {0, 1};
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 1).ok());  // now it is rank 2's
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+  scatter->splits = {1, 1};  // more rows than there are
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+  scatter->splits = {0, 0};  // fewer
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+  scatter->splits = {1};
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+}
+
+TEST(ValidateMembership, OnlyTheRootOfAReductionNeedsRoomForIt) {
+  const OperationPtr reduce = Make(OpKind::kReduce, {2});
+  reduce->request.signature.root = 1;
+  reduce->tensors[0].out = nullptr;
+  EXPECT_TRUE(ValidateRequest(*reduce).ok());
+  EXPECT_TRUE(ValidateMembership(*reduce, {1, 2}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*reduce, {1, 2}, 1).ok());
+  reduce->request.signature.root = 3;
+  EXPECT_FALSE(ValidateMembership(*reduce, {1, 2}, 2).ok());
+}
+
+TEST(ValidateMembership, OnlyTheRootOfAScatterNeedsRowsAndSplits) {
+  const OperationPtr scatter = Make(OpKind::kScatter, {4});
+  scatter->request.signature.root = 1;
+  scatter->tensors[0].out = nullptr;
+  scatter->splits = {1, 2};
+  EXPECT_TRUE(ValidateRequest(*scatter).ok());
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  scatter->splits = {3, 2};
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  scatter->splits.clear();
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  scatter->tensors[0].in = nullptr;
+  EXPECT_TRUE(ValidateRequest(*scatter).ok());
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 2).ok());
   EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
 }
 
