@@ -100,6 +100,11 @@ ProcessSet::ProcessSet(Host& host, Transport& transport, const Config& config, C
       parent_(Contains(transport.rank()) ? ranks_[tree_.parent(self_)] : transport.rank()),
       member_(static_cast<int>(channel.process_set), self_, static_cast<uint32_t>(ranks_.size()),
               kMemberCacheCapacity),
+      messages_(transport, channel,
+                [this](const OperationPtr& operation, const Status& status) {
+                  ++counters_.operations;
+                  Finish(operation, status);
+                }),
       has_company_(channel.process_set != 0) {
   if (Contains(transport.rank()) && self_ == 0) {
     const CoordinatorOptions options = OptionsFor(config, id(), ranks_);
@@ -126,11 +131,15 @@ double ProcessSet::MaxSleepSeconds(double now) const {
 }
 
 bool ProcessSet::Busy() const {
-  return !pending_.empty() || !queue_.empty() || !launched_.empty() || fail_after_.has_value() ||
-         HoldsReports() || (coordinator_ && coordinator_->HasWork());
+  return !pending_.empty() || messages_.Busy() || !queue_.empty() || !launched_.empty() ||
+         fail_after_.has_value() || HoldsReports() || (coordinator_ && coordinator_->HasWork());
 }
 
 void ProcessSet::Submit(OperationPtr operation) {
+  if (operation->message) {
+    if (failure_.ok()) return messages_.Submit(std::move(operation));
+    return messages_.ReceiveWhatCame(operation, failure_);
+  }
   if (!failure_.ok()) return Finish(operation, failure_);
   Request request = operation->request;
   if (coordinator_ && HasFreeFirstDimension(request.signature.kind)) {
@@ -168,6 +177,9 @@ Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std:
     return Apply(*entry, now);
   }
   if (kind == FrameKind::kLaunch) return TakeStamp(from_rank, payload);
+  if (kind == FrameKind::kMessage && Contains(from_rank)) {
+    return messages_.OnFrame(from_rank, payload);
+  }
   return Status::Protocol("a frame that is not its to send");
 }
 
@@ -203,11 +215,18 @@ bool ProcessSet::Step(double now) {
   bool moved = SendReport(now);
   moved |= failure_.ok() && PublishPlan(now);
   moved |= failure_.ok() && Advance(now);
+  if (failure_.ok() && messages_.Busy()) moved |= StepMessages();
   if (failure_.ok() && fail_after_ && executed_sequence_ >= *fail_after_) {
     Fail(leaving_cause_);
     moved = true;
   }
   return moved;
+}
+
+bool ProcessSet::StepMessages() {
+  const auto moved = messages_.Step();
+  if (!moved.ok()) Poison(moved.status());
+  return !moved.ok() || *moved;
 }
 
 bool ProcessSet::SendReport(double now) {
@@ -467,8 +486,8 @@ void ProcessSet::FinishToken(Token token, const Status& status) {
 void ProcessSet::Finish(const OperationPtr& operation, const Status& status) {
   // The join() of another set concerns this one, but does not fail with it.
   const bool ends_well = status.ok() || operation->process_set_id != id();
-  host_.Finish(operation, ends_well ? Status::Ok()
-                                    : Concerning(status, id(), operation->request.DisplayName()));
+  host_.Finish(operation,
+               ends_well ? Status::Ok() : Concerning(status, id(), operation->DisplayName()));
 }
 
 void ProcessSet::Fail(const Status& cause) {
@@ -484,6 +503,7 @@ void ProcessSet::Fail(const Status& cause) {
   coordinator_.reset();
   aggregator_.reset();
   (void)member_.Abandon();
+  messages_.Fail(cause);
   (void)FinishFailed(MonotonicSeconds());
 }
 

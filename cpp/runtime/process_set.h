@@ -27,6 +27,7 @@
 #include "core/step_clock.h"
 #include "runtime/config.h"
 #include "runtime/operation.h"
+#include "runtime/set_messages.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -98,7 +99,7 @@ class ProcessSet {
     return !launched_.empty() || (collective_ && queue_.front().common.on_device);
   }
   bool HasLaunched() const { return !launched_.empty(); }
-  bool HasPending() const { return !pending_.empty(); }
+  bool HasPending() const { return !pending_.empty() || !messages_.pending().empty(); }
   bool HasPending(Token token) const { return pending_.contains(token); }
 
   // Reports who keeps the others waiting (on the coordinator) and what does not advance, and ends
@@ -121,6 +122,7 @@ class ProcessSet {
   void FailAfter(uint64_t sequence, const Status& cause);
 
  private:
+  bool StepMessages();
   bool SendReport(double now);
   bool PassOnReports(double now);
   void PassDown(std::span<const std::byte> plan_entry);
@@ -160,6 +162,9 @@ class ProcessSet {
   void CheckProgress(double now);
   void CheckCoordinator(double now);
   void CheckBlocked(double now);
+  void CheckMessages(double now);
+  std::vector<int> MissedBy(const Operation& operation) const;
+  void DescribeMessages(double now, std::vector<std::string>& lines) const;
   void DescribePending(double now, std::vector<std::string>& lines) const;
 
   Host& host_;
@@ -180,6 +185,7 @@ class ProcessSet {
   Pace pace_;                             // bounds them
   StepClock step_clock_;
   std::unordered_map<Token, OperationPtr> pending_;
+  SetMessages messages_;  // sends and receives, which the plan knows nothing of
 
   std::deque<Action> queue_;            // front: running if fused_ or collective_ are set
   std::unique_ptr<Exchange> exchange_;  // opened by the first operation that moves data

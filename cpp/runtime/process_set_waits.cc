@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/rank_list.h"
+#include "core/mailbox.h"
 #include "platform/log.h"
 #include "runtime/process_set.h"
 
@@ -37,6 +38,14 @@ std::string DescribeStall(const StallReport& report, int process_set_id) {
          ". All ranks of the set must call it, in any order unless the calls block.";
 }
 
+// What a send or a receive waits for.
+std::string Missing(const Operation& operation) {
+  const Message& message = *operation.message;
+  if (operation.started_at != 0) return ", and its bytes don't move";
+  if (message.is_send) return ": there is no recv for it";
+  return ": no such message was sent";
+}
+
 uint64_t Milliseconds(double seconds) {
   return static_cast<uint64_t>(std::max(seconds, 0.0) * 1000);
 }
@@ -48,6 +57,7 @@ void ProcessSet::CheckStalls(double now) {
   if (failure_.ok()) CheckProgress(now);
   if (failure_.ok()) CheckCoordinator(now);
   if (failure_.ok()) CheckBlocked(now);
+  if (failure_.ok()) CheckMessages(now);
 }
 
 // On the coordinator: operations that some members have not called.
@@ -139,6 +149,55 @@ void ProcessSet::CheckBlocked(double now) {
   }
 }
 
+// Sends and receives that don't move: each concerns this rank and its peer alone.
+void ProcessSet::CheckMessages(double now) {
+  const double limit = config_.stall_shutdown_seconds;
+  const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
+  for (const auto& [token, operation] : messages_.pending()) {
+    const bool is_blocked = operation->waiters.load() > 0;
+    if (!is_blocked || operation->blocked_since == 0)
+      operation->blocked_since = is_blocked ? now : 0;
+    const double since = std::max(operation->enqueued_at, operation->started_at);
+    const std::string text = operation->DisplayName() + OnSet(id()) + " has waited for " +
+                             Seconds(now - since) + Missing(*operation);
+    std::vector<int> missed = MissedBy(*operation);
+    if (limit > 0 && now - since >= limit) {
+      return Poison({StatusCode::kRankFailed, text, {missed, id(), operation->DisplayName()}});
+    }
+    if (period <= 0 || now - std::max(since, operation->blocked_told_at) < period) continue;
+    operation->blocked_told_at = now;
+    Log(LogLevel::kWarning, text);
+    if (missed.size() > 1) continue;  // one of them would do: rank 0 can't tell who waits for whom
+    const std::string name = operation->DisplayName();
+    host_.OnStall(*this, {name, Milliseconds(now - since), std::move(missed)});
+    if (operation->blocked_since == 0) continue;
+    host_.OnStall(*this, {name, Milliseconds(now - operation->blocked_since), {}});
+  }
+}
+
+// The ranks that could let a send or a receive go on.
+std::vector<int> ProcessSet::MissedBy(const Operation& operation) const {
+  if (operation.message->peer != kAnyPeer) return {operation.message->peer};
+  std::vector<int> others = ranks_;
+  if (others.size() > 1) std::erase(others, transport_.rank());
+  return others;
+}
+
+void ProcessSet::DescribeMessages(double now, std::vector<std::string>& lines) const {
+  size_t described = 0;
+  for (const auto& [token, operation] : messages_.pending()) {
+    if (described++ == kMaxDescribed) break;
+    std::string line = operation->DisplayName() + OnSet(id()) + ", called " +
+                       Seconds(now - operation->enqueued_at) + " ago";
+    if (operation->waiters.load() > 0) line += ", blocks its caller";
+    lines.push_back(line + Missing(*operation));
+  }
+  if (const size_t kept = messages_.num_kept(); kept > 0) {
+    lines.push_back(std::to_string(kept) + " messages" + OnSet(id()) +
+                    " have come for which there is no recv yet");
+  }
+}
+
 std::vector<std::string> ProcessSet::DescribeState(double now) const {
   std::vector<std::string> lines;
   const std::string set = "process set " + std::to_string(id()) + " of " + RankList(ranks_);
@@ -156,6 +215,7 @@ std::vector<std::string> ProcessSet::DescribeState(double now) const {
   }
   lines.push_back(std::move(head));
   DescribePending(now, lines);
+  DescribeMessages(now, lines);
   return lines;
 }
 

@@ -28,6 +28,12 @@ constexpr double kDevicePauseSeconds = 20e-6;
 constexpr double kMaxDevicePauseSeconds = 500e-6;
 constexpr std::chrono::microseconds kDrainPause(100);
 
+// What a rank sent before it left can be received afterwards.
+bool MayHaveCome(const Operation& operation, const Status& failure) {
+  return operation.message && !operation.message->is_send &&
+         failure.code() == StatusCode::kRankFailed;
+}
+
 }  // namespace
 
 Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport,
@@ -69,11 +75,11 @@ Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
     }
     SetView& view = found->second;
     HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, topology_.rank));
-    if (!view.failure.ok()) {
+    if (!view.failure.ok() && !MayHaveCome(*operation, view.failure)) {
       if (harm_.ok() && view.failure.code() == StatusCode::kRankFailed) harm_ = view.failure;
       FailureDetail detail = view.failure.detail();
       detail.process_set_id = operation->process_set_id;
-      detail.tensor = name;
+      detail.tensor = operation->message ? operation->DisplayName() : name;
       return {view.failure.code(), view.failure.message(), std::move(detail)};
     }
     if (operation->on_device) HS_RETURN_IF_ERROR(BindDevice(*operation, view));
@@ -130,7 +136,7 @@ Status Runtime::WaitUntil(const OperationPtr& operation, double seconds,
   if (operation->done.load()) return operation->status;
   if (is_reached) return Status::Ok();
   return {StatusCode::kTimeout,
-          operation->request.DisplayName() + " is not done yet",
+          operation->DisplayName() + " is not done yet",
           {{}, operation->process_set_id, operation->request.name}};
 }
 

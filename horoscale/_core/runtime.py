@@ -13,6 +13,7 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import WAIT_SLICE_SECONDS, Handle, InFlight
 from horoscale._core.memory import OwnedBuffer
+from horoscale._core.message import MessageArg, MessageRoom
 from horoscale._core.request import Device, Request, Requests, Signature
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
@@ -25,6 +26,7 @@ class Runtime:
         self._pointer = pointer
         self._in_flight = InFlight()
         self.requests = Requests()
+        self._message = MessageRoom()
         topology = ffi.new("hs_topology *")
         check(lib.hs_get_topology(self._pointer, topology))
         self.topology = Topology(
@@ -176,6 +178,20 @@ class Runtime:
         request.pointer.will_wait = not wake
         check(lib.hs_enqueue(self._pointer, request.pointer, request.out))
         return Handle(request.out[0], keep_alive, self._pointer, self._in_flight)
+
+    def start_message(
+        self, message: MessageArg, is_send: bool, will_wait: bool, keep_alive: object
+    ) -> Handle:
+        """Start a send or a receive and return at once; see hs_message in the C header.
+
+        `keep_alive` is held until it is done: the owner of the memory. `will_wait` promises that
+        this thread calls Handle.wait() next. Raises as enqueue() does.
+        """
+        room = self._message
+        room.describe(message, will_wait)
+        start = lib.hs_send if is_send else lib.hs_recv
+        check(start(self._pointer, room.pointer, room.out))
+        return Handle(room.out[0], keep_alive, self._pointer, self._in_flight)
 
     def notify(self) -> None:
         """Have operations that were enqueued without waking the engine begin."""

@@ -57,6 +57,7 @@ from horoscale.common.exceptions import (
     MismatchError,
     RankFailedError,
 )
+from horoscale.common.messages import P2POp, recv_object, send_object
 from horoscale.common.objects import allgather_object, broadcast_object
 from horoscale.common.process_sets import (
     ProcessSet,
@@ -76,6 +77,7 @@ __all__ = [
     "Max",
     "Min",
     "MismatchError",
+    "P2POp",
     "ProcessSet",
     "Product",
     "RankFailedError",
@@ -106,8 +108,10 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "recv_object",
     "remove_process_set",
     "rocm_built",
+    "send_object",
     "shutdown",
     "size",
     "start_timeline",

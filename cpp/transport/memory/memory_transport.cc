@@ -127,6 +127,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kLaunch:
     case FrameKind::kGroupReport:
     case FrameKind::kLoss:
+    case FrameKind::kMessage:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);
       return {};

@@ -256,6 +256,7 @@ Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
     case FrameKind::kProbe:
     case FrameKind::kLaunch:
     case FrameKind::kGroupReport:
+    case FrameKind::kMessage:
       break;
     default:
       return Status::Protocol("control frame of unknown kind " +

@@ -56,6 +56,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kLaunch:
     case FrameKind::kGroupReport:
     case FrameKind::kLoss:
+    case FrameKind::kMessage:
       return true;
     case FrameKind::kBank:
       return false;
