@@ -81,14 +81,17 @@ class _BackwardSends(threading.local):
 
     def __init__(self) -> None:
         self._handles: list[Handle] = []
+        self._pass = -1  # autograd's number of it
 
     def add(self, handle: Handle) -> None:
-        if not self._handles:
+        this_pass = torch._C._current_graph_task_id()
+        if this_pass != self._pass:  # the one before has ended, or failed
+            self._pass, self._handles = this_pass, []
             Variable._execution_engine.queue_callback(self._wait)
         self._handles.append(handle)
 
     def _wait(self) -> None:
-        handles, self._handles = self._handles, []
+        handles, self._handles, self._pass = self._handles, [], -1
         wait_for_all(handles)
 
 
