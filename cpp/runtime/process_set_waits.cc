@@ -154,21 +154,25 @@ void ProcessSet::CheckMessages(double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
   for (const auto& [token, operation] : messages_.pending()) {
-    const bool is_blocked = operation->waiters.load() > 0;
-    if (!is_blocked || operation->blocked_since == 0)
-      operation->blocked_since = is_blocked ? now : 0;
-    const double since = std::max(operation->enqueued_at, operation->started_at);
-    const std::string text = operation->DisplayName() + OnSet(id()) + " has waited for " +
-                             Seconds(now - since) + Missing(*operation);
-    std::vector<int> missed = MissedBy(*operation);
-    if (limit > 0 && now - since >= limit) {
-      return Poison({StatusCode::kRankFailed, text, {missed, id(), operation->DisplayName()}});
+    if (operation->waiters.load() == 0) {
+      operation->blocked_since = 0;
+    } else if (operation->blocked_since == 0) {
+      operation->blocked_since = now;
     }
-    if (period <= 0 || now - std::max(since, operation->blocked_told_at) < period) continue;
+    const double since = std::max(operation->enqueued_at, operation->started_at);
+    const bool is_over = limit > 0 && now - since >= limit;
+    const bool is_due = period > 0 && now - std::max(since, operation->blocked_told_at) >= period;
+    if (!is_over && !is_due) continue;
     operation->blocked_told_at = now;
+    const std::string name = operation->DisplayName();
+    const std::string text =
+        name + OnSet(id()) + " has waited for " + Seconds(now - since) + Missing(*operation);
+    std::vector<int> missed = MissedBy(*operation);
+    if (is_over) {
+      return Poison({StatusCode::kRankFailed, text, {std::move(missed), id(), name}});
+    }
     Log(LogLevel::kWarning, text);
     if (missed.size() > 1) continue;  // one of them would do: rank 0 can't tell who waits for whom
-    const std::string name = operation->DisplayName();
     host_.OnStall(*this, {name, Milliseconds(now - since), std::move(missed)});
     if (operation->blocked_since == 0) continue;
     host_.OnStall(*this, {name, Milliseconds(now - operation->blocked_since), {}});
