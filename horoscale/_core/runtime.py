@@ -193,6 +193,32 @@ class Runtime:
         check(start(self._pointer, room.pointer, room.out))
         return Handle(room.out[0], keep_alive, self._pointer, self._in_flight)
 
+    def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
+        """Do a send or a receive and wait for it; return its result: the rank that has sent.
+
+        start_message() and wait() in less time than these.
+        """
+        room = self._message
+        room.describe(message, will_wait=True)
+        start = lib.hs_send if is_send else lib.hs_recv
+        check(start(self._pointer, room.pointer, room.out))
+        pointer = room.out[0]
+        code = lib.HS_TIMEOUT
+        try:
+            code = lib.hs_wait(pointer, WAIT_SLICE_SECONDS)
+        finally:
+            if code == lib.HS_TIMEOUT:  # it goes on, also after Ctrl-C
+                handle = Handle(pointer, keep_alive, self._pointer, self._in_flight)
+        if code == lib.HS_TIMEOUT:
+            handle.wait()
+            return handle.result()
+        error = None if code == lib.HS_OK else last_error(code)
+        result = int(lib.hs_result(pointer))
+        lib.hs_handle_free(pointer)
+        if error is not None:
+            raise error
+        return result
+
     def notify(self) -> None:
         """Have operations that were enqueued without waking the engine begin."""
         check(lib.hs_notify(self._pointer))

@@ -61,13 +61,23 @@ def start_send(
     dst: int,
     tag: int,
     process_set: ProcessSet,
-    will_wait: bool = False,
     channel: Channel = Channel.TENSORS,
 ) -> _core.Handle:
     """Start sending what is at a place to the global rank `dst`."""
-    identity = set_id(process_set)
-    peer = check_peer("dst", dst, process_set)
-    return _start(place, peer, tag, identity, channel, is_send=True, will_wait=will_wait)
+    message = _message(place, "dst", dst, tag, process_set, channel)
+    return current_runtime().start_message(message, True, False, place.owner)
+
+
+def send_and_wait(
+    place: Place,
+    dst: int,
+    tag: int,
+    process_set: ProcessSet,
+    channel: Channel = Channel.TENSORS,
+) -> None:
+    """Send what is at a place to the global rank `dst`."""
+    message = _message(place, "dst", dst, tag, process_set, channel)
+    current_runtime().run_message(message, True, place.owner)
 
 
 def start_recv(
@@ -75,33 +85,42 @@ def start_recv(
     src: int | None,
     tag: int,
     process_set: ProcessSet,
-    will_wait: bool = False,
     channel: Channel = Channel.TENSORS,
 ) -> _core.Handle:
     """Start receiving to a place, from the global rank `src` or from any (None).
 
     The handle's result is the rank that has sent.
     """
-    identity = set_id(process_set)
-    peer = ANY_RANK if src is None else check_peer("src", src, process_set)
-    return _start(place, peer, tag, identity, channel, is_send=False, will_wait=will_wait)
+    message = _message(place, "src", src, tag, process_set, channel)
+    return current_runtime().start_message(message, False, False, place.owner)
 
 
-def _start(
+def recv_and_wait(
     place: Place,
-    peer: int,
+    src: int | None,
     tag: int,
-    identity: int,
+    process_set: ProcessSet,
+    channel: Channel = Channel.TENSORS,
+) -> int:
+    """Receive to a place, from the global rank `src` or from any (None); return the sender."""
+    message = _message(place, "src", src, tag, process_set, channel)
+    return current_runtime().run_message(message, False, place.owner)
+
+
+def _message(
+    place: Place,
+    argument: str,
+    rank: int | None,
+    tag: int,
+    process_set: ProcessSet,
     channel: Channel,
-    is_send: bool,
-    will_wait: bool,
-) -> _core.Handle:
+) -> MessageArg:
+    identity = set_id(process_set)
+    peer = ANY_RANK if rank is None else check_peer(argument, rank, process_set)
     number = index(tag)
     if not 0 <= number <= _MAX_TAG:
         raise ValueError(f"tag={tag} is not from 0 to 2**62 - 1")
-    address, dtype, elements, owner = place
-    message = MessageArg(peer, number, channel, address, dtype, elements, identity)
-    return current_runtime().start_message(message, is_send, will_wait, owner)
+    return MessageArg(peer, number, channel, place.address, place.dtype, place.elements, identity)
 
 
 def check_peer(argument: str, rank: int, process_set: ProcessSet) -> int:
@@ -216,13 +235,9 @@ def recv_object(src: int, tag: int = 0, process_set: ProcessSet = global_process
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
     length = array("q", [0])
-    start_recv(
-        _bytes_of(length), src, tag, process_set, will_wait=True, channel=Channel.OBJECT_LENGTHS
-    ).wait()
+    recv_and_wait(_bytes_of(length), src, tag, process_set, Channel.OBJECT_LENGTHS)
     content = bytearray(length[0])
-    start_recv(
-        _bytes_of(content), src, tag, process_set, will_wait=True, channel=Channel.OBJECTS
-    ).wait()
+    recv_and_wait(_bytes_of(content), src, tag, process_set, Channel.OBJECTS)
     return pickle.loads(content)
 
 

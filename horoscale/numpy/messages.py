@@ -11,6 +11,8 @@ from horoscale import _core
 from horoscale.common.messages import (
     P2POp,
     Place,
+    recv_and_wait,
+    send_and_wait,
     start_batch,
     start_recv,
     start_send,
@@ -25,25 +27,29 @@ def _place(array: Array) -> Place:
     return Place(address(array), data_type(array.dtype), array.size, array)
 
 
-def _send(
-    tensor: ArrayLike, dst: int, tag: int, process_set: ProcessSet, will_wait: bool
-) -> Handle[None]:
-    place = _place(contiguous(tensor))
-    return Handle(start_send(place, dst, tag, process_set, will_wait), lambda _: None)
-
-
 def _recv(
-    tensor: Array, src: int | None, tag: int, process_set: ProcessSet, will_wait: bool
+    tensor: Array, src: int | None, tag: int, process_set: ProcessSet
 ) -> Handle[tuple[Array, int]]:
     array = need_writable(tensor)
     working = contiguous(array)
 
     def finish(done: _core.Handle) -> tuple[Array, int]:
-        if not array.flags.c_contiguous:  # the message is in a copy
-            array[...] = working
-        return array, done.result()
+        return _received(array, working), done.result()
 
-    return Handle(start_recv(_place(working), src, tag, process_set, will_wait), finish)
+    return Handle(start_recv(_place(working), src, tag, process_set), finish)
+
+
+def _recv_and_wait(tensor: Array, src: int | None, tag: int, process_set: ProcessSet) -> int:
+    working = contiguous(need_writable(tensor))
+    source = recv_and_wait(_place(working), src, tag, process_set)
+    _received(tensor, working)
+    return source
+
+
+def _received(array: Array, working: Array) -> Array:
+    if not array.flags.c_contiguous:  # the message is in a copy
+        array[...] = working
+    return array
 
 
 def send(
@@ -67,14 +73,15 @@ def send(
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    _send(tensor, dst, tag, process_set, will_wait=True).wait()
+    send_and_wait(_place(contiguous(tensor)), dst, tag, process_set)
 
 
 def send_async(
     tensor: ArrayLike, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[None]:
     """Start send() and return a handle at once. The array may not change meanwhile."""
-    return _send(tensor, dst, tag, process_set, will_wait=False)
+    place = _place(contiguous(tensor))
+    return Handle(start_send(place, dst, tag, process_set), lambda _: None)
 
 
 def recv(
@@ -94,14 +101,15 @@ def recv(
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    return _recv(tensor, src, tag, process_set, will_wait=True).wait()[0]
+    _recv_and_wait(tensor, src, tag, process_set)
+    return tensor
 
 
 def recv_async(
     tensor: Array, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[Array]:
     """Start recv() and return a handle at once. The message is there after synchronize()."""
-    return _recv(tensor, src, tag, process_set, will_wait=False).then(lambda result: result[0])
+    return _recv(tensor, src, tag, process_set).then(lambda result: result[0])
 
 
 def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
@@ -109,14 +117,14 @@ def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_proce
 
     Arguments and errors are those of recv().
     """
-    return _recv(tensor, None, tag, process_set, will_wait=True).wait()[1]
+    return _recv_and_wait(tensor, None, tag, process_set)
 
 
 def recv_any_async(
     tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[int]:
     """Start recv_any() and return a handle at once; its result is the rank that has sent."""
-    return _recv(tensor, None, tag, process_set, will_wait=False).then(lambda result: result[1])
+    return _recv(tensor, None, tag, process_set).then(lambda result: result[1])
 
 
 def batch(operations: Sequence[P2POp]) -> list[Any]:

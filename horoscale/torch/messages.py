@@ -20,6 +20,8 @@ from horoscale.common.messages import (
     Channel,
     P2POp,
     Place,
+    recv_and_wait,
+    send_and_wait,
     start_batch,
     start_recv,
     start_send,
@@ -52,28 +54,32 @@ def _start_send(
     dst: int,
     tag: int,
     process_set: ProcessSet,
-    will_wait: bool = False,
     channel: Channel = Channel.TENSORS,
 ) -> Handle:
-    place = _place(_on_host(tensor))
-    operation = start_send(place, dst, tag, process_set, will_wait, channel)
+    operation = start_send(_place(_on_host(tensor)), dst, tag, process_set, channel)
     return Handle(operation, lambda _: None)
 
 
-def _start_recv(
-    tensor: torch.Tensor,
-    src: int | None,
-    tag: int,
-    process_set: ProcessSet,
-    will_wait: bool = False,
-    channel: Channel = Channel.TENSORS,
-) -> Handle:
+def _start_recv(tensor: torch.Tensor, src: int | None, tag: int, process_set: ProcessSet) -> Handle:
     values = _on_host(tensor)
 
     def complete(done: _core.Handle) -> tuple[torch.Tensor, int]:
         return write_back(tensor, values), done.result()
 
-    return Handle(start_recv(_place(values), src, tag, process_set, will_wait, channel), complete)
+    return Handle(start_recv(_place(values), src, tag, process_set), complete)
+
+
+def _recv_and_wait(
+    tensor: torch.Tensor,
+    src: int | None,
+    tag: int,
+    process_set: ProcessSet,
+    channel: Channel = Channel.TENSORS,
+) -> int:
+    values = _on_host(tensor)
+    source = recv_and_wait(_place(values), src, tag, process_set, channel)
+    write_back(tensor, values)
+    return source
 
 
 class _BackwardSends(threading.local):
@@ -126,7 +132,7 @@ def send(
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    _start_send(tensor, dst, tag, process_set, will_wait=True).wait()
+    send_and_wait(_place(_on_host(tensor)), dst, tag, process_set)
     nothing = torch.zeros((), dtype=tensor.dtype)
     if not needs_gradient([tensor]):
         return nothing
@@ -134,10 +140,7 @@ def send(
 
     def gradient(_: Tensors) -> Tensors:
         received = torch.empty(shape, dtype=dtype)
-        handle = _start_recv(
-            received, dst, tag, process_set, will_wait=True, channel=Channel.GRADIENTS
-        )
-        handle.wait()
+        _recv_and_wait(received, dst, tag, process_set, Channel.GRADIENTS)
         return [received]
 
     [result] = connect([nothing], [tensor], gradient)
@@ -180,7 +183,7 @@ def recv(
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    _start_recv(tensor, src, tag, process_set, will_wait=True).wait()
+    _recv_and_wait(tensor, src, tag, process_set)
     if not needs_gradient([tensor]):
         return tensor
 
@@ -213,8 +216,7 @@ def recv_any(
 
     Arguments and errors are those of recv(). Not differentiable.
     """
-    _, rank = _start_recv(tensor, None, tag, process_set, will_wait=True).wait()
-    return int(rank)
+    return _recv_and_wait(tensor, None, tag, process_set)
 
 
 @outside_graph
