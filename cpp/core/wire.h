@@ -36,6 +36,10 @@ class WireWriter {
     Varint(bytes.size());
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
+  // What ends with the message.
+  void Rest(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
  private:
@@ -130,6 +134,8 @@ class WireReader {
     bytes_ = bytes_.subspan(size);
     return bytes;
   }
+  // All that is left, in place.
+  std::span<const std::byte> Rest() { return std::exchange(bytes_, {}); }
 
  private:
   std::span<const std::byte> bytes_;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -34,6 +35,18 @@ Result<UniqueFd> OpenPidFd(pid_t pid) {
   UniqueFd fd(static_cast<int>(syscall(kPidfdOpen, pid, 0U)));
   if (!fd.valid()) return Status::System("pidfd_open of process " + std::to_string(pid), errno);
   return fd;
+}
+
+bool ReadProcessMemory(pid_t pid, uint64_t address, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const iovec local = {into.data(), into.size()};
+    const iovec remote = {reinterpret_cast<void*>(static_cast<uintptr_t>(address)), into.size()};
+    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (got <= 0) return false;
+    address += static_cast<uint64_t>(got);
+    into = into.subspan(static_cast<size_t>(got));
+  }
+  return true;
 }
 
 std::string HostIdentity(const std::optional<std::string>& given) {

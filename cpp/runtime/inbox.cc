@@ -6,6 +6,15 @@
 #include "runtime/validate.h"
 
 namespace horoscale {
+namespace {
+
+// What a rank sent before it left can be received afterwards.
+bool MayHaveCome(const Operation& operation, const Status& failure) {
+  return operation.message && !operation.message->is_send &&
+         failure.code() == StatusCode::kRankFailed;
+}
+
+}  // namespace
 
 Status Inbox::Put(const OperationPtr& operation) {
   const std::string& name = operation->request.name;
@@ -18,11 +27,11 @@ Status Inbox::Put(const OperationPtr& operation) {
   }
   SetView& view = found->second;
   HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, rank_));
-  if (!view.failure.ok()) {
+  if (!view.failure.ok() && !MayHaveCome(*operation, view.failure)) {
     if (harm_.ok() && view.failure.code() == StatusCode::kRankFailed) harm_ = view.failure;
     FailureDetail detail = view.failure.detail();
     detail.process_set_id = operation->process_set_id;
-    detail.tensor = name;
+    detail.tensor = operation->message ? operation->DisplayName() : name;
     return {view.failure.code(), view.failure.message(), std::move(detail)};
   }
   if (operation->on_device) HS_RETURN_IF_ERROR(BindDevice(*operation, view));

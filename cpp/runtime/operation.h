@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backends/nccl/cuda_device.h"
 #include "base/status.h"
 #include "collectives/collective.h"
 #include "core/member.h"
+#include "core/message_frames.h"
 #include "core/request.h"
 
 namespace horoscale {
@@ -32,7 +34,18 @@ struct OnDevice {
   std::atomic<bool> launched{false};
 };
 
+// A send or a receive. It is beside the plan: its operation's request is empty.
+struct Message {
+  bool is_send = true;
+  int peer = 0;  // global rank; of a receive also kAnyPeer
+  Envelope envelope;
+  std::byte* memory = nullptr;  // of a send it is only read
+};
+
 struct Operation {
+  // How errors and reports call it.
+  std::string DisplayName() const;
+
   // Set before it is enqueued, constant afterwards.
   Token token = kNoToken;
   int process_set_id = 0;
@@ -43,6 +56,7 @@ struct Operation {
   std::function<void(const Status&)> callback;
   std::unique_ptr<OnDevice> on_device;  // null: host memory
   bool will_wait = false;               // a thread waits for it at once
+  std::unique_ptr<Message> message;     // null: a collective
   double enqueued_at = 0;
 
   // Written by the engine's owner until `done`, constant afterwards.

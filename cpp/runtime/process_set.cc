@@ -43,9 +43,18 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
       // An autotuner counts the plan's entries; MPI's own operations are as they are.
       posts_(transport, config, place_, pending_, control_, counters_,
              !config.autotune && execution_.mpi() == nullptr),
-      watch_(host, config, place_, pending_, control_, execution_) {}
+      messages_(transport, channel,
+                [this](const OperationPtr& operation, const Status& status) {
+                  ++counters_.operations;
+                  Finish(operation, status);
+                }),
+      watch_(host, config, place_, pending_, control_, execution_, messages_) {}
 
 void ProcessSet::Submit(OperationPtr operation) {
+  if (operation->message) {
+    if (failure_.ok()) return messages_.Submit(std::move(operation));
+    return messages_.ReceiveWhatCame(operation, failure_);
+  }
   if (!failure_.ok()) return Finish(operation, failure_);
   if (Status status = control_.Submit(*operation); !status.ok()) return Finish(operation, status);
   pending_.Add(std::move(operation));
@@ -66,6 +75,9 @@ void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byt
 
 Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
   if (kind == FrameKind::kLaunch) return execution_.OnStamp(from_rank, payload);
+  if (kind == FrameKind::kMessage && Contains(from_rank)) {
+    return messages_.OnFrame(from_rank, payload);
+  }
   const double now = MonotonicSeconds();
   if (kind == FrameKind::kPost) return posts_.OnFrame(from_rank, payload, now);
   return control_.OnFrame(from_rank, kind, payload, now);
@@ -88,7 +100,13 @@ Result<bool> ProcessSet::Advance(double now) {
   if (!planned.ok()) return planned;
   const auto executed = execution_.Step(now);
   if (!executed.ok()) return executed;
-  return *posted || *planned || *executed;
+  bool moved = *posted || *planned || *executed;
+  if (failure_.ok() && messages_.Busy()) {
+    const auto sent = messages_.Step();
+    if (!sent.ok()) return sent;
+    moved |= *sent;
+  }
+  return moved;
 }
 
 Result<bool> ProcessSet::StepPosts(double now) {
@@ -152,8 +170,8 @@ void ProcessSet::FinishToken(Token token, const Status& status) {
 void ProcessSet::Finish(const OperationPtr& operation, const Status& status) {
   // The join() of another set concerns this one, but does not fail with it.
   const bool ends_well = status.ok() || operation->process_set_id != id();
-  host_.Finish(operation, ends_well ? Status::Ok()
-                                    : Concerning(status, id(), operation->request.DisplayName()));
+  host_.Finish(operation,
+               ends_well ? Status::Ok() : Concerning(status, id(), operation->DisplayName()));
 }
 
 void ProcessSet::CheckStalls(double now) {
@@ -174,6 +192,7 @@ void ProcessSet::Fail(const Status& cause) {
   host_.OnFailed(place_, failure_);
   execution_.Abandon();
   control_.Abandon();
+  messages_.Fail(cause);
   (void)FinishFailed(MonotonicSeconds());
 }
 

@@ -1,7 +1,8 @@
 // ProcessSet: one set on this rank.
 //
 // Submissions and frames go to its control half (set_control.h), which hands what is planned to its
-// execution half (set_execution.h); small operations may do without both (set_posts.h); a watcher
+// execution half (set_execution.h); small operations may do without both (set_posts.h), messages
+// between two ranks always do (set_messages.h); a watcher
 // (set_watch.h) reads them. What is here joins them: the table of pending operations, and the set's
 // end. Everything is called by the engine's owner.
 //
@@ -23,6 +24,7 @@
 #include "runtime/set_counters.h"
 #include "runtime/set_execution.h"
 #include "runtime/set_host.h"
+#include "runtime/set_messages.h"
 #include "runtime/set_place.h"
 #include "runtime/set_posts.h"
 #include "runtime/set_watch.h"
@@ -56,7 +58,8 @@ class ProcessSet final : private SetExecution::Owner {
   bool Step(double now);
   // Whether Step() could do anything without news from outside.
   bool Busy() const {
-    return !pending_.empty() || execution_.Busy() || !leavers_.empty() || control_.Busy();
+    return !pending_.empty() || messages_.Busy() || execution_.Busy() || !leavers_.empty() ||
+           control_.Busy();
   }
   bool HoldsReports() const { return control_.HoldsReports(); }
   // How long it may be left alone.
@@ -65,7 +68,7 @@ class ProcessSet final : private SetExecution::Owner {
   }
   bool WaitsForDevice() const { return execution_.WaitsForDevice(); }
   bool HasLaunched() const { return execution_.HasLaunched(); }
-  bool HasPending() const { return !pending_.empty(); }
+  bool HasPending() const { return !pending_.empty() || !messages_.pending().empty(); }
   bool HasPending(Token token) const { return pending_.Find(token) != nullptr; }
 
   // Reports what does not advance, and ends it where the user set a limit.
@@ -106,6 +109,7 @@ class ProcessSet final : private SetExecution::Owner {
   SetExecution execution_;
   SetControl control_;
   SetPosts posts_;
+  SetMessages messages_;  // sends and receives, which the plan knows nothing of
   SetWatch watch_;
 
   Status failure_;

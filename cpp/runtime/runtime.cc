@@ -94,7 +94,7 @@ Status Runtime::WaitUntil(const OperationPtr& operation, double seconds,
   if (operation->done.load()) return operation->status;
   if (is_reached) return Status::Ok();
   return {StatusCode::kTimeout,
-          operation->request.DisplayName() + " is not done yet",
+          operation->DisplayName() + " is not done yet",
           {{}, operation->process_set_id, operation->request.name}};
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/rank_list.h"
+#include "core/mailbox.h"
 #include "platform/log.h"
 
 namespace horoscale {
@@ -37,6 +38,14 @@ std::string DescribeStall(const StallReport& report, int process_set_id) {
          ". All ranks of the set must call it, in any order unless the calls block.";
 }
 
+// What a send or a receive waits for.
+std::string Missing(const Operation& operation) {
+  const Message& message = *operation.message;
+  if (operation.started_at != 0) return ", and its bytes don't move";
+  if (message.is_send) return ": there is no recv for it";
+  return ": no such message was sent";
+}
+
 uint64_t Milliseconds(double seconds) {
   return static_cast<uint64_t>(std::max(seconds, 0.0) * 1000);
 }
@@ -45,20 +54,22 @@ uint64_t Milliseconds(double seconds) {
 
 SetWatch::SetWatch(SetHost& host, const Config& config, const SetPlace& place,
                    const PendingOperations& pending, SetControl& control,
-                   const SetExecution& execution)
+                   const SetExecution& execution, const SetMessages& messages)
     : host_(host),
       config_(config),
       place_(place),
       pending_(pending),
       control_(control),
-      execution_(execution) {}
+      execution_(execution),
+      messages_(messages) {}
 
 std::optional<Status> SetWatch::Check(double now) {
   auto end = CheckMissing(now);
   if (!end) end = CheckProgress(now);
   if (!end) end = CheckCoordinator(now);
-  if (!end) CheckBlocked(now);
-  return end;
+  if (end) return end;
+  CheckBlocked(now);
+  return CheckMessages(now);
 }
 
 // On the coordinator: operations that some members have not called.
@@ -158,6 +169,60 @@ void SetWatch::CheckBlocked(double now) {
   }
 }
 
+// Sends and receives that don't move: each concerns this rank and its peer alone.
+std::optional<Status> SetWatch::CheckMessages(double now) {
+  const double limit = config_.stall_shutdown_seconds;
+  const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
+  for (const auto& [token, operation] : messages_.pending()) {
+    if (operation->waiters.load() == 0) {
+      operation->blocked_since = 0;
+    } else if (operation->blocked_since == 0) {
+      operation->blocked_since = now;
+    }
+    const double since = std::max(operation->enqueued_at, operation->started_at);
+    const bool is_over = limit > 0 && now - since >= limit;
+    const bool is_due = period > 0 && now - std::max(since, operation->blocked_told_at) >= period;
+    if (!is_over && !is_due) continue;
+    operation->blocked_told_at = now;
+    const std::string name = operation->DisplayName();
+    const std::string text =
+        name + OnSet(place_.id()) + " has waited for " + Seconds(now - since) + Missing(*operation);
+    std::vector<int> missed = MissedBy(*operation);
+    if (is_over) {
+      return Status(StatusCode::kRankFailed, text, {std::move(missed), place_.id(), name});
+    }
+    Log(LogLevel::kWarning, text);
+    if (missed.size() > 1) continue;  // one of them would do: rank 0 can't tell who waits for whom
+    host_.OnStall(place_, {name, Milliseconds(now - since), std::move(missed)});
+    if (operation->blocked_since == 0) continue;
+    host_.OnStall(place_, {name, Milliseconds(now - operation->blocked_since), {}});
+  }
+  return std::nullopt;
+}
+
+// The ranks that could let a send or a receive go on.
+std::vector<int> SetWatch::MissedBy(const Operation& operation) const {
+  if (operation.message->peer != kAnyPeer) return {operation.message->peer};
+  std::vector<int> others = place_.ranks;
+  if (others.size() > 1) std::erase(others, place_.rank);
+  return others;
+}
+
+void SetWatch::DescribeMessages(double now, std::vector<std::string>& lines) const {
+  size_t described = 0;
+  for (const auto& [token, operation] : messages_.pending()) {
+    if (described++ == kMaxDescribed) break;
+    std::string line = operation->DisplayName() + OnSet(place_.id()) + ", called " +
+                       Seconds(now - operation->enqueued_at) + " ago";
+    if (operation->waiters.load() > 0) line += ", blocks its caller";
+    lines.push_back(line + Missing(*operation));
+  }
+  if (const size_t kept = messages_.num_kept(); kept > 0) {
+    lines.push_back(std::to_string(kept) + " messages" + OnSet(place_.id()) +
+                    " have come for which there is no recv yet");
+  }
+}
+
 std::vector<std::string> SetWatch::Describe(double now) const {
   std::vector<std::string> lines;
   std::string head = "process set " + std::to_string(place_.id()) + " of " +
@@ -174,6 +239,7 @@ std::vector<std::string> SetWatch::Describe(double now) const {
   }
   lines.push_back(std::move(head));
   DescribePending(now, lines);
+  DescribeMessages(now, lines);
   return lines;
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/set_control.h"
 #include "runtime/set_execution.h"
 #include "runtime/set_host.h"
+#include "runtime/set_messages.h"
 #include "runtime/set_place.h"
 
 namespace horoscale {
@@ -19,7 +20,8 @@ namespace horoscale {
 class SetWatch {
  public:
   SetWatch(SetHost& host, const Config& config, const SetPlace& place,
-           const PendingOperations& pending, SetControl& control, const SetExecution& execution);
+           const PendingOperations& pending, SetControl& control, const SetExecution& execution,
+           const SetMessages& messages);
 
   // Reports who keeps the others waiting (on the coordinator) and what does not advance. What comes
   // back ends the set: the user has set a limit, which is over.
@@ -35,6 +37,9 @@ class SetWatch {
   std::optional<Status> CheckProgress(double now);
   std::optional<Status> CheckCoordinator(double now);
   void CheckBlocked(double now);
+  std::optional<Status> CheckMessages(double now);
+  std::vector<int> MissedBy(const Operation& operation) const;
+  void DescribeMessages(double now, std::vector<std::string>& lines) const;
   void DescribePending(double now, std::vector<std::string>& lines) const;
 
   SetHost& host_;
@@ -43,6 +48,7 @@ class SetWatch {
   const PendingOperations& pending_;
   SetControl& control_;
   const SetExecution& execution_;
+  const SetMessages& messages_;
   double stuck_told_at_ = 0;
   double probed_at_ = 0;
 };

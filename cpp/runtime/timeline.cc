@@ -16,6 +16,7 @@ std::string Title(int process_set_id, const std::string& name) {
 
 // Unnamed calls share a row: one for each of them would drown the others.
 std::string TitleOf(const Operation& operation) {
+  if (operation.message) return Title(operation.process_set_id, "messages");
   const std::string& name = operation.request.name;
   return Title(operation.process_set_id, name.empty() ? "unnamed" : name);
 }
@@ -111,6 +112,15 @@ void Timeline::OnOperationDone(const Operation& operation, double now) {
   if (!file_) return;
   const Signature& signature = operation.request.signature;
   const int row = RowOf(TitleOf(operation));
+  if (operation.message) {
+    const Message& message = *operation.message;
+    JsonObject arguments;
+    arguments.Add("what", operation.DisplayName())
+        .Add("bytes", message.envelope.bytes)
+        .Add("status", operation.status.ok() ? "ok" : operation.status.message());
+    return Span(row, message.is_send ? "SEND" : "RECV", operation.enqueued_at, now,
+                arguments.Build());
+  }
   const double planned = operation.planned_at == 0 ? now : operation.planned_at;
   const double started = operation.started_at == 0 ? now : operation.started_at;
   Span(row, "NEGOTIATE", operation.enqueued_at, planned, "{}");

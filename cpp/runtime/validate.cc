@@ -7,6 +7,7 @@
 #include "collectives/collective.h"
 #include "collectives/fold.h"
 #include "core/codec.h"
+#include "core/mailbox.h"
 
 namespace horoscale {
 namespace {
@@ -21,7 +22,7 @@ bool CountsRows(OpKind kind) {
 
 Status Refuse(const Operation& operation, StatusCode code, const std::string& what) {
   return {code,
-          operation.request.DisplayName() + ": " + what,
+          operation.DisplayName() + ": " + what,
           {{}, operation.process_set_id, operation.request.name}};
 }
 
@@ -143,9 +144,32 @@ Status ValidateNewSet(const Operation& operation, int world_size) {
   return Status::Ok();
 }
 
+Status ValidateMessage(const Operation& operation) {
+  const Message& message = *operation.message;
+  const Envelope& envelope = message.envelope;
+  if (envelope.tag < 0 || envelope.tag > kMaxTag) {
+    return Refuse(operation, StatusCode::kInvalidArgument,
+                  "a tag is from 0 to " + std::to_string(kMaxTag));
+  }
+  if (envelope.bytes > kMaxMessageDataBytes) return Invalid(operation, "it is too large");
+  if (envelope.bytes > 0 && message.memory == nullptr) {
+    return Invalid(operation, "the tensor has no memory");
+  }
+  return Status::Ok();
+}
+
+Status ValidatePeer(const Operation& operation, const std::vector<int>& ranks) {
+  const Message& message = *operation.message;
+  if (!message.is_send && message.peer == kAnyPeer) return Status::Ok();
+  if (std::binary_search(ranks.begin(), ranks.end(), message.peer)) return Status::Ok();
+  return Invalid(operation, "rank " + std::to_string(message.peer) + " is not in process set " +
+                                std::to_string(operation.process_set_id));
+}
+
 }  // namespace
 
 Status ValidateRequest(const Operation& operation) {
+  if (operation.message) return ValidateMessage(operation);
   const Request& request = operation.request;
   const Signature& signature = request.signature;
   if (request.name.size() > kMaxNameBytes) {
@@ -181,6 +205,7 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
     return Invalid(operation, "rank " + std::to_string(self) + " is not in process set " +
                                   std::to_string(operation.process_set_id));
   }
+  if (operation.message) return ValidatePeer(operation, ranks);
   switch (signature.kind) {
     case OpKind::kBroadcast:
     case OpKind::kReduce:

@@ -30,6 +30,7 @@ enum class FrameKind : uint16_t {
   kLaunch = 7,       // LaunchStamp: a member's proposal, the coordinator's decision
   kGroupReport = 8,  // core/messages.h: GroupReport, of a member for others as well
   kLoss = 9,         // core/messages.h: LossNotice; of transports whose ranks don't all have links
+  kMessage = 10,     // core/message_frames.h: MessageFrame
   kPost = 14,        // core/messages.h: Post, with the member's tensors
   kBank = 16,        // transports' own, never delivered: where a member's chunks live
 };
@@ -121,6 +122,13 @@ class Transport {
   virtual int64_t SharedOffset(const std::byte* memory, size_t bytes) const = 0;
   // The memory of a member's shared offset in this process; null if it can't be reached.
   virtual std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const = 0;
+
+  // Copies what lies at `address` in the process of `rank`, in memory of its own. False if that
+  // can't be done: another host, or the system refuses it.
+  virtual bool ReadPrivate(int rank, uint64_t address, std::span<std::byte> into) {
+    (void)rank, (void)address, (void)into;
+    return false;
+  }
 
   // `look` is called, by a thread of the transport, when a rank may be lost of which this one has
   // to tell others: who drives the transport should poll it soon. Before the first Poll(); never

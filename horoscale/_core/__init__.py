@@ -14,6 +14,7 @@ from horoscale._core.errors import (
 )
 from horoscale._core.handle import Handle
 from horoscale._core.memory import DeviceBuffer, OwnedBuffer, address_of
+from horoscale._core.message import ANY_RANK, MessageArg
 from horoscale._core.request import Device, Request, Signature
 from horoscale._core.runtime import (
     Runtime,
@@ -26,12 +27,14 @@ from horoscale._core.store import StoreClient, StoreServer, job_secret
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
 __all__ = [
+    "ANY_RANK",
     "DataType",
     "Device",
     "DeviceBuffer",
     "DuplicateNameError",
     "Handle",
     "HorovodInternalError",
+    "MessageArg",
     "MismatchError",
     "OpKind",
     "OwnedBuffer",

@@ -13,6 +13,7 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import WAIT_SLICE_SECONDS, Handle, InFlight
 from horoscale._core.memory import OwnedBuffer
+from horoscale._core.message import MessageArg, MessageRoom
 from horoscale._core.request import Device, Request, Requests, Signature, Templates
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
@@ -26,6 +27,7 @@ class Runtime:
         self._in_flight = InFlight()
         self._requests = Requests()
         self.templates = Templates()
+        self._message = MessageRoom()
         topology = ffi.new("hs_topology *")
         check(lib.hs_get_topology(self._pointer, topology))
         self.topology = Topology(
@@ -209,6 +211,31 @@ class Runtime:
         if not handle.pointer:
             handle.let_go()
         return handle
+
+    def start_message(
+        self, message: MessageArg, is_send: bool, will_wait: bool, keep_alive: object
+    ) -> Handle:
+        """Start a send or a receive and return at once; see hs_message in the C header.
+
+        `keep_alive` is held until it is done: the owner of the memory. `will_wait` promises that
+        this thread calls Handle.wait() next. Raises as enqueue() does.
+        """
+        room = self._message
+        room.describe(message, will_wait)
+        handle = Handle(keep_alive, self._pointer, self._in_flight)
+        start = lib.hs_send if is_send else lib.hs_recv
+        code = start(self._pointer, room.pointer, room.out)
+        if code != lib.HS_OK:
+            handle.let_go()
+            raise last_error(code)
+        handle.pointer = room.out[0]
+        return handle
+
+    def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
+        """Do a send or a receive and wait for it; return its result: the rank that has sent."""
+        handle = self.start_message(message, is_send, True, keep_alive)
+        handle.wait()
+        return handle.result()
 
     def notify(self) -> None:
         """Have operations that were enqueued without waking the engine begin."""

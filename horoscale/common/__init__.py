@@ -23,13 +23,17 @@ ranks to see (shapes that differ) raises MismatchError on every member.
 from horoscale.common import exports as _exports
 from horoscale.common.basics import current_runtime
 from horoscale.common.exports import *  # noqa: F403
+from horoscale.common.messages import P2POp, recv_object, send_object
 from horoscale.common.objects import allgather_object, broadcast_object
 from horoscale.common.synchronization import join
 
 __all__ = [
+    "P2POp",
     "allgather_object",
     "broadcast_object",
     "current_runtime",
     "join",
+    "recv_object",
+    "send_object",
 ]
 __all__ += _exports.__all__

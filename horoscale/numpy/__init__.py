@@ -6,7 +6,14 @@ Element types: uint8, int8, uint16, int16, int32, int64, float16, float32, float
 complex128, and bfloat16 with the package ml_dtypes.
 """
 
-from horoscale.common import allgather_object, broadcast_object, join
+from horoscale.common import (
+    P2POp,
+    allgather_object,
+    broadcast_object,
+    join,
+    recv_object,
+    send_object,
+)
 from horoscale.common import exports as _exports
 from horoscale.common.exports import *  # noqa: F403
 from horoscale.numpy.arrays import (
@@ -18,6 +25,15 @@ from horoscale.numpy.compression import (
 from horoscale.numpy.handles import (
     poll,
     synchronize,
+)
+from horoscale.numpy.messages import (
+    batch,
+    recv,
+    recv_any,
+    recv_any_async,
+    recv_async,
+    send,
+    send_async,
 )
 from horoscale.numpy.movement import (
     allgather,
@@ -58,6 +74,7 @@ from horoscale.numpy.rooted import (
 
 __all__ = [
     "Compression",
+    "P2POp",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -67,6 +84,7 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
+    "batch",
     "broadcast",
     "broadcast_",
     "broadcast_async",
@@ -85,6 +103,11 @@ __all__ = [
     "grouped_reducescatter_async",
     "join",
     "poll",
+    "recv",
+    "recv_any",
+    "recv_any_async",
+    "recv_async",
+    "recv_object",
     "reduce",
     "reduce_",
     "reduce_async",
@@ -93,6 +116,9 @@ __all__ = [
     "reducescatter_async",
     "scatter",
     "scatter_async",
+    "send",
+    "send_async",
+    "send_object",
     "synchronize",
 ]
 __all__ += _exports.__all__

@@ -32,11 +32,15 @@ class Handle(Generic[T]):
             self._finish = None
         return self._result
 
-    def single(self: Handle[list[U]]) -> Handle[U]:
-        """Return the handle of a group of one as that of its only member."""
+    def then(self, change: Callable[[T], U]) -> Handle[U]:
+        """Return the handle whose result is made of this one's. For use before the first wait()."""
         finish = self._finish
         assert finish is not None
-        return Handle(self._operation, lambda operation: finish(operation)[0])
+        return Handle(self._operation, lambda operation: change(finish(operation)))
+
+    def single(self: Handle[list[U]]) -> Handle[U]:
+        """Return the handle of a group of one as that of its only member."""
+        return self.then(lambda results: results[0])
 
 
 def poll(handle: Handle[T]) -> bool:

@@ -27,7 +27,13 @@ What all collectives have in common:
                     ranks contradict each other about raises MismatchError on all of them.
 """
 
-from horoscale.common import allgather_object, broadcast_object
+from horoscale.common import (
+    P2POp,
+    allgather_object,
+    broadcast_object,
+    recv_object,
+    send_object,
+)
 from horoscale.common import exports as _exports
 from horoscale.common.exports import *  # noqa: F403
 from horoscale.torch import elastic
@@ -36,6 +42,15 @@ from horoscale.torch.compiling import outside_graph
 from horoscale.torch.compression import Compression
 from horoscale.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from horoscale.torch.handles import poll, synchronize
+from horoscale.torch.messages import (
+    batch,
+    recv,
+    recv_any,
+    recv_any_async,
+    recv_async,
+    send,
+    send_async,
+)
 from horoscale.torch.ops import (
     allgather,
     allgather_async,
@@ -89,12 +104,15 @@ for _function in (
     allgather_object,
     broadcast_object,
     empty_shared,
+    recv_object,
+    send_object,
 ):
     outside_graph(_function)
 
 __all__ = [
     "Compression",
     "DistributedOptimizer",
+    "P2POp",
     "SyncBatchNorm",
     "allgather",
     "allgather_async",
@@ -105,6 +123,7 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
+    "batch",
     "broadcast",
     "broadcast_",
     "broadcast_async",
@@ -126,6 +145,11 @@ __all__ = [
     "grouped_reducescatter_async",
     "join",
     "poll",
+    "recv",
+    "recv_any",
+    "recv_any_async",
+    "recv_async",
+    "recv_object",
     "reduce",
     "reduce_",
     "reduce_async",
@@ -134,6 +158,9 @@ __all__ = [
     "reducescatter_async",
     "scatter",
     "scatter_async",
+    "send",
+    "send_async",
+    "send_object",
     "set_priority",
     "sparse_allreduce_async",
     "synchronize",

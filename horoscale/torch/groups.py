@@ -23,7 +23,7 @@ from horoscale.common import job
 from horoscale.common.arguments import set_id
 from horoscale.common.exceptions import MismatchError
 from horoscale.torch import collectives
-from horoscale.torch.batch import batch
+from horoscale.torch.batching import batch
 from horoscale.torch.collectives import Call, Tensors
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.gradients import Gradient, Settings

@@ -12,7 +12,7 @@ from horoscale._core import ReduceOp
 from horoscale.common import job
 from horoscale.common.exceptions import HorovodInternalError
 from horoscale.torch import collectives
-from horoscale.torch.batch import batch
+from horoscale.torch.batching import batch
 from horoscale.torch.buckets import make_bucket
 from horoscale.torch.collectives import Call, Reduction
 from horoscale.torch.compression import Compression

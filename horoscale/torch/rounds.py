@@ -32,7 +32,7 @@ from horoscale.common import job
 from horoscale.common.exceptions import MismatchError
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch import collectives
-from horoscale.torch.batch import batch
+from horoscale.torch.batching import batch
 from horoscale.torch.collectives import Call, Reduction
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle

@@ -336,7 +336,7 @@ hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes);
 hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t capacity);
 
 /* The number that an operation returns: join the last rank to join, add_process_set the id,
- * remove_process_set 0; -1 for others. Only after HS_OK. */
+ * remove_process_set 0, hs_recv() the sender; -1 for others. Only after HS_OK. */
 int64_t hs_result(const hs_handle* handle);
 
 /* Frees the handle. The operation goes on if it is not done: the tensors' memory must still live.
@@ -348,6 +348,34 @@ void hs_free(void* memory);
 
 /* The same for memory of a device, after what the stream of the operation holds by then. */
 void hs_device_free(void* memory);
+
+/* ---------------------------------------------------------------- messages */
+
+/* One message from a rank of a process set to another one, or to itself. */
+typedef struct hs_message {
+  size_t struct_size;
+  int32_t process_set;
+  int32_t peer;    /* global rank: the receiver, or the sender; hs_recv() also -1: any member */
+  int64_t tag;     /* from 0: a receive takes messages of its peer, channel and tag */
+  int32_t channel; /* 0 to 255: a space of tags of its own */
+  int32_t dtype;   /* hs_dtype */
+  int64_t count;   /* elements; type and count have to be equal on both ranks */
+  void* memory; /* contiguous; hs_send() only reads it; must live until the operation is done, and
+                   stay unchanged */
+  int32_t will_wait;    /* as in hs_request */
+  hs_callback callback; /* may be null */
+  void* user_data;
+} hs_message;
+
+/* Starts sending a message, or receiving one, and returns at once; the handle works with hs_wait()
+ * and the others. Not collective: the peer makes the other call. Messages between two ranks with
+ * the same channel and tag are received in the order in which they were sent. A small message is
+ * sent, and its handle done, whether or not the peer receives it; the handle of a larger one, or of
+ * one of many that were not received, is done when it is. hs_result() of a receive is the sender.
+ * Failures as of hs_enqueue(); later HS_MISMATCH on the two ranks, where type or count differ (of a
+ * message that was sent already: on the receiver alone), HS_RANK_FAILED, HS_SHUTDOWN. */
+hs_code hs_send(hs_runtime* runtime, const hs_message* message, hs_handle** out);
+hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out);
 
 /* ---------------------------------------------------------------- process sets */
 

@@ -128,6 +128,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kGroupReport:
     case FrameKind::kPost:
     case FrameKind::kLoss:
+    case FrameKind::kMessage:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);
       return {};

@@ -257,6 +257,7 @@ Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
     case FrameKind::kLaunch:
     case FrameKind::kGroupReport:
     case FrameKind::kPost:
+    case FrameKind::kMessage:
       break;
     default:
       return Status::Protocol("control frame of unknown kind " +

@@ -21,6 +21,9 @@ namespace horoscale {
 // The first page of an arena.
 struct ArenaHeader {
   alignas(64) SleepFlag sleeping;  // of the rank that owns the arena
+  // By which a peer finds out whether it can read the memory of the rank's process.
+  uint64_t own_address;  // of `nonce`, in that process
+  uint64_t nonce;
 };
 
 class Arena {

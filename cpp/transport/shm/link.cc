@@ -73,8 +73,13 @@ Result<ShmLink> ExchangeMemory(ByteStream socket, const LinkOffer& offer, const 
   if (peer.ok() && peer->pid > 0) {
     if (Result<UniqueFd> opened = OpenPidFd(peer->pid); opened.ok()) pidfd = opened.TakeValue();
   }
-  return ShmLink{std::move(socket), std::move(pidfd), region.TakeValue(),
-                 EventFd(std::move((*fds)[1])), in_ring};
+  const pid_t pid = pidfd.valid() ? peer->pid : 0;
+  return ShmLink{std::move(socket),
+                 std::move(pidfd),
+                 pid,
+                 region.TakeValue(),
+                 EventFd(std::move((*fds)[1])),
+                 in_ring};
 }
 
 Status CheckSameUser(const ByteStream& socket) {

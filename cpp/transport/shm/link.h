@@ -1,6 +1,8 @@
 // ShmLink: what one rank holds of another rank of its host.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +21,7 @@ namespace horoscale {
 struct ShmLink {
   ByteStream socket;    // silent after the set-up: its end is the peer's end
   UniqueFd pidfd;       // not valid where the system refuses it
+  pid_t pid;            // of the same process; 0: not known
   MappedRegion memory;  // the peer's arena
   EventFd doorbell;     // the peer's
   std::byte* in_ring;   // in the peer's arena

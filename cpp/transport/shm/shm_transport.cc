@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "platform/clock.h"
+#include "platform/process.h"
+#include "platform/random.h"
 #include "platform/wait.h"
 
 namespace horoscale {
@@ -30,6 +32,9 @@ bool IsReadable(int fd) { return WaitForDescriptor(fd, POLLIN, Deadline::After(0
 Result<std::unique_ptr<ShmTransport::Own>> ShmTransport::MakeOwn(const ShmConfig& config) {
   Result<std::unique_ptr<Arena>> arena = Arena::Create(config.arena_bytes, config.size);
   if (!arena.ok()) return arena.status();
+  ArenaHeader& header = (*arena)->header();
+  HS_RETURN_IF_ERROR(FillRandom(std::as_writable_bytes(std::span(&header.nonce, 1))));
+  header.own_address = reinterpret_cast<uintptr_t>(&header.nonce);
   Result<EventFd> doorbell = EventFd::Create();
   if (!doorbell.ok()) return doorbell.status();
   Result<EventFd> wake = EventFd::Create();
@@ -157,6 +162,24 @@ int64_t ShmTransport::SharedOffset(const std::byte* memory, size_t bytes) const 
 std::byte* ShmTransport::SharedAddress(int rank, int64_t offset, size_t bytes) const {
   if (rank == this->rank()) return AddressInArena(own_->arena->region(), offset, bytes);
   return AddressInArena(links_.at(rank).memory, offset, bytes);
+}
+
+bool ShmTransport::ReadPrivate(int rank, uint64_t address, std::span<std::byte> into) {
+  const ShmLink& link = links_.at(rank);
+  const auto [readable, is_new] = readable_.try_emplace(rank, false);
+  if (is_new) readable->second = CanRead(link);
+  if (!readable->second || !ReadProcessMemory(link.pid, address, into)) return false;
+  // While the process lives nobody else has its number.
+  return !IsReadable(link.pidfd.get());
+}
+
+// Whether what the peer's process has at the address that it gave is what is in its arena.
+bool ShmTransport::CanRead(const ShmLink& link) const {
+  if (link.pid <= 0) return false;
+  uint64_t nonce = 0;
+  return ReadProcessMemory(link.pid, link.header().own_address,
+                           std::as_writable_bytes(std::span(&nonce, 1))) &&
+         nonce == link.header().nonce;
 }
 
 void ShmTransport::Close(std::span<const std::byte> last_frame, double seconds) {

@@ -41,6 +41,7 @@ class ShmTransport final : public MemoryTransport {
   void FreeShared(std::byte* memory) override;
   int64_t SharedOffset(const std::byte* memory, size_t bytes) const override;
   std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override;
+  bool ReadPrivate(int rank, uint64_t address, std::span<std::byte> into) override;
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
   // Has Sleep() end when the descriptor is readable.
@@ -70,9 +71,11 @@ class ShmTransport final : public MemoryTransport {
   bool LookAtDescriptors(double seconds);
   void OnPeerEnd(int rank);
   void Unwatch(const ShmLink& link);
+  bool CanRead(const ShmLink& link) const;
 
   std::unique_ptr<Own> own_;
   std::map<int, ShmLink> links_;
+  std::map<int, bool> readable_;  // whose memory can be read, of those where it was tried
   uint32_t polls_ = 0;
   int64_t last_check_ns_ = 0;
 };

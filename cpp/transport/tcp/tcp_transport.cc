@@ -57,6 +57,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kGroupReport:
     case FrameKind::kPost:
     case FrameKind::kLoss:
+    case FrameKind::kMessage:
       return true;
     case FrameKind::kBank:
       return false;

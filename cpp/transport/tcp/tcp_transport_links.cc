@@ -99,7 +99,8 @@ bool TcpTransport::IsAwaited(int rank, const Link& link) const {
       std::any_of(link.unsent.begin(), link.unsent.end(), [](const Frame& frame) {
         const FrameKind kind = frame.header.kind;
         return kind == FrameKind::kReport || kind == FrameKind::kGroupReport ||
-               kind == FrameKind::kPlan || kind == FrameKind::kLaunch;
+               kind == FrameKind::kPlan || kind == FrameKind::kLaunch ||
+               kind == FrameKind::kMessage;
       });
   return has_unsent || channels_.IsAwaitedBy(rank);
 }

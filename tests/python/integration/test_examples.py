@@ -67,6 +67,12 @@ def test_numpy_example(num_ranks: int, tmp_path: Path) -> None:
     assert f"{num_ranks} ranks, {points} points: y = 3.00 x + 0.50" in output
 
 
+def test_pipeline_of_two_stages(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = launch(2, sys.executable, EXAMPLES / "pipeline_two_stages.py", folder=tmp_path)
+    assert "the same weights as in one process: True" in output
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_c_example(tmp_path: Path) -> None:
     flags = run(sys.executable, "-m", "horoscale.config", "--cflags", "--libs", folder=tmp_path)

@@ -1,0 +1,63 @@
+"""How long a message from one rank to another takes here, beside Gloo.
+
+    python benchmarks/messages.py
+
+Two ranks send a message to and fro by blocking calls; a figure is half of that time. The ranks of
+all implementations are started together and wait while one of them measures. Of each round it is
+the median over the calls, then the median over the rounds; a ratio is the peer's time divided by
+ours, with its range. horoscale-shared sends from and receives into shared memory; memcpy is no
+message: each rank copies so many bytes. Results are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import figures
+from allreduce import Timed, size_text
+from ranks import Job
+
+OURS = ("horoscale", "horoscale-shared")
+PEERS = ("gloo", "memcpy")
+SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
+RANK_PROGRAM = Path(__file__).with_name("messages_rank.py")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="two sizes, one round: does it run?")
+    arguments = parser.parse_args()
+    arguments.sizes = (4 << 10, 1 << 20) if arguments.smoke else SIZES
+    if arguments.smoke:
+        arguments.rounds = 1
+    return arguments
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    cases = {size_text(size): (size,) for size in arguments.sizes}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        jobs = []
+        for name in (*OURS, *PEERS):
+            jobs.append(Job(RANK_PROGRAM, name, 2, folder, folder))
+            stack.callback(jobs[-1].end)
+        measured = figures.interleave([Timed(job) for job in jobs], cases, arguments.rounds)
+    print(f"one way between 2 ranks, {os.cpu_count()} cores, {arguments.rounds} rounds")
+    print("\n".join(figures.medians(measured, "µs", 1e6)))
+    print(
+        "\n".join(figures.comparison(measured, [(peer, ours) for peer in PEERS for ours in OURS]))
+    )
+    figures.write(arguments.json, measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""One rank of one implementation, for benchmarks/messages.py."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+
+import numpy as np
+from orders import serve, times
+
+WARM_UP = 5
+
+# Its rank, and what makes so many bytes of memory and the calls that send and receive them.
+Calls = tuple[Callable[[], object], Callable[[], object]]
+Implementation = tuple[int, Callable[[int], tuple[np.ndarray, Calls]]]
+
+
+def horoscale(shared: bool = False) -> Implementation:
+    """Ours: on memory of the user's own, or on memory that the ranks share."""
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    peer = 1 - hvd.rank()
+
+    def prepare(size: int) -> tuple[np.ndarray, Calls]:
+        array = hvd.empty_shared(size, dtype=np.uint8) if shared else np.zeros(size, np.uint8)
+        return array, (lambda: hvd.send(array, peer), lambda: hvd.recv(array, peer))
+
+    return hvd.rank(), prepare
+
+
+def gloo() -> Implementation:
+    """Gloo, as PyTorch users reach it."""
+    import torch
+    from torch import distributed
+
+    rank = int(os.environ["RANK"])
+    where = f"file://{os.environ['JOB_FILE']}"
+    distributed.init_process_group("gloo", where, rank=rank, world_size=2)
+
+    def prepare(size: int) -> tuple[np.ndarray, Calls]:
+        tensor = torch.zeros(size, dtype=torch.uint8)
+        calls = (
+            lambda: distributed.send(tensor, 1 - rank),
+            lambda: distributed.recv(tensor, 1 - rank),
+        )
+        return tensor.numpy(), calls
+
+    return rank, prepare
+
+
+def memcpy() -> Implementation:
+    """No message: each rank copies so many bytes, twice."""
+
+    def prepare(size: int) -> tuple[np.ndarray, Calls]:
+        array, copy = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+        return array, (lambda: np.copyto(copy, array), lambda: np.copyto(array, copy))
+
+    return int(os.environ["RANK"]), prepare
+
+
+IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
+    "horoscale": horoscale,
+    "horoscale-shared": lambda: horoscale(shared=True),
+    "gloo": gloo,
+    "memcpy": memcpy,
+}
+
+
+def verify(array: np.ndarray, to_and_fro: Callable[[], object], rank: int) -> None:
+    """Have rank 0's bytes come back; raise unless both ranks have them then."""
+    pattern = (np.arange(array.size) % 251).astype(np.uint8)
+    array[:] = pattern if rank == 0 else 0
+    to_and_fro()
+    if not np.array_equal(array, pattern):
+        raise AssertionError(f"rank {rank}: a wrong message of {array.size} bytes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("implementation", choices=IMPLEMENTATIONS)
+    parser.add_argument("address", help="of the benchmark")
+    arguments = parser.parse_args()
+    rank, prepare = IMPLEMENTATIONS[arguments.implementation]()
+
+    def measure(size: int, count: int) -> list[float]:
+        array, (send, receive) = prepare(size)
+        first, second = (send, receive) if rank == 0 else (receive, send)
+
+        def to_and_fro() -> None:
+            first()
+            second()
+
+        if arguments.implementation != "memcpy":
+            verify(array, to_and_fro, rank)
+        return [seconds / 2 for seconds in times(to_and_fro, count, WARM_UP)]
+
+    serve(arguments.address, measure)
+
+
+if __name__ == "__main__":
+    main()

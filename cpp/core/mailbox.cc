@@ -1,0 +1,112 @@
+#include "core/mailbox.h"
+
+#include <limits>
+#include <string>
+
+namespace horoscale {
+namespace {
+
+uint64_t EagerCost(uint64_t bytes) { return bytes + kEagerOverheadBytes; }
+
+}  // namespace
+
+Mailbox::KeptQueue Mailbox::FindKept(int peer, uint8_t channel, int64_t tag) {
+  if (peer != kAnyPeer) return kept_.find({channel, tag, peer});
+  // The queues of a tag lie side by side: one for each peer.
+  auto first = kept_.end();
+  for (auto queue = kept_.lower_bound({channel, tag, std::numeric_limits<int>::min()});
+       queue != kept_.end(); ++queue) {
+    const auto& [queue_channel, queue_tag, queue_peer] = queue->first;
+    if (queue_channel != channel || queue_tag != tag) break;
+    if (first == kept_.end() || queue->second.front().order < first->second.front().order) {
+      first = queue;
+    }
+  }
+  return first;
+}
+
+ArrivedMessage Mailbox::Take(KeptQueue queue) {
+  ArrivedMessage message = std::move(queue->second.front().message);
+  queue->second.pop_front();
+  if (queue->second.empty()) kept_.erase(queue);
+  --kept_messages_;
+  if (!message.is_eager) --peers_[message.peer].offers;
+  OnTaken(message.peer, message.envelope, message.is_eager);
+  return message;
+}
+
+void Mailbox::OnTaken(int peer, const Envelope& envelope, bool is_eager) {
+  if (is_eager) peers_[peer].owed += EagerCost(envelope.bytes);
+}
+
+std::optional<ArrivedMessage> Mailbox::Post(Id id, int peer, uint8_t channel, int64_t tag) {
+  if (const auto queue = FindKept(peer, channel, tag); queue != kept_.end()) return Take(queue);
+  receives_[{channel, tag, peer}].push_back({id, next_order_++});
+  return std::nullopt;
+}
+
+std::optional<ArrivedMessage> Mailbox::TakeEager(int peer, uint8_t channel, int64_t tag) {
+  const auto queue = FindKept(peer, channel, tag);
+  if (queue == kept_.end() || !queue->second.front().message.is_eager) return std::nullopt;
+  return Take(queue);
+}
+
+Result<std::optional<Mailbox::Id>> Mailbox::Arrive(int peer, uint64_t number,
+                                                   const Envelope& envelope, bool is_eager) {
+  Peer& from = peers_[peer];
+  if (number != from.last_number + 1) {
+    return Status::Protocol("message " + std::to_string(number) + " came after message " +
+                            std::to_string(from.last_number));
+  }
+  from.last_number = number;
+  if (is_eager) {
+    from.eager_bytes += EagerCost(envelope.bytes);
+    if (from.eager_bytes > kEagerCreditBytes) return Status::Protocol("it sent beyond its credit");
+  }
+  auto named = receives_.find({envelope.channel, envelope.tag, peer});
+  const auto any = receives_.find({envelope.channel, envelope.tag, kAnyPeer});
+  if (named == receives_.end() ||
+      (any != receives_.end() && any->second.front().order < named->second.front().order)) {
+    named = any;
+  }
+  if (named == receives_.end()) {
+    if (!is_eager && from.offers == kMaxOffers) {
+      return Status::Protocol("it offers too many messages at once");
+    }
+    return std::optional<Id>();
+  }
+  const Id id = named->second.front().id;
+  named->second.pop_front();
+  if (named->second.empty()) receives_.erase(named);
+  OnTaken(peer, envelope, is_eager);
+  return std::optional<Id>(id);
+}
+
+void Mailbox::Keep(ArrivedMessage message) {
+  if (!message.is_eager) ++peers_[message.peer].offers;
+  ++kept_messages_;
+  const Envelope& envelope = message.envelope;
+  auto& queue = kept_[{envelope.channel, envelope.tag, message.peer}];
+  queue.push_back({std::move(message), next_order_++});
+}
+
+uint64_t Mailbox::TakeCreditFor(int peer) {
+  Peer& of = peers_[peer];
+  if (of.owed < kLeastCreditGiven) return 0;
+  of.eager_bytes -= of.owed;
+  return std::exchange(of.owed, 0);
+}
+
+bool EagerCredit::Take(uint64_t bytes) {
+  if (bytes > kMaxEagerBytes || EagerCost(bytes) > left_) return false;
+  left_ -= EagerCost(bytes);
+  return true;
+}
+
+Status EagerCredit::Give(uint64_t bytes) {
+  if (bytes > kEagerCreditBytes - left_) return Status::Protocol("it gave back too much credit");
+  left_ += bytes;
+  return Status::Ok();
+}
+
+}  // namespace horoscale

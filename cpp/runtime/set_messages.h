@@ -1,0 +1,115 @@
+// SetMessages: the sends and receives of one process set on this rank, from enqueue to completion.
+// Which receive takes which message is the mailbox's business; this moves the bytes.
+//
+// A small message comes with its envelope. The bytes of an offered one are read by its receiver
+// where they lie, if it can reach them: in this process, in shared memory, in the memory of a
+// process of this host. Otherwise it asks for them in frames, of which a bounded number is under
+// way. Called by the engine's owner; nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/mailbox.h"
+#include "core/message_frames.h"
+#include "runtime/operation.h"
+#include "transport/transport.h"
+
+namespace horoscale {
+
+class SetMessages {
+ public:
+  using Finish = std::function<void(const OperationPtr& operation, const Status& status)>;
+
+  SetMessages(Transport& transport, ChannelId channel, Finish finish)
+      : transport_(transport), channel_(channel), finish_(std::move(finish)) {}
+
+  // Takes a send or a receive, which the next step begins.
+  void Submit(OperationPtr operation);
+  // kProtocol: a frame that can't be.
+  Status OnFrame(int from_rank, std::span<const std::byte> bytes);
+  // Advances as far as one piece; whether anything moved. kProtocol as OnFrame().
+  Result<bool> Step();
+
+  bool Busy() const { return !pending_.empty() || !loopback_.empty(); }
+  // What is not done, by age.
+  const std::map<Token, OperationPtr>& pending() const { return pending_; }
+  // Messages that came and nobody has asked for.
+  size_t num_kept() const { return mailbox_.num_kept(); }
+
+  // The set has failed: ends what is pending. What has come as a whole can still be received.
+  void Fail(const Status& cause);
+  // A receive, after that: with what has come, or with `cause`.
+  void ReceiveWhatCame(const OperationPtr& operation, const Status& cause);
+
+ private:
+  using Key = std::pair<int, uint64_t>;  // peer, number
+  // An offered message, at its sender.
+  struct Outgoing {
+    OperationPtr operation;
+    bool by_frames = false;  // asked for
+    uint64_t sent = 0;
+    uint64_t taken = 0;
+  };
+  // An offered message that has found its receive.
+  struct Incoming {
+    OperationPtr operation;
+    MessageSource source;
+    bool by_frames = false;
+    bool told = false;  // that it was read
+    uint64_t taken = 0;
+  };
+  struct Peer {
+    uint64_t next_number = 1;
+    EagerCredit credit;
+    uint32_t offers = 0;             // not answered
+    std::deque<OperationPtr> held;   // sends that may not be offered yet, and those behind them
+    uint32_t coming = 0;             // by frames
+    std::deque<uint64_t> uncleared;  // to come by frames when another one has come
+  };
+
+  void Begin(const OperationPtr& operation);
+  void Announce(const OperationPtr& operation);
+  void Take(const OperationPtr& operation, ArrivedMessage message);
+  bool Agrees(const OperationPtr& operation, int peer, uint64_t number, const Envelope& envelope);
+  void ReceiveEager(const OperationPtr& operation, int peer, uint64_t number,
+                    const Envelope& envelope, std::span<const std::byte> payload);
+  void ReadPiece();
+  bool Read(int peer, const Incoming& incoming, std::span<std::byte> into);
+  void Clear(int peer, uint64_t number);
+  void GiveCredit(int peer);
+  void Pump(int peer, uint64_t number, Outgoing& outgoing);
+  void OnAnswered(int peer);
+  void EndSend(std::map<Key, Outgoing>::iterator outgoing, const Status& status);
+  void EndReceive(std::map<Key, Incoming>::iterator incoming);
+
+  Status TakeFrame(int from_rank, const MessageFrame& frame);
+  Status OnArrival(int from_rank, const MessageFrame& frame);
+  Status OnAnswer(int from_rank, const MessageFrame& frame);
+  Status OnTaken(std::map<Key, Outgoing>::iterator outgoing, uint64_t bytes);
+  Status OnRefused(int from_rank, const MessageFrame& frame);
+  Status OnContent(int from_rank, const MessageFrame& frame);
+
+  void Send(int peer, const MessageFrame& frame);
+  void End(const OperationPtr& operation, const Status& status);
+
+  Transport& transport_;
+  const ChannelId channel_;
+  const Finish finish_;
+  Mailbox mailbox_;
+  std::map<Token, OperationPtr> pending_;
+  std::deque<OperationPtr> submitted_;  // of the pending ones
+  std::map<int, Peer> peers_;
+  std::map<Key, Outgoing> outgoing_;
+  std::map<Key, Incoming> incoming_;
+  std::deque<Key> reading_;                      // of them, by turns
+  std::deque<std::vector<std::byte>> loopback_;  // frames to this rank itself
+};
+
+}  // namespace horoscale

@@ -1,0 +1,148 @@
+"""Messages of arrays from one rank to another: send, recv and what belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from horoscale import _core
+from horoscale.common.messages import (
+    P2POp,
+    Place,
+    recv_and_wait,
+    send_and_wait,
+    start_batch,
+    start_recv,
+    start_send,
+    wait_for_all,
+)
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.numpy.arrays import Array, address, contiguous, data_type, need_writable
+from horoscale.numpy.handles import Handle
+
+
+def _place(array: Array) -> Place:
+    return Place(address(array), data_type(array.dtype), array.size, array)
+
+
+def _recv(
+    tensor: Array, src: int | None, tag: int, process_set: ProcessSet
+) -> Handle[tuple[Array, int]]:
+    array = need_writable(tensor)
+    working = contiguous(array)
+
+    def finish(done: _core.Handle) -> tuple[Array, int]:
+        return _received(array, working), done.result()
+
+    return Handle(start_recv(_place(working), src, tag, process_set), finish)
+
+
+def _recv_and_wait(tensor: Array, src: int | None, tag: int, process_set: ProcessSet) -> int:
+    working = contiguous(need_writable(tensor))
+    source = recv_and_wait(_place(working), src, tag, process_set)
+    _received(tensor, working)
+    return source
+
+
+def _received(array: Array, working: Array) -> Array:
+    if not array.flags.c_contiguous:  # the message is in a copy
+        array[...] = working
+    return array
+
+
+def send(
+    tensor: ArrayLike, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> None:
+    """Send an array to one rank, which calls recv().
+
+    Returns when the array may be changed. A large message waits for its receive, a small one does
+    not; see docs/messages.md.
+
+    Args:
+        tensor: what is sent; an array that isn't contiguous is copied.
+        dst: the global rank that it is for; also the own one.
+        tag: messages between the same two ranks are received in order for each tag; from 0.
+        process_set: both ranks belong to it.
+
+    Raises:
+        ValueError: before hvd.init(), or an argument is wrong.
+        MismatchError: it is received into another dtype or number of elements; on these two ranks
+            only (of a small message on the receiver only).
+        RankFailedError: a rank of the process set died or left.
+        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+    """
+    send_and_wait(_place(contiguous(tensor)), dst, tag, process_set)
+
+
+def send_async(
+    tensor: ArrayLike, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> Handle[None]:
+    """Start send() and return a handle at once. The array may not change meanwhile."""
+    place = _place(contiguous(tensor))
+    return Handle(start_send(place, dst, tag, process_set), lambda _: None)
+
+
+def recv(
+    tensor: Array, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> Array:
+    """Receive into an array what one rank sends here by send(), and return the array.
+
+    Args:
+        tensor: a writable array of the dtype and number of elements of the message.
+        src: the global rank that sends; also the own one.
+        tag: as send() is given it.
+        process_set: both ranks belong to it.
+
+    Raises:
+        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        MismatchError: the message has another dtype or number of elements; on these two ranks only.
+        RankFailedError: a rank of the process set died or left.
+        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+    """
+    _recv_and_wait(tensor, src, tag, process_set)
+    return tensor
+
+
+def recv_async(
+    tensor: Array, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> Handle[Array]:
+    """Start recv() and return a handle at once. The message is there after synchronize()."""
+    return _recv(tensor, src, tag, process_set).then(lambda result: result[0])
+
+
+def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
+    """Receive into an array what comes first from any rank with this tag; return that rank.
+
+    Arguments and errors are those of recv().
+    """
+    return _recv_and_wait(tensor, None, tag, process_set)
+
+
+def recv_any_async(
+    tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> Handle[int]:
+    """Start recv_any() and return a handle at once; its result is the rank that has sent."""
+    return _recv(tensor, None, tag, process_set).then(lambda result: result[1])
+
+
+def batch(operations: Sequence[P2POp]) -> list[Any]:
+    """Start several sends and receives, wait for all of them, and return their results.
+
+    All are under way at once, so that ranks which send to each other don't wait for each other.
+
+    Args:
+        operations: such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, y, 1)].
+
+    Returns:
+        For each operation what the function returns: None, the array, or recv_any()'s rank.
+
+    Raises:
+        TypeError, ValueError: this is no such list.
+        MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
+    """
+    handles = start_batch(
+        operations, (send, send_async), (recv, recv_async), (recv_any, recv_any_async)
+    )
+    return wait_for_all(handles)

@@ -1,0 +1,250 @@
+"""Messages of tensors from one rank to another: send, recv and what belongs to them.
+
+Blocking calls are recorded by autograd where their tensor requires a gradient: the gradient of what
+was received goes back to its sender as a message of the same tag, in a channel of its own. Such a
+message is not waited for where it is sent, but at the end of the backward pass: ranks that have
+sent to each other would wait for each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from horoscale import _core
+from horoscale.common.messages import (
+    Channel,
+    P2POp,
+    Place,
+    recv_and_wait,
+    send_and_wait,
+    start_batch,
+    start_recv,
+    start_send,
+    wait_for_all,
+)
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch.autograd import connect, needs_gradient
+from horoscale.torch.collectives import Tensors
+from horoscale.torch.compiling import outside_graph
+from horoscale.torch.handles import Handle
+from horoscale.torch.tensors import data_type, in_memory, write_back
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    values = in_memory(tensor)
+    if not values.is_cpu:
+        raise NotImplementedError(
+            f"the tensor is on {values.device}, and messages of CUDA tensors are not implemented: "
+            "copy it to the CPU first"
+        )
+    return values
+
+
+def _place(values: torch.Tensor) -> Place:
+    return Place(values.data_ptr(), data_type(values.dtype), values.numel(), values)
+
+
+def _start_send(
+    tensor: torch.Tensor,
+    dst: int,
+    tag: int,
+    process_set: ProcessSet,
+    channel: Channel = Channel.TENSORS,
+) -> Handle:
+    operation = start_send(_place(_on_host(tensor)), dst, tag, process_set, channel)
+    return Handle(operation, lambda _: None)
+
+
+def _start_recv(tensor: torch.Tensor, src: int | None, tag: int, process_set: ProcessSet) -> Handle:
+    values = _on_host(tensor)
+
+    def complete(done: _core.Handle) -> tuple[torch.Tensor, int]:
+        return write_back(tensor, values), done.result()
+
+    return Handle(start_recv(_place(values), src, tag, process_set), complete)
+
+
+def _recv_and_wait(
+    tensor: torch.Tensor,
+    src: int | None,
+    tag: int,
+    process_set: ProcessSet,
+    channel: Channel = Channel.TENSORS,
+) -> int:
+    values = _on_host(tensor)
+    source = recv_and_wait(_place(values), src, tag, process_set, channel)
+    write_back(tensor, values)
+    return source
+
+
+class _BackwardSends(threading.local):
+    """The gradients that a thread's backward pass has sent, until its end."""
+
+    def __init__(self) -> None:
+        self._handles: list[Handle] = []
+        self._pass = -1  # autograd's number of it
+
+    def add(self, handle: Handle) -> None:
+        this_pass = torch._C._current_graph_task_id()
+        if this_pass != self._pass:  # the one before has ended, or failed
+            self._pass, self._handles = this_pass, []
+            Variable._execution_engine.queue_callback(self._wait)
+        self._handles.append(handle)
+
+    def _wait(self) -> None:
+        handles, self._handles, self._pass = self._handles, [], -1
+        wait_for_all(handles)
+
+
+_backward_sends = _BackwardSends()
+
+
+@outside_graph
+def send(
+    tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Send a tensor to one rank, which calls recv(). Differentiable.
+
+    Returns when the tensor may be changed. A large message waits for its receive, a small one does
+    not; see docs/messages.md.
+
+    Args:
+        tensor: what is sent. On the CPU.
+        dst: the global rank that it is for; also the own one.
+        tag: messages between the same two ranks are received in order for each tag; from 0.
+        process_set: both ranks belong to it.
+
+    Returns:
+        A zero. If autograd records the call, its backward() receives the tensor's gradient from
+        `dst`, where the tensor of recv() has to require a gradient as well: add it to a loss, or
+        call its backward().
+
+    Raises:
+        ValueError: before hvd.init(), or an argument is wrong.
+        NotImplementedError: a CUDA tensor.
+        MismatchError: it is received into another dtype or number of elements; on these two ranks
+            only (of a small message on the receiver only).
+        RankFailedError: a rank of the process set died or left.
+        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+    """
+    send_and_wait(_place(_on_host(tensor)), dst, tag, process_set)
+    nothing = torch.zeros((), dtype=tensor.dtype)
+    if not needs_gradient([tensor]):
+        return nothing
+    shape, dtype = tensor.shape, tensor.dtype
+
+    def gradient(_: Tensors) -> Tensors:
+        received = torch.empty(shape, dtype=dtype)
+        _recv_and_wait(received, dst, tag, process_set, Channel.GRADIENTS)
+        return [received]
+
+    [result] = connect([nothing], [tensor], gradient)
+    return result
+
+
+@outside_graph
+def send_async(
+    tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start send() and return a handle at once; its result is None. Not differentiable.
+
+    The tensor may not change meanwhile.
+    """
+    return _start_send(tensor, dst, tag, process_set)
+
+
+@outside_graph
+def recv(
+    tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Receive into a tensor what one rank sends here by send(), and return it. Differentiable.
+
+    Args:
+        tensor: of the dtype and number of elements of the message. On the CPU. If it requires a
+            gradient (and autograd records), so does what is returned: a tensor over the same
+            memory, whose gradient goes to the sender, where the tensor of send() has to require
+            one as well.
+        src: the global rank that sends; also the own one.
+        tag: as send() is given it.
+        process_set: both ranks belong to it.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError: before hvd.init(), or an argument is wrong.
+        NotImplementedError: a CUDA tensor.
+        MismatchError: the message has another dtype or number of elements; on these two ranks only.
+        RankFailedError: a rank of the process set died or left.
+        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+    """
+    _recv_and_wait(tensor, src, tag, process_set)
+    if not needs_gradient([tensor]):
+        return tensor
+
+    def gradient(gradients: Tensors) -> Sequence[Any]:
+        _backward_sends.add(
+            _start_send(gradients[0], src, tag, process_set, channel=Channel.GRADIENTS)
+        )
+        return [None]
+
+    [result] = connect([tensor.detach()], [tensor], gradient)
+    return result
+
+
+@outside_graph
+def recv_async(
+    tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start recv() and return a handle at once. Not differentiable.
+
+    The message is in the tensor after synchronize(), which returns it.
+    """
+    return _start_recv(tensor, src, tag, process_set).then(lambda result: result[0])
+
+
+@outside_graph
+def recv_any(
+    tensor: torch.Tensor, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> int:
+    """Receive into a tensor what comes first from any rank with this tag; return that rank.
+
+    Arguments and errors are those of recv(). Not differentiable.
+    """
+    return _recv_and_wait(tensor, None, tag, process_set)
+
+
+@outside_graph
+def recv_any_async(
+    tensor: torch.Tensor, tag: int = 0, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start recv_any() and return a handle at once; its result is the rank that has sent."""
+    return _start_recv(tensor, None, tag, process_set).then(lambda result: result[1])
+
+
+@outside_graph
+def batch(operations: Sequence[P2POp]) -> list[Any]:
+    """Start several sends and receives, wait for all of them, and return their results.
+
+    All are under way at once, so that ranks which send to each other don't wait for each other. Not
+    differentiable.
+
+    Args:
+        operations: such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, y, 1)].
+
+    Returns:
+        For each operation None (a send), the tensor, or recv_any()'s rank.
+
+    Raises:
+        TypeError, ValueError: this is no such list.
+        MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
+    """
+    handles = start_batch(
+        operations, (send, send_async), (recv, recv_async), (recv_any, recv_any_async)
+    )
+    return wait_for_all(handles)

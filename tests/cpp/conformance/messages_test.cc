@@ -1,0 +1,139 @@
+// Sends and receives over every transport: sizes, crossing pairs, and memory of each sort.
+#include "conformance/transport_fixture.h"
+#include "core/mailbox.h"
+#include "runtime/set_messages.h"
+
+namespace horoscale {
+namespace {
+
+// Hands what comes to a rank's messages.
+class MessageSink final : public TransportSink {
+ public:
+  explicit MessageSink(SetMessages& messages) : messages_(messages) {}
+  void OnFrame(int from_rank, const FrameHeader& header,
+               std::span<const std::byte> payload) override {
+    EXPECT_EQ(header.kind, FrameKind::kMessage);
+    EXPECT_EQ(header.channel, kChannel);
+    const Status taken = messages_.OnFrame(from_rank, payload);
+    EXPECT_TRUE(taken.ok()) << taken.message();
+  }
+  void OnRankLost(int rank, const Status& reason) override {
+    ADD_FAILURE() << rank << ": " << reason.message();
+  }
+
+ private:
+  SetMessages& messages_;
+};
+
+class MessagesOverTransport : public TransportTest {
+ protected:
+  void StartRanks(int size) {
+    Start(size);
+    for (int rank = 0; rank < size; ++rank) {
+      messages_.push_back(std::make_unique<SetMessages>(
+          At(rank), kChannel, [](const OperationPtr& operation, const Status& status) {
+            EXPECT_TRUE(status.ok()) << operation->DisplayName() << ": " << status.message();
+            operation->done.store(true);
+          }));
+    }
+  }
+
+  OperationPtr Begin(int rank, bool is_send, int peer, int64_t tag, std::span<std::byte> memory) {
+    auto operation = std::make_shared<Operation>();
+    operation->token = next_token_++;
+    operation->message = std::make_unique<Message>();
+    *operation->message = {is_send, peer, {tag, 0, DataType::kUint8, memory.size()}, memory.data()};
+    messages_[static_cast<size_t>(rank)]->Submit(operation);
+    operations_.push_back(operation);
+    return operation;
+  }
+
+  // Drives all ranks until everything that was begun is done.
+  void Finish() {
+    const Deadline deadline = Deadline::After(kPatience);
+    const auto is_done = [](const OperationPtr& operation) { return operation->done.load(); };
+    while (!std::all_of(operations_.begin(), operations_.end(), is_done)) {
+      ASSERT_FALSE(deadline.Passed());
+      for (int rank = 0; rank < size(); ++rank) {
+        SetMessages& messages = *messages_[static_cast<size_t>(rank)];
+        MessageSink sink(messages);
+        At(rank).Poll(sink);
+        ASSERT_TRUE(messages.Step().ok());
+      }
+    }
+    for (const auto& messages : messages_) EXPECT_EQ(messages->num_kept(), 0u);
+  }
+
+  std::vector<std::unique_ptr<SetMessages>> messages_;
+  std::vector<OperationPtr> operations_;
+  Token next_token_ = 1;
+};
+
+TEST_P(MessagesOverTransport, EverybodyToEverybodyInEverySize) {
+  StartRanks(3);
+  constexpr size_t kSizes[] = {0, 1, 1000, kMaxEagerBytes, kMaxEagerBytes + 1, 2'500'000};
+  std::vector<std::vector<std::byte>> sent;
+  std::vector<std::vector<std::byte>> received;
+  sent.reserve(100);
+  received.reserve(100);
+  for (int from = 0; from < size(); ++from) {
+    for (int to = 0; to < size(); ++to) {
+      for (const size_t bytes : kSizes) {
+        sent.push_back(Pattern(bytes, static_cast<uint32_t>(sent.size())));
+        received.emplace_back(bytes);
+        // Half of the receives come before their message.
+        const auto tag = static_cast<int64_t>(bytes);
+        if (sent.size() % 2 == 0) Begin(to, false, from, tag, received.back());
+        Begin(from, true, to, tag, sent.back());
+        if (sent.size() % 2 == 1) Begin(to, false, from, tag, received.back());
+      }
+    }
+  }
+  Finish();
+  EXPECT_EQ(received, sent);
+}
+
+TEST_P(MessagesOverTransport, ManyOfOneTagInOrder) {
+  StartRanks(2);
+  constexpr int kMessages = 500;
+  std::vector<std::vector<std::byte>> sent;
+  std::vector<std::vector<std::byte>> received;
+  for (int i = 0; i < kMessages; ++i) {
+    sent.push_back(Pattern(i % 7 == 0 ? 20'000 : 900, static_cast<uint32_t>(i)));
+    received.emplace_back(sent.back().size());
+  }
+  for (std::vector<std::byte>& one : sent) Begin(0, true, 1, 3, one);
+  for (int i = 0; i < 50; ++i) {
+    for (const int rank : {0, 1}) {
+      MessageSink sink(*messages_[static_cast<size_t>(rank)]);
+      At(rank).Poll(sink);
+      ASSERT_TRUE(messages_[static_cast<size_t>(rank)]->Step().ok());
+    }
+  }
+  EXPECT_LE(messages_[1]->num_kept(), static_cast<size_t>(kMessages));
+  for (std::vector<std::byte>& one : received) Begin(1, false, kAnyPeer, 3, one);
+  Finish();
+  EXPECT_EQ(received, sent);
+}
+
+TEST_P(MessagesOverTransport, MemoryThatPeersCanReach) {
+  StartRanks(3);
+  constexpr size_t kBytes = 300'000;
+  const auto memory = At(0).AllocateShared(kBytes);
+  if (!memory.ok()) GTEST_SKIP() << memory.status().message();
+  const auto pattern = Pattern(kBytes, 5);
+  std::copy(pattern.begin(), pattern.end(), *memory);
+  std::vector<std::vector<std::byte>> received(3, std::vector<std::byte>(kBytes));
+  for (int to = 0; to < size(); ++to) {
+    Begin(0, true, to, 0, {*memory, kBytes});
+    Begin(to, false, 0, 0, received[static_cast<size_t>(to)]);
+  }
+  Finish();
+  for (const auto& one : received) EXPECT_EQ(one, pattern);
+  At(0).FreeShared(*memory);
+}
+
+HOROSCALE_INSTANTIATE_TRANSPORT_TEST(MessagesOverTransport);
+
+}  // namespace
+}  // namespace horoscale

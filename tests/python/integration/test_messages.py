@@ -1,0 +1,190 @@
+"""Messages in whole jobs: ranks that are killed, hosts, and what is said of those that wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.rank_processes import RankProcesses
+
+PATIENCE_S = 60
+REPORT_SECONDS = 1.0
+
+# Two ranks exchange messages for ever; a third one takes none of those that are for it.
+EXCHANGE = """
+import json, sys, time
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+n, others = int(sys.argv[1]), [rank for rank in range(3) if rank != int(sys.argv[2])]
+out, into = np.ones(n), {rank: np.zeros(n) for rank in range(3)}
+hvd.barrier()
+print("ready", flush=True)
+named = []
+try:
+    while True:
+        sends = [hvd.P2POp(hvd.send, out, rank) for rank in others if rank != hvd.rank()]
+        recvs = [hvd.P2POp(hvd.recv, into[rank], rank) for rank in others if rank != hvd.rank()]
+        if hvd.rank() not in others:  # what is sent to it waits for ever
+            time.sleep(3600)
+        sends += [hvd.P2POp(hvd.send, out, int(sys.argv[2]), 5)] * (n > 10_000)
+        hvd.batch(sends + recvs)
+except hvd.RankFailedError as error:
+    failed_at, named = time.monotonic(), [list(error.ranks)]
+for call, *peer in ((hvd.send, 0), (hvd.recv, 0), (hvd.recv_any,)):
+    try:
+        call(out, *peer, tag=9)
+    except hvd.RankFailedError as error:
+        named.append(list(error.ranks))
+print(json.dumps({"failed_at": failed_at, "named": named}), flush=True)
+"""
+
+# Ranks 1 and 2 wait for each other, rank 0 for what nobody sends.
+WAITS = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+hvd.barrier()
+x = np.ones(100_000)
+if hvd.rank() == 0:
+    handle = hvd.send_async(x, 2, tag=77)
+    hvd.recv_any(x, tag=41)
+else:
+    hvd.recv(x, 3 - hvd.rank(), tag=42)
+"""
+
+# What is sent before a rank leaves is received, however late.
+LEAVES = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+if hvd.rank() == 0:
+    for n in (1, 1000, 2000):
+        hvd.send(np.full(n, n), 1, tag=n)
+    hvd.send(np.arange(3_000_000), 1)
+else:
+    assert (hvd.recv(np.zeros(3_000_000, int), 0) == np.arange(3_000_000)).all()
+    failed = False
+    try:
+        hvd.barrier()
+    except hvd.RankFailedError as error:
+        failed = error.ranks == (0,)
+    assert failed
+    for n in (2000, 1000, 1):
+        assert (hvd.recv(np.zeros(n, int), 0, tag=n) == n).all()
+"""
+
+
+def program_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("elements", [3, 300_000])
+@pytest.mark.parametrize("hosts", ["aaa", "aab"])
+def test_a_killed_rank_is_named(elements: int, hosts: str, tmp_path: Path) -> None:
+    victim = 2
+    program = program_file(tmp_path, EXCHANGE)
+    with RankProcesses(
+        3,
+        program,
+        str(elements),
+        str(victim),
+        folder=tmp_path,
+        variables_of={rank: {"HOROSCALE_HOSTNAME": host} for rank, host in enumerate(hosts)},
+    ) as job:
+        for rank in range(3):
+            assert job.read_line(rank, PATIENCE_S) == "ready"
+        time.sleep(0.2)  # some moment
+        killed_at = time.monotonic()
+        job.processes[victim].kill()
+        for rank in (0, 1):
+            report = json.loads(job.read_line(rank, PATIENCE_S))
+            assert report["failed_at"] - killed_at < REPORT_SECONDS
+            assert report["named"] == [[victim]] * 4
+            job.wait(rank, PATIENCE_S)
+
+
+def test_what_was_sent_before_a_rank_left(tmp_path: Path) -> None:
+    with RankProcesses(2, program_file(tmp_path, LEAVES), folder=tmp_path) as job:
+        for rank in range(2):
+            job.wait(rank, PATIENCE_S)
+
+
+def test_what_waits_is_reported(tmp_path: Path) -> None:
+    logs = [tmp_path / f"log.{rank}" for rank in range(3)]
+    with RankProcesses(
+        3,
+        program_file(tmp_path, WAITS),
+        folder=tmp_path,
+        variables={"HOROSCALE_STALL_CHECK_TIME_SECONDS": "0.5"},
+        stderr_of={rank: str(log) for rank, log in enumerate(logs)},
+    ) as job:
+        await_text(
+            logs[0],
+            r"recv from any rank, tag 41 on process set 0 has waited for \d+ s: "
+            r"no such message was sent",
+        )
+        await_text(
+            logs[0],
+            r"send to rank 2, tag 77 on process set 0 has waited for \d+ s: there is no recv for",
+        )
+        await_text(logs[1], r"recv from rank 2, tag 42 on process set 0 has waited for \d+ s")
+        await_text(
+            logs[0],
+            r"ranks wait for each other.*rank 1 is blocked in recv from rank 2, tag 42 on process "
+            r"set 0 since \d+ s and misses rank 2; rank 2 is blocked in recv from rank 1, tag 42 "
+            r"on process set 0 since \d+ s and misses rank 1",
+        )
+        for process in job.processes:
+            os.kill(process.pid, signal.SIGUSR2)
+        await_text(
+            logs[0],
+            r"recv from any rank, tag 41 on process set 0, called \d+ s ago, blocks its caller",
+        )
+        await_text(logs[2], r"1 messages on process set 0 have come for which there is no recv")
+
+
+def test_a_recv_that_waits_too_long_ends(tmp_path: Path) -> None:
+    program = program_file(
+        tmp_path,
+        """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+try:
+    hvd.recv(np.ones(3), 1 - hvd.rank(), tag=42)
+except hvd.RankFailedError as error:
+    print(error.ranks, flush=True)
+""",
+    )
+    with RankProcesses(
+        2,
+        program,
+        folder=tmp_path,
+        variables={
+            "HOROSCALE_STALL_CHECK_TIME_SECONDS": "0.5",
+            "HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS": "1",
+        },
+    ) as job:
+        assert job.read_line(0, PATIENCE_S) in {"(0,)", "(1,)"}
+        for rank in range(2):
+            job.wait(rank, PATIENCE_S)
+
+
+def await_text(log: Path, pattern: str) -> None:
+    """Wait until a line of the log matches."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not re.search(pattern, log.read_text()):
+        assert time.monotonic() < deadline, f"no {pattern!r} in {log.read_text()}"
+        time.sleep(0.05)  # other processes write it
