@@ -1,6 +1,7 @@
 #include "runtime/set_watch.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -169,10 +170,12 @@ void SetWatch::CheckBlocked(double now) {
   }
 }
 
-// Sends and receives that don't move: each concerns this rank and its peer alone.
+// Sends and receives that don't move: each concerns this rank and its peer alone. Of those with one
+// peer and tag the oldest is told.
 std::optional<Status> SetWatch::CheckMessages(double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
+  std::set<std::string> told;
   for (const auto& [token, operation] : messages_.pending()) {
     if (operation->waiters.load() == 0) {
       operation->blocked_since = 0;
@@ -185,6 +188,7 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
     if (!is_over && !is_due) continue;
     operation->blocked_told_at = now;
     const std::string name = operation->DisplayName();
+    if (!is_over && (told.size() == kMaxDescribed || !told.insert(name).second)) continue;
     const std::string text =
         name + OnSet(place_.id()) + " has waited for " + Seconds(now - since) + Missing(*operation);
     std::vector<int> missed = MissedBy(*operation);

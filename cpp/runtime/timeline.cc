@@ -129,9 +129,9 @@ void Timeline::OnOperationDone(const Operation& operation, double now) {
   arguments.Add("bytes", static_cast<uint64_t>(signature.TotalBytes()))
       .Add("priority", operation.request.priority)
       .Add("entry", operation.plan_entry)
-      .Add("one_hop", operation.post)
       .Add("bucket_tensors", static_cast<uint64_t>(operation.bucket_tensors))
       .Add("status", operation.status.ok() ? "ok" : operation.status.message());
+  if (operation.post > 0) arguments.Add("one_hop", operation.post);
   Span(row, Name(signature.kind), started, now, arguments.Build());
 }
 

@@ -35,7 +35,7 @@ class Operation:
     planned: float  # every member had submitted it, and the plan had come
     started: float
     done: float
-    arguments: Event  # bytes, priority, entry, bucket_tensors, status
+    arguments: Event  # bytes, priority, entry, bucket_tensors, status; one_hop where it has none
 
     @property
     def key(self) -> Key:

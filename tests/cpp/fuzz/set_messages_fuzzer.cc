@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     operation->token = token;
     operation->message = std::make_unique<Message>();
     std::vector<std::byte>& bytes = memory[token - 1];
-    const uint64_t length = token % 3 == 0 ? 0 : bytes.size();
+    const uint64_t length = token % 4 == 3 ? 0 : bytes.size();
     *operation->message = {token <= 4,
                            token % 2 == 0 ? 1 : 0,
                            {static_cast<int64_t>(token % 4), 0, DataType::kUint8, length},

@@ -99,6 +99,12 @@ def test_benchmark_measures_and_verifies(tmp_path: Path) -> None:
         assert of_size.keys() == {"horoscale", "horoscale-shared", "gloo"}
 
 
+def test_benchmark_of_messages(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = run(sys.executable, ROOT / "benchmarks" / "messages.py", "--smoke", folder=tmp_path)
+    assert "gloo / horoscale: " in output
+
+
 def test_benchmark_of_training_steps(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     figures = tmp_path / "figures.json"
