@@ -29,6 +29,10 @@ class Scatter : public RoundLoop {
   bool IsRoot() const { return self() == args_.root; }
 
   Status DealOut() {
+    if (args_.splits.size() != size()) {
+      return Status::InvalidArgument("scatter: splits has " + std::to_string(args_.splits.size()) +
+                                     " entries");
+    }
     int64_t end = 0;
     int64_t turns = 0;
     for (uint32_t member = 0; member < size(); ++member) {

@@ -118,9 +118,11 @@ TEST(CollectivesTest, NothingToMoveTakesNoRounds) {
   FickleHub hub({.members = 3});
   auto allreduce = MakeAllreduceCase(random, {.members = 3});
   auto broadcast = testing::MakeBroadcastCase(random, 3, 0, 2, {});
+  auto reduce = testing::MakeReduceCase(random, {.members = 3});
   auto reducescatter = MakeReducescatterCase(random, {.members = 3, .items = 2, .max_rows = 0},
                                              Reduction{.divisor = 3});
-  for (CollectiveCase* operation : {allreduce.get(), broadcast.get(), reducescatter.get()}) {
+  for (CollectiveCase* operation :
+       {allreduce.get(), broadcast.get(), reduce.get(), reducescatter.get()}) {
     EXPECT_EQ(RunInterleaved(random, hub, *operation), "") << operation->Describe();
   }
   EXPECT_EQ(hub.member(0).next_round, 0u);
@@ -129,8 +131,11 @@ TEST(CollectivesTest, NothingToMoveTakesNoRounds) {
 TEST(CollectivesTest, MoreTensorsThanCountsFitInAChunk) {
   std::mt19937_64 random(6);
   FickleHub hub({.members = 2});
-  auto operation = MakeAllgatherCase(random, {.members = 2, .items = 1500, .max_rows = 2});
-  EXPECT_EQ(RunInterleaved(random, hub, *operation), "");
+  const testing::RowsCaseOptions options = {.members = 2, .items = 1500, .max_rows = 2};
+  auto allgather = MakeAllgatherCase(random, options);
+  EXPECT_EQ(RunInterleaved(random, hub, *allgather), "");
+  auto gather = testing::MakeGatherCase(random, options);
+  EXPECT_EQ(RunInterleaved(random, hub, *gather), "");
 }
 
 TEST(RowsOfTest, TheLowerOnesTakeOneMore) {

@@ -377,6 +377,32 @@ TEST(HostsReducescatterTest, OfEveryRowEachOtherHostSendsOneSum) {
   }
 }
 
+TEST(HostsReduceTest, EachOtherHostSendsTheRootOneSum) {
+  for (const Hosts& hosts : Shapes()) {
+    for (const uint32_t root : {0u, Members(hosts) - 1}) {
+      FickleHub hub = MakeHub(hosts, 1, 0.0);
+      std::vector<float> in(50'003, 1.0f);
+      std::vector<float> out(in.size());
+      const auto bytes = static_cast<int64_t>(in.size() * sizeof(float));
+      std::vector<std::unique_ptr<Collective>> running;
+      for (uint32_t m = 0; m < Members(hosts); ++m) {
+        auto* const result = m == root ? reinterpret_cast<std::byte*>(out.data()) : nullptr;
+        running.push_back(MakeReduce(
+            hub.member(m),
+            {.reduction = {},
+             .root = root,
+             .segments = {{reinterpret_cast<const std::byte*>(in.data()), result, bytes}},
+             .absent = {}}));
+      }
+      testing::StepAll(running);
+      EXPECT_EQ(out, std::vector<float>(in.size(), static_cast<float>(Members(hosts))));
+      for (uint32_t host = 0; host < Count(hosts); ++host) {
+        EXPECT_EQ(hub.bytes_sent_by(host), host == hosts[root] ? 0 : bytes);
+      }
+    }
+  }
+}
+
 TEST(HostsAlltoallTest, EachByteGoesStraightToItsReceiver) {
   for (const Hosts& hosts : Shapes()) {
     FickleHub hub = MakeHub(hosts, 1, 0.0);
