@@ -48,7 +48,8 @@ class Gradient:
 
     From take() to deliver() the parameter's `.grad` is this rank's own gradient, in memory that
     nobody else writes to; the reduction writes to a place in shared memory, which is `.grad` from
-    then on. A gradient without a place is reduced where it is.
+    then on. What can't be reduced to a place is copied first; on a device, where memory is dear, it
+    is reduced where it is.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Gradient:
         # would go back to the system, which would have to clear it for the next gradient.
         self._own: torch.Tensor | None = None
         self._version = 0
+        self.in_place = False  # `.grad` itself is what is being reduced
 
     @property
     def has_place(self) -> bool:
@@ -106,6 +108,19 @@ class Gradient:
     def can_move(self, value: torch.Tensor) -> bool:
         """Tell whether an operation can take what take() gave to its place in shared memory."""
         return value is self._place or value is self._moved
+
+    def apart(self, value: torch.Tensor) -> torch.Tensor:
+        """Return what take() gave for an operation that writes to it: not `.grad`, on the host."""
+        own = self._own
+        is_own = own is not None and not own.is_sparse and value.data_ptr() == own.data_ptr()
+        self.in_place = is_own and value.device.type != "cpu"
+        if not is_own or self.in_place:
+            return value
+        # With all gaps: what the ranks agree on follows from the order of memory.
+        copy = torch.empty_strided(
+            value.size(), value.stride(), dtype=value.dtype, device=value.device
+        )
+        return copy.copy_(value)
 
     def changed(self) -> bool:
         """Tell whether `.grad` is not what it was at take()."""

@@ -359,7 +359,9 @@ class GradientGroup:
         self, gradients: Sequence[Gradient], values: Tensors, priority: int
     ) -> None:
         pairs = list(zip(gradients, values, strict=True))
-        dense = [(gradient, value) for gradient, value in pairs if not value.is_sparse]
+        dense = [
+            (gradient, gradient.apart(value)) for gradient, value in pairs if not value.is_sparse
+        ]
         if dense:
             self._start_dense(dense, priority)
         for gradient, value in pairs:

@@ -214,7 +214,10 @@ class GradientReducer:
         )
 
     def warn_of_change(self, group: GradientGroup) -> None:
-        """Warn of a gradient that was changed while it was reduced, if one was."""
+        """Warn of a gradient that was changed while it was reduced, if one was.
+
+        Raises RuntimeError if the change is not lost, but part of what was reduced.
+        """
         gradient = group.changed()
         if gradient is None:
             return
@@ -226,6 +229,12 @@ class GradientReducer:
             remedy += (
                 ", or have backward() return averages by "
                 "DistributedOptimizer(..., gradients_ready='backward')"
+            )
+        if gradient.in_place:
+            raise RuntimeError(
+                f"the gradient of {gradient.name} was changed between backward() and step(), while "
+                "it was being reduced where it is: the ranks may have different gradients now. To "
+                f"clip gradients, for example, {remedy}"
             )
         self._warn_once(
             "changed",

@@ -113,13 +113,39 @@ def test_gradients_put_in_place_of_those_being_reduced_are_lost(how: str) -> Non
     assert_all(parameter.detach(), -mean())
 
 
-def test_a_change_where_gradients_are_reduced_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_change_where_there_is_no_shared_memory(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("horoscale.torch.reducer.make_bucket", lambda all: [None] * len(all))
-    parameter, optimizer = one_parameter(10)
+    parameter, optimizer = one_parameter(size)
     (parameter * share()).sum().backward()
-    parameter.grad.mul_(1.0)
+    hvd.barrier()
+    assert_all(parameter.grad, share())
+    parameter.grad.mul_(2.0 + hvd.rank())
     with pytest.warns(UserWarning, match="is lost"):
         optimizer.step()
+    assert_all(parameter.grad, mean())
+
+
+def test_a_change_where_one_of_a_group_is_sparse() -> None:
+    """A group that can't be reduced to its places as a whole does not write to `.grad` either."""
+    embedding = torch.nn.Embedding(4, 3, sparse=True)
+    linear = torch.nn.Linear(300, 300, bias=False)
+    parameters = [*embedding.named_parameters("embedding"), *linear.named_parameters("linear")]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([parameter for _, parameter in parameters], lr=1.0),
+        named_parameters=parameters,
+        groups=1,
+    )
+    loss = embedding(torch.tensor([1])).sum() + (linear.weight * share()).sum()
+    loss.backward()
+    hvd.barrier()
+    assert_all(linear.weight.grad, share())
+    linear.weight.grad.mul_(2.0 + hvd.rank())
+    with pytest.warns(UserWarning, match="is lost"):
+        optimizer.step()
+    assert_all(linear.weight.grad, mean())
 
 
 @pytest.mark.conformance

@@ -13,6 +13,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow" if find_spec("tensorflow") e
 
 # They concern the job, a process, or an operation that has its set already.
 OF_THE_JOB = {
+    "batch",  # each of its messages has one
     *("init", "shutdown", "is_initialized", "is_homogeneous", "join", "metrics"),
     *("local_rank", "local_size", "cross_rank", "cross_size", "get_process_set_ids_and_ranks"),
     *("start_timeline", "stop_timeline", "empty_shared", "set_priority", "poll", "synchronize"),
