@@ -253,15 +253,13 @@ class Allgather : public RoundLoop {
     results_->resize(items_.size());
     for (size_t i = 0; i < items_.size(); ++i) {
       AllgatherResult& result = (*results_)[i];
-      int64_t bytes = 0;
       for (uint32_t member = 0; member < size(); ++member) {
         result.rows.push_back(CountsOf(member)[i]);
-        bytes += result.rows.back() * items_[i].row_bytes;
       }
-      Result<OwnedBytes> data = AllocateResult("allgather", bytes);
-      if (!data.ok()) return data.status();
-      result.data = data.TakeValue();
-      std::byte* out = result.data.get();
+      Result<std::byte*> place =
+          PlaceResult("allgather", items_[i].row_bytes, items_[i].room, &result);
+      if (!place.ok()) return place.status();
+      std::byte* out = *place;
       for (uint32_t member = 0; member < size(); ++member) {
         const int64_t part = result.rows[member] * items_[i].row_bytes;
         if (part == 0) continue;

@@ -143,8 +143,7 @@ class Alltoall : public RoundLoop {
         round, [&](uint32_t peer) { return Incoming(round, peer).part.bytes > 0; },
         [&](uint32_t peer, const std::byte* chunk) {
           const auto [offset, part] = Incoming(round, peer);
-          std::memcpy(args_.result->data.get() + part.first, chunk + offset,
-                      static_cast<size_t>(part.bytes));
+          std::memcpy(out_ + part.first, chunk + offset, static_cast<size_t>(part.bytes));
         });
   }
 
@@ -163,7 +162,7 @@ class Alltoall : public RoundLoop {
   bool LocalWork() override {
     if (!laid_out_ || copied_ == outgoing_[self()].bytes) return false;
     const int64_t bytes = std::min(chunk_bytes(), outgoing_[self()].bytes - copied_);
-    std::memcpy(args_.result->data.get() + incoming_[self()].first + copied_,
+    std::memcpy(out_ + incoming_[self()].first + copied_,
                 args_.in + outgoing_[self()].first + copied_, static_cast<size_t>(bytes));
     copied_ += bytes;
     return true;
@@ -175,7 +174,7 @@ class Alltoall : public RoundLoop {
     received_[self()] = {args_.splits[self()], turns_};
     int64_t end = 0;
     int64_t turns = 0;
-    std::vector<int64_t> rows;
+    args_.result->rows.clear();
     for (uint32_t member = 0; member < size(); ++member) {
       const Announcement& announcement = received_[member];
       const int64_t first = end;
@@ -188,11 +187,11 @@ class Alltoall : public RoundLoop {
       }
       incoming_[member] = {first, end - first};
       turns = std::max(turns, announcement.turns);
-      rows.push_back(announcement.rows);
+      args_.result->rows.push_back(announcement.rows);
     }
-    Result<OwnedBytes> data = AllocateResult("alltoall", end);
-    if (!data.ok()) return data.status();
-    *args_.result = {data.TakeValue(), std::move(rows)};
+    Result<std::byte*> place = PlaceResult("alltoall", args_.row_bytes, args_.room, args_.result);
+    if (!place.ok()) return place.status();
+    out_ = *place;
     laid_out_ = true;
     return turns * data_.rounds;
   }
@@ -214,7 +213,8 @@ class Alltoall : public RoundLoop {
   std::vector<Announcement> received_;  // from each member
   std::vector<Exchange::Extent> extents_;
   bool laid_out_ = false;
-  int64_t copied_ = 0;  // of the own part
+  std::byte* out_ = nullptr;  // where the result goes, then
+  int64_t copied_ = 0;        // of the own part
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "core/codec.h"
 #include "platform/clock.h"
 #include "platform/log.h"
+#include "runtime/validate.h"
 
 namespace horoscale {
 namespace {
@@ -369,6 +370,7 @@ Status ProcessSet::StartBucket(const Action& action) {
       run.out = memory.out == nullptr ? nullptr : memory.out + offset;
       run.rows = memory.rows;
       run.row_bytes = memory.row_bytes;
+      run.out_rows = memory.out_rows;
       if (common.kind == OpKind::kAlltoall) fused_->splits = operation->splits;
       fused_->sealed |= operation->sealed;
       if (operation->on_device) fused_->ready.push_back(operation->on_device->ready);
@@ -461,7 +463,7 @@ void ProcessSet::FinishToken(Token token, const Status& status) {
   const OperationPtr operation = std::move(found->second);
   pending_.erase(found);
   ++counters_.operations;
-  Finish(operation, status);
+  Finish(operation, status.ok() ? CheckResults(*operation) : status);
 }
 
 void ProcessSet::Finish(const OperationPtr& operation, const Status& status) {

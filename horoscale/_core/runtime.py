@@ -150,7 +150,7 @@ class Runtime:
         )
         request = self.requests.get(signature)
         for i, tensor in enumerate(tensors):
-            request.place(i, tensor.in_ptr, tensor.out_ptr)
+            request.place(i, tensor.in_ptr, tensor.out_ptr, tensor.out_rows)
         request.on_device(device)
         out = request.out
         check(lib.hs_enqueue(self._pointer, request.pointer, out))

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from horoscale._core import DataType, OwnedBuffer, TensorArg, UnsupportedError, address_of
 from horoscale.common import current_runtime
+from horoscale.common.arguments import check_out
 
 Array: TypeAlias = NDArray[Any]
 
@@ -51,6 +52,21 @@ def need_writable(tensor: object) -> Array:
     return tensor
 
 
+def need_room(out: object, rows: int | None, like: Array) -> Array:
+    """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
+
+    Raises TypeError for what is no array, ValueError for one that is of another type or shape, not
+    contiguous, or not writable.
+    """
+    array = need_writable(out)
+    if not array.flags.carray:
+        raise ValueError("out= needs a contiguous array")
+    if array.dtype != like.dtype:
+        raise ValueError(f"out= is of {array.dtype}, the result of {like.dtype}")
+    check_out(array.shape, rows, like.shape[1:])
+    return array
+
+
 def address(array: Array) -> int:
     """Return where the elements of an array in C order begin."""
     try:
@@ -63,6 +79,14 @@ def tensor_arg(array: Array, out: Array | None = None) -> TensorArg:
     """Describe an operation's input in C order; without `out` the library allocates the result."""
     out_address = 0 if out is None else address(out)
     return TensorArg(address(array), out_address, data_type(array.dtype), array.shape)
+
+
+def gathered_arg(array: Array, out: Array | None) -> TensorArg:
+    """Describe the input of an operation whose result may have any number of rows."""
+    if out is None:
+        return tensor_arg(array)
+    # What has no elements may have no address; nothing is written there.
+    return tensor_arg(array, out)._replace(out_ptr=address(out) or 1, out_rows=out.shape[0])
 
 
 def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:

@@ -34,7 +34,7 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
     case OpKind::kAllgather: {
       AllgatherArgs args;
       for (const FusedPiece& piece : operation.pieces) {
-        args.items.push_back({piece.in, piece.rows, piece.row_bytes});
+        args.items.push_back({piece.in, piece.rows, piece.row_bytes, {piece.out, piece.out_rows}});
       }
       args.results = &operation.results;
       return MakeAllgather(exchange, std::move(args));
@@ -42,8 +42,11 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
     case OpKind::kAlltoall: {
       operation.results.resize(1);
       const FusedPiece& piece = operation.pieces.front();
-      return MakeAlltoall(
-          exchange, {piece.in, piece.row_bytes, operation.splits, &operation.results.front()});
+      return MakeAlltoall(exchange, {piece.in,
+                                     piece.row_bytes,
+                                     operation.splits,
+                                     &operation.results.front(),
+                                     {piece.out, piece.out_rows}});
     }
     case OpKind::kBarrier:
     case OpKind::kJoin:

@@ -27,7 +27,7 @@ extern "C" {
 
 /* Compared with hs_abi_version() at run time by every binding. Grows with each incompatible change.
  */
-#define HS_ABI_VERSION 2
+#define HS_ABI_VERSION 3
 
 /* Everything else in the library is hidden. */
 #pragma GCC visibility push(default)
@@ -190,10 +190,11 @@ hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out);
 
 typedef struct hs_tensor {
   const void* in; /* contiguous; must stay valid and unchanged until the operation is done */
-  void* out;      /* result; may equal in; null where the library allocates it (see below) */
+  void* out;      /* result; may equal in; may be null where the library can allocate it (below) */
   int32_t dtype;  /* hs_dtype */
   int32_t num_dims;
   const int64_t* shape; /* of the input */
+  int64_t out_rows; /* allgather, alltoall: the rows for which `out` has room, if it isn't null */
 } hs_tensor;
 
 /* Where tensors are that are not in the host's memory. A process set uses one device of each rank.
@@ -212,14 +213,19 @@ typedef void (*hs_callback)(void* user_data, hs_code code);
 
 /* One operation. What each kind reads:
  *   allreduce      tensors (out: same shape), reduce_op, prescale, postscale
- *   allgather      tensors (out null: rows of all members in order of rank)
+ *   allgather      tensors (out: rows of all members in order of rank)
  *   broadcast      tensors (out: same shape; in is read at the root only), root
- *   alltoall       one tensor (out null), splits (rows for each member; null: evenly)
+ *   alltoall       one tensor (out: rows from all members in order of rank), splits (rows for each
+ *                  member; null: evenly)
  *   reducescatter  tensors (out: own rows), reduce_op (Average, Sum), prescale, postscale
  *   barrier, join  nothing
  *   add_process_set, remove_process_set   ranks / target; on set 0
- * Several tensors make a group, which is executed all or nothing. Results of unknown size are
- * allocated by the library and fetched with hs_output(). */
+ * Several tensors make a group, which is executed all or nothing. How many rows come of an
+ * allgather or alltoall is known only when it is done. Where `out` is null the library allocates
+ * the result, which is fetched with hs_output(). Otherwise (host memory only) the result is written
+ * there if it has exactly out_rows rows; if not, `out` is left alone and the operation fails here
+ * with HS_INVALID_ARGUMENT, and on no other rank. `out` may share no memory with `in`, but that the
+ * own rows of an allgather or a reducescatter may lie in both at the same place. */
 typedef struct hs_request {
   size_t struct_size;
   int32_t kind;     /* hs_kind */
@@ -265,7 +271,7 @@ int32_t hs_poll(const hs_handle* handle);
 /* Waits until the operation is done or `seconds` are over (negative: no limit) and returns how it
  * went: HS_OK, HS_TIMEOUT (not done yet), or the operation's own failure:
  *   HS_INVALID_ARGUMENT  the set can't take it: exists already (a process set), or has been removed
- *                        meanwhile
+ *                        meanwhile; or the result has other rows than `out` has room for
  *   HS_JOINED            it needs a rank that has joined
  *   HS_UNSUPPORTED       it is not defined for this operator or element type
  *   HS_MISMATCH, HS_DUPLICATE_NAME (a second join), HS_RANK_FAILED, HS_SHUTDOWN
@@ -289,7 +295,7 @@ int32_t hs_launched(const hs_handle* handle);
  * `seconds` (HS_TIMEOUT) or has allocated results (HS_OK): then it is its handle. Blocks. */
 hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, hs_handle** out);
 
-/* Result `index` of an operation that allocates its output (allgather, alltoall): the caller
+/* Result `index` of an operation that allocated its output (allgather, alltoall): the caller
  * becomes its owner and frees it with hs_free(), or hs_device_free() where the tensors are on a
  * device. bytes may be 0, *data is null then. Only after hs_wait() or hs_wait_on_stream() gave
  * HS_OK, once for each index. */
