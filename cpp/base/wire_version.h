@@ -8,6 +8,6 @@
 
 namespace horoscale {
 
-inline constexpr uint32_t kWireVersion = 6;
+inline constexpr uint32_t kWireVersion = 7;
 
 }  // namespace horoscale

@@ -6,11 +6,16 @@
 // its own. So a chunk of all streams passes through two phases (publish, forward), or one where no
 // host has anybody to forward to. Where a member would forward for more members than a chunk has
 // room for, the members publish in groups, each in chunks of its own.
+//
+// Members that can reach each other's memory say, with their numbers of rows, where their rows are,
+// and take large ones from there: see direct_movement.h.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <utility>
 
+#include "collectives/direct_movement.h"
 #include "collectives/host_groups.h"
 #include "collectives/pipeline.h"
 #include "collectives/round_loop.h"
@@ -27,7 +32,7 @@ class Allgather : public RoundLoop {
         items_(std::move(args.items)),
         results_(args.results),
         count_rounds_(CountRounds(exchange, items_.size())),
-        counts_(size() * items_.size()),
+        counts_(size() * CountWords(exchange, items_.size())),
         hosts_(exchange, participants()),
         host_(hosts_.HostOf(self())),
         locals_(hosts_.members(host_)),
@@ -36,6 +41,7 @@ class Allgather : public RoundLoop {
         forwarded_by_(size()),
         extents_(size()) {
     for (size_t i = 0; i < items_.size(); ++i) CountsOf(self())[i] = items_[i].rows;
+    if (HasReachableMemory(exchange)) TellPlaces();
     for (uint32_t member = 0; member < size(); ++member) {
       if (hosts_.HostOf(member) == host_) continue;
       forwarded_by_[hosts_.RepresentativeOf(member, host_)].push_back(member);
@@ -51,12 +57,33 @@ class Allgather : public RoundLoop {
  private:
   enum Phase : int64_t { kPublish, kForward };
 
+  // What a member tells first: the rows of each item, and where their memory may be reached, where
+  // each of them is, and whether it can read private memory.
+  static size_t CountWords(const Exchange& exchange, size_t items) {
+    if (items == 0 || !HasReachableMemory(exchange)) return items;
+    return items + items * sizeof(Place) / sizeof(int64_t) + 1;
+  }
   static int64_t CountRounds(const Exchange& exchange, size_t items) {
     if (exchange.size() == 1) return 0;
-    return DivideUp(static_cast<int64_t>(items * sizeof(int64_t)),
+    return DivideUp(static_cast<int64_t>(CountWords(exchange, items) * sizeof(int64_t)),
                     static_cast<int64_t>(exchange.chunk_bytes()));
   }
-  int64_t* CountsOf(uint32_t member) { return counts_.data() + member * items_.size(); }
+  int64_t* CountsOf(uint32_t member) { return counts_.data() + member * (counts_.size() / size()); }
+  void TellPlaces() {
+    if (items_.empty()) return;
+    int64_t* words = CountsOf(self()) + items_.size();
+    for (const AllgatherItem& item : items_) {
+      const Place place = PlaceOf(exchange(), item.in, item.rows * item.row_bytes);
+      *words++ = place.offset;
+      *words++ = std::bit_cast<int64_t>(place.address);
+    }
+    *words = exchange().shared_memory()->ReadsPrivate() ? 1 : 0;
+  }
+  Place PlaceIn(uint32_t member, size_t item) {
+    const int64_t* const words = CountsOf(member) + items_.size() + 2 * item;
+    return {words[0], std::bit_cast<uint64_t>(words[1])};
+  }
+  bool ReadsPrivate(uint32_t member) { return CountsOf(member)[3 * items_.size()] != 0; }
 
   // For how many members one forwards at most, on any host: it depends on the sizes of hosts alone,
   // of which there are few.
@@ -81,7 +108,8 @@ class Allgather : public RoundLoop {
     return {first, std::clamp(total - first, int64_t{0}, part_bytes)};
   }
   ByteRange CountsPart(int64_t round) const {
-    return PartOf(static_cast<int64_t>(items_.size() * sizeof(int64_t)), round, chunk_bytes());
+    return PartOf(static_cast<int64_t>(counts_.size() / size() * sizeof(int64_t)), round,
+                  chunk_bytes());
   }
   // What a chunk has of a member's stream.
   ByteRange Piece(int64_t chunk, uint32_t member) const {
@@ -224,11 +252,55 @@ class Allgather : public RoundLoop {
     if (!streams_.empty()) return int64_t{0};
     HS_RETURN_IF_ERROR(CheckCounts());
     HS_RETURN_IF_ERROR(LayOut());
+    if (IsDirect()) {
+      HS_RETURN_IF_ERROR(GoOnDirectly());
+      return int64_t{0};
+    }
     int64_t longest = 0;
     for (const SegmentMap& stream : streams_) longest = std::max(longest, stream.bytes());
     const int64_t chunks = peers().empty() ? 0 : DivideUp(longest, piece_bytes_) * groups_;
     pipeline_ = Pipeline(has_forward_ ? 2 : 1, chunks, banks_);
     return pipeline_.rounds();
+  }
+
+  bool IsDirect() {
+    if (!HasReachableMemory(exchange())) return false;
+    int64_t bytes = 0;
+    for (const SegmentMap& stream : streams_) bytes += stream.bytes();
+    if (bytes < LeastDirectBytes(exchange())) return false;
+    bool all_shared = true;
+    bool all_read_private = true;
+    for (uint32_t member = 0; member < size(); ++member) {
+      all_read_private &= ReadsPrivate(member);
+      for (size_t i = 0; i < items_.size(); ++i) {
+        if (CountsOf(member)[i] * items_[i].row_bytes > 0) {
+          all_shared &= PlaceIn(member, i).is_shared();
+        }
+      }
+    }
+    return AreReadDirectly(exchange(), bytes, all_shared, all_read_private);
+  }
+
+  Status GoOnDirectly() {
+    MovementArgs movement;
+    for (size_t i = 0; i < items_.size(); ++i) {
+      std::byte* to = places_[i];
+      for (uint32_t member = 0; member < size(); ++member) {
+        const int64_t bytes = CountsOf(member)[i] * items_[i].row_bytes;
+        if (bytes == 0) continue;
+        if (member == self()) {
+          movement.own.push_back({items_[i].in, to, bytes});
+        } else {
+          Result<Move> move = MoveFrom(exchange(), member, PlaceIn(member, i), 0, to, bytes);
+          if (!move.ok()) return move.status();
+          movement.moves.push_back(*move);
+        }
+        to += bytes;
+      }
+    }
+    if (!movement.own.empty()) movement.readers = peers();
+    GoOnAs(MakeDirectMovement(exchange(), std::move(movement)));
+    return Status::Ok();
   }
 
   // The sums of all sizes that follow from the counts are sizes.
@@ -260,6 +332,7 @@ class Allgather : public RoundLoop {
           PlaceResult("allgather", items_[i].row_bytes, items_[i].room, &result);
       if (!place.ok()) return place.status();
       std::byte* out = *place;
+      places_.push_back(out);
       for (uint32_t member = 0; member < size(); ++member) {
         const int64_t part = result.rows[member] * items_[i].row_bytes;
         if (part == 0) continue;
@@ -286,6 +359,7 @@ class Allgather : public RoundLoop {
   uint32_t group_members_ = 0;       // of one
   int64_t piece_bytes_ = 0;          // of a stream that a chunk carries
   std::vector<SegmentMap> streams_;  // by member, once the counts are known
+  std::vector<std::byte*> places_;   // of the results, then
   Pipeline pipeline_;                // of the rounds after the counts
   std::vector<Exchange::Extent> extents_;
   struct Received {

@@ -4,11 +4,16 @@
 // Each peer has an equal share of every chunk, so that one large pair doesn't hold up the others.
 // Where a chunk hasn't room for all peers, a turn of all takes several rounds: each serves the
 // peers at some distances from the sender.
+//
+// Members that can reach each other's memory say, with their numbers of rows, where these are, and
+// take large ones from there: see direct_movement.h.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "collectives/direct_movement.h"
 #include "collectives/round_loop.h"
 #include "collectives/unequal.h"
 
@@ -19,7 +24,16 @@ namespace {
 struct Announcement {
   int64_t rows;   // for this peer
   int64_t turns;  // that the sender needs for its largest part: the same to all peers
+  // What follows is said only where members may reach each other's memory.
+  Place place;            // of the rows for this peer
+  int64_t largest;        // bytes of the sender's largest part
+  int32_t is_shared;      // whether all of its parts are in shared memory
+  int32_t reads_private;  // whether it can read what is not
 };
+
+size_t AnnouncementBytes(const Exchange& exchange) {
+  return HasReachableMemory(exchange) ? sizeof(Announcement) : offsetof(Announcement, place);
+}
 
 // How peers share the chunks of a turn: the same for all members.
 struct Shares {
@@ -67,8 +81,13 @@ class Alltoall : public RoundLoop {
         break;
       }
       outgoing_[member] = {first, end - first};
-      if (member != self()) turns_ = std::max(turns_, DivideUp(end - first, data_.bytes));
+      if (member != self()) said_.largest = std::max(said_.largest, end - first);
     }
+    said_.turns = DivideUp(said_.largest, data_.bytes);
+    if (!status_.ok() || !HasReachableMemory(exchange)) return;
+    said_.place = PlaceOf(exchange, args_.in, end);
+    said_.is_shared = end == 0 || said_.place.is_shared() ? 1 : 0;
+    said_.reads_private = exchange.shared_memory()->ReadsPrivate() ? 1 : 0;
   }
 
  private:
@@ -77,7 +96,7 @@ class Alltoall : public RoundLoop {
   }
   static Shares AnnouncementsOf(const Exchange& exchange) {
     Shares shares(static_cast<int64_t>(exchange.chunk_bytes()), PeersOf(exchange),
-                  sizeof(Announcement));
+                  static_cast<int64_t>(AnnouncementBytes(exchange)));
     if (exchange.size() == 1) shares.rounds = 0;
     return shares;
   }
@@ -128,13 +147,21 @@ class Alltoall : public RoundLoop {
       const int64_t offset = announcements_.Offset(round, Distance(self(), peer));
       extents_[peer] = {};
       if (offset < 0) continue;
-      const Announcement announcement{args_.splits[peer], turns_};
-      std::memcpy(bank + offset, &announcement, sizeof(announcement));
-      extents_[peer] = {static_cast<size_t>(offset), sizeof(announcement)};
+      const Announcement announcement = AnnouncementTo(peer);
+      std::memcpy(bank + offset, &announcement, AnnouncementBytes(exchange()));
+      extents_[peer] = {static_cast<size_t>(offset), AnnouncementBytes(exchange())};
     }
     const SealedChunks sealed = Sealed();
     PublishExtents(round, announcements_.peers * announcements_.bytes, extents_);
     return true;
+  }
+
+  Announcement AnnouncementTo(uint32_t member) const {
+    Announcement announcement = said_;
+    announcement.rows = args_.splits[member];
+    if (said_.place.is_shared()) announcement.place.offset += outgoing_[member].first;
+    announcement.place.address += static_cast<uint64_t>(outgoing_[member].first);
+    return announcement;
   }
 
   Progress Receive(int64_t round) override {
@@ -154,7 +181,7 @@ class Alltoall : public RoundLoop {
     return ReceiveFromEach(
         round, [&](uint32_t peer) { return offset(peer) >= 0; },
         [&](uint32_t peer, const std::byte* chunk) {
-          std::memcpy(&received_[peer], chunk + offset(peer), sizeof(Announcement));
+          std::memcpy(&received_[peer], chunk + offset(peer), AnnouncementBytes(exchange()));
         });
   }
 
@@ -171,7 +198,7 @@ class Alltoall : public RoundLoop {
   Result<int64_t> MoreRounds() override {
     if (laid_out_) return int64_t{0};
     HS_RETURN_IF_ERROR(status_);
-    received_[self()] = {args_.splits[self()], turns_};
+    received_[self()] = AnnouncementTo(self());
     int64_t end = 0;
     int64_t turns = 0;
     args_.result->rows.clear();
@@ -193,7 +220,43 @@ class Alltoall : public RoundLoop {
     if (!place.ok()) return place.status();
     out_ = *place;
     laid_out_ = true;
+    if (IsDirect()) {
+      copied_ = outgoing_[self()].bytes;
+      HS_RETURN_IF_ERROR(GoOnDirectly());
+      return int64_t{0};
+    }
     return turns * data_.rounds;
+  }
+
+  bool IsDirect() {
+    if (!HasReachableMemory(exchange())) return false;
+    int64_t largest = 0;
+    bool all_shared = true;
+    bool all_read_private = true;
+    for (const Announcement& announcement : received_) {
+      largest = std::max(largest, announcement.largest);
+      all_shared &= announcement.is_shared != 0;
+      all_read_private &= announcement.reads_private != 0;
+    }
+    return AreReadDirectly(exchange(), largest, all_shared, all_read_private);
+  }
+
+  Status GoOnDirectly() {
+    MovementArgs movement;
+    for (uint32_t peer : peers()) {
+      if (outgoing_[peer].bytes > 0) movement.readers.push_back(peer);
+      const Part& part = incoming_[peer];
+      if (part.bytes == 0) continue;
+      Result<Move> move =
+          MoveFrom(exchange(), peer, received_[peer].place, 0, out_ + part.first, part.bytes);
+      if (!move.ok()) return move.status();
+      movement.moves.push_back(*move);
+    }
+    if (const Part& part = outgoing_[self()]; part.bytes > 0) {
+      movement.own.push_back({args_.in + part.first, out_ + incoming_[self()].first, part.bytes});
+    }
+    GoOnAs(MakeDirectMovement(exchange(), std::move(movement)));
+    return Status::Ok();
   }
 
   // Whether so many turns are enough for the bytes, and not more than any size could need.
@@ -206,7 +269,7 @@ class Alltoall : public RoundLoop {
   const AlltoallArgs args_;
   const Shares announcements_;
   const Shares data_;
-  int64_t turns_ = 0;  // that the own parts take
+  Announcement said_ = {};  // of the own parts together
   Status status_;
   std::vector<Part> outgoing_;          // by member: bytes of `in`
   std::vector<Part> incoming_;          // by member: bytes of the result

@@ -1,11 +1,13 @@
 // Reduce-scatter in a host: each member publishes what the others own; the owner folds. One round
-// per chunk. Members on several hosts: see hosts_reducescatter.h.
+// per chunk. Members on several hosts: see hosts_reducescatter.h. Inputs in memory that all can
+// reach: see direct_reducescatter.h.
 //
 // What a member owns of all items is one sequence of bytes, its stream. Streams of different
 // members differ in length by a row per item at most. A round carries a piece of every stream.
 #include <algorithm>
 #include <utility>
 
+#include "collectives/direct_reducescatter.h"
 #include "collectives/fold_loop.h"
 #include "collectives/hosts_reducescatter.h"
 
@@ -76,6 +78,22 @@ std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint
   return stream;
 }
 
+std::unique_ptr<Collective> MakeChunkedReducescatter(Exchange& exchange, ReducescatterArgs args) {
+  const uint32_t size = exchange.size();
+  std::vector<SegmentMap> streams;
+  streams.reserve(size);
+  for (uint32_t member = 0; member < size; ++member) {
+    streams.emplace_back(StreamOf(args, size, member, exchange.self()));
+  }
+  if (!exchange.hosts().empty()) {
+    HostGroups hosts(exchange, Participants(exchange, {}));
+    return MakeHostsReducescatter(exchange, std::move(hosts), args.reduction, args.wire,
+                                  std::move(streams));
+  }
+  const Pieces pieces = PiecesOf(exchange, streams);
+  return std::make_unique<Reducescatter>(exchange, args.reduction, std::move(streams), pieces);
+}
+
 }  // namespace
 
 Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
@@ -95,23 +113,13 @@ Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
 }
 
 std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterArgs args) {
-  const uint32_t size = exchange.size();
-  const uint32_t self = exchange.self();
-  if (size == 1) {
+  if (exchange.size() == 1) {
     return std::make_unique<AloneFold>(exchange, args.reduction, StreamOf(args, 1, 0, 0));
   }
-  std::vector<SegmentMap> streams;
-  streams.reserve(size);
-  for (uint32_t member = 0; member < size; ++member) {
-    streams.emplace_back(StreamOf(args, size, member, self));
+  if (MayBeDirect(exchange, args)) {
+    return MakeDirectReducescatter(exchange, std::move(args), MakeChunkedReducescatter);
   }
-  if (!exchange.hosts().empty()) {
-    HostGroups hosts(exchange, Participants(exchange, {}));
-    return MakeHostsReducescatter(exchange, std::move(hosts), args.reduction, args.wire,
-                                  std::move(streams));
-  }
-  const Pieces pieces = PiecesOf(exchange, streams);
-  return std::make_unique<Reducescatter>(exchange, args.reduction, std::move(streams), pieces);
+  return MakeChunkedReducescatter(exchange, std::move(args));
 }
 
 }  // namespace horoscale

@@ -480,6 +480,7 @@ void ProcessSet::Fail(const Status& cause) {
   host_.OnFailed(*this);
   EndLane();
   // The exchange stays: other members may still be reading what was published.
+  if (exchange_) exchange_->Withdraw();
   collective_.reset();
   fused_.reset();
   queue_.clear();

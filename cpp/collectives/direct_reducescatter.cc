@@ -1,0 +1,175 @@
+#include "collectives/direct_reducescatter.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "collectives/fold.h"
+#include "collectives/member_memory.h"
+
+namespace horoscale {
+namespace {
+
+// Between two looks at other operations.
+constexpr int64_t kFoldedBytes = 256 * 1024;
+
+// One item's rows of this member.
+struct OwnRows {
+  std::vector<const std::byte*> sources;  // by member
+  std::byte* out;
+  int64_t bytes;
+};
+
+class DirectReducescatter : public Collective {
+ public:
+  // `readers`: the other members that own any rows.
+  DirectReducescatter(Exchange& exchange, const Reduction& reduction, std::vector<OwnRows> items,
+                      std::vector<uint32_t> readers)
+      : exchange_(exchange),
+        reduction_(reduction),
+        element_bytes_(static_cast<int64_t>(SizeOf(reduction.dtype))),
+        items_(std::move(items)),
+        done_(exchange, std::move(readers)) {}
+
+  Result<Progress> Step() override {
+    if (next_ < items_.size()) {
+      FoldSome();
+      for (uint32_t member = 0; member < exchange_.size(); ++member) {
+        // Its operation has failed: so will this one, as soon as the reason is known here.
+        if (exchange_.HasWithdrawn(member)) return Progress::kIdle;
+      }
+      return Progress::kAdvanced;
+    }
+    if (!items_.empty() && !done_.Tell()) return Progress::kIdle;
+    return done_.Heard() ? Progress::kDone : Progress::kIdle;
+  }
+
+ private:
+  void FoldSome() {
+    const OwnRows& item = items_[next_];
+    // So many of each member.
+    const int64_t bytes =
+        std::min(std::max(kFoldedBytes / exchange_.size() / kAlignment * kAlignment, kAlignment),
+                 item.bytes - folded_);
+    std::vector<const std::byte*> sources = item.sources;
+    for (const std::byte*& source : sources) source += folded_;
+    Fold(reduction_, item.out + folded_, sources, bytes / element_bytes_);
+    folded_ += bytes;
+    if (folded_ < item.bytes) return;
+    ++next_;
+    folded_ = 0;
+  }
+
+  static constexpr int64_t kAlignment = 4096;
+  Exchange& exchange_;
+  const Reduction reduction_;
+  const int64_t element_bytes_;
+  const std::vector<OwnRows> items_;  // none is empty
+  DoneRound done_;
+  size_t next_ = 0;     // of items_
+  int64_t folded_ = 0;  // of that
+};
+
+class AskingReducescatter : public Collective {
+ public:
+  AskingReducescatter(Exchange& exchange, ReducescatterArgs args, ReducescatterMaker otherwise)
+      : exchange_(exchange),
+        args_(std::move(args)),
+        otherwise_(otherwise),
+        places_(exchange, OwnPlaces()) {}
+
+  Result<Progress> Step() override {
+    if (chosen_) return chosen_->Step();
+    if (!places_.Tell()) return Progress::kIdle;
+    for (; asked_ < exchange_.size(); ++asked_) {
+      const Place* const places = places_.Heard(asked_);
+      if (places == nullptr) return Progress::kIdle;
+      all_shared_ &= std::all_of(places, places + args_.items.size(),
+                                 [](const Place& place) { return place.is_shared(); });
+      inputs_.emplace_back(places, places + args_.items.size());
+    }
+    places_.Release();
+    if (!all_shared_) {
+      chosen_ = otherwise_(exchange_, std::move(args_));
+      return Progress::kAdvanced;
+    }
+    Result<std::vector<OwnRows>> items = Items();
+    if (!items.ok()) return items.status();
+    chosen_ = std::make_unique<DirectReducescatter>(exchange_, args_.reduction, items.TakeValue(),
+                                                    Readers());
+    return Progress::kAdvanced;
+  }
+
+ private:
+  std::vector<Place> OwnPlaces() const {
+    std::vector<Place> places;
+    for (const ReducescatterItem& item : args_.items) {
+      const int64_t bytes = item.rows * item.row_bytes;
+      // What has no bytes is everywhere.
+      places.push_back(bytes == 0 ? Place{0, 0} : PlaceOf(exchange_, item.in, bytes));
+    }
+    return places;
+  }
+
+  Result<std::vector<OwnRows>> Items() const {
+    std::vector<OwnRows> items;
+    for (size_t i = 0; i < args_.items.size(); ++i) {
+      const ReducescatterItem& item = args_.items[i];
+      const RowRange rows = RowsOf(item.rows, exchange_.size(), exchange_.self());
+      const int64_t bytes = rows.count * item.row_bytes;
+      const int64_t skip = rows.first * item.row_bytes;
+      if (bytes == 0) continue;
+      items.push_back({{}, item.out, bytes});
+      for (uint32_t member = 0; member < exchange_.size(); ++member) {
+        if (member == exchange_.self()) {
+          items.back().sources.push_back(item.in + skip);
+          continue;
+        }
+        const Result<Move> move =
+            MoveFrom(exchange_, member, inputs_[member][i], skip, item.out, bytes);
+        if (!move.ok()) return move.status();
+        items.back().sources.push_back(move->source);
+      }
+    }
+    return items;
+  }
+
+  std::vector<uint32_t> Readers() const {
+    std::vector<uint32_t> readers;
+    for (uint32_t member = 0; member < exchange_.size(); ++member) {
+      const auto has_rows = [&](const ReducescatterItem& item) {
+        return RowsOf(item.rows, exchange_.size(), member).count * item.row_bytes > 0;
+      };
+      if (member != exchange_.self() &&
+          std::any_of(args_.items.begin(), args_.items.end(), has_rows)) {
+        readers.push_back(member);
+      }
+    }
+    return readers;
+  }
+
+  Exchange& exchange_;
+  ReducescatterArgs args_;
+  const ReducescatterMaker otherwise_;
+  PlaceRound places_;
+  std::vector<std::vector<Place>> inputs_;  // by member and item
+  bool all_shared_ = true;
+  uint32_t asked_ = 0;
+  std::unique_ptr<Collective> chosen_;
+};
+
+}  // namespace
+
+bool MayBeDirect(const Exchange& exchange, const ReducescatterArgs& args) {
+  int64_t bytes = 0;
+  for (const ReducescatterItem& item : args.items) bytes += item.rows * item.row_bytes;
+  return HasReachableMemory(exchange) && bytes >= LeastDirectBytes(exchange) &&
+         args.items.size() * sizeof(Place) <= exchange.chunk_bytes();
+}
+
+std::unique_ptr<Collective> MakeDirectReducescatter(Exchange& exchange, ReducescatterArgs args,
+                                                    ReducescatterMaker otherwise) {
+  return std::make_unique<AskingReducescatter>(exchange, std::move(args), otherwise);
+}
+
+}  // namespace horoscale

@@ -1,0 +1,76 @@
+#include "collectives/member_memory.h"
+
+#include <cstring>
+#include <string>
+
+namespace horoscale {
+
+Place PlaceOf(const Exchange& exchange, const std::byte* memory, int64_t bytes) {
+  return {exchange.shared_memory()->OffsetOf(memory, static_cast<size_t>(bytes)),
+          reinterpret_cast<uint64_t>(memory)};
+}
+
+bool HasReachableMemory(const Exchange& exchange) {
+  return exchange.shared_memory() != nullptr && exchange.size() > 1;
+}
+
+int64_t LeastDirectBytes(const Exchange& exchange) {
+  return static_cast<int64_t>(exchange.chunk_bytes()) / 4;
+}
+
+bool AreReadDirectly(const Exchange& exchange, int64_t bytes, bool all_shared,
+                     bool all_read_private) {
+  // Reading private memory takes a system call, which looks up every page.
+  if (!all_shared) return all_read_private && bytes >= 4 * LeastDirectBytes(exchange);
+  return bytes >= LeastDirectBytes(exchange);
+}
+
+Result<Move> MoveFrom(const Exchange& exchange, uint32_t member, const Place& place, int64_t skip,
+                      std::byte* to, int64_t bytes) {
+  Move move{member, nullptr, place.address + static_cast<uint64_t>(skip), to, bytes};
+  if (!place.is_shared()) return move;
+  int64_t offset = 0;
+  if (!__builtin_add_overflow(place.offset, skip, &offset)) {
+    move.source = exchange.shared_memory()->AddressOf(member, offset, static_cast<size_t>(bytes));
+  }
+  if (move.source == nullptr) {
+    return Status::Protocol("member " + std::to_string(member) + " announced a tensor at offset " +
+                            std::to_string(place.offset) + ", where no memory of it is");
+  }
+  return move;
+}
+
+PlaceRound::PlaceRound(Exchange& exchange, std::vector<Place> own)
+    : exchange_(exchange), own_(std::move(own)), round_(exchange.next_round++) {}
+
+bool PlaceRound::Tell() {
+  if (told_) return true;
+  std::byte* const bank = exchange_.Reserve(round_);
+  if (bank == nullptr) return false;
+  const size_t bytes = own_.size() * sizeof(Place);
+  std::memcpy(bank, own_.data(), bytes);
+  exchange_.Publish(round_, bytes);
+  return told_ = true;
+}
+
+const Place* PlaceRound::Heard(uint32_t member) {
+  if (member == exchange_.self()) return own_.data();
+  return reinterpret_cast<const Place*>(exchange_.Peek(round_, member));
+}
+
+bool DoneRound::Tell() {
+  if (told_) return true;
+  if (exchange_.Reserve(round_) == nullptr) return false;
+  exchange_.Publish(round_, 0);
+  return told_ = true;
+}
+
+bool DoneRound::Heard() {
+  for (; heard_ < readers_.size(); ++heard_) {
+    if (exchange_.Peek(round_, readers_[heard_]) == nullptr) return false;
+  }
+  exchange_.Release(round_);
+  return true;
+}
+
+}  // namespace horoscale
