@@ -5,7 +5,8 @@
 All results go to memory that was there before (`out=`). horoscale is measured on memory of the
 user's own, on memory that the ranks share, and as horoscale-new with results that are made anew. A
 size is that of a rank's larger side: what allgather gives, reducescatter and alltoall take, and
-broadcast gives and takes. Ranks are started, interleaved and compared as in benchmarks/allreduce.py.
+broadcast gives and takes. Ranks are started, interleaved and compared as in
+benchmarks/allreduce.py.
 """
 
 from __future__ import annotations

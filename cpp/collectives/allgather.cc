@@ -278,7 +278,7 @@ class Allgather : public RoundLoop {
         }
       }
     }
-    return AreReadDirectly(exchange(), bytes, all_shared, all_read_private);
+    return all_shared || all_read_private;
   }
 
   Status GoOnDirectly() {

@@ -238,7 +238,7 @@ class Alltoall : public RoundLoop {
       all_shared &= announcement.is_shared != 0;
       all_read_private &= announcement.reads_private != 0;
     }
-    return AreReadDirectly(exchange(), largest, all_shared, all_read_private);
+    return largest >= LeastDirectBytes(exchange()) && (all_shared || all_read_private);
   }
 
   Status GoOnDirectly() {

@@ -83,8 +83,7 @@ class DirectMovement : public Collective {
   bool is_withdrawn_ = false;
 };
 
-// The root says where its segments are; the others say whether they can read private memory, in the
-// address of a single place.
+// All say whether they can read private memory, and the root then where its segments are.
 class AskingBroadcast : public Collective {
  public:
   AskingBroadcast(Exchange& exchange, BroadcastArgs args, BroadcastMaker otherwise)
@@ -92,9 +91,7 @@ class AskingBroadcast : public Collective {
         args_(std::move(args)),
         otherwise_(otherwise),
         is_root_(exchange.self() == args_.root),
-        places_(exchange, OwnPlaces()) {
-    for (const Segment& segment : args_.segments) bytes_ += segment.bytes;
-  }
+        places_(exchange, OwnPlaces()) {}
 
   Result<Progress> Step() override {
     if (chosen_) return chosen_->Step();
@@ -105,14 +102,14 @@ class AskingBroadcast : public Collective {
                                         [](const Place& place) { return place.is_shared(); });
     bool all_read_private = true;
     // Answers that change nothing are not waited for.
-    if (!all_shared && AreReadDirectly(exchange_, bytes_, false, true)) {
+    if (!all_shared) {
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         const Place* const answer = places_.Heard(member);
         if (answer == nullptr) return Progress::kIdle;
         all_read_private &= answer->address != 0;
       }
     }
-    const bool direct = AreReadDirectly(exchange_, bytes_, all_shared, all_read_private);
+    const bool direct = all_shared || all_read_private;
     MovementArgs movement;
     if (direct) {
       Result<MovementArgs> made = Movement(root + 1);
@@ -127,8 +124,7 @@ class AskingBroadcast : public Collective {
 
  private:
   std::vector<Place> OwnPlaces() const {
-    const bool reads = exchange_.shared_memory()->ReadsPrivate();
-    std::vector<Place> places = {{-1, reads ? uint64_t{1} : 0}};
+    std::vector<Place> places = {ReaderPlace(exchange_)};
     if (!is_root_) return places;
     for (const Segment& segment : args_.segments) {
       // What has no bytes is everywhere.
@@ -162,7 +158,6 @@ class AskingBroadcast : public Collective {
   const BroadcastMaker otherwise_;
   const bool is_root_;
   PlaceRound places_;
-  int64_t bytes_ = 0;
   std::unique_ptr<Collective> chosen_;
 };
 

@@ -1,6 +1,7 @@
 #include "collectives/direct_reducescatter.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,10 +13,11 @@ namespace {
 
 // Between two looks at other operations.
 constexpr int64_t kFoldedBytes = 256 * 1024;
+constexpr int64_t kPageBytes = 4096;
 
 // One item's rows of this member.
 struct OwnRows {
-  std::vector<const std::byte*> sources;  // by member
+  std::vector<Move> sources;  // by member
   std::byte* out;
   int64_t bytes;
 };
@@ -28,16 +30,19 @@ class DirectReducescatter : public Collective {
       : exchange_(exchange),
         reduction_(reduction),
         element_bytes_(static_cast<int64_t>(SizeOf(reduction.dtype))),
+        block_bytes_(std::max(kFoldedBytes / exchange.size() / kPageBytes, int64_t{1}) *
+                     kPageBytes),
         items_(std::move(items)),
         done_(exchange, std::move(readers)) {}
 
   Result<Progress> Step() override {
     if (next_ < items_.size()) {
-      FoldSome();
+      const Status status = FoldSome();
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         // Its operation has failed: so will this one, as soon as the reason is known here.
         if (exchange_.HasWithdrawn(member)) return Progress::kIdle;
       }
+      if (!status.ok()) return status;
       return Progress::kAdvanced;
     }
     if (!items_.empty() && !done_.Tell()) return Progress::kIdle;
@@ -45,31 +50,52 @@ class DirectReducescatter : public Collective {
   }
 
  private:
-  void FoldSome() {
+  Status FoldSome() {
     const OwnRows& item = items_[next_];
-    // So many of each member.
-    const int64_t bytes =
-        std::min(std::max(kFoldedBytes / exchange_.size() / kAlignment * kAlignment, kAlignment),
-                 item.bytes - folded_);
-    std::vector<const std::byte*> sources = item.sources;
-    for (const std::byte*& source : sources) source += folded_;
+    const int64_t bytes = std::min(block_bytes_, item.bytes - folded_);
+    std::vector<const std::byte*> sources;
+    for (const Move& source : item.sources) {
+      if (source.source != nullptr) {
+        sources.push_back(source.source + folded_);
+        continue;
+      }
+      if (read_ == nullptr) {
+        read_ = std::make_unique_for_overwrite<std::byte[]>(
+            static_cast<size_t>(block_bytes_ * exchange_.size()));
+      }
+      std::byte* const block = read_.get() + source.from * block_bytes_;
+      HS_RETURN_IF_ERROR(exchange_.shared_memory()->ReadPrivate(
+          source.from, source.address + static_cast<uint64_t>(folded_), block,
+          static_cast<size_t>(bytes)));
+      sources.push_back(block);
+    }
     Fold(reduction_, item.out + folded_, sources, bytes / element_bytes_);
     folded_ += bytes;
-    if (folded_ < item.bytes) return;
-    ++next_;
-    folded_ = 0;
+    if (folded_ == item.bytes) {
+      ++next_;
+      folded_ = 0;
+    }
+    return Status::Ok();
   }
 
-  static constexpr int64_t kAlignment = 4096;
   Exchange& exchange_;
   const Reduction reduction_;
   const int64_t element_bytes_;
+  const int64_t block_bytes_;         // that are folded at a time, of each member
   const std::vector<OwnRows> items_;  // none is empty
   DoneRound done_;
-  size_t next_ = 0;     // of items_
-  int64_t folded_ = 0;  // of that
+  size_t next_ = 0;                    // of items_
+  int64_t folded_ = 0;                 // of that
+  std::unique_ptr<std::byte[]> read_;  // a block of each member's private memory
 };
 
+int64_t InputBytes(const ReducescatterArgs& args) {
+  int64_t bytes = 0;
+  for (const ReducescatterItem& item : args.items) bytes += item.rows * item.row_bytes;
+  return bytes;
+}
+
+// All say whether they can read private memory, and where their inputs are.
 class AskingReducescatter : public Collective {
  public:
   AskingReducescatter(Exchange& exchange, ReducescatterArgs args, ReducescatterMaker otherwise)
@@ -82,14 +108,15 @@ class AskingReducescatter : public Collective {
     if (chosen_) return chosen_->Step();
     if (!places_.Tell()) return Progress::kIdle;
     for (; asked_ < exchange_.size(); ++asked_) {
-      const Place* const places = places_.Heard(asked_);
-      if (places == nullptr) return Progress::kIdle;
-      all_shared_ &= std::all_of(places, places + args_.items.size(),
+      const Place* const answer = places_.Heard(asked_);
+      if (answer == nullptr) return Progress::kIdle;
+      all_read_private_ &= answer->address != 0;
+      inputs_.emplace_back(answer + 1, answer + 1 + args_.items.size());
+      all_shared_ &= std::all_of(inputs_.back().begin(), inputs_.back().end(),
                                  [](const Place& place) { return place.is_shared(); });
-      inputs_.emplace_back(places, places + args_.items.size());
     }
     places_.Release();
-    if (!all_shared_) {
+    if (!all_shared_ && !all_read_private_) {
       chosen_ = otherwise_(exchange_, std::move(args_));
       return Progress::kAdvanced;
     }
@@ -102,7 +129,7 @@ class AskingReducescatter : public Collective {
 
  private:
   std::vector<Place> OwnPlaces() const {
-    std::vector<Place> places;
+    std::vector<Place> places = {ReaderPlace(exchange_)};
     for (const ReducescatterItem& item : args_.items) {
       const int64_t bytes = item.rows * item.row_bytes;
       // What has no bytes is everywhere.
@@ -122,13 +149,13 @@ class AskingReducescatter : public Collective {
       items.push_back({{}, item.out, bytes});
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         if (member == exchange_.self()) {
-          items.back().sources.push_back(item.in + skip);
+          items.back().sources.push_back({.from = member, .source = item.in + skip});
           continue;
         }
         const Result<Move> move =
-            MoveFrom(exchange_, member, inputs_[member][i], skip, item.out, bytes);
+            MoveFrom(exchange_, member, inputs_[member][i], skip, nullptr, bytes);
         if (!move.ok()) return move.status();
-        items.back().sources.push_back(move->source);
+        items.back().sources.push_back(*move);
       }
     }
     return items;
@@ -154,6 +181,7 @@ class AskingReducescatter : public Collective {
   PlaceRound places_;
   std::vector<std::vector<Place>> inputs_;  // by member and item
   bool all_shared_ = true;
+  bool all_read_private_ = true;
   uint32_t asked_ = 0;
   std::unique_ptr<Collective> chosen_;
 };
@@ -161,10 +189,8 @@ class AskingReducescatter : public Collective {
 }  // namespace
 
 bool MayBeDirect(const Exchange& exchange, const ReducescatterArgs& args) {
-  int64_t bytes = 0;
-  for (const ReducescatterItem& item : args.items) bytes += item.rows * item.row_bytes;
-  return HasReachableMemory(exchange) && bytes >= LeastDirectBytes(exchange) &&
-         args.items.size() * sizeof(Place) <= exchange.chunk_bytes();
+  return HasReachableMemory(exchange) && InputBytes(args) >= LeastDirectBytes(exchange) &&
+         (args.items.size() + 1) * sizeof(Place) <= exchange.chunk_bytes();
 }
 
 std::unique_ptr<Collective> MakeDirectReducescatter(Exchange& exchange, ReducescatterArgs args,

@@ -1,5 +1,5 @@
-// Reduce-scatter of inputs in memory that all members can reach: each member folds its rows
-// straight from where the others have them.
+// Reduce-scatter of inputs that all members can read: each member folds its rows straight from
+// where the others have them. What isn't in shared memory is read, block by block, into the cache.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace horoscale {
 
 bool MayBeDirect(const Exchange& exchange, const ReducescatterArgs& args);
 
-// Asks the members where their inputs are. If any of them is elsewhere, all go on with what
+// Asks the members where their inputs are. If not all can read them there, all go on with what
 // `otherwise` makes of the arguments.
 using ReducescatterMaker = std::unique_ptr<Collective> (*)(Exchange& exchange,
                                                            ReducescatterArgs args);

@@ -10,19 +10,16 @@ Place PlaceOf(const Exchange& exchange, const std::byte* memory, int64_t bytes) 
           reinterpret_cast<uint64_t>(memory)};
 }
 
+Place ReaderPlace(const Exchange& exchange) {
+  return {-1, exchange.shared_memory()->ReadsPrivate() ? uint64_t{1} : 0};
+}
+
 bool HasReachableMemory(const Exchange& exchange) {
   return exchange.shared_memory() != nullptr && exchange.size() > 1;
 }
 
 int64_t LeastDirectBytes(const Exchange& exchange) {
   return static_cast<int64_t>(exchange.chunk_bytes()) / 4;
-}
-
-bool AreReadDirectly(const Exchange& exchange, int64_t bytes, bool all_shared,
-                     bool all_read_private) {
-  // Reading private memory takes a system call, which looks up every page.
-  if (!all_shared) return all_read_private && bytes >= 4 * LeastDirectBytes(exchange);
-  return bytes >= LeastDirectBytes(exchange);
 }
 
 Result<Move> MoveFrom(const Exchange& exchange, uint32_t member, const Place& place, int64_t skip,

@@ -23,14 +23,13 @@ static_assert(sizeof(Place) == 16);
 
 Place PlaceOf(const Exchange& exchange, const std::byte* memory, int64_t bytes);
 
+// A place that says only whether this member can read private memory: by an address that isn't 0.
+Place ReaderPlace(const Exchange& exchange);
+
 // Whether members may read each other's memory at all.
 bool HasReachableMemory(const Exchange& exchange);
-// From how many bytes on asking where they are pays: the question costs a round or two.
+// From how many bytes on that pays: it takes a round or two more.
 int64_t LeastDirectBytes(const Exchange& exchange);
-// Whether so many bytes are read directly. `all_shared`: they are in shared memory, on all members;
-// `all_read_private`: all members can read what is not. All members give the same answer.
-bool AreReadDirectly(const Exchange& exchange, int64_t bytes, bool all_shared,
-                     bool all_read_private);
 
 // Some bytes of a member that go to memory of this one.
 struct Move {

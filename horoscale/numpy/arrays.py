@@ -100,7 +100,7 @@ def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> A
     """Return an array of zeros in memory that the other ranks of this host can reach.
 
     allreduce_() of such arrays, from 256 KiB up, works where they are and copies nothing, if all
-    ranks use one. Local.
+    ranks use one. The other collectives read such inputs where they are, from 64 KiB up. Local.
 
     Args:
         *size: the extents, one by one or as one sequence.

@@ -332,8 +332,8 @@ hs_code hs_process_set_ranks(hs_runtime* runtime, int32_t id, int32_t* ranks, in
 /* ---------------------------------------------------------------- shared buffers */
 
 /* Memory that the other ranks of the host can reach: an allreduce in place of at least 256 KiB
- * whose tensors live in it on all members is executed without a copy. 64-byte aligned, zeroed.
- * Local. */
+ * whose tensors live in it on all members is executed without a copy, and other collectives read
+ * inputs of at least 64 KiB there. 64-byte aligned, zeroed. Local. */
 hs_code hs_shared_alloc(hs_runtime* runtime, size_t bytes, void** out);
 
 /* Gives it back. The runtime may be shut down already, but not freed. Local. */

@@ -327,3 +327,37 @@ def test_alltoall_into_out(rows: int, name: str) -> None:
     assert hvd.synchronize(hvd.alltoall_async(even, name=f"{name}.even", out=out)) is out
     assert_same_bits(out, expected)
     assert_sentinel(around)
+
+
+def in_memory(form: str, data: np.ndarray) -> np.ndarray:
+    """The same values in memory that ranks share, in their own, or in either by rank."""
+    if form == "private" or (form == "mixed" and hvd.rank() % 2):
+        return data.copy()
+    shared = hvd.empty_shared(data.shape, dtype=data.dtype)
+    shared[...] = data
+    return shared
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("form", ["private", "shared", "mixed"])
+@pytest.mark.parametrize("rows", [20_001, 700_000])
+def test_large_movement_in_any_memory(form: str, rows: int, name: str) -> None:
+    size, rank = hvd.size(), hvd.rank()
+    inputs = [np.arange(rows * size, dtype=np.int32) * (one + 1) for one in range(size)]
+    own = in_memory(form, inputs[rank])
+    for repetition in range(3):
+        out = in_memory(form, np.zeros(rows * size * size, np.int32))
+        uneven = own[: rows * size - rank * 1000]
+        parts = [one[: rows * size - index * 1000] for index, one in enumerate(inputs)]
+        expected = np.concatenate(parts)
+        result = hvd.allgather(uneven, name=f"{name}.gather", out=out[: len(expected)])
+        assert_same_bits(result, expected)
+        result = hvd.alltoall(own, name=f"{name}.alltoall", out=out[: rows * size])
+        moved = [one[rows * rank :][:rows] for one in inputs]
+        assert_same_bits(result, np.concatenate(moved))
+        scattered = hvd.reducescatter(own, op=hvd.Sum, name=f"{name}.scatter", out=out[:rows])
+        assert_same_bits(scattered, np.sum(moved, axis=0, dtype=np.int32))
+        root = repetition % size
+        sent = in_memory(form, inputs[rank])
+        assert_same_bits(hvd.broadcast_(sent, root, name=f"{name}.broadcast"), inputs[root])
+        assert_same_bits(own, inputs[rank])

@@ -448,3 +448,20 @@ def test_out_with_other_rows_fails_on_this_rank_alone(name: str) -> None:
     else:
         assert hvd.allgather(own, name=name, out=out) is out
     assert hvd.allgather(own, name=name).shape == (total, 3)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_large_movement_in_any_memory(shared: bool, name: str) -> None:
+    size, rank, rows = hvd.size(), hvd.rank(), 100_003
+    inputs = [torch.arange(rows * size, dtype=torch.float64) + one for one in range(size)]
+    own, out = inputs[rank].clone(), torch.empty(rows * size, dtype=torch.float64)
+    if shared:
+        own, out = (hvd.empty_shared(rows * size, dtype=torch.float64) for _ in range(2))
+        own.copy_(inputs[rank])
+    moved = [one[rows * rank :][:rows] for one in inputs]
+    assert hvd.allgather(own[:rows], name=name, out=out) is out
+    check(out, torch.cat([one[:rows] for one in inputs]))
+    check(hvd.alltoall(own, name=f"{name}.alltoall", out=out), torch.cat(moved))
+    scattered = hvd.reducescatter(own, op=hvd.Sum, name=f"{name}.scatter", out=out[:rows])
+    check(scattered, sum(moved))
+    check(hvd.broadcast_(own, 0, name=f"{name}.broadcast"), inputs[0])
