@@ -4,9 +4,9 @@
 
 It prints "ready" when the job runs and, when its operations fail, a JSON object: when the first
 one raised (monotonic clock), the ranks that each error named, and what operations begun
-afterwards did. The victim takes part like all others (busy; large: in operations that read the ranks'
-memory), has a forked child that holds on to its descriptors (forked; it prints the child's id), or
-does nothing (absent), so that the others wait for it.
+afterwards did. The victim takes part like all others (busy, or in operations that read the ranks'
+memory, which are large), has a forked child that holds on to its descriptors (forked; it prints the
+child's id), or does nothing (absent), so that the others wait for it.
 """
 
 from __future__ import annotations
