@@ -72,8 +72,11 @@ class Allgather : public RoundLoop {
   void TellPlaces() {
     if (items_.empty()) return;
     int64_t* words = CountsOf(self()) + items_.size();
+    std::vector<Input> inputs;
     for (const AllgatherItem& item : items_) {
-      const Place place = PlaceOf(exchange(), item.in, item.rows * item.row_bytes);
+      inputs.push_back({item.in, item.rows * item.row_bytes});
+    }
+    for (const Place& place : PlacesOf(exchange(), inputs)) {
       *words++ = place.offset;
       *words++ = std::bit_cast<int64_t>(place.address);
     }
@@ -269,16 +272,17 @@ class Allgather : public RoundLoop {
     for (const SegmentMap& stream : streams_) bytes += stream.bytes();
     if (bytes < LeastDirectBytes(exchange())) return false;
     bool all_shared = true;
-    bool all_read_private = true;
+    bool all_readable = true;
     for (uint32_t member = 0; member < size(); ++member) {
-      all_read_private &= ReadsPrivate(member);
+      all_readable &= ReadsPrivate(member);
       for (size_t i = 0; i < items_.size(); ++i) {
         if (CountsOf(member)[i] * items_[i].row_bytes > 0) {
           all_shared &= PlaceIn(member, i).is_shared();
+          all_readable &= PlaceIn(member, i).is_readable();
         }
       }
     }
-    return all_shared || all_read_private;
+    return all_shared || all_readable;
   }
 
   Status GoOnDirectly() {

@@ -27,7 +27,8 @@ struct Announcement {
   // What follows is said only where members may reach each other's memory.
   Place place;            // of the rows for this peer
   int64_t largest;        // bytes of the sender's largest part
-  int32_t is_shared;      // whether all of its parts are in shared memory
+  int16_t is_shared;      // whether all of its parts are in shared memory
+  int16_t is_readable;    // or can be read where they are
   int32_t reads_private;  // whether it can read what is not
 };
 
@@ -85,8 +86,9 @@ class Alltoall : public RoundLoop {
     }
     said_.turns = DivideUp(said_.largest, data_.bytes);
     if (!status_.ok() || !HasReachableMemory(exchange)) return;
-    said_.place = PlaceOf(exchange, args_.in, end);
-    said_.is_shared = end == 0 || said_.place.is_shared() ? 1 : 0;
+    said_.place = PlacesOf(exchange, {{args_.in, end}}).front();
+    said_.is_shared = said_.place.is_shared() ? 1 : 0;
+    said_.is_readable = said_.place.is_readable() ? 1 : 0;
     said_.reads_private = exchange.shared_memory()->ReadsPrivate() ? 1 : 0;
   }
 
@@ -160,7 +162,9 @@ class Alltoall : public RoundLoop {
     Announcement announcement = said_;
     announcement.rows = args_.splits[member];
     if (said_.place.is_shared()) announcement.place.offset += outgoing_[member].first;
-    announcement.place.address += static_cast<uint64_t>(outgoing_[member].first);
+    if (said_.place.address != 0) {
+      announcement.place.address += static_cast<uint64_t>(outgoing_[member].first);
+    }
     return announcement;
   }
 
@@ -232,13 +236,13 @@ class Alltoall : public RoundLoop {
     if (!HasReachableMemory(exchange())) return false;
     int64_t largest = 0;
     bool all_shared = true;
-    bool all_read_private = true;
+    bool all_readable = true;
     for (const Announcement& announcement : received_) {
       largest = std::max(largest, announcement.largest);
       all_shared &= announcement.is_shared != 0;
-      all_read_private &= announcement.reads_private != 0;
+      all_readable &= announcement.is_readable != 0 && announcement.reads_private != 0;
     }
-    return largest >= LeastDirectBytes(exchange()) && (all_shared || all_read_private);
+    return largest >= LeastDirectBytes(exchange()) && (all_shared || all_readable);
   }
 
   Status GoOnDirectly() {

@@ -100,16 +100,17 @@ class AskingBroadcast : public Collective {
     if (root == nullptr) return Progress::kIdle;
     const bool all_shared = std::all_of(root + 1, root + 1 + args_.segments.size(),
                                         [](const Place& place) { return place.is_shared(); });
-    bool all_read_private = true;
+    bool all_readable = std::all_of(root + 1, root + 1 + args_.segments.size(),
+                                    [](const Place& place) { return place.is_readable(); });
     // Answers that change nothing are not waited for.
-    if (!all_shared) {
+    if (!all_shared && all_readable) {
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         const Place* const answer = places_.Heard(member);
         if (answer == nullptr) return Progress::kIdle;
-        all_read_private &= answer->address != 0;
+        all_readable &= answer->address != 0;
       }
     }
-    const bool direct = all_shared || all_read_private;
+    const bool direct = all_shared || all_readable;
     MovementArgs movement;
     if (direct) {
       Result<MovementArgs> made = Movement(root + 1);
@@ -126,11 +127,10 @@ class AskingBroadcast : public Collective {
   std::vector<Place> OwnPlaces() const {
     std::vector<Place> places = {ReaderPlace(exchange_)};
     if (!is_root_) return places;
-    for (const Segment& segment : args_.segments) {
-      // What has no bytes is everywhere.
-      places.push_back(segment.bytes == 0 ? Place{0, 0}
-                                          : PlaceOf(exchange_, segment.in, segment.bytes));
-    }
+    std::vector<Input> inputs;
+    for (const Segment& segment : args_.segments) inputs.push_back({segment.in, segment.bytes});
+    const std::vector<Place> own = PlacesOf(exchange_, inputs);
+    places.insert(places.end(), own.begin(), own.end());
     return places;
   }
 

@@ -110,13 +110,15 @@ class AskingReducescatter : public Collective {
     for (; asked_ < exchange_.size(); ++asked_) {
       const Place* const answer = places_.Heard(asked_);
       if (answer == nullptr) return Progress::kIdle;
-      all_read_private_ &= answer->address != 0;
+      all_readable_ &= answer->address != 0;
       inputs_.emplace_back(answer + 1, answer + 1 + args_.items.size());
       all_shared_ &= std::all_of(inputs_.back().begin(), inputs_.back().end(),
                                  [](const Place& place) { return place.is_shared(); });
+      all_readable_ &= std::all_of(inputs_.back().begin(), inputs_.back().end(),
+                                   [](const Place& place) { return place.is_readable(); });
     }
     places_.Release();
-    if (!all_shared_ && !all_read_private_) {
+    if (!all_shared_ && !all_readable_) {
       chosen_ = otherwise_(exchange_, std::move(args_));
       return Progress::kAdvanced;
     }
@@ -130,11 +132,12 @@ class AskingReducescatter : public Collective {
  private:
   std::vector<Place> OwnPlaces() const {
     std::vector<Place> places = {ReaderPlace(exchange_)};
+    std::vector<Input> inputs;
     for (const ReducescatterItem& item : args_.items) {
-      const int64_t bytes = item.rows * item.row_bytes;
-      // What has no bytes is everywhere.
-      places.push_back(bytes == 0 ? Place{0, 0} : PlaceOf(exchange_, item.in, bytes));
+      inputs.push_back({item.in, item.rows * item.row_bytes});
     }
+    const std::vector<Place> own = PlacesOf(exchange_, inputs);
+    places.insert(places.end(), own.begin(), own.end());
     return places;
   }
 
@@ -181,7 +184,7 @@ class AskingReducescatter : public Collective {
   PlaceRound places_;
   std::vector<std::vector<Place>> inputs_;  // by member and item
   bool all_shared_ = true;
-  bool all_read_private_ = true;
+  bool all_readable_ = true;
   uint32_t asked_ = 0;
   std::unique_ptr<Collective> chosen_;
 };

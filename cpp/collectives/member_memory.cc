@@ -5,9 +5,32 @@
 
 namespace horoscale {
 
-Place PlaceOf(const Exchange& exchange, const std::byte* memory, int64_t bytes) {
-  return {exchange.shared_memory()->OffsetOf(memory, static_cast<size_t>(bytes)),
-          reinterpret_cast<uint64_t>(memory)};
+std::vector<Place> PlacesOf(const Exchange& exchange, const std::vector<Input>& inputs) {
+  int64_t count = 0;
+  int64_t total = 0;
+  for (const Input& input : inputs) {
+    total += input.bytes;
+    if (input.bytes > 0) ++count;
+  }
+  // Each piece takes a system call.
+  const bool are_large = total >= count * (LeastDirectBytes(exchange) / 4);
+  const SharedMemory& memory = *exchange.shared_memory();
+  std::vector<Place> places;
+  places.reserve(inputs.size());
+  for (const Input& input : inputs) {
+    const auto bytes = static_cast<size_t>(input.bytes);
+    Place place;
+    if (bytes == 0) {
+      place.offset = 0;  // nothing is everywhere
+    } else {
+      place.offset = memory.OffsetOf(input.memory, bytes);
+      if (!place.is_shared() && are_large && memory.CanBeRead(input.memory, bytes)) {
+        place.address = reinterpret_cast<uint64_t>(input.memory);
+      }
+    }
+    places.push_back(place);
+  }
+  return places;
 }
 
 Place ReaderPlace(const Exchange& exchange) {

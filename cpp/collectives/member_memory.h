@@ -16,12 +16,18 @@ namespace horoscale {
 // Where something of a member is; the bytes are those of the chunk that says it.
 struct Place {
   int64_t offset = -1;   // in its shared memory; -1: elsewhere
-  uint64_t address = 0;  // in its own terms
+  uint64_t address = 0;  // in its own terms; 0: not to be read
   bool is_shared() const { return offset >= 0; }
+  bool is_readable() const { return is_shared() || address != 0; }
 };
 static_assert(sizeof(Place) == 16);
 
-Place PlaceOf(const Exchange& exchange, const std::byte* memory, int64_t bytes);
+struct Input {
+  const std::byte* memory = nullptr;
+  int64_t bytes = 0;
+};
+// Where this member's inputs are. Private memory is not to be read in many small pieces.
+std::vector<Place> PlacesOf(const Exchange& exchange, const std::vector<Input>& inputs);
 
 // A place that says only whether this member can read private memory: by an address that isn't 0.
 Place ReaderPlace(const Exchange& exchange);

@@ -39,6 +39,12 @@ class SharedMemory {
   // Whether this member can read the memory of all others that they don't share: the system may let
   // processes of a user do that.
   virtual bool ReadsPrivate() const { return false; }
+  // Whether such memory of this member is of a kind that can be read so. Memory of devices is not,
+  // nor what their drivers have pinned.
+  virtual bool CanBeRead(const std::byte* memory, size_t bytes) const {
+    (void)memory, (void)bytes;
+    return false;
+  }
   // Copies `bytes` from an address of another member's. An error that names its rank where that
   // can't be done, as when its process has ended.
   virtual Status ReadPrivate(uint32_t member, uint64_t address, std::byte* to, size_t bytes) const {

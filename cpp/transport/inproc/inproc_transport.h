@@ -38,6 +38,7 @@ class InprocTransport final : public MemoryTransport {
 
  private:
   bool CanReadPrivate(int) const override { return true; }
+  bool CanBeRead(const std::byte*, size_t) const override { return true; }
   Status ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const override;
   void CheckPeers() override;
   // Whether [memory, memory + bytes) lies in one block of the rank's.

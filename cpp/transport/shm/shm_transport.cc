@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <span>
@@ -165,6 +166,15 @@ std::byte* ShmTransport::SharedAddress(int rank, int64_t offset, size_t bytes) c
 
 bool ShmTransport::CanReadPrivate(int rank) const {
   return rank == this->rank() || links_.at(rank).readable_pid != 0;
+}
+
+// As others read it, at both ends: a tensor lies in one mapping.
+bool ShmTransport::CanBeRead(const std::byte* memory, size_t bytes) const {
+  std::byte read;
+  for (const std::byte* end : {memory, memory + bytes - 1}) {
+    if (!ReadProcessMemory(getpid(), reinterpret_cast<uint64_t>(end), &read, 1).ok()) return false;
+  }
+  return true;
 }
 
 Status ShmTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const {
