@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -34,6 +35,23 @@ Result<UniqueFd> OpenPidFd(pid_t pid) {
   UniqueFd fd(static_cast<int>(syscall(kPidfdOpen, pid, 0U)));
   if (!fd.valid()) return Status::System("pidfd_open of process " + std::to_string(pid), errno);
   return fd;
+}
+
+Status ReadProcessMemory(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
+  while (bytes > 0) {
+    const iovec local = {to, bytes};
+    const iovec remote = {reinterpret_cast<void*>(address), bytes};
+    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return Status::System("process_vm_readv of process " + std::to_string(pid),
+                            got < 0 ? errno : EFAULT);
+    }
+    to += got;
+    address += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+  return Status::Ok();
 }
 
 std::string HostIdentity(const std::optional<std::string>& given) {

@@ -21,6 +21,7 @@ namespace horoscale {
 // The first page of an arena.
 struct ArenaHeader {
   alignas(64) SleepFlag sleeping;  // of the rank that owns the arena
+  alignas(64) uint64_t token;      // by chance, so that an arena is known again; constant
 };
 
 class Arena {

@@ -1,6 +1,8 @@
 // ShmLink: what one rank holds of another rank of its host.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -22,6 +24,7 @@ struct ShmLink {
   MappedRegion memory;  // the peer's arena
   EventFd doorbell;     // the peer's
   std::byte* in_ring;   // in the peer's arena
+  pid_t readable_pid;   // the peer's, if its private memory can be read; else 0
 
   ArenaHeader& header() const { return *reinterpret_cast<ArenaHeader*>(memory.data()); }
 };

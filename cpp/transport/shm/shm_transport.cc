@@ -2,12 +2,14 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <span>
 #include <utility>
 
 #include "platform/clock.h"
+#include "platform/process.h"
 #include "platform/wait.h"
 
 namespace horoscale {
@@ -22,6 +24,9 @@ constexpr uint64_t kForeignTag = kDoorbellTag + 2;
 // and then: the look is a system call, the clock 20 ns.
 constexpr int64_t kCheckEveryNs = 1'000'000;
 constexpr uint32_t kPollsPerClock = 16;
+
+// How long the end of a process may take that has no memory any more.
+constexpr double kEndSeconds = 0.5;
 
 bool IsReadable(int fd) { return WaitForDescriptor(fd, POLLIN, Deadline::After(0)).ok(); }
 
@@ -157,6 +162,30 @@ int64_t ShmTransport::SharedOffset(const std::byte* memory, size_t bytes) const 
 std::byte* ShmTransport::SharedAddress(int rank, int64_t offset, size_t bytes) const {
   if (rank == this->rank()) return AddressInArena(own_->arena->region(), offset, bytes);
   return AddressInArena(links_.at(rank).memory, offset, bytes);
+}
+
+bool ShmTransport::CanReadPrivate(int rank) const {
+  return rank == this->rank() || links_.at(rank).readable_pid != 0;
+}
+
+// As others read it, at both ends: a tensor lies in one mapping.
+bool ShmTransport::CanBeRead(const std::byte* memory, size_t bytes) const {
+  std::byte read;
+  for (const std::byte* end : {memory, memory + bytes - 1}) {
+    if (!ReadProcessMemory(getpid(), reinterpret_cast<uint64_t>(end), &read, 1).ok()) return false;
+  }
+  return true;
+}
+
+Status ShmTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const {
+  const ShmLink& link = links_.at(rank);
+  const Status status = ReadProcessMemory(link.readable_pid, address, to, bytes);
+  if (status.ok()) return status;
+  // The memory of a process goes a moment before its end is told.
+  const bool has_ended =
+      link.pidfd.valid() &&
+      WaitForDescriptor(link.pidfd.get(), POLLIN, Deadline::After(kEndSeconds)).ok();
+  return UnreadableRank(rank, has_ended ? "its process ended" : status.message());
 }
 
 void ShmTransport::Close(std::span<const std::byte> last_frame, double seconds) {

@@ -65,6 +65,9 @@ class ShmTransport final : public MemoryTransport {
                const std::map<int, std::byte*>& rings);
   Status Watch();
 
+  bool CanReadPrivate(int rank) const override;
+  bool CanBeRead(const std::byte* memory, size_t bytes) const override;
+  Status ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const override;
   void CheckPeers() override;
   // Waits for a descriptor and takes note of ended peers; whether Wake() was called.
   bool LookAtDescriptors(double seconds);
