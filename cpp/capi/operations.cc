@@ -57,6 +57,7 @@ Status CopyTensor(const hs_tensor& given, Operation* operation) {
     }
   }
   if (!spec.shape.empty()) memory.rows = spec.shape[0];
+  memory.out_rows = given.out_rows;
   Signature& signature = operation->request.signature;
   if (HasFreeFirstDimension(signature.kind) && !spec.shape.empty()) spec.shape[0] = kFreeDimension;
   signature.tensors.push_back(std::move(spec));
@@ -257,7 +258,12 @@ hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes) 
   if (!output.ok()) return ToCode(output.status());
   int64_t rows = 0;
   for (const int64_t r : (*output)->rows) rows += r;
-  const int64_t size = rows * handle->operation->tensors[static_cast<size_t>(index)].row_bytes;
+  const auto& tensor = handle->operation->tensors[static_cast<size_t>(index)];
+  if (tensor.out != nullptr) {
+    return ToCode(Status::InvalidArgument("output " + std::to_string(index) +
+                                          " is in the memory that the request gave for it"));
+  }
+  const int64_t size = rows * tensor.row_bytes;
   if (size > 0 && (*output)->data == nullptr) {
     return ToCode(Status::InvalidArgument("output " + std::to_string(index) +
                                           " has been handed over already"));

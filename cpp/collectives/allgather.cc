@@ -6,12 +6,17 @@
 // its own. So a chunk of all streams passes through two phases (publish, forward), or one where no
 // host has anybody to forward to. Where a member would forward for more members than a chunk has
 // room for, the members publish in groups, each in chunks of its own.
+//
+// Members that can reach each other's memory say, with their numbers of rows, where their rows are,
+// and take large ones from there: see direct_movement.h.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <utility>
 
 #include "collectives/counted_loop.h"
+#include "collectives/direct_movement.h"
 #include "collectives/host_groups.h"
 #include "collectives/pipeline.h"
 #include "collectives/segment_map.h"
@@ -20,10 +25,27 @@
 namespace horoscale {
 namespace {
 
+// Where this member's rows of each item are, as two words, and whether it can read private memory;
+// nothing where members can't reach each other's memory.
+std::vector<int64_t> SayPlaces(const Exchange& exchange, const std::vector<AllgatherItem>& items) {
+  if (items.empty() || !HasReachableMemory(exchange)) return {};
+  std::vector<Input> inputs;
+  inputs.reserve(items.size());
+  for (const AllgatherItem& item : items) inputs.push_back({item.in, item.rows * item.row_bytes});
+  std::vector<int64_t> words;
+  words.reserve(2 * items.size() + 1);
+  for (const Place& place : PlacesOf(exchange, inputs)) {
+    words.push_back(place.offset);
+    words.push_back(std::bit_cast<int64_t>(place.address));
+  }
+  words.push_back(exchange.shared_memory()->ReadsPrivate() ? 1 : 0);
+  return words;
+}
+
 class Allgather : public CountedLoop {
  public:
-  Allgather(Exchange& exchange, AllgatherArgs args)
-      : CountedLoop(exchange, "allgather", std::move(args.items)),
+  Allgather(Exchange& exchange, const AllgatherArgs& args)
+      : CountedLoop(exchange, "allgather", args.items, SayPlaces(exchange, args.items)),
         results_(args.results),
         hosts_(exchange, participants()),
         host_(hosts_.HostOf(self())),
@@ -189,11 +211,61 @@ class Allgather : public CountedLoop {
     if (!streams_.empty()) return int64_t{0};
     HS_RETURN_IF_ERROR(CheckCounts());
     HS_RETURN_IF_ERROR(LayOut());
+    if (IsDirect()) {
+      HS_RETURN_IF_ERROR(GoOnDirectly());
+      return int64_t{0};
+    }
     int64_t longest = 0;
     for (const SegmentMap& stream : streams_) longest = std::max(longest, stream.bytes());
     const int64_t chunks = peers().empty() ? 0 : DivideUp(longest, piece_bytes_) * groups_;
     pipeline_ = Pipeline(has_forward_ ? 2 : 1, chunks, banks_);
     return pipeline_.rounds();
+  }
+
+  Place PlaceIn(uint32_t member, size_t item) const {
+    const std::span<const int64_t> words = Remarks(member).subspan(2 * item);
+    return {words[0], std::bit_cast<uint64_t>(words[1])};
+  }
+
+  bool IsDirect() {
+    if (items().empty() || !HasReachableMemory(exchange())) return false;
+    int64_t bytes = 0;
+    for (const SegmentMap& stream : streams_) bytes += stream.bytes();
+    if (bytes < LeastDirectBytes(exchange())) return false;
+    bool all_shared = true;
+    bool all_readable = true;
+    for (uint32_t member = 0; member < size(); ++member) {
+      all_readable &= Remarks(member).back() != 0;
+      for (size_t i = 0; i < items().size(); ++i) {
+        if (Rows(member, i) * items()[i].row_bytes > 0) {
+          all_shared &= PlaceIn(member, i).is_shared();
+          all_readable &= PlaceIn(member, i).is_readable();
+        }
+      }
+    }
+    return all_shared || all_readable;
+  }
+
+  Status GoOnDirectly() {
+    MovementArgs movement;
+    for (size_t i = 0; i < items().size(); ++i) {
+      std::byte* to = places_[i];
+      for (uint32_t member = 0; member < size(); ++member) {
+        const int64_t bytes = Rows(member, i) * items()[i].row_bytes;
+        if (bytes == 0) continue;
+        if (member == self()) {
+          movement.own.push_back({items()[i].in, to, bytes});
+        } else {
+          Result<Move> move = MoveFrom(exchange(), member, PlaceIn(member, i), 0, to, bytes);
+          if (!move.ok()) return move.status();
+          movement.moves.push_back(*move);
+        }
+        to += bytes;
+      }
+    }
+    if (!movement.own.empty()) movement.readers = peers();
+    GoOnAs(MakeDirectMovement(exchange(), std::move(movement)));
+    return Status::Ok();
   }
 
   Status LayOut() {
@@ -202,15 +274,12 @@ class Allgather : public CountedLoop {
     results_->resize(items().size());
     for (size_t i = 0; i < items().size(); ++i) {
       AllgatherResult& result = (*results_)[i];
-      int64_t bytes = 0;
-      for (uint32_t member = 0; member < size(); ++member) {
-        result.rows.push_back(Rows(member, i));
-        bytes += result.rows.back() * items()[i].row_bytes;
-      }
-      Result<OwnedBytes> data = AllocateResult("allgather", bytes);
-      if (!data.ok()) return data.status();
-      result.data = data.TakeValue();
-      std::byte* out = result.data.get();
+      for (uint32_t member = 0; member < size(); ++member) result.rows.push_back(Rows(member, i));
+      Result<std::byte*> place =
+          PlaceResult("allgather", items()[i].row_bytes, items()[i].room, &result);
+      if (!place.ok()) return place.status();
+      std::byte* out = *place;
+      places_.push_back(out);
       for (uint32_t member = 0; member < size(); ++member) {
         const int64_t part = result.rows[member] * items()[i].row_bytes;
         if (part == 0) continue;
@@ -234,6 +303,7 @@ class Allgather : public CountedLoop {
   uint32_t group_members_ = 0;       // of one
   int64_t piece_bytes_ = 0;          // of a stream that a chunk carries
   std::vector<SegmentMap> streams_;  // by member, once the counts are known
+  std::vector<std::byte*> places_;   // of the results, then
   Pipeline pipeline_;                // of the rounds after the counts
   std::vector<Exchange::Extent> extents_;
   struct Received {
@@ -248,7 +318,7 @@ class Allgather : public CountedLoop {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllgather(Exchange& exchange, AllgatherArgs args) {
-  return std::make_unique<Allgather>(exchange, std::move(args));
+  return std::make_unique<Allgather>(exchange, args);
 }
 
 }  // namespace horoscale

@@ -1,10 +1,12 @@
 // Broadcast: the root publishes its bytes chunk by chunk, for its host and for the first
 // participant of each other host, which publishes them again for its own. A chunk passes through
-// two phases (send, forward), or one where nobody has anybody to forward to.
+// two phases (send, forward), or one where nobody has anybody to forward to. What is large and can
+// be read where the root has it takes no chunks: see direct_movement.h.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "collectives/direct_movement.h"
 #include "collectives/host_groups.h"
 #include "collectives/pipeline.h"
 #include "collectives/round_loop.h"
@@ -115,21 +117,34 @@ class Broadcast : public RoundLoop {
   int64_t copied_chunks_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Collective> MakeBroadcast(Exchange& exchange, BroadcastArgs args) {
-  std::vector<uint32_t> participants = Participants(exchange, args.absent);
-  HostGroups hosts(exchange, participants);
+int64_t BroadcastBytes(const BroadcastArgs& args) {
   int64_t bytes = 0;
   for (const Segment& segment : args.segments) bytes += segment.bytes;
+  return bytes;
+}
+
+std::unique_ptr<Collective> MakeChunkedBroadcast(Exchange& exchange, BroadcastArgs args) {
+  std::vector<uint32_t> participants = Participants(exchange, args.absent);
+  HostGroups hosts(exchange, participants);
   const int64_t chunks =
-      participants.size() == 1 ? 0 : DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()));
+      participants.size() == 1
+          ? 0
+          : DivideUp(BroadcastBytes(args), static_cast<int64_t>(exchange.chunk_bytes()));
   Pipeline pipeline(Forwards(hosts, args.root) ? 2 : 1, chunks, exchange.banks());
   if (!std::binary_search(participants.begin(), participants.end(), exchange.self())) {
     return std::make_unique<Bystander>(exchange, pipeline.rounds());
   }
   return std::make_unique<Broadcast>(exchange, std::move(participants), std::move(hosts),
                                      std::move(args), std::move(pipeline));
+}
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeBroadcast(Exchange& exchange, BroadcastArgs args) {
+  if (MayBeDirect(exchange, args, BroadcastBytes(args))) {
+    return MakeDirectBroadcast(exchange, std::move(args), MakeChunkedBroadcast);
+  }
+  return MakeChunkedBroadcast(exchange, std::move(args));
 }
 
 }  // namespace horoscale

@@ -103,13 +103,21 @@ struct BroadcastArgs {
   std::vector<uint32_t> absent;   // never the root
 };
 
+// The caller's memory for a result whose size is known only when the others' rows are.
+struct ResultRoom {
+  std::byte* out = nullptr;  // null: the collective allocates the result
+  int64_t rows = 0;          // a result of more or fewer is allocated as well
+};
+
 struct AllgatherItem {
   const std::byte* in = nullptr;
   int64_t rows = 0;       // own; may differ between members
   int64_t row_bytes = 0;  // the same on all members
+  ResultRoom room = {};
 };
 struct AllgatherResult {
-  OwnedBytes data;            // rows of member 0, 1, 2, …; null if there are none
+  OwnedBytes data;            // rows of member 0, 1, 2, …; null if there are none, or they are
+                              // where the caller has room for them
   std::vector<int64_t> rows;  // by member
 };
 struct AllgatherArgs {
@@ -137,6 +145,7 @@ struct AlltoallArgs {
   int64_t row_bytes = 0;
   std::vector<int64_t> splits;        // rows for each member
   AllgatherResult* result = nullptr;  // rows: received from each member
+  ResultRoom room = {};
 };
 
 std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args);

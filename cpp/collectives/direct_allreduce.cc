@@ -22,7 +22,7 @@ constexpr int64_t kStepBytes = 256 * 1024;
 
 // What a member says of one tensor. The list begins with one of the number of the others: members
 // whose lists differ can't be direct.
-struct Place {
+struct SegmentPlace {
   int64_t offset;
   int64_t bytes;
 };
@@ -149,7 +149,7 @@ class AskingAllreduce : public Collective {
   }
 
  private:
-  size_t AnswerBytes() const { return (args_.segments.size() + 1) * sizeof(Place); }
+  size_t AnswerBytes() const { return (args_.segments.size() + 1) * sizeof(SegmentPlace); }
   int64_t NumSegments() const { return static_cast<int64_t>(args_.segments.size()); }
 
   void FindPlaces() {
@@ -185,7 +185,7 @@ class AskingAllreduce : public Collective {
   }
 
   bool Read(const std::byte* answer, uint32_t member) {
-    Place place;
+    SegmentPlace place;
     std::memcpy(&place, answer, sizeof(place));
     if (place.offset != NumSegments()) return false;
     for (const Segment& segment : args_.segments) {
@@ -207,7 +207,7 @@ class AskingAllreduce : public Collective {
   std::vector<Addresses> addresses_;
   const SegmentMap tensors_;
   const ByteRange own_slice_;
-  std::vector<Place> places_;
+  std::vector<SegmentPlace> places_;
   int64_t copied_ = 0;  // or need not be
   bool published_ = false;
   bool reachable_ = true;
@@ -220,7 +220,7 @@ class AskingAllreduce : public Collective {
 bool MayBeDirect(const Exchange& exchange, const AllreduceArgs& args, int64_t bytes) {
   return exchange.shared_memory() != nullptr && bytes >= kDirectBytes && args.absent.empty() &&
          exchange.size() > 1 &&
-         (args.segments.size() + 1) * sizeof(Place) <= exchange.chunk_bytes();
+         (args.segments.size() + 1) * sizeof(SegmentPlace) <= exchange.chunk_bytes();
 }
 
 std::unique_ptr<Collective> MakeDirectAllreduce(Exchange& exchange, AllreduceArgs args,

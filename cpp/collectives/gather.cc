@@ -84,15 +84,13 @@ class Gather : public CountedLoop {
       result.rows.resize(size());
       std::byte* out = nullptr;
       if (self() == root_) {
-        int64_t bytes = 0;
         for (uint32_t member = 0; member < size(); ++member) {
           result.rows[member] = Rows(member, i);
-          bytes += result.rows[member] * items()[i].row_bytes;
         }
-        Result<OwnedBytes> data = AllocateResult("gather", bytes);
-        if (!data.ok()) return data.status();
-        result.data = data.TakeValue();
-        out = result.data.get();
+        Result<std::byte*> place =
+            PlaceResult("gather", items()[i].row_bytes, items()[i].room, &result);
+        if (!place.ok()) return place.status();
+        out = *place;
       }
       for (uint32_t member = 0; member < size(); ++member) {
         const int64_t part = Rows(member, i) * items()[i].row_bytes;

@@ -1,11 +1,13 @@
 // Reduce-scatter and reduce in a host: each member publishes what the others own; the owner folds.
-// One round per chunk. Members on several hosts: see hosts_reducescatter.h.
+// One round per chunk. Members on several hosts: see hosts_reducescatter.h. Inputs of a
+// reduce-scatter in memory that all can reach: see direct_reducescatter.h.
 //
 // What a member owns of all items is one sequence of bytes, its stream. A round carries a piece of
 // every stream. Of a reduction to a root all bytes are the root's.
 #include <algorithm>
 #include <utility>
 
+#include "collectives/direct_reducescatter.h"
 #include "collectives/fold_loop.h"
 #include "collectives/hosts_reducescatter.h"
 
@@ -102,6 +104,17 @@ std::unique_ptr<Collective> MakeFoldByOwners(Exchange& exchange, std::vector<uin
                                          std::move(streams), pieces);
 }
 
+std::unique_ptr<Collective> MakeChunkedReducescatter(Exchange& exchange, ReducescatterArgs args) {
+  const uint32_t size = exchange.size();
+  std::vector<SegmentMap> streams;
+  streams.reserve(size);
+  for (uint32_t member = 0; member < size; ++member) {
+    streams.emplace_back(StreamOf(args, size, member, exchange.self()));
+  }
+  return MakeFoldByOwners(exchange, Participants(exchange, {}), args.reduction, args.wire,
+                          std::move(streams));
+}
+
 }  // namespace
 
 Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
@@ -126,18 +139,13 @@ Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
 }
 
 std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterArgs args) {
-  const uint32_t size = exchange.size();
-  const uint32_t self = exchange.self();
-  if (size == 1) {
+  if (exchange.size() == 1) {
     return std::make_unique<AloneFold>(exchange, args.reduction, StreamOf(args, 1, 0, 0));
   }
-  std::vector<SegmentMap> streams;
-  streams.reserve(size);
-  for (uint32_t member = 0; member < size; ++member) {
-    streams.emplace_back(StreamOf(args, size, member, self));
+  if (MayBeDirect(exchange, args)) {
+    return MakeDirectReducescatter(exchange, std::move(args), MakeChunkedReducescatter);
   }
-  return MakeFoldByOwners(exchange, Participants(exchange, {}), args.reduction, args.wire,
-                          std::move(streams));
+  return MakeChunkedReducescatter(exchange, std::move(args));
 }
 
 std::unique_ptr<Collective> MakeReduce(Exchange& exchange, ReduceArgs args) {

@@ -22,6 +22,7 @@ void RoundLoop::AddRounds(int64_t rounds) {
 }
 
 Result<Progress> RoundLoop::Step() {
+  if (rest_) return rest_->Step();
   bool moved = false;
   if (sent_ < rounds_ && Send(sent_)) {
     ++sent_;
@@ -42,6 +43,7 @@ Result<Progress> RoundLoop::Step() {
   if (received_ < rounds_) return moved ? Progress::kAdvanced : Progress::kIdle;
   Result<int64_t> more = MoreRounds();
   if (!more.ok()) return more.status();
+  if (rest_) return Progress::kAdvanced;
   if (*more == 0 && !LocalWork()) return Progress::kDone;
   AddRounds(*more);
   return Progress::kAdvanced;

@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "collectives/collective.h"
@@ -30,6 +32,11 @@ class RoundLoop : public Collective {
   virtual bool LocalWork() { return false; }
   // Called when all rounds are over: how many more there are, now that their number is known.
   virtual Result<int64_t> MoreRounds() { return int64_t{0}; }
+
+  // For MoreRounds(): all that is left is another collective's, of which this one's rounds are
+  // over.
+  void GoOnAs(std::unique_ptr<Collective> rest) { rest_ = std::move(rest); }
+  Exchange& exchange() { return exchange_; }
 
   // For Receive(): calls read(peer, chunk) for one peer at a time, when its chunk is there.
   // wants(peer) tells whether the round has one for this member.
@@ -76,6 +83,7 @@ class RoundLoop : public Collective {
   int64_t rounds_ = 0;
   int64_t sent_ = 0;
   int64_t received_ = 0;
+  std::unique_ptr<Collective> rest_;
   size_t next_peer_ = 0;                          // of the round that is being received
   std::vector<Exchange::Extent> same_for_peers_;  // empty unless some members are absent
 };

@@ -129,10 +129,10 @@ class Scatter : public RoundLoop {
                               std::to_string(args_.row_bytes) + " bytes in " +
                               std::to_string(own_.turns) + " turns, which can't be");
     }
-    Result<OwnedBytes> data = AllocateResult("scatter", own_bytes_);
-    if (!data.ok()) return data.status();
-    *args_.result = {data.TakeValue(), std::vector<int64_t>(size())};
+    *args_.result = {nullptr, std::vector<int64_t>(size())};
     args_.result->rows[args_.root] = own_.rows;
+    Result<std::byte*> place = PlaceResult("scatter", args_.row_bytes, {}, args_.result);
+    if (!place.ok()) return place.status();
     laid_out_ = true;
     return own_.turns * data_.rounds;
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -32,8 +33,9 @@ struct Shares {
     peers = DivideUp(all_peers, rounds);
     bytes = units / peers * unit;
   }
-  static Shares OfAnnouncements(const Exchange& exchange) {
-    Shares shares(exchange, sizeof(Announcement));
+  static Shares OfAnnouncements(const Exchange& exchange,
+                                size_t announcement_bytes = sizeof(Announcement)) {
+    Shares shares(exchange, static_cast<int64_t>(announcement_bytes));
     if (exchange.size() == 1) shares.rounds = 0;
     return shares;
   }

@@ -16,8 +16,17 @@ bool AddRowBytes(int64_t rows, int64_t row_bytes, int64_t* sum) {
          !__builtin_add_overflow(*sum, bytes, sum) && *sum <= kMax;
 }
 
-Result<OwnedBytes> AllocateResult(std::string_view operation, int64_t bytes) {
-  if (bytes == 0) return OwnedBytes();
+Result<std::byte*> PlaceResult(std::string_view operation, int64_t row_bytes,
+                               const ResultRoom& room, AllgatherResult* result) {
+  int64_t rows = 0;  // of no bytes there may be any number
+  for (const int64_t part : result->rows) {
+    if (__builtin_add_overflow(rows, part, &rows)) {
+      return Status::Protocol(std::string(operation) + ": the members announced too many rows");
+    }
+  }
+  if (room.out != nullptr && room.rows == rows) return room.out;
+  const int64_t bytes = rows * row_bytes;
+  if (bytes == 0) return static_cast<std::byte*>(nullptr);
   const int64_t rounded = DivideUp(bytes, kLineBytes) * kLineBytes;
   void* memory = std::aligned_alloc(kLineBytes, static_cast<size_t>(rounded));
   if (memory == nullptr) {
@@ -25,7 +34,8 @@ Result<OwnedBytes> AllocateResult(std::string_view operation, int64_t bytes) {
         std::string(operation) + ": no memory for a result of " + std::to_string(bytes) + " bytes",
         ENOMEM);
   }
-  return OwnedBytes(static_cast<std::byte*>(memory));
+  result->data = OwnedBytes(static_cast<std::byte*>(memory));
+  return result->data.get();
 }
 
 }  // namespace horoscale

@@ -37,16 +37,21 @@ Result<UniqueFd> OpenPidFd(pid_t pid) {
   return fd;
 }
 
-bool ReadProcessMemory(pid_t pid, uint64_t address, std::span<std::byte> into) {
-  while (!into.empty()) {
-    const iovec local = {into.data(), into.size()};
-    const iovec remote = {reinterpret_cast<void*>(static_cast<uintptr_t>(address)), into.size()};
+Status ReadProcessMemory(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
+  while (bytes > 0) {
+    const iovec local = {to, bytes};
+    const iovec remote = {reinterpret_cast<void*>(address), bytes};
     const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
-    if (got <= 0) return false;
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return Status::System("process_vm_readv of process " + std::to_string(pid),
+                            got < 0 ? errno : EFAULT);
+    }
+    to += got;
     address += static_cast<uint64_t>(got);
-    into = into.subspan(static_cast<size_t>(got));
+    bytes -= static_cast<size_t>(got);
   }
-  return true;
+  return Status::Ok();
 }
 
 std::string HostIdentity(const std::optional<std::string>& given) {

@@ -18,9 +18,8 @@ namespace horoscale {
 // A descriptor that becomes readable when the process ends, whoever holds its sockets.
 Result<UniqueFd> OpenPidFd(pid_t pid);
 
-// Copies memory of another process of this user. False if not all of it can be read: the system
-// may refuse it altogether.
-bool ReadProcessMemory(pid_t pid, uint64_t address, std::span<std::byte> into);
+// Copies memory of another process, where the system lets us.
+Status ReadProcessMemory(pid_t pid, uint64_t address, std::byte* to, size_t bytes);
 
 // Equal for two processes exactly if they are on one host: what the user says (HOROSCALE_HOSTNAME),
 // else the host's name and the boot id of its kernel, because names are not unique.

@@ -23,6 +23,7 @@ struct TensorMemory {
   std::byte* out = nullptr;
   int64_t rows = 1;  // first dimension; 1 for a 0-d tensor
   int64_t row_bytes = 0;
+  int64_t out_rows = 0;  // for which out has room (allgather, alltoall), where it isn't null
 };
 
 // What an operation on CUDA tensors has beside: it is launched (its work has been given to the

@@ -9,6 +9,7 @@
 #include "core/codec.h"
 #include "platform/clock.h"
 #include "platform/log.h"
+#include "runtime/validate.h"
 
 namespace horoscale {
 namespace {
@@ -164,7 +165,7 @@ void ProcessSet::FinishToken(Token token, const Status& status) {
   const OperationPtr operation = pending_.Take(token);
   if (operation == nullptr) return;
   ++counters_.operations;
-  Finish(operation, status);
+  Finish(operation, status.ok() ? CheckResults(*operation) : status);
 }
 
 void ProcessSet::Finish(const OperationPtr& operation, const Status& status) {

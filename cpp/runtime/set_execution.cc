@@ -138,6 +138,7 @@ Status SetExecution::StartBucket(const Action& action) {
       run.out = memory.out == nullptr ? nullptr : memory.out + offset;
       run.rows = memory.rows;
       run.row_bytes = memory.row_bytes;
+      run.out_rows = memory.out_rows;
       fused_->splits = operation->splits;
       fused_->sealed |= operation->sealed;
       if (operation->on_device) fused_->ready.push_back(operation->on_device->ready);
@@ -241,6 +242,7 @@ void SetExecution::Abandon() {
   stamps_.End();
   const bool may_be_at_work = collective_ != nullptr && !fused_->ready.empty();
   // The exchange stays: other members may still be reading what was published.
+  if (exchange_) exchange_->Withdraw();
   std::unique_ptr<FusedOperation> running = std::move(fused_);
   if (may_be_at_work && device_.HasLane()) {
     device_.End(std::move(running), std::move(collective_));

@@ -174,7 +174,7 @@ bool SetMessages::Read(int peer, const Incoming& incoming, std::span<std::byte> 
   } else if (peer == transport_.rank()) {
     from = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(place));
   } else {
-    return transport_.ReadPrivate(peer, place, into);
+    return transport_.ReadMemory(peer, place, into);
   }
   std::memmove(into.data(), from, into.size());
   return true;

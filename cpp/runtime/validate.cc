@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "collectives/collective.h"
@@ -30,6 +31,23 @@ Status Invalid(const Operation& operation, const std::string& what) {
   return Refuse(operation, StatusCode::kInvalidArgument, what);
 }
 
+// The memory given for a result whose rows are counted by the operation.
+Status ValidateRoom(const Operation& operation, const TensorMemory& memory) {
+  const Signature& signature = operation.request.signature;
+  if (signature.kind == OpKind::kGather || signature.kind == OpKind::kScatter) {
+    return Invalid(operation, "output is not null");
+  }
+  int64_t room = 0;
+  if (memory.out_rows < 0 || __builtin_mul_overflow(memory.out_rows, memory.row_bytes, &room)) {
+    return Invalid(operation, "out_rows is negative or too large");
+  }
+  if (signature.on_device) {
+    return Refuse(operation, StatusCode::kUnsupported,
+                  "results on a device are allocated by the library");
+  }
+  return Status::Ok();
+}
+
 Status ValidateShape(const Operation& operation, size_t index) {
   const Signature& signature = operation.request.signature;
   const TensorSpec& spec = signature.tensors[index];
@@ -52,12 +70,24 @@ Status ValidateShape(const Operation& operation, size_t index) {
     }
   }
   const TensorMemory& memory = operation.tensors[index];
+  if (HasFreeFirstDimension(signature.kind) && memory.out != nullptr) {
+    HS_RETURN_IF_ERROR(ValidateRoom(operation, memory));
+  }
   // Else the root only.
   const bool reads = signature.kind != OpKind::kBroadcast && signature.kind != OpKind::kScatter;
   const bool writes = signature.kind == OpKind::kAllreduce || signature.kind == OpKind::kBroadcast;
   if (bytes > 0 && reads && memory.in == nullptr) return Invalid(operation, "input is null");
   if (bytes > 0 && writes && memory.out == nullptr) return Invalid(operation, "output is null");
   return Status::Ok();
+}
+
+// "(rows, 3, 4)"
+std::string ShapeText(int64_t rows, const TensorSpec& spec) {
+  std::string text = "(" + std::to_string(rows) + ",";
+  for (size_t d = 1; d < spec.shape.size(); ++d) {
+    text += (d == 1 ? " " : ", ") + std::to_string(spec.shape[d]);
+  }
+  return text + ")";
 }
 
 Status ValidateReduction(const Operation& operation) {
@@ -221,6 +251,22 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
     default:
       return Status::Ok();
   }
+}
+
+Status CheckResults(const Operation& operation) {
+  for (size_t i = 0; i < operation.results.size(); ++i) {
+    const TensorMemory& memory = operation.tensors[i];
+    if (memory.out == nullptr) continue;
+    const std::vector<int64_t>& parts = operation.results[i].rows;
+    const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+    if (rows == memory.out_rows) continue;
+    const TensorSpec& spec = operation.request.signature.tensors[i];
+    return Invalid(operation,
+                   "the result" + (operation.results.size() > 1 ? " " + std::to_string(i) : "") +
+                       " has shape " + ShapeText(rows, spec) + ", the memory given for it " +
+                       ShapeText(memory.out_rows, spec) + "; it was left alone");
+  }
+  return Status::Ok();
 }
 
 }  // namespace horoscale

@@ -14,4 +14,7 @@ Status ValidateRequest(const Operation& operation);
 // The request as one of a set with these sorted global ranks: membership, root, splits, own rows.
 Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks, int self);
 
+// Of an operation that is done: whether its results have the rows that the caller has room for.
+Status CheckResults(const Operation& operation);
+
 }  // namespace horoscale

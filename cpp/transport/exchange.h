@@ -21,6 +21,8 @@
 #include <span>
 #include <utility>
 
+#include "base/status.h"
+
 namespace horoscale {
 
 // Memory that the members of an exchange can reach directly, where their transport has such. A
@@ -33,6 +35,22 @@ class SharedMemory {
   virtual int64_t OffsetOf(const std::byte* memory, size_t bytes) const = 0;
   // Null if the member has no such memory.
   virtual std::byte* AddressOf(uint32_t member, int64_t offset, size_t bytes) const = 0;
+
+  // Whether this member can read the memory of all others that they don't share: the system may let
+  // processes of a user do that.
+  virtual bool ReadsPrivate() const { return false; }
+  // Whether such memory of this member is of a kind that can be read so. Memory of devices is not,
+  // nor what their drivers have pinned.
+  virtual bool CanBeRead(const std::byte* memory, size_t bytes) const {
+    (void)memory, (void)bytes;
+    return false;
+  }
+  // Copies `bytes` from an address of another member's. An error that names its rank where that
+  // can't be done, as when its process has ended.
+  virtual Status ReadPrivate(uint32_t member, uint64_t address, std::byte* to, size_t bytes) const {
+    (void)member, (void)address, (void)to, (void)bytes;
+    return Status::Internal("no memory of others can be read");
+  }
 };
 
 class Exchange {
@@ -76,6 +94,15 @@ class Exchange {
 
   // Null where the transport has none; the same on all members.
   virtual const SharedMemory* shared_memory() const { return nullptr; }
+
+  // This member has given up what is under way: its callers may use their tensors again, whoever
+  // may still be reading them.
+  virtual void Withdraw() {}
+  // Whether a member had done so by now: what was read from its tensors before may be anything.
+  virtual bool HasWithdrawn(uint32_t member) const {
+    (void)member;
+    return false;
+  }
 
   // The first round that no operation has used yet. An operation takes its rounds from here when it
   // starts and moves it when it ends.

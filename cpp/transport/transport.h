@@ -125,7 +125,7 @@ class Transport {
 
   // Copies what lies at `address` in the process of `rank`, in memory of its own. False if that
   // can't be done: another host, or the system refuses it.
-  virtual bool ReadPrivate(int rank, uint64_t address, std::span<std::byte> into) {
+  virtual bool ReadMemory(int rank, uint64_t address, std::span<std::byte> into) {
     (void)rank, (void)address, (void)into;
     return false;
   }

@@ -21,6 +21,7 @@ _WORD_BYTES = ffi.sizeof("uintptr_t")
 _WORDS_PER_TENSOR = ffi.sizeof("hs_tensor") // _WORD_BYTES
 _IN_WORD = ffi.offsetof("hs_tensor", "in") // _WORD_BYTES
 _OUT_WORD = ffi.offsetof("hs_tensor", "out") // _WORD_BYTES
+_ROWS_WORD = ffi.offsetof("hs_tensor", "out_rows") // _WORD_BYTES
 _REQUEST_SIZE = ffi.sizeof("hs_request")
 
 
@@ -105,11 +106,15 @@ class Request:
         self._device.cuda_device = device.cuda_device
         self._device.stream = ffi.cast("void *", device.stream)
 
-    def place(self, index: int, source: int, target: int) -> None:
-        """Set where tensor `index` lies and where its result goes; 0: allocated by the library."""
+    def place(self, index: int, source: int, target: int, rows: int = 0) -> None:
+        """Set where tensor `index` lies and where its result goes; 0: allocated by the library.
+
+        `rows` is for how many rows there is room, where that isn't clear from the input.
+        """
         first = _WORDS_PER_TENSOR * index
         self._words[first + _IN_WORD] = source
         self._words[first + _OUT_WORD] = target
+        self._words[first + _ROWS_WORD] = rows
 
 
 class Requests(threading.local):

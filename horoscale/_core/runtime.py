@@ -153,7 +153,7 @@ class Runtime:
         )
         request = self._requests.get(signature)
         for i, tensor in enumerate(tensors):
-            request.place(i, tensor.in_ptr, tensor.out_ptr)
+            request.place(i, tensor.in_ptr, tensor.out_ptr, tensor.out_rows)
         request.on_device(device)
         return self._enqueue(request, keep_alive)
 

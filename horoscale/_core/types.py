@@ -70,6 +70,7 @@ class TensorArg(NamedTuple):
     out_ptr: int  # may equal in_ptr; 0: the library allocates the result
     dtype: DataType
     shape: tuple[int, ...]  # of the input
+    out_rows: int = 0  # allgather, alltoall: for which there is room at out_ptr
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,27 @@ def check_has_rows(shape: Sequence[int], operation: str) -> None:
         raise ValueError(f"{operation} needs a tensor with at least one dimension, not a 0-d one")
 
 
+def check_out(shape: Sequence[int], rows: int | None, row_shape: Sequence[int]) -> None:
+    """Raise ValueError unless a result of these rows has the shape of out=.
+
+    `rows` is None where their number is known only when the operation is done.
+    """
+    expected = tuple(row_shape)
+    if shape and tuple(shape[1:]) == expected and rows in (None, shape[0]):
+        return
+    first = "rows" if rows is None else rows
+    dimensions = ", ".join(str(extent) for extent in (first, *expected))
+    raise ValueError(
+        f"out= has shape {tuple(shape)}, the result ({dimensions}{',' * (not expected)})"
+    )
+
+
+def check_group_out(group: Sequence[object], out: Sequence[object] | None) -> None:
+    """Raise ValueError unless a group's out= has one result for each tensor."""
+    if out is not None and len(out) != len(group):
+        raise ValueError(f"out= has {len(out)} elements for a group of {len(group)}")
+
+
 def scattered_rows(rows: int, process_set: ProcessSet, splits: Sequence[int] | None = None) -> int:
     """Return how many of the `rows` reducescatter leaves on this rank.
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from horoscale._core import DataType, OwnedBuffer, TensorArg, UnsupportedError, address_of
 from horoscale.common import current_runtime
+from horoscale.common.arguments import check_out
 
 Array: TypeAlias = NDArray[Any]
 
@@ -52,6 +53,21 @@ def need_writable(tensor: object) -> Array:
     return tensor
 
 
+def need_room(out: object, rows: int | None, like: Array) -> Array:
+    """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
+
+    Raises TypeError for what is no array, ValueError for one that is of another type or shape, not
+    contiguous, or not writable.
+    """
+    array = need_writable(out)
+    if not array.flags.carray:
+        raise ValueError("out= needs a contiguous array")
+    if array.dtype != like.dtype:
+        raise ValueError(f"out= is of {array.dtype}, the result of {like.dtype}")
+    check_out(array.shape, rows, like.shape[1:])
+    return array
+
+
 def address(array: Array) -> int:
     """Return where the elements of an array in C order begin."""
     try:
@@ -76,6 +92,14 @@ def split_list(splits: ArrayLike) -> list[int]:
         raise ValueError(f"splits must be a 1-d array of integers, not {splits!r}") from None
 
 
+def gathered_arg(array: Array, out: Array | None) -> TensorArg:
+    """Describe the input of an operation whose result may have any number of rows."""
+    if out is None:
+        return tensor_arg(array)
+    # What has no elements may have no address; nothing is written there.
+    return tensor_arg(array, out)._replace(out_ptr=address(out) or 1, out_rows=out.shape[0])
+
+
 def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
     """Return an array over memory of the library, which lives as long as the array."""
     if buffer.nbytes == 0:
@@ -87,7 +111,7 @@ def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> A
     """Return an array of zeros in memory that the other ranks of this host can reach.
 
     allreduce_() of such arrays, from 256 KiB up, works where they are and copies nothing, if all
-    ranks use one. Local.
+    ranks use one. The other collectives read such inputs where they are, from 64 KiB up. Local.
 
     Args:
         *size: the extents, one by one or as one sequence.

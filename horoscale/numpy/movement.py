@@ -12,6 +12,7 @@ from horoscale._core import OpKind
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
     check_even_split,
+    check_group_out,
     check_has_rows,
     check_root,
     check_splits,
@@ -19,7 +20,16 @@ from horoscale.common.arguments import (
     set_id,
 )
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.numpy.arrays import Array, adopt, contiguous, need_writable, split_list, tensor_arg
+from horoscale.numpy.arrays import (
+    Array,
+    adopt,
+    contiguous,
+    gathered_arg,
+    need_room,
+    need_writable,
+    split_list,
+    tensor_arg,
+)
 from horoscale.numpy.handles import Handle
 
 
@@ -28,6 +38,7 @@ def _allgather(
     name: str | None,
     process_set: ProcessSet,
     priority: int,
+    out: Sequence[Array] | None = None,
     will_wait: bool = False,
 ) -> Handle[list[Array]]:
     identity = set_id(process_set)
@@ -37,23 +48,28 @@ def _allgather(
         raise ValueError("a group needs at least one array")
     for array in inputs:
         check_has_rows(array.shape, "allgather")
+    check_group_out(inputs, out)
+    given: list[Array | None] = [None] * len(inputs)
+    if out is not None:
+        given = [need_room(one, None, like) for one, like in zip(out, inputs, strict=True)]
     # The inputs' types and shapes are needed when the operation is done, their values are not.
     results = [(array.dtype, array.shape[1:]) for array in inputs]
     operation = current_runtime().enqueue(
         OpKind.ALLGATHER,
-        tensors=[tensor_arg(array) for array in inputs],
+        tensors=[gathered_arg(*pair) for pair in zip(inputs, given, strict=True)],
         name=name,
         process_set=identity,
         priority=priority,
         will_wait=will_wait,
-        keep_alive=inputs,
+        keep_alive=(inputs, given),
     )
 
+    def take(done: _core.Handle, i: int) -> Array:
+        dtype, row_shape = results[i]
+        return adopt(done.output(i), dtype, (sum(done.output_rows(i, members)), *row_shape))
+
     def finish(done: _core.Handle) -> list[Array]:
-        return [
-            adopt(done.output(i), dtype, (sum(done.output_rows(i, members)), *row_shape))
-            for i, (dtype, row_shape) in enumerate(results)
-        ]
+        return [take(done, i) if room is None else room for i, room in enumerate(given)]
 
     return Handle(operation, finish)
 
@@ -120,6 +136,7 @@ def _alltoall(
     name: str | None,
     process_set: ProcessSet,
     priority: int,
+    out: Array | None = None,
     will_wait: bool = False,
 ) -> Handle[Array | tuple[Array, Array]]:
     identity = set_id(process_set)
@@ -130,21 +147,25 @@ def _alltoall(
         rows_to_each = None
     else:
         rows_to_each = check_splits(split_list(splits), array.shape[0], process_set)
+    if out is not None:
+        need_room(out, None, array)
     dtype, row_shape, members = array.dtype, array.shape[1:], len(members_of(process_set))
     operation = current_runtime().enqueue(
         OpKind.ALLTOALL,
-        tensors=[tensor_arg(array)],
+        tensors=[gathered_arg(array, out)],
         name=name,
         process_set=identity,
         splits=rows_to_each,
         priority=priority,
         will_wait=will_wait,
-        keep_alive=array,
+        keep_alive=(array, out),
     )
 
     def finish(done: _core.Handle) -> Array | tuple[Array, Array]:
         rows = done.output_rows(0, members)
-        result = adopt(done.output(0), dtype, (sum(rows), *row_shape))
+        result = out
+        if result is None:
+            result = adopt(done.output(0), dtype, (sum(rows), *row_shape))
         return result if rows_to_each is None else (result, np.array(rows, np.int32))
 
     return Handle(operation, finish)
@@ -155,6 +176,7 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Array | None = None,
 ) -> Array:
     """Join the arrays of all ranks along the first dimension, in the order of the ranks.
 
@@ -164,18 +186,24 @@ def allgather(
         name: tells this call from others that are pending; None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
+        out: a contiguous array for the result, of its type and shape; it may share memory with
+            `tensor` only if that is this rank's part of it. None: a new one is made. Repeated calls
+            are faster with one, because new memory is slow.
 
     Returns:
-        A new array, the same on every rank.
+        The joined array, the same on every rank: `out` if it was given.
 
     Raises:
         ValueError: before hvd.init(); the array is 0-d or of a type that is not supported; this
-            rank is not in the process set.
+            rank is not in the process set; `out` is of another type or shape. Where it has only too
+            many or too few rows this rank alone notices, when the operation is done: `out` is left
+            alone, and the other ranks succeed.
         MismatchError: type or further dimensions differ between the ranks.
         DuplicateNameError: an operation of this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
-    return _allgather([tensor], name, process_set, priority, will_wait=True).wait()[0]
+    group = None if out is None else [out]
+    return _allgather([tensor], name, process_set, priority, group, will_wait=True).wait()[0]
 
 
 def allgather_async(
@@ -183,13 +211,16 @@ def allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Array | None = None,
 ) -> Handle[Array]:
     """Begin allgather() and return a handle for poll() and synchronize().
 
-    The array must not be changed until the operation is done. Raises ValueError and
-    DuplicateNameError as allgather(); synchronize() raises the other errors.
+    The array must not be changed, nor `out` used, until the operation is done. Raises ValueError
+    and DuplicateNameError as allgather(); synchronize() raises the other errors, and ValueError for
+    the rows of `out`.
     """
-    return _allgather([tensor], name, process_set, priority).single()
+    group = None if out is None else [out]
+    return _allgather([tensor], name, process_set, priority, group).single()
 
 
 def grouped_allgather(
@@ -197,12 +228,14 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Sequence[Array] | None = None,
 ) -> list[Array]:
     """Do allgather() with a group of arrays, all or none of them, in one negotiation.
 
-    Arguments and errors are those of allgather(); an empty group raises ValueError.
+    Arguments and errors are those of allgather(), `out` is a list; an empty group raises
+    ValueError.
     """
-    return _allgather(tensors, name, process_set, priority, will_wait=True).wait()
+    return _allgather(tensors, name, process_set, priority, out, will_wait=True).wait()
 
 
 def grouped_allgather_async(
@@ -210,12 +243,13 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Sequence[Array] | None = None,
 ) -> Handle[list[Array]]:
     """Begin grouped_allgather() and return a handle, whose result is the list of arrays.
 
     The arrays must not be changed until the operation is done. Raises as allgather_async().
     """
-    return _allgather(tensors, name, process_set, priority)
+    return _allgather(tensors, name, process_set, priority, out)
 
 
 def broadcast(
@@ -301,6 +335,7 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Array | None = None,
 ) -> Array | tuple[Array, Array]:
     """Send a run of rows to each rank, and join the runs that come, in the order of the ranks.
 
@@ -312,17 +347,20 @@ def alltoall(
         name: tells this call from others that are pending; None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
+        out: a contiguous array for the result, of its type and shape, that shares no memory with
+            `tensor`; None: a new one is made.
 
     Returns:
-        A new array; where `splits` was given, a tuple of the array and the number of rows that came
-        from each rank (int32).
+        The joined array, `out` if it was given; where `splits` was given, a tuple of it and the
+        number of rows that came from each rank (int32).
 
     Raises:
-        ValueError: as allgather(); `splits` has the wrong length, a negative element, or needs more
-            rows than there are; without it, the rows can't be dealt out evenly.
+        ValueError: as allgather(), also for `out`; `splits` has the wrong length, a negative
+            element, or needs more rows than there are; without it, the rows can't be dealt out
+            evenly.
         HorovodInternalError: as allgather().
     """
-    return _alltoall(tensor, splits, name, process_set, priority, will_wait=True).wait()
+    return _alltoall(tensor, splits, name, process_set, priority, out, will_wait=True).wait()
 
 
 def alltoall_async(
@@ -331,10 +369,12 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Array | None = None,
 ) -> Handle[Array | tuple[Array, Array]]:
     """Begin alltoall() and return a handle for poll() and synchronize().
 
-    The array must not be changed until the operation is done. Raises ValueError and
-    DuplicateNameError as alltoall(); synchronize() raises the other errors.
+    The array must not be changed, nor `out` used, until the operation is done. Raises ValueError
+    and DuplicateNameError as alltoall(); synchronize() raises the other errors, and ValueError for
+    the rows of `out`.
     """
-    return _alltoall(tensor, splits, name, process_set, priority)
+    return _alltoall(tensor, splits, name, process_set, priority, out)

@@ -13,6 +13,7 @@ from horoscale._core import DataType, OpKind, ReduceOp
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
     check_all_split,
+    check_group_out,
     check_has_rows,
     check_reduction,
     resolve_op,
@@ -27,6 +28,7 @@ from horoscale.numpy.arrays import (
     contiguous,
     data_type,
     is_plain,
+    need_room,
     need_writable,
     split_list,
     tensor_arg,
@@ -101,17 +103,24 @@ def _allreduce_in_place(
 
 
 def _reducescatter(
-    tensors: Sequence[ArrayLike], call: _Call, will_wait: bool = False
+    tensors: Sequence[ArrayLike],
+    call: _Call,
+    out: Sequence[Array] | None,
+    will_wait: bool = False,
 ) -> Handle[list[Array]]:
     set_id(call.process_set)  # before its ranks are looked at
     inputs = [contiguous(tensor) for tensor in tensors]
+    check_group_out(inputs, out)
     outputs = []
-    for array in inputs:
+    for i, array in enumerate(inputs):
         check_has_rows(array.shape, "reducescatter")
         if call.splits is not None:
             check_all_split(call.splits, array.shape[0], call.process_set)
         rows = scattered_rows(array.shape[0], call.process_set, call.splits)
-        outputs.append(np.empty((rows, *array.shape[1:]), array.dtype))
+        if out is None:
+            outputs.append(np.empty((rows, *array.shape[1:]), array.dtype))
+        else:
+            outputs.append(need_room(out[i], rows, array))
     operation = _enqueue(OpKind.REDUCESCATTER, inputs, outputs, call, will_wait)
     return Handle(operation, lambda _: outputs)
 
@@ -397,6 +406,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
     priority: int = 0,
     splits: ArrayLike | None = None,
+    out: Array | None = None,
 ) -> Array:
     """Combine the arrays of all ranks, element by element, and leave each rank its share of rows.
 
@@ -409,14 +419,16 @@ def reducescatter(
         postscale_factor: multiplies the result.
         priority: higher is more urgent.
         splits: how many rows each rank gets, in their order, the same on all ranks; in sum all.
+        out: a contiguous array for this rank's rows, of their type and shape; it may share memory
+            with `tensor` only if it is these rows of it. None: a new one is made.
 
     Returns:
-        A new array: the first dimension is split over the ranks in their order; without `splits`
-        the lower ranks have one row more where it doesn't divide.
+        This rank's rows, `out` if it was given: the first dimension is split over the ranks in
+        their order; without `splits` the lower ranks have one row more where it doesn't divide.
 
     Raises:
-        ValueError: as allreduce(); also for a 0-d array, and for `splits` of a wrong length, with a
-            negative element or another sum.
+        ValueError: as allreduce(); also for a 0-d array, for `splits` of a wrong length, with a
+            negative element or another sum, and for an `out` of another type or shape.
         HorovodInternalError: as allreduce().
     """
     call = _Call(
@@ -428,7 +440,8 @@ def reducescatter(
         priority,
         splits=None if splits is None else split_list(splits),
     )
-    return _reducescatter([tensor], call, will_wait=True).wait()[0]
+    group = None if out is None else [out]
+    return _reducescatter([tensor], call, group, will_wait=True).wait()[0]
 
 
 def reducescatter_async(
@@ -440,14 +453,16 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
     priority: int = 0,
     splits: ArrayLike | None = None,
+    out: Array | None = None,
 ) -> Handle[Array]:
     """Begin reducescatter() and return a handle for poll() and synchronize().
 
-    The array must not be changed until the operation is done. Raises ValueError and
-    DuplicateNameError as reducescatter(); synchronize() raises the other errors.
+    The array must not be changed, nor `out` used, until the operation is done. Raises
+    ValueError and DuplicateNameError as reducescatter(); synchronize() raises the other errors.
     """
+    group = None if out is None else [out]
     handle = grouped_reducescatter_async(
-        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority, splits
+        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority, splits, group
     )
     return handle.single()
 
@@ -461,10 +476,12 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     priority: int = 0,
     splits: ArrayLike | None = None,
+    out: Sequence[Array] | None = None,
 ) -> list[Array]:
     """Do reducescatter() with a group of arrays, all or none of them, in one negotiation.
 
-    Arguments and errors are those of reducescatter(); an empty group raises ValueError.
+    Arguments and errors are those of reducescatter(), `out` is a list; an empty group raises
+    ValueError.
     """
     call = _Call(
         resolve_op(op),
@@ -475,7 +492,7 @@ def grouped_reducescatter(
         priority,
         splits=None if splits is None else split_list(splits),
     )
-    return _reducescatter(tensors, call, will_wait=True).wait()
+    return _reducescatter(tensors, call, out, will_wait=True).wait()
 
 
 def grouped_reducescatter_async(
@@ -487,6 +504,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
     priority: int = 0,
     splits: ArrayLike | None = None,
+    out: Sequence[Array] | None = None,
 ) -> Handle[list[Array]]:
     """Begin grouped_reducescatter() and return a handle, whose result is the list of arrays.
 
@@ -501,4 +519,4 @@ def grouped_reducescatter_async(
         priority,
         splits=None if splits is None else split_list(splits),
     )
-    return _reducescatter(tensors, call)
+    return _reducescatter(tensors, call, out)

@@ -17,8 +17,8 @@ def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -
     """Return a tensor of zeros in memory that the other ranks of the host can reach.
 
     allreduce_() of such tensors, from 256 KiB up, works where they are and copies nothing, if all
-    ranks use one. The memory is freed with the last tensor that uses it, and outlives
-    hvd.shutdown().
+    ranks use one. The other collectives read such inputs where they are, from 64 KiB up. The
+    memory is freed with the last tensor that uses it, and outlives hvd.shutdown().
 
     Args:
         size: the shape, as numbers or as one sequence.

@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 import torch
 
 from horoscale import _core
-from horoscale._core import DataType, OpKind, ReduceOp, UnsupportedError
+from horoscale._core import DataType, OpKind, ReduceOp, TensorArg, UnsupportedError
 from horoscale.common.arguments import (
     check_all_split,
     check_even_split,
+    check_group_out,
     check_has_rows,
+    check_out,
     check_reduction,
     check_root,
     check_splits,
@@ -41,7 +43,9 @@ from horoscale.torch.tensors import (
     argument,
     data_type,
     device_of,
+    gathered_argument,
     in_memory,
+    need_room,
     room_for,
     write_back,
 )
@@ -86,15 +90,16 @@ def _start(
     kind: OpKind,
     call: Call,
     sources: Tensors,
-    targets: Tensors | None,
+    targets: Sequence[torch.Tensor | None] | None,
     complete: Callable[[_core.Handle], Any],
+    describe: Callable[..., TensorArg] = argument,
     **request: Any,
 ) -> Handle:
     outputs = [None] * len(sources) if targets is None else targets
     device = device_of(sources)
     operation = current_runtime().enqueue(
         kind,
-        tensors=[argument(*pair) for pair in zip(sources, outputs, strict=True)],
+        tensors=[describe(*pair) for pair in zip(sources, outputs, strict=True)],
         name=call.name,
         process_set=set_id(call.process_set),
         will_wait=call.will_wait,
@@ -106,11 +111,35 @@ def _start(
     return Handle(operation, complete, None if device is None else device.cuda_device)
 
 
-def _output(operation: _core.Handle, index: int, like: torch.Tensor, rows: int) -> torch.Tensor:
+def _output(
+    operation: _core.Handle,
+    index: int,
+    like: torch.Tensor,
+    rows: int,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     shape = (rows, *like.shape[1:])
     if like.is_cpu:
+        if out is not None:  # where the library has put it
+            return write_back(out, out)
         return adopt(operation.output(index), like.dtype, shape)
-    return adopt_on_device(operation.device_output(index), like.device, like.dtype, shape)
+    result = adopt_on_device(operation.device_output(index), like.device, like.dtype, shape)
+    if out is None:
+        return result
+    check_out(out.shape, rows, like.shape[1:])
+    return write_back(out, result)
+
+
+def _room_given(
+    tensors: Tensors, rows: Sequence[int | None], sources: Tensors, out: Tensors | None
+) -> list[torch.Tensor] | None:
+    """Return out= if the results can be written there, or raise ValueError. None: there is none."""
+    if out is None:
+        return None
+    check_group_out(sources, out)
+    if needs_gradient(tensors):
+        raise ValueError("out= is not differentiable: detach the input, or use torch.no_grad()")
+    return [need_room(*one) for one in zip(out, rows, sources, strict=True)]
 
 
 def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[Tensors], Tensors]:
@@ -173,19 +202,24 @@ def broadcast_gradient(gradients: Tensors, root: int, call: Call) -> Tensors:
 
 
 @outside_graph
-def allgather(tensors: Tensors, call: Call) -> Handle:
-    """Start concatenating each tensor's rows over the ranks; the outcome is the list of results."""
-    return allgather_with_rows(tensors, call).then(lambda outcome: outcome[0])
+def allgather(tensors: Tensors, call: Call, out: Tensors | None = None) -> Handle:
+    """Start concatenating each tensor's rows over the ranks; the outcome is the list of results.
+
+    `out`: where these go; a new tensor for each if there is none.
+    """
+    return allgather_with_rows(tensors, call, out).then(lambda outcome: outcome[0])
 
 
 @outside_graph
-def allgather_with_rows(tensors: Tensors, call: Call) -> Handle:
+def allgather_with_rows(tensors: Tensors, call: Call, out: Tensors | None = None) -> Handle:
     """Do allgather(); the outcome is (results, the rows of each member for each tensor)."""
     set_id(call.process_set)
     members = len(members_of(call.process_set))
     sources = [in_memory(tensor) for tensor in tensors]
     for source in sources:
         check_has_rows(source.shape, "allgather")
+    given: Sequence[torch.Tensor | None] = [None] * len(sources)
+    given = _room_given(tensors, [None] * len(sources), sources, out) or given
     rows_of_members: list[list[int]] = []  # by tensor; known when the operation is done
     deliver = _deliver(tensors, False, lambda g: allgather_gradient(g, rows_of_members, call))
 
@@ -194,10 +228,10 @@ def allgather_with_rows(tensors: Tensors, call: Call) -> Handle:
         for i, source in enumerate(sources):
             rows = operation.output_rows(i, members)
             rows_of_members.append(rows)
-            results.append(_output(operation, i, source, sum(rows)))
+            results.append(_output(operation, i, source, sum(rows), given[i]))
         return deliver(results), rows_of_members
 
-    return _start(OpKind.ALLGATHER, call, sources, None, complete)
+    return _start(OpKind.ALLGATHER, call, sources, given, complete, describe=gathered_argument)
 
 
 @outside_graph
@@ -224,7 +258,12 @@ def allgather_gradient(
 
 
 @outside_graph
-def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> Handle:
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | None,
+    call: Call,
+    out: torch.Tensor | None = None,
+) -> Handle:
     """Start sending rows to each rank; the outcome is (result, rows received from each rank)."""
     set_id(call.process_set)
     members = len(members_of(call.process_set))
@@ -236,15 +275,25 @@ def alltoall(tensor: torch.Tensor, splits: Sequence[int] | None, call: Call) -> 
     splits = check_splits(splits, source.shape[0], call.process_set)
     rows = source.shape[0]
     source = source[: sum(splits)]
+    if out is not None:
+        _room_given([tensor], [None], [source], [out])
     received: list[int] = []  # known when the operation is done
     deliver = _deliver([tensor], False, lambda g: [alltoall_gradient(g[0], received, rows, call)])
 
     def complete(operation: _core.Handle) -> tuple[torch.Tensor, list[int]]:
         received.extend(operation.output_rows(0, members))
-        (result,) = deliver([_output(operation, 0, source, sum(received))])
+        (result,) = deliver([_output(operation, 0, source, sum(received), out)])
         return result, received
 
-    return _start(OpKind.ALLTOALL, call, [source], None, complete, splits=splits)
+    return _start(
+        OpKind.ALLTOALL,
+        call,
+        [source],
+        [out],
+        complete,
+        describe=gathered_argument,
+        splits=splits,
+    )
 
 
 @outside_graph
@@ -258,20 +307,32 @@ def alltoall_gradient(
 
 @outside_graph
 def reducescatter(
-    tensors: Tensors, reduction: Reduction, call: Call, splits: Sequence[int] | None = None
+    tensors: Tensors,
+    reduction: Reduction,
+    call: Call,
+    splits: Sequence[int] | None = None,
+    out: Tensors | None = None,
 ) -> Handle:
-    """Start reducing each tensor and dealing out the rows; the outcome is the list of own rows."""
+    """Start reducing each tensor and dealing out the rows; the outcome is the list of own rows.
+
+    `out`: where these go; a new tensor for each if there is none.
+    """
     set_id(call.process_set)
     sources = [in_memory(tensor) for tensor in tensors]
     reduction.check(sources)
-    targets = []
+    rows = []
     for source in sources:
         check_has_rows(source.shape, "reducescatter")
         if splits is not None:
             splits = check_all_split(splits, source.shape[0], call.process_set)
-        rows = scattered_rows(source.shape[0], call.process_set, splits)
-        targets.append(source.new_empty((rows, *source.shape[1:])))
-    deliver = _deliver(tensors, False, lambda g: reducescatter_gradient(g, reduction, call))
+        rows.append(scattered_rows(source.shape[0], call.process_set, splits))
+    targets = _room_given(tensors, rows, sources, out)
+    if targets is None:
+        shapes = [(own, *source.shape[1:]) for own, source in zip(rows, sources, strict=True)]
+        targets = [source.new_empty(shape) for source, shape in zip(sources, shapes, strict=True)]
+        deliver = _deliver(tensors, False, lambda g: reducescatter_gradient(g, reduction, call))
+    else:
+        deliver = _deliver(targets, True, lambda g: g)
     return _start(
         OpKind.REDUCESCATTER,
         call,

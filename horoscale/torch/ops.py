@@ -279,7 +279,10 @@ def grouped_allreduce_async_(
 
 
 def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Concatenate the ranks' rows; every rank gets all. Differentiable.
 
@@ -290,41 +293,60 @@ def allgather(
             differ and may be 0. Not 0-d.
         name: tells this operation from others that are pending; None: matched by order.
         process_set: the ranks that take part.
+        out: a contiguous tensor for the result, of its dtype, device and shape; it may share memory
+            with `tensor` only if that is this rank's part of it. None: a new one is made. Repeated
+            calls are faster with one, because new memory is slow. Not differentiable.
 
     Returns:
-        A new tensor with the rows of rank 0, rank 1, and so on.
+        A tensor, `out` if it was given, with the rows of rank 0, rank 1, and so on.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
+        ValueError: an argument is wrong, or hvd.init() was not called. Where `out` has only too
+            many or too few rows this rank alone notices, when the operation is done: `out` is left
+            alone, and the other ranks succeed.
         MismatchError: dtypes or other dimensions differ; all ranks get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     call = Call(name, process_set, will_wait=True)
+    if out is not None:
+        return _only(collectives.allgather([tensor], call, [out]).wait())
     return _only(_how().allgather([tensor], call).wait())
 
 
 @outside_graph
 def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> Handle:
     """Start allgather() and return a handle at once."""
-    return collectives.allgather([tensor], Call(name, process_set)).then(_only)
+    group = None if out is None else [out]
+    return collectives.allgather([tensor], Call(name, process_set), group).then(_only)
 
 
 def grouped_allgather(
-    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensors: Tensors,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: Tensors | None = None,
 ) -> list[torch.Tensor]:
     """Do allgather() for several tensors at once: all or none. Returns the list of results."""
     call = Call(name, process_set, will_wait=True)
+    if out is not None:
+        return list(collectives.allgather(_group(tensors), call, out).wait())
     return list(_how().allgather(_group(tensors), call).wait())
 
 
 @outside_graph
 def grouped_allgather_async(
-    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensors: Tensors,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: Tensors | None = None,
 ) -> Handle:
     """Start grouped_allgather() and return one handle for all at once."""
-    return collectives.allgather(_group(tensors), Call(name, process_set))
+    return collectives.allgather(_group(tensors), Call(name, process_set), out)
 
 
 def broadcast(
@@ -395,6 +417,7 @@ def alltoall(
     splits: Splits = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Send some rows of a tensor to each rank and receive rows from each. Differentiable.
 
@@ -404,17 +427,18 @@ def alltoall(
             integer dtype. Rows beyond their sum stay. None: the rows are dealt out evenly.
         name: tells this operation from others that are pending; None: matched by order.
         process_set: the ranks that take part.
+        out: as for allgather(), but it shares no memory with `tensor`.
 
     Returns:
-        A new tensor with the rows received from rank 0, rank 1, and so on; if `splits` was given, a
-        tuple of it and how many rows came from each rank, as an int32 tensor.
+        A tensor, `out` if it was given, with the rows received from rank 0, rank 1, and so on; if
+        `splits` was given, a tuple of it and how many rows came from each rank, as an int32 tensor.
 
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
         MismatchError: dtypes or other dimensions differ; all ranks get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
-    return _alltoall(tensor, splits, Call(name, process_set, will_wait=True)).wait()  # type: ignore[no-any-return]
+    return _alltoall(tensor, splits, Call(name, process_set, will_wait=True), out).wait()  # type: ignore[no-any-return]
 
 
 @outside_graph
@@ -423,9 +447,10 @@ def alltoall_async(
     splits: Splits = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> Handle:
     """Start alltoall() and return a handle at once."""
-    return _alltoall(tensor, splits, Call(name, process_set))
+    return _alltoall(tensor, splits, Call(name, process_set), out)
 
 
 def reducescatter(
@@ -437,6 +462,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     splits: Splits = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Reduce a tensor over the ranks and leave each rank its share of the rows. Differentiable.
 
@@ -454,17 +480,29 @@ def reducescatter(
         splits: how many rows each rank gets, in their order, as alltoall() takes it; the same on
             all ranks, in sum all rows. None: evenly, the lower ranks have one more where their
             number doesn't divide.
+        out: a contiguous tensor for the result, of its dtype, device and shape; it may share memory
+            with `tensor` only if it is this rank's rows of it. None: a new one is made. Not
+            differentiable.
 
     Returns:
-        A new tensor with this rank's rows of the result.
+        A tensor, `out` if it was given, with this rank's rows of the result.
 
     Raises:
         ValueError: an argument is wrong, or hvd.init() was not called.
         MismatchError: the ranks contradict each other; all of them get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
+    group = None if out is None else [out]
     [result] = grouped_reducescatter(
-        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor, splits
+        [tensor],
+        name,
+        compression,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        splits,
+        group,
     )
     return result
 
@@ -478,12 +516,15 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     splits: Splits = None,
+    out: torch.Tensor | None = None,
 ) -> Handle:
     """Start reducescatter() and return a handle at once."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
-    return collectives.reducescatter(
-        [tensor], reduction, Call(name, process_set), split_list(splits)
-    ).then(_only)
+    group = None if out is None else [out]
+    call = Call(name, process_set)
+    return collectives.reducescatter([tensor], reduction, call, split_list(splits), group).then(
+        _only
+    )
 
 
 def grouped_reducescatter(
@@ -495,12 +536,22 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     splits: Splits = None,
+    out: Tensors | None = None,
 ) -> list[torch.Tensor]:
-    """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
+    """Do reducescatter() for several tensors at once: all or none. Returns the list of results.
+
+    With `out`, a list, a compression of the user's own is refused: its results are made anew.
+    """
     group = _group(tensors)
     wire_dtype, compression = divide(compression, group)
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True)
+    if out is not None:
+        if compression is not Compression.none:
+            raise ValueError(f"out= can't be combined with compression={compression.__name__}")
+        return list(
+            collectives.reducescatter(group, reduction, call, split_list(splits), out).wait()
+        )
     compressed = [compression.compress(tensor) for tensor in group]
     results = (
         _how()
@@ -522,11 +573,12 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     splits: Splits = None,
+    out: Tensors | None = None,
 ) -> Handle:
     """Start grouped_reducescatter() and return one handle for all at once."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     return collectives.reducescatter(
-        _group(tensors), reduction, Call(name, process_set), split_list(splits)
+        _group(tensors), reduction, Call(name, process_set), split_list(splits), out
     )
 
 
@@ -567,15 +619,19 @@ def _group(tensors: Tensors) -> list[torch.Tensor]:
     return group
 
 
-def _alltoall(tensor: torch.Tensor, splits: Splits, call: Call) -> Handle:
-    handle: Handle
+def _alltoall(tensor: torch.Tensor, splits: Splits, call: Call, out: torch.Tensor | None) -> Handle:
+    def start(to_each: Any) -> Handle:
+        if out is not None:
+            return collectives.alltoall(tensor, to_each, call, out)
+        return _how().alltoall(tensor, to_each, call)  # type: ignore[no-any-return]
+
     if splits is None:
-        handle = _how().alltoall(tensor, None, call)
+        handle = start(None)
         return handle.then(lambda outcome: outcome[0])
     if isinstance(splits, torch.Tensor):
         _check_counts(splits)
-        splits = splits if is_compiling() else splits.tolist()
-    handle = _how().alltoall(tensor, splits, call)
+        splits = splits if is_compiling() and out is None else splits.tolist()
+    handle = start(splits)
     return handle.then(lambda outcome: (outcome[0], torch.as_tensor(outcome[1], dtype=torch.int32)))
 
 

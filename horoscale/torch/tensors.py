@@ -9,6 +9,7 @@ from torch.autograd.graph import increment_version
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from horoscale._core import DataType, Device, DeviceBuffer, OwnedBuffer, TensorArg, UnsupportedError
+from horoscale.common.arguments import check_out
 
 _DATA_TYPES: dict[torch.dtype, DataType] = {
     torch.uint8: DataType.UINT8,
@@ -127,6 +128,38 @@ def argument(source: torch.Tensor, target: torch.Tensor | None) -> TensorArg:
     """Describe an operation's input and its output; None: allocated by the library."""
     out = 0 if target is None else target.data_ptr()
     return TensorArg(source.data_ptr(), out, data_type(source.dtype), tuple(source.shape))
+
+
+def need_room(out: object, rows: int | None, like: torch.Tensor) -> torch.Tensor:
+    """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
+
+    Raises ValueError for what is no tensor, one of another dtype, device or shape, one that isn't
+    contiguous, and one that autograd follows.
+    """
+    if not isinstance(out, torch.Tensor):
+        raise ValueError(f"out= takes a torch.Tensor, not {type(out).__name__}")
+    if out.requires_grad:
+        raise ValueError("out= can't be a tensor that requires grad")
+    if out.layout != torch.strided or not out.is_contiguous() or out.is_conj() or out.is_neg():
+        raise ValueError("out= needs a contiguous tensor")
+    if out.dtype != like.dtype:
+        raise ValueError(f"out= is of {out.dtype}, the result of {like.dtype}")
+    if out.device != like.device:
+        raise ValueError(f"out= is on {out.device}, the result on {like.device}")
+    check_out(out.shape, rows, like.shape[1:])
+    return out
+
+
+def gathered_argument(source: torch.Tensor, out: torch.Tensor | None) -> TensorArg:
+    """Describe the input of an operation whose result may have any number of rows.
+
+    On a device the library allocates the result in any case.
+    """
+    described = argument(source, None)
+    if out is None or not out.is_cpu:
+        return described
+    # What has no elements has no address; nothing is written there.
+    return described._replace(out_ptr=out.data_ptr() or 1, out_rows=out.shape[0])
 
 
 def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -19,7 +19,7 @@ std::vector<AllgatherItem> Items(const FusedOperation& operation) {
   std::vector<AllgatherItem> items;
   items.reserve(operation.pieces.size());
   for (const FusedPiece& piece : operation.pieces) {
-    items.push_back({piece.in, piece.rows, piece.row_bytes});
+    items.push_back({piece.in, piece.rows, piece.row_bytes, {piece.out, piece.out_rows}});
   }
   return items;
 }
@@ -56,8 +56,11 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
     case OpKind::kAlltoall: {
       operation.results.resize(1);
       const FusedPiece& piece = operation.pieces.front();
-      return MakeAlltoall(
-          exchange, {piece.in, piece.row_bytes, operation.splits, &operation.results.front()});
+      return MakeAlltoall(exchange, {piece.in,
+                                     piece.row_bytes,
+                                     operation.splits,
+                                     &operation.results.front(),
+                                     {piece.out, piece.out_rows}});
     }
     case OpKind::kBarrier:
     case OpKind::kJoin:

@@ -196,10 +196,11 @@ hs_code hs_get_topology(hs_runtime* runtime, hs_topology* out);
 
 typedef struct hs_tensor {
   const void* in; /* contiguous; must stay valid and unchanged until the operation is done */
-  void* out;      /* result; may equal in; null where the library allocates it (see below) */
+  void* out;      /* result; may equal in; may be null where the library can allocate it (below) */
   int32_t dtype;  /* hs_dtype */
   int32_t num_dims;
   const int64_t* shape; /* of the input */
+  int64_t out_rows; /* allgather, alltoall: the rows for which `out` has room, if it isn't null */
 } hs_tensor;
 
 /* Where tensors are that are not in the host's memory. A process set uses one device of each rank.
@@ -218,9 +219,10 @@ typedef void (*hs_callback)(void* user_data, hs_code code);
 
 /* One operation. What each kind reads:
  *   allreduce      tensors (out: same shape), reduce_op, prescale, postscale
- *   allgather      tensors (out null: rows of all members in order of rank)
+ *   allgather      tensors (out: rows of all members in order of rank)
  *   broadcast      tensors (out: same shape; in is read at the root only), root
- *   alltoall       one tensor (out null), splits (rows for each member; null: evenly)
+ *   alltoall       one tensor (out: rows from all members in order of rank), splits (rows for each
+ *                  member; null: evenly)
  *   reducescatter  tensors (out: own rows), reduce_op, prescale, postscale, splits (rows for each
  *                  member, the same on all of them; null: evenly, the lower ones one more)
  *   reduce         tensors (out: same shape, written at the root only), as allreduce; root
@@ -229,8 +231,12 @@ typedef void (*hs_callback)(void* user_data, hs_code code);
  *                  null: the own rows), root, splits (read at the root; null: as reducescatter)
  *   barrier, join  nothing
  *   add_process_set, remove_process_set   ranks / target; on set 0
- * Several tensors make a group, which is executed all or nothing. Results of unknown size are
- * allocated by the library and fetched with hs_output(). */
+ * Several tensors make a group, which is executed all or nothing. How many rows come of an
+ * allgather or alltoall is known only when it is done. Where `out` is null the library allocates
+ * the result, which is fetched with hs_output(). Otherwise (host memory only) the result is written
+ * there if it has exactly out_rows rows; if not, `out` is left alone and the operation fails here
+ * with HS_INVALID_ARGUMENT, and on no other rank. `out` may share no memory with `in`, but that the
+ * own rows of an allgather or a reducescatter may lie in both at the same place. */
 typedef struct hs_request {
   size_t struct_size;
   int32_t kind;     /* hs_kind */
@@ -276,7 +282,7 @@ int32_t hs_poll(const hs_handle* handle);
 /* Waits until the operation is done or `seconds` are over (negative: no limit) and returns how it
  * went: HS_OK, HS_TIMEOUT (not done yet), or the operation's own failure:
  *   HS_INVALID_ARGUMENT  the set can't take it: exists already (a process set), or has been removed
- *                        meanwhile
+ *                        meanwhile; or the result has other rows than `out` has room for
  *   HS_JOINED            it needs a rank that has joined
  *   HS_UNSUPPORTED       it is not defined for this operator or element type
  *   HS_MISMATCH, HS_DUPLICATE_NAME (a second join), HS_RANK_FAILED, HS_SHUTDOWN
@@ -300,9 +306,9 @@ int32_t hs_launched(const hs_handle* handle);
  * `seconds` (HS_TIMEOUT) or has allocated results (HS_OK): then it is its handle. Blocks. */
 hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, hs_handle** out);
 
-/* An operation that is described once and run again with other memory, as training does: for bindings
- * whose language takes long to fill in a request. It belongs to its runtime, and may be used by any
- * number of threads at once, until that is freed; afterwards it can only be freed. */
+/* An operation that is described once and run again with other memory, as training does: for
+ * bindings whose language takes long to fill in a request. It belongs to its runtime, and may be
+ * used by any number of threads at once, until that is freed; afterwards it can only be freed. */
 typedef struct hs_template hs_template;
 
 /* Describes an allreduce, broadcast or reducescatter of one tensor in host memory, without a
@@ -325,7 +331,7 @@ hs_handle* hs_take_unfinished(void);
 
 void hs_template_free(hs_template* prepared);
 
-/* Result `index` of an operation that allocates its output (allgather, alltoall, gather, scatter):
+/* Result `index` of an operation that allocated its output (allgather, alltoall, gather, scatter):
  * the caller becomes its owner and frees it with hs_free(), or hs_device_free() where the tensors
  * are on a device. bytes may be 0, *data is null then. Only after hs_wait() or hs_wait_on_stream()
  * gave HS_OK, once for each index. */
@@ -390,8 +396,8 @@ hs_code hs_process_set_ranks(hs_runtime* runtime, int32_t id, int32_t* ranks, in
 /* ---------------------------------------------------------------- shared buffers */
 
 /* Memory that the other ranks of the host can reach: an allreduce in place of at least 256 KiB
- * whose tensors live in it on all members is executed without a copy. 64-byte aligned, zeroed.
- * Local. */
+ * whose tensors live in it on all members is executed without a copy, and other collectives read
+ * inputs of at least 64 KiB there. 64-byte aligned, zeroed. Local. */
 hs_code hs_shared_alloc(hs_runtime* runtime, size_t bytes, void** out);
 
 /* Gives it back. The runtime may be shut down already, but not freed. Local. */

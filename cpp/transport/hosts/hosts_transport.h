@@ -48,8 +48,8 @@ class HostsTransport final : public Transport {
   std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override {
     return IsLocal(rank) ? local_->SharedAddress(rank, offset, bytes) : nullptr;
   }
-  bool ReadPrivate(int rank, uint64_t address, std::span<std::byte> into) override {
-    return IsLocal(rank) && local_->ReadPrivate(rank, address, into);
+  bool ReadMemory(int rank, uint64_t address, std::span<std::byte> into) override {
+    return IsLocal(rank) && local_->ReadMemory(rank, address, into);
   }
   void CallOnEnd(std::function<void()> look) override;
   std::vector<int> AwaitLinks(double seconds) override;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 
+#include <cstring>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -80,6 +81,17 @@ int64_t InprocTransport::SharedOffset(const std::byte* memory, size_t bytes) con
 std::byte* InprocTransport::SharedAddress(int rank, int64_t offset, size_t bytes) const {
   auto* const address = reinterpret_cast<std::byte*>(offset);
   return Holds(rank, address, bytes) ? address : nullptr;
+}
+
+Status InprocTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const {
+  {
+    // What a dead process had is gone.
+    std::lock_guard lock(fabric_->mutex_);
+    const InprocFabric::Rank& other = *fabric_->ranks_[static_cast<size_t>(rank)];
+    if (other.ended) return UnreadableRank(rank, other.how);
+  }
+  std::memcpy(to, reinterpret_cast<const std::byte*>(address), bytes);
+  return Status::Ok();
 }
 
 void InprocTransport::Close(std::span<const std::byte> last_frame, double seconds) {

@@ -37,6 +37,9 @@ class InprocTransport final : public MemoryTransport {
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
  private:
+  bool CanReadPrivate(int) const override { return true; }
+  bool CanBeRead(const std::byte*, size_t) const override { return true; }
+  Status ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const override;
   void CheckPeers() override;
   // Whether [memory, memory + bytes) lies in one block of the rank's.
   bool Holds(int rank, const std::byte* memory, size_t bytes) const;

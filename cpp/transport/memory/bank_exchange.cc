@@ -88,4 +88,16 @@ void BankExchange::Release(uint64_t round) {
   }
 }
 
+// What the caller writes into its tensors afterwards comes after the mark, and who has read any of
+// that sees the mark: the fences keep both orders.
+void BankExchange::Withdraw() {
+  own().has_withdrawn.store(1);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool BankExchange::HasWithdrawn(uint32_t m) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return members_[m].control->has_withdrawn.load() != 0;
+}
+
 }  // namespace horoscale

@@ -33,6 +33,7 @@ struct BankControl {
   alignas(64) std::atomic<uint64_t> published;
   alignas(64) std::atomic<uint64_t> consumed;
   alignas(64) std::atomic<uint32_t> waits_for_release;  // ring me when you release
+  std::atomic<uint32_t> has_withdrawn;
 };
 inline constexpr size_t kBankControlBytes = 4096;
 static_assert(sizeof(BankControl) <= kBankControlBytes);
@@ -70,6 +71,8 @@ class BankExchange : public Exchange {
   const std::byte* Peek(uint64_t round, uint32_t member) override;
   void Release(uint64_t round) override;
   const SharedMemory* shared_memory() const override { return shared_memory_.get(); }
+  void Withdraw() override;
+  bool HasWithdrawn(uint32_t member) const override;
 
  private:
   struct Member {

@@ -21,6 +21,17 @@ class ChannelMemory final : public SharedMemory {
   std::byte* AddressOf(uint32_t member, int64_t offset, size_t bytes) const override {
     return host_->PeerBlock(ranks_[member], offset, bytes);
   }
+  bool ReadsPrivate() const override {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [this](int rank) { return host_->CanReadPrivate(rank); });
+  }
+  bool CanBeRead(const std::byte* memory, size_t bytes) const override {
+    return host_->CanBeRead(memory, bytes);
+  }
+  Status ReadPrivate(uint32_t member, uint64_t address, std::byte* to,
+                     size_t bytes) const override {
+    return host_->ReadPrivate(ranks_[member], address, to, bytes);
+  }
 
  private:
   ChannelHost* host_;

@@ -38,6 +38,13 @@ class ChannelHost {
   virtual std::byte* PeerBlock(int rank, int64_t offset, size_t bytes) = 0;
   // The offset of this rank's shared memory; -1 if it is none.
   virtual int64_t OwnOffset(const std::byte* memory, size_t bytes) const = 0;
+  // Whether the memory of a peer that is not shared can be read too, whether peers can read such
+  // memory of this rank, and doing it.
+  virtual bool CanReadPrivate(int) const { return false; }
+  virtual bool CanBeRead(const std::byte*, size_t) const { return false; }
+  virtual Status ReadPrivate(int, uint64_t, std::byte*, size_t) const {
+    return Status::Internal("no private memory can be read");
+  }
   virtual void Notify(int rank, ChannelId channel, BankNotice::Type type,
                       const std::byte* block) = 0;
   virtual bool IsLost(int rank) const = 0;

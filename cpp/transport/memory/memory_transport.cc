@@ -191,6 +191,12 @@ bool MemoryTransport::HasUnsent() const {
   return false;
 }
 
+Status MemoryTransport::UnreadableRank(int rank, std::string_view why) {
+  return {StatusCode::kRankFailed,
+          "the memory of rank " + std::to_string(rank) + " can't be read: " + std::string(why),
+          {{rank}, -1, ""}};
+}
+
 void MemoryTransport::SendLast(std::span<const std::byte> last_frame, const Deadline& deadline) {
   for (int rank = 0; rank < size(); ++rank) {
     if (links_[static_cast<size_t>(rank)] != nullptr) {

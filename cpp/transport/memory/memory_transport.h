@@ -66,6 +66,9 @@ class MemoryTransport : public Transport, private ChannelHost {
   // The part of Close() that uses the rings: the frame goes behind everything else that was sent.
   void SendLast(std::span<const std::byte> last_frame, const Deadline& deadline);
 
+  // The failure of reading a peer's memory.
+  static Status UnreadableRank(int rank, std::string_view why);
+
   const MemoryOptions& options() const { return options_; }
 
  private:

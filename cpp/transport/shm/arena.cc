@@ -8,8 +8,11 @@
 #include <cassert>
 #include <cstring>
 #include <iterator>
+#include <span>
 #include <string>
 #include <utility>
+
+#include "platform/random.h"
 
 namespace horoscale {
 namespace {
@@ -45,7 +48,10 @@ Result<std::unique_ptr<Arena>> Arena::Create(size_t bytes, int ranks) {
       Result<MappedRegion> region =
           memory.ok() ? MappedRegion::Map(*memory) : Result<MappedRegion>(memory.status());
       if (region.ok()) {
-        return std::unique_ptr<Arena>(new Arena(memory.TakeValue(), region.TakeValue()));
+        std::unique_ptr<Arena> arena(new Arena(memory.TakeValue(), region.TakeValue()));
+        HS_RETURN_IF_ERROR(
+            FillRandom(std::as_writable_bytes(std::span(&arena->header().token, 1))));
+        return arena;
       }
       failed = region.status();
     }

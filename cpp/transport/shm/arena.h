@@ -21,9 +21,7 @@ namespace horoscale {
 // The first page of an arena.
 struct ArenaHeader {
   alignas(64) SleepFlag sleeping;  // of the rank that owns the arena
-  // By which a peer finds out whether it can read the memory of the rank's process.
-  uint64_t own_address;  // of `nonce`, in that process
-  uint64_t nonce;
+  alignas(64) uint64_t token;      // by chance, so that an arena is known again; constant
 };
 
 class Arena {

@@ -19,6 +19,24 @@ std::string DescribeOptions(const LinkHello& hello) {
          std::to_string(hello.ring_bytes) + " bytes";
 }
 
+// What the two sides say of their memory; the bytes are the wire's.
+struct MemoryOffer {
+  int64_t ring_offset = 0;      // of the control ring to the peer, in the sender's arena
+  uint64_t header_address = 0;  // of the arena's header in the sender's address space
+};
+static_assert(sizeof(MemoryOffer) == 16);
+
+// Whether the system lets this process read the private memory of that one, and it is the one that
+// has the arena. Containers and security modules may forbid it, and ids of processes mean other
+// ones elsewhere.
+bool IsReadable(pid_t pid, uint64_t header_address, const ArenaHeader& header) {
+  uint64_t token = 0;
+  const uint64_t address = header_address + offsetof(ArenaHeader, token);
+  const Status status =
+      ReadProcessMemory(pid, address, reinterpret_cast<std::byte*>(&token), sizeof(token));
+  return status.ok() && token == header.token;
+}
+
 }  // namespace
 
 Status SendHello(ByteStream& socket, const LinkHello& hello, const Deadline& deadline) {
@@ -50,36 +68,36 @@ Result<ShmLink> ExchangeMemory(ByteStream socket, const LinkOffer& offer, const 
                                const Deadline& deadline) {
   const size_t ring_memory = RingMemoryBytes(offer.hello.ring_bytes);
   const int64_t out_offset = offer.arena->OffsetOf(out_ring, ring_memory);
-  HS_RETURN_IF_ERROR(socket.SendAll(std::as_bytes(std::span(&out_offset, 1)), deadline));
+  const MemoryOffer own = {out_offset, reinterpret_cast<uint64_t>(&offer.arena->header())};
+  HS_RETURN_IF_ERROR(socket.SendAll(std::as_bytes(std::span(&own, 1)), deadline));
   const int own_fds[] = {offer.arena->fd(), offer.doorbell->fd()};
   HS_RETURN_IF_ERROR(SendDescriptors(socket, own_fds, deadline));
 
-  int64_t in_offset;
-  HS_RETURN_IF_ERROR(socket.ReceiveAll(std::as_writable_bytes(std::span(&in_offset, 1)), deadline));
+  MemoryOffer theirs;
+  HS_RETURN_IF_ERROR(socket.ReceiveAll(std::as_writable_bytes(std::span(&theirs, 1)), deadline));
   Result<std::vector<UniqueFd>> fds = ReceiveDescriptors(socket, 2, deadline);
   if (!fds.ok()) return fds.status();
   Result<MemFd> memory = MemFd::Adopt(std::move((*fds)[0]));
   if (!memory.ok()) return memory.status();
   Result<MappedRegion> region = MappedRegion::Map(*memory);
   if (!region.ok()) return region.status();
-  std::byte* const in_ring = AddressInArena(*region, in_offset, ring_memory);
-  if (in_ring == nullptr || in_offset % static_cast<int64_t>(alignof(RingControl)) != 0) {
+  std::byte* const in_ring = AddressInArena(*region, theirs.ring_offset, ring_memory);
+  if (in_ring == nullptr || theirs.ring_offset % static_cast<int64_t>(alignof(RingControl)) != 0) {
     return Status::Protocol("its control ring is not in its shared memory");
   }
   UniqueFd pidfd;
+  pid_t readable_pid = 0;
   Result<PeerCredentials> peer = GetPeerCredentials(socket);
   // Where there is no pidfd (old kernel, another pid namespace, sandbox) the socket alone has to
   // do.
   if (peer.ok() && peer->pid > 0) {
     if (Result<UniqueFd> opened = OpenPidFd(peer->pid); opened.ok()) pidfd = opened.TakeValue();
+    const auto* const header = reinterpret_cast<const ArenaHeader*>(region->data());
+    if (IsReadable(peer->pid, theirs.header_address, *header)) readable_pid = peer->pid;
   }
-  const pid_t pid = pidfd.valid() ? peer->pid : 0;
-  return ShmLink{std::move(socket),
-                 std::move(pidfd),
-                 pid,
-                 region.TakeValue(),
-                 EventFd(std::move((*fds)[1])),
-                 in_ring};
+  return ShmLink{
+      std::move(socket), std::move(pidfd), region.TakeValue(), EventFd(std::move((*fds)[1])),
+      in_ring,           readable_pid};
 }
 
 Status CheckSameUser(const ByteStream& socket) {

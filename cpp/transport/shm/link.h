@@ -21,10 +21,10 @@ namespace horoscale {
 struct ShmLink {
   ByteStream socket;    // silent after the set-up: its end is the peer's end
   UniqueFd pidfd;       // not valid where the system refuses it
-  pid_t pid;            // of the same process; 0: not known
   MappedRegion memory;  // the peer's arena
   EventFd doorbell;     // the peer's
   std::byte* in_ring;   // in the peer's arena
+  pid_t readable_pid;   // the peer's, if its private memory can be read; else 0
 
   ArenaHeader& header() const { return *reinterpret_cast<ArenaHeader*>(memory.data()); }
 };

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <span>
@@ -9,7 +10,6 @@
 
 #include "platform/clock.h"
 #include "platform/process.h"
-#include "platform/random.h"
 #include "platform/wait.h"
 
 namespace horoscale {
@@ -25,6 +25,9 @@ constexpr uint64_t kForeignTag = kDoorbellTag + 2;
 constexpr int64_t kCheckEveryNs = 1'000'000;
 constexpr uint32_t kPollsPerClock = 16;
 
+// How long the end of a process may take that has no memory any more.
+constexpr double kEndSeconds = 0.5;
+
 bool IsReadable(int fd) { return WaitForDescriptor(fd, POLLIN, Deadline::After(0)).ok(); }
 
 }  // namespace
@@ -32,9 +35,6 @@ bool IsReadable(int fd) { return WaitForDescriptor(fd, POLLIN, Deadline::After(0
 Result<std::unique_ptr<ShmTransport::Own>> ShmTransport::MakeOwn(const ShmConfig& config) {
   Result<std::unique_ptr<Arena>> arena = Arena::Create(config.arena_bytes, config.size);
   if (!arena.ok()) return arena.status();
-  ArenaHeader& header = (*arena)->header();
-  HS_RETURN_IF_ERROR(FillRandom(std::as_writable_bytes(std::span(&header.nonce, 1))));
-  header.own_address = reinterpret_cast<uintptr_t>(&header.nonce);
   Result<EventFd> doorbell = EventFd::Create();
   if (!doorbell.ok()) return doorbell.status();
   Result<EventFd> wake = EventFd::Create();
@@ -164,22 +164,36 @@ std::byte* ShmTransport::SharedAddress(int rank, int64_t offset, size_t bytes) c
   return AddressInArena(links_.at(rank).memory, offset, bytes);
 }
 
-bool ShmTransport::ReadPrivate(int rank, uint64_t address, std::span<std::byte> into) {
+// While the process lives nobody else has its number.
+bool ShmTransport::ReadMemory(int rank, uint64_t address, std::span<std::byte> into) {
   const ShmLink& link = links_.at(rank);
-  const auto [readable, is_new] = readable_.try_emplace(rank, false);
-  if (is_new) readable->second = CanRead(link);
-  if (!readable->second || !ReadProcessMemory(link.pid, address, into)) return false;
-  // While the process lives nobody else has its number.
+  if (link.readable_pid == 0 || !link.pidfd.valid()) return false;
+  if (!ReadProcessMemory(link.readable_pid, address, into.data(), into.size()).ok()) return false;
   return !IsReadable(link.pidfd.get());
 }
 
-// Whether what the peer's process has at the address that it gave is what is in its arena.
-bool ShmTransport::CanRead(const ShmLink& link) const {
-  if (link.pid <= 0) return false;
-  uint64_t nonce = 0;
-  return ReadProcessMemory(link.pid, link.header().own_address,
-                           std::as_writable_bytes(std::span(&nonce, 1))) &&
-         nonce == link.header().nonce;
+bool ShmTransport::CanReadPrivate(int rank) const {
+  return rank == this->rank() || links_.at(rank).readable_pid != 0;
+}
+
+// As others read it, at both ends: a tensor lies in one mapping.
+bool ShmTransport::CanBeRead(const std::byte* memory, size_t bytes) const {
+  std::byte read;
+  for (const std::byte* end : {memory, memory + bytes - 1}) {
+    if (!ReadProcessMemory(getpid(), reinterpret_cast<uint64_t>(end), &read, 1).ok()) return false;
+  }
+  return true;
+}
+
+Status ShmTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const {
+  const ShmLink& link = links_.at(rank);
+  const Status status = ReadProcessMemory(link.readable_pid, address, to, bytes);
+  if (status.ok()) return status;
+  // The memory of a process goes a moment before its end is told.
+  const bool has_ended =
+      link.pidfd.valid() &&
+      WaitForDescriptor(link.pidfd.get(), POLLIN, Deadline::After(kEndSeconds)).ok();
+  return UnreadableRank(rank, has_ended ? "its process ended" : status.message());
 }
 
 void ShmTransport::Close(std::span<const std::byte> last_frame, double seconds) {

@@ -41,7 +41,7 @@ class ShmTransport final : public MemoryTransport {
   void FreeShared(std::byte* memory) override;
   int64_t SharedOffset(const std::byte* memory, size_t bytes) const override;
   std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override;
-  bool ReadPrivate(int rank, uint64_t address, std::span<std::byte> into) override;
+  bool ReadMemory(int rank, uint64_t address, std::span<std::byte> into) override;
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
   // Has Sleep() end when the descriptor is readable.
@@ -66,16 +66,17 @@ class ShmTransport final : public MemoryTransport {
                const std::map<int, std::byte*>& rings);
   Status Watch();
 
+  bool CanReadPrivate(int rank) const override;
+  bool CanBeRead(const std::byte* memory, size_t bytes) const override;
+  Status ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const override;
   void CheckPeers() override;
   // Waits for a descriptor and takes note of ended peers; whether Wake() was called.
   bool LookAtDescriptors(double seconds);
   void OnPeerEnd(int rank);
   void Unwatch(const ShmLink& link);
-  bool CanRead(const ShmLink& link) const;
 
   std::unique_ptr<Own> own_;
   std::map<int, ShmLink> links_;
-  std::map<int, bool> readable_;  // whose memory can be read, of those where it was tried
   uint32_t polls_ = 0;
   int64_t last_check_ns_ = 0;
 };

@@ -299,9 +299,46 @@ class BroadcastCase : public CollectiveCase {
   std::vector<Bytes> out_;
 };
 
+// Memory of a member for a result: none, of the right size, too small or too large. What is around
+// it, and what doesn't fit, must be left alone.
+class CaseRoom {
+ public:
+  CaseRoom() = default;  // none
+  CaseRoom(std::mt19937_64& random, int64_t rows, int64_t row_bytes) : rows_(rows) {
+    const int64_t form = Pick(random, 0, 5);
+    is_given_ = form > 1;
+    if (form == 4) rows_ += Pick(random, 1, 3);
+    if (form == 5) rows_ = std::max<int64_t>(rows_ - Pick(random, 1, 3), 0);
+    fits_ = rows_ == rows;
+    if (is_given_) memory_.resize(static_cast<size_t>(rows_ * row_bytes + 2 * kAround), kFill);
+  }
+  ResultRoom Get() {
+    if (!is_given_) return {};
+    return {memory_.data() + kAround, rows_};
+  }
+  bool takes_result() const { return is_given_ && fits_; }
+  std::string Check(const std::string& who, const Bytes& expected) const {
+    if (!is_given_) return "";
+    Bytes right(memory_.size(), kFill);
+    if (fits_) std::copy(expected.begin(), expected.end(), right.begin() + kAround);
+    return Difference(who + " room", memory_, right);
+  }
+
+ private:
+  static constexpr int64_t kAround = 100;
+  static constexpr std::byte kFill{0x5a};
+  int64_t rows_ = 0;
+  bool is_given_ = false;
+  bool fits_ = false;
+  Bytes memory_;
+};
+
 std::string CheckResult(const std::string& who, const AllgatherResult& result,
-                        const std::vector<int64_t>& rows, const Bytes& expected) {
+                        const std::vector<int64_t>& rows, const Bytes& expected,
+                        const CaseRoom& room = {}) {
   if (result.rows != rows) return who + ": wrong row counts\n";
+  if (std::string wrong = room.Check(who, expected); !wrong.empty()) return wrong;
+  if (room.takes_result()) return result.data == nullptr ? "" : who + ": needless memory\n";
   if (expected.empty()) return result.data == nullptr ? "" : who + ": memory for nothing\n";
   if (result.data == nullptr) return who + ": no result\n";
   if (reinterpret_cast<uintptr_t>(result.data.get()) % 64 != 0) return who + ": not aligned\n";
@@ -324,6 +361,10 @@ class AllgatherCase : public CollectiveCase {
         item.in.push_back(RandomValues(random, DataType::kUint8, bytes));
         item.expected.insert(item.expected.end(), item.in.back().begin(), item.in.back().end());
       }
+      const int64_t rows = std::accumulate(item.rows.begin(), item.rows.end(), int64_t{0});
+      for (uint32_t m = 0; m < options.members; ++m) {
+        item.rooms.emplace_back(random, rows, item.row_bytes);
+      }
       items_.push_back(std::move(item));
     }
   }
@@ -331,8 +372,8 @@ class AllgatherCase : public CollectiveCase {
   std::unique_ptr<Collective> Make(Exchange& exchange) override {
     const uint32_t m = exchange.self();
     AllgatherArgs args = {.items = {}, .results = &results_[m]};
-    for (const Item& item : items_) {
-      args.items.push_back({item.in[m].data(), item.rows[m], item.row_bytes});
+    for (Item& item : items_) {
+      args.items.push_back({item.in[m].data(), item.rows[m], item.row_bytes, item.rooms[m].Get()});
     }
     if (root_) return MakeGather(exchange, {*root_, std::move(args.items), args.results});
     return MakeAllgather(exchange, std::move(args));
@@ -347,7 +388,7 @@ class AllgatherCase : public CollectiveCase {
         wrong += CheckResult("member " + std::to_string(m) + " tensor " + std::to_string(i),
                              results_[m][i],
                              empty ? std::vector<int64_t>(results_.size()) : items_[i].rows,
-                             empty ? Bytes() : items_[i].expected);
+                             empty ? Bytes() : items_[i].expected, items_[i].rooms[m]);
       }
     }
     return wrong;
@@ -369,6 +410,7 @@ class AllgatherCase : public CollectiveCase {
     std::vector<int64_t> rows;
     std::vector<Bytes> in;
     Bytes expected;
+    std::vector<CaseRoom> rooms;  // by member
   };
   const std::optional<uint32_t> root_;
   std::vector<Item> items_;
@@ -441,17 +483,23 @@ class AlltoallCase : public CollectiveCase {
         expected_[to].insert(expected_[to].end(), part.begin(), part.end());
       }
     }
+    for (const std::vector<int64_t>& received : received_) {
+      const int64_t rows = std::accumulate(received.begin(), received.end(), int64_t{0});
+      rooms_.emplace_back(random, rows, row_bytes_);
+    }
   }
 
   std::unique_ptr<Collective> Make(Exchange& exchange) override {
     const uint32_t m = exchange.self();
-    return MakeAlltoall(exchange, {in_[m].data(), row_bytes_, splits_[m], &results_[m]});
+    return MakeAlltoall(exchange,
+                        {in_[m].data(), row_bytes_, splits_[m], &results_[m], rooms_[m].Get()});
   }
 
   std::string Check() const override {
     std::string wrong;
     for (size_t m = 0; m < results_.size(); ++m) {
-      wrong += CheckResult("member " + std::to_string(m), results_[m], received_[m], expected_[m]);
+      wrong += CheckResult("member " + std::to_string(m), results_[m], received_[m], expected_[m],
+                           rooms_[m]);
     }
     return wrong;
   }
@@ -468,6 +516,7 @@ class AlltoallCase : public CollectiveCase {
   std::vector<Bytes> in_;
   std::vector<Bytes> expected_;
   std::vector<AllgatherResult> results_;
+  std::vector<CaseRoom> rooms_;  // by member
 };
 
 // Sometimes, and only where there is something to make smaller.

@@ -1,12 +1,12 @@
 """One rank of a job in which a rank is killed: collectives without end, and what comes of them.
 
-    python kill_rank.py SEED VICTIM busy|absent|forked
+    python kill_rank.py SEED VICTIM busy|large|absent|forked
 
 It prints "ready" when the job runs and, when its operations fail, a JSON object: when the first
 one raised (monotonic clock), the ranks that each error named, and what operations begun
-afterwards did. The victim takes part like all others (busy), has a forked child that holds on to
-its descriptors (forked; it prints the child's id), or does nothing (absent), so that the others
-wait for it.
+afterwards did. The victim takes part like all others (busy, or in operations that read the ranks'
+memory, which are large), has a forked child that holds on to its descriptors (forked; it prints the
+child's id), or does nothing (absent), so that the others wait for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from random_operations import Operation, draw
+from random_operations import Operation, draw, draw_large_movement
 
 import horoscale.numpy as hvd
 from horoscale.common.exceptions import RankFailedError
@@ -94,7 +94,8 @@ def main() -> None:
     hvd.init()
     common = np.random.default_rng(seed)
     own = np.random.default_rng([seed, hvd.rank()])
-    pool = [draw(common, hvd.size()) for _ in range(POOL)]
+    kind = draw_large_movement if mode == "large" else draw
+    pool = [kind(common, hvd.size()) for _ in range(POOL)]
     hvd.barrier()
     if hvd.rank() == victim:
         be_victim(mode)

@@ -289,3 +289,39 @@ def _scatter(rng: np.random.Generator, size: int) -> Operation:
         start,
         lambda rank: [whole[ends[rank] - splits[rank] : ends[rank]]],
     )
+
+
+def draw_large_movement(rng: np.random.Generator, size: int) -> Operation:
+    """Draws an operation whose ranks read each other's memory, private or shared."""
+    operation = str(rng.choice(["allgather", "alltoall", "broadcast", "reducescatter"]))
+    rows = int(2 ** rng.uniform(14, 16)) * size
+    shared = rng.integers(2, size=size)
+    into_out = bool(rng.integers(2))
+    inputs = _of_ranks(rng, "int32", [(rows,)] * size)
+    root = int(rng.integers(size))
+
+    def start(rank: int, name: str | None) -> Any:
+        own = inputs[rank]
+        if shared[rank]:
+            own = hvd.empty_shared(rows, dtype=np.int32)
+            own[:] = inputs[rank]
+        if operation == "broadcast":
+            return hvd.broadcast_async(own, root, name=name)
+        out = None
+        if into_out:
+            out = np.empty_like(expected(rank)[0])
+        if operation == "reducescatter":
+            return hvd.reducescatter_async(own, op=hvd.Sum, name=name, out=out)
+        call = hvd.allgather_async if operation == "allgather" else hvd.alltoall_async
+        return call(own, name=name, out=out)
+
+    def expected(rank: int) -> list[np.ndarray]:
+        if operation == "allgather":
+            return [np.concatenate(inputs)]
+        if operation == "broadcast":
+            return [inputs[root]]
+        if operation == "alltoall":
+            return [np.concatenate([np.array_split(one, size)[rank] for one in inputs])]
+        return [np.array_split(reduced(inputs, hvd.Sum), size)[rank]]
+
+    return Operation(f"{operation} of {rows} int32, shared {shared.tolist()}", start, expected)

@@ -210,3 +210,154 @@ def test_dtypes_are_known() -> None:
     for dtype in DTYPES:
         if dtype != "bfloat16":
             assert numpy_dtype(dtype).name == dtype
+
+
+ROWS_OF_OUT = pytest.mark.parametrize("rows", [0, 1, 3, 1001, 100_003], ids=str)
+
+
+def into_sentinel(shape: tuple[int, ...], dtype: object) -> tuple[np.ndarray, np.ndarray]:
+    """An array for a result, and the one around it, whose first and last rows stay as they are."""
+    around = np.full((shape[0] + 2, *shape[1:]), 77, dtype)
+    return around[1:-1], around
+
+
+def assert_sentinel(around: np.ndarray) -> None:
+    assert (around[[0, -1]] == 77).all()
+
+
+@pytest.mark.conformance
+@ROWS_OF_OUT
+@pytest.mark.parametrize("row_shape", [(), (3,), (0,)], ids=str)
+def test_allgather_into_out(rows: int, row_shape: tuple[int, ...], name: str) -> None:
+    inputs = [values("int32", (rows + rank, *row_shape), rank) for rank in range(hvd.size())]
+    expected = np.concatenate(inputs)
+    for repetition in range(2):
+        out, around = into_sentinel(expected.shape, np.int32)
+        if repetition == 0:
+            assert hvd.allgather(inputs[hvd.rank()], name=name, out=out) is out
+        else:
+            handle = hvd.allgather_async(inputs[hvd.rank()], name=name, out=out)
+            assert hvd.synchronize(handle) is out
+        assert_same_bits(out, expected)
+        assert_sentinel(around)
+
+
+def test_allgather_of_rows_that_lie_in_out(name: str) -> None:
+    rows = 50_000
+    out = np.zeros(rows * hvd.size(), np.float32)
+    own = out[rows * hvd.rank() : rows * (hvd.rank() + 1)]
+    own[:] = np.arange(rows) + hvd.rank()
+    hvd.allgather(own, name=name, out=out)
+    expected = [np.arange(rows, dtype=np.float32) + rank for rank in range(hvd.size())]
+    assert_same_bits(out, np.concatenate(expected))
+
+
+def test_allgather_group_into_out(name: str) -> None:
+    inputs = [np.full((rows, 2), hvd.rank(), np.int16) for rows in (1, 0, 40_000)]
+    out = [np.empty((len(one) * hvd.size(), 2), np.int16) for one in inputs]
+    for results in (
+        hvd.grouped_allgather(inputs, name=name, out=out),
+        hvd.synchronize(hvd.grouped_allgather_async(inputs, name=f"{name}.async", out=out)),
+    ):
+        for result, one, given in zip(results, out, inputs, strict=True):
+            assert result is one
+            assert_same_bits(
+                one[:, 0], np.repeat(np.arange(hvd.size(), dtype=np.int16), len(given))
+            )
+
+
+@pytest.mark.parametrize("rows", [0, 3, 40_000])
+def test_out_with_other_rows_fails_on_this_rank_alone(rows: int, name: str) -> None:
+    own = np.full((rows, 2), hvd.rank(), np.int64)
+    total = rows * hvd.size()
+    wrong = total + 1 if hvd.rank() == 0 else total
+    for operation in (hvd.allgather, hvd.alltoall):
+        count = rows - rows % hvd.size() if operation is hvd.alltoall else rows
+        fits = count if operation is hvd.alltoall else total
+        out, around = into_sentinel((fits + (wrong - total), 2), np.int64)
+        out[:] = 77
+        if hvd.rank() == 0:
+            with pytest.raises(ValueError, match=rf"\({fits}, 2\).*\({fits + 1}, 2\)"):
+                operation(own[:count], name=f"{name}.{operation.__name__}", out=out)
+            assert (around == 77).all()
+        else:
+            assert operation(own[:count], name=f"{name}.{operation.__name__}", out=out) is out
+        assert_sentinel(around)
+    assert hvd.allgather(own, name=name).shape == (total, 2)  # the set goes on
+
+
+@pytest.mark.parametrize("operation", ["allgather", "alltoall", "reducescatter"])
+def test_out_that_can_not_be(operation: str, name: str) -> None:
+    own = np.zeros((hvd.size() * 2, 3), np.float32)
+    call = getattr(hvd, operation)
+    frozen = np.zeros_like(own)
+    frozen.flags.writeable = False
+    for out, message in [
+        (np.zeros(own.shape, np.float64), "float64"),
+        (np.zeros((2, 4), np.float32), "shape"),
+        (np.zeros((), np.float32), "shape"),
+        (np.zeros((8, 6), np.float32)[:, ::2], "contiguous"),
+        (frozen, "writable"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call(own, name=name, out=out)
+    with pytest.raises(TypeError):
+        call(own, name=name, out=[1.0])
+    with pytest.raises(ValueError, match="group of 1"):
+        hvd.grouped_allgather([own], name=name, out=[])
+
+
+@ROWS_OF_OUT
+def test_alltoall_into_out(rows: int, name: str) -> None:
+    def given(rank: int) -> np.ndarray:
+        return values("int32", (rows * hvd.size() + rank, 2), rank)
+
+    splits = [rows] * hvd.size()
+    expected = np.concatenate(
+        [given(rank)[rows * hvd.rank() :][:rows] for rank in range(hvd.size())]
+    )
+    out, around = into_sentinel(expected.shape, np.int32)
+    result, received = hvd.alltoall(given(hvd.rank()), splits=splits, name=name, out=out)
+    assert result is out
+    assert received.tolist() == splits
+    assert_same_bits(out, expected)
+    assert_sentinel(around)
+    out[:] = 0
+    even = given(hvd.rank())[: rows * hvd.size()]
+    assert hvd.synchronize(hvd.alltoall_async(even, name=f"{name}.even", out=out)) is out
+    assert_same_bits(out, expected)
+    assert_sentinel(around)
+
+
+def in_memory(form: str, data: np.ndarray) -> np.ndarray:
+    """The same values in memory that ranks share, in their own, or in either by rank."""
+    if form == "private" or (form == "mixed" and hvd.rank() % 2):
+        return data.copy()
+    shared = hvd.empty_shared(data.shape, dtype=data.dtype)
+    shared[...] = data
+    return shared
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("form", ["private", "shared", "mixed"])
+@pytest.mark.parametrize("rows", [20_001, 700_000])
+def test_large_movement_in_any_memory(form: str, rows: int, name: str) -> None:
+    size, rank = hvd.size(), hvd.rank()
+    inputs = [np.arange(rows * size, dtype=np.int32) * (one + 1) for one in range(size)]
+    own = in_memory(form, inputs[rank])
+    for repetition in range(3):
+        out = in_memory(form, np.zeros(rows * size * size, np.int32))
+        uneven = own[: rows * size - rank * 1000]
+        parts = [one[: rows * size - index * 1000] for index, one in enumerate(inputs)]
+        expected = np.concatenate(parts)
+        result = hvd.allgather(uneven, name=f"{name}.gather", out=out[: len(expected)])
+        assert_same_bits(result, expected)
+        result = hvd.alltoall(own, name=f"{name}.alltoall", out=out[: rows * size])
+        moved = [one[rows * rank :][:rows] for one in inputs]
+        assert_same_bits(result, np.concatenate(moved))
+        scattered = hvd.reducescatter(own, op=hvd.Sum, name=f"{name}.scatter", out=out[:rows])
+        assert_same_bits(scattered, np.sum(moved, axis=0, dtype=np.int32))
+        root = repetition % size
+        sent = in_memory(form, inputs[rank])
+        assert_same_bits(hvd.broadcast_(sent, root, name=f"{name}.broadcast"), inputs[root])
+        assert_same_bits(own, inputs[rank])

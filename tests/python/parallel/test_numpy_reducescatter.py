@@ -132,3 +132,51 @@ def test_needs_rows(name: str) -> None:
 def test_mismatch(name: str) -> None:
     with pytest.raises(hvd.MismatchError, match="test_mismatch"):
         hvd.reducescatter(np.ones(3 + (hvd.rank() == 0)), name=name)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("rows", [0, 1, 3, 1001, 200_003])
+def test_into_out(rows: int, name: str) -> None:
+    inputs = all_values("float32", (rows, 3))
+    own = inputs[hvd.rank()].copy()
+    part = own_rows(rows)
+    around = np.full((part.stop - part.start + 2, 3), 77, np.float32)
+    out = around[1:-1]
+    assert hvd.reducescatter(own, op=hvd.Sum, name=name, out=out) is out
+    check_reduced(out, [one[part] for one in inputs], SUM)
+    assert (around[[0, -1]] == 77).all()
+    # Where the own rows are already.
+    handle = hvd.reducescatter_async(own, op=hvd.Sum, name=f"{name}.async", out=own[part])
+    check_reduced(hvd.synchronize(handle), [one[part] for one in inputs], SUM)
+    others = np.delete(np.arange(rows), np.arange(part.start, part.stop))
+    assert (own[others] == inputs[hvd.rank()][others]).all()
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("op", ["Average", "Max", "BitwiseXor"])
+def test_splits_into_out(op: str, name: str) -> None:
+    """Small, and large enough to be read from where the ranks have it."""
+    for i, most in enumerate([1, 90_001]):
+        splits = [most * (rank + i) for rank in range(hvd.size())]
+        inputs = all_values("int32", (sum(splits), 3), seed=i)
+        first = sum(splits[: hvd.rank()])
+        own = slice(first, first + splits[hvd.rank()])
+        out = np.empty((splits[hvd.rank()], 3), np.int32)
+        result = hvd.reducescatter(
+            inputs[hvd.rank()], op=getattr(hvd, op), name=name, splits=splits, out=out
+        )
+        assert result is out
+        check_reduced(out, [one[own] for one in inputs], op)
+        with pytest.raises(ValueError, match="shape"):
+            hvd.reducescatter(
+                inputs[hvd.rank()], op=hvd.Sum, name=name, splits=splits, out=np.repeat(out, 2, 1)
+            )
+
+
+def test_group_into_out(name: str) -> None:
+    own = [np.ones((hvd.size(), 2), np.float32), np.ones(2 * hvd.size(), np.int64)]
+    out = [np.empty((1, 2), np.float32), np.empty(2, np.int64)]
+    results = hvd.grouped_reducescatter(own, op=hvd.Sum, name=name, out=out)
+    for result, one in zip(results, out, strict=True):
+        assert result is one
+        assert (one == hvd.size()).all()

@@ -401,3 +401,83 @@ def test_unnamed_operations() -> None:
     for i in range(5):
         result = hvd.allreduce(torch.full((3,), float(i)), op=hvd.Sum)
         check(result, torch.full((3,), float(i * hvd.size())))
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("rows", [0, 1, 3, 50_001])
+def test_into_out(rows: int, name: str) -> None:
+    size, rank = hvd.size(), hvd.rank()
+    inputs = [torch.arange(rows * size * 3).view(rows * size, 3) + one for one in range(size)]
+    gathered = torch.empty(rows * size * size, 3, dtype=torch.int64)
+    version = gathered._version
+    assert hvd.allgather(inputs[rank], name=name, out=gathered) is gathered
+    assert gathered._version > version
+    check(gathered, torch.cat(inputs))
+    handle = hvd.allgather_async(inputs[rank], name=f"{name}.async", out=gathered.zero_())
+    assert hvd.synchronize(handle) is gathered
+    check(gathered, torch.cat(inputs))
+    [result] = hvd.grouped_allgather([inputs[rank]], name=f"{name}.group", out=[gathered.zero_()])
+    assert result is gathered
+    check(gathered, torch.cat(inputs))
+
+    moved = torch.empty(rows * size, 3, dtype=torch.int64)
+    expected = torch.cat([one[rows * rank :][:rows] for one in inputs])
+    assert hvd.alltoall(inputs[rank], name=f"{name}.alltoall", out=moved) is moved
+    check(moved, expected)
+    splits = [rows] * size
+    result, received = hvd.alltoall(inputs[rank], splits, name=f"{name}.splits", out=moved.zero_())
+    assert result is moved
+    assert received.tolist() == splits
+    check(moved, expected)
+
+    own = torch.empty(rows, 3, dtype=torch.int64)
+    summed = sum(one[rows * rank :][:rows] for one in inputs)
+    scattered = hvd.reducescatter(inputs[rank], op=hvd.Sum, name=f"{name}.scatter", out=own)
+    assert scattered is own
+    check(own, summed)
+
+
+def test_out_that_can_not_be(name: str) -> None:
+    own = torch.zeros(hvd.size() * 2, 3)
+    for operation in (hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        for out, message in [
+            (torch.zeros(2, 3, dtype=torch.float64), "float64"),
+            (torch.zeros(2, 4), "shape"),
+            (torch.zeros(2, 6)[:, ::2], "contiguous"),
+            (torch.zeros(2, 3, requires_grad=True), "requires grad"),
+            ([1.0], "torch.Tensor"),
+        ]:
+            with pytest.raises(ValueError, match=message):
+                operation(own, name=name, out=out)
+        with pytest.raises(ValueError, match="not differentiable"):
+            operation(own.clone().requires_grad_(), name=name, out=torch.zeros(2, 3))
+
+
+def test_out_with_other_rows_fails_on_this_rank_alone(name: str) -> None:
+    total = 2 * hvd.size()
+    out = torch.full((total + (hvd.rank() == 0), 3), 7.0)
+    own = torch.full((2, 3), float(hvd.rank()))
+    if hvd.rank() == 0:
+        with pytest.raises(ValueError, match=rf"\({total}, 3\).*\({total + 1}, 3\)"):
+            hvd.allgather(own, name=name, out=out)
+        assert (out == 7).all()
+    else:
+        assert hvd.allgather(own, name=name, out=out) is out
+    assert hvd.allgather(own, name=name).shape == (total, 3)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_large_movement_in_any_memory(shared: bool, name: str) -> None:
+    size, rank, rows = hvd.size(), hvd.rank(), 100_003
+    inputs = [torch.arange(rows * size, dtype=torch.float64) + one for one in range(size)]
+    own, out = inputs[rank].clone(), torch.empty(rows * size, dtype=torch.float64)
+    if shared:
+        own, out = (hvd.empty_shared(rows * size, dtype=torch.float64) for _ in range(2))
+        own.copy_(inputs[rank])
+    moved = [one[rows * rank :][:rows] for one in inputs]
+    assert hvd.allgather(own[:rows], name=name, out=out) is out
+    check(out, torch.cat([one[:rows] for one in inputs]))
+    check(hvd.alltoall(own, name=f"{name}.alltoall", out=out), torch.cat(moved))
+    scattered = hvd.reducescatter(own, op=hvd.Sum, name=f"{name}.scatter", out=out[:rows])
+    check(scattered, sum(moved))
+    check(hvd.broadcast_(own, 0, name=f"{name}.broadcast"), inputs[0])

@@ -189,6 +189,45 @@ TEST_F(OneRank, AnAllocatedOutputIsHandedOverOnce) {
   hs_handle_free(handle);
 }
 
+TEST_F(OneRank, AResultGoesToMemoryThatFitsIt) {
+  VectorRequest call(HS_ALLGATHER, data_);
+  std::vector<float> out(5, 7.0f);
+  call.tensor.out = out.data();
+  call.tensor.out_rows = 3;
+  hs_handle* handle = nullptr;
+  ASSERT_EQ(hs_run(runtime_, &call.request, kDeadlineSeconds, &handle), HS_OK);
+  ASSERT_NE(handle, nullptr);
+  EXPECT_EQ(out, (std::vector<float>{data_[0], data_[1], data_[2], 7, 7}));
+  int64_t rows = 0;
+  EXPECT_EQ(hs_output_rows(handle, 0, &rows, 1), HS_OK);
+  EXPECT_EQ(rows, 3);
+  void* output = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(hs_output(handle, 0, &output, &bytes), HS_INVALID_ARGUMENT);
+  hs_handle_free(handle);
+}
+
+TEST_F(OneRank, AResultThatDoesNotFitIsAnError) {
+  for (const int64_t room : {0, 2, 4}) {
+    VectorRequest call(HS_ALLGATHER, data_);
+    std::vector<float> out(5, 7.0f);
+    call.tensor.out = out.data();
+    call.tensor.out_rows = room;
+    EXPECT_EQ(Call(runtime_, call.request), HS_INVALID_ARGUMENT);
+    EXPECT_NE(std::strstr(hs_error()->message, "(3,)"), nullptr) << hs_error()->message;
+    EXPECT_NE(std::strstr(hs_error()->message, ("(" + std::to_string(room) + ",)").c_str()),
+              nullptr);
+    EXPECT_STREQ(hs_error()->tensor, "x");
+    EXPECT_EQ(out, std::vector<float>(5, 7.0f));
+  }
+  VectorRequest negative(HS_ALLTOALL, data_);
+  negative.tensor.out_rows = -1;
+  EXPECT_EQ(Refusal(negative.request), HS_INVALID_ARGUMENT);
+  VectorRequest gathered(HS_GATHER, data_);
+  gathered.tensor.out_rows = 3;
+  EXPECT_EQ(Refusal(gathered.request), HS_INVALID_ARGUMENT);
+}
+
 TEST_F(OneRank, AnOperationThatIsNotDoneHasNoOutput) {
   VectorRequest call(HS_ALLREDUCE, data_);
   hs_handle* handle = nullptr;
