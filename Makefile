@@ -125,7 +125,7 @@ python-nccl: $(VENV)/.test $(BUILD)/nccl/nccl.h  ## CUDA operations: with a doub
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
-	  python/integration/test_*_tensorflow.py python/mpi/test_tensorflow.py
+	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
 wheel: $(VENV)-wheel/.tools  ## source distribution, and manylinux wheels for WHEELS (x86_64 aarch64), in dist/
 	$(VENV)-wheel/bin/python cmake/build_wheels.py $(WHEELS)

@@ -33,7 +33,7 @@ from horoscale.common.arguments import (
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet
 from horoscale.tensorflow import loader
-from horoscale.tensorflow.errors import InvalidArgumentError
+from horoscale.tensorflow.errors import DuplicateNameError, InvalidArgumentError
 from horoscale.tensorflow.naming import gradient_name
 
 Gradient = TypeVar("Gradient", bound=Callable[..., Any])
@@ -237,7 +237,12 @@ def _run(name: str, **arguments: Any) -> Any:
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
         message = f"XLA can't compile horoscale's {name.lower()}: use jit_compile=False"
         raise tf.errors.InvalidArgumentError(None, None, message)
-    results = loader.op(name)(**arguments)
+    try:
+        results = loader.op(name)(**arguments)
+    except tf.errors.InvalidArgumentError as error:  # all that a kernel's failure tells is a text
+        if "is pending on process set" not in error.message:
+            raise
+        raise DuplicateNameError(error.node_def, error.op, error.message) from None
     if isinstance(graph, FuncGraph):
         graph.control_outputs.append(tf.nest.flatten(results)[0].op)
     return results

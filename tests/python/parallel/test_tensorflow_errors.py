@@ -107,8 +107,9 @@ def test_duplicate_name(name: str, need_ranks: None) -> None:
     """A mistake, seen by the kernel. Pending, as the others come only after the barrier."""
     if hvd.rank() == 0:
         handle = arrays.allreduce_async(np.ones(3, np.float32), op=hvd.Sum, name=name)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="pending"):
+        with pytest.raises(hvd.DuplicateNameError, match="pending") as caught:
             hvd.allreduce(tf.ones([3]), op=hvd.Sum, name=name)
+        assert isinstance(caught.value, tf.errors.InvalidArgumentError)
     hvd.barrier()
     if hvd.rank() != 0:
         handle = arrays.allreduce_async(np.ones(3, np.float32), op=hvd.Sum, name=name)
