@@ -6,6 +6,7 @@ that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as it does, and srun wit
 
 from __future__ import annotations
 
+import hmac
 import importlib
 import os
 import secrets
@@ -17,7 +18,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any
 
-from horoscale._core import HorovodInternalError, StoreServer, job_secret
+from horoscale._core import HorovodInternalError, StoreClient, StoreServer, job_secret
 from horoscale.common.environment import switch, variable
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -25,6 +26,14 @@ _MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _SECRET_BYTES = 32
 _DEFAULT_TIMEOUT_S = 30.0
 _LOOPBACK = "127.0.0.1"
+_JOB_KEY = "job"  # in our store: which one it is of
+_JOB_VARIABLES = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+)
 
 
 @dataclass(frozen=True)
@@ -80,13 +89,20 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
     Any process that reaches torch's store can read and write there. So ranks of one host take no
     more from it than a port on loopback; their secret is in a file (see LocalSecret in the core).
     Ranks of several hosts learn the secret there too, unless the variables say what it is.
+
+    What is told may lead to another job of this user, which has the same secret or a file of its
+    own. Each rank therefore knows by its own environment which job it is of. A secret that is given
+    is used with that mixed in; where there is none, the store at a port of loopback, which has
+    proved to be this user's, says whose it is.
     """
     global _store
     server = ranks[0] if ranks else 0
     key = f"rendezvous/{zlib.crc32(repr(tuple(ranks)).encode()):08x}"
     one_host = _on_one_host(size)
     encrypt = switch("ENCRYPT")  # errors of variables are told on all ranks, before any waits
-    if not one_host and encrypt and not job_secret():
+    job, given = _job(ranks), job_secret()
+    secret = hmac.new(given.encode(), job.encode(), "sha256").hexdigest() if given else None
+    if not one_host and encrypt and not secret:
         raise ValueError(
             "HOROSCALE_ENCRYPT=1 needs a secret where torchrun starts ranks on several hosts, as "
             "torch's store would send it in clear: set HOROSCALE_SECRET_FILE to the same for all"
@@ -94,7 +110,7 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
     try:
         _store = _store or _torch_store(rank, size)
         if rank == server and key not in _served:
-            _served[key] = _serve_here(encrypt) if one_host else _serve_hosts(encrypt)
+            _served[key] = _serve(one_host, secret, job, encrypt)
             _store.set(key, _served[key][1])
         told = _served[key][1] if rank == server else _store.get(key)
     except RuntimeError as error:  # of torch, or ours
@@ -104,10 +120,42 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
             f"{error}"
         ) from None
     if one_host:
-        return Identity(rank, size, f"{_LOOPBACK}:{_port(told)}")
-    rendezvous, _, secret = told.decode(errors="replace").partition(" ")
+        rendezvous, learned = f"{_LOOPBACK}:{_port(told)}", None
+    else:
+        rendezvous, _, learned = told.decode(errors="replace").partition(" ")
+    if rank != server and (one_host or secret):
+        _check_job(rendezvous, secret, job, encrypt)
     # What is told here goes for nothing where the variables say what the secret is.
-    return Identity(rank, size, rendezvous, job_secret() or secret or None)
+    return Identity(rank, size, rendezvous, secret or learned or None)
+
+
+def _job(ranks: Sequence[int]) -> str:
+    """Return what tells this job from others of this user, by nothing that torch's store says."""
+    variables = [f"{name}={os.environ.get(name, '')}" for name in _JOB_VARIABLES]
+    return ", ".join([*variables, f"ranks {list(ranks)}" if ranks else "all ranks"])
+
+
+def _check_job(rendezvous: str, secret: str | None, job: str, encrypt: bool) -> None:
+    """Raise HorovodInternalError unless the store at `rendezvous` is that of this job.
+
+    Who relays this connection to the right store can lead the next one elsewhere: to no store that
+    lacks the secret, where one is given. Where none is, nobody else can listen at the port.
+    """
+    host, _, port = rendezvous.rpartition(":")
+    try:
+        store = StoreClient(
+            host.strip("[]"), _port(port.encode()), secret, _start_timeout(), encrypt=encrypt
+        )
+        found = store.get(_JOB_KEY, timeout=0).decode(errors="replace")
+        why = f"it is of the job with {found!r}"
+    except HorovodInternalError as error:
+        found, why = None, str(error)
+    if found != job:
+        raise HorovodInternalError(
+            f"torch's store leads to {rendezvous}, which can't be authenticated as the store of "
+            f"this job, with {job!r}: {why}. All ranks of a job need the same of these variables; "
+            "if they have, somebody else has written to torch's store"
+        )
 
 
 def _on_one_host(size: int) -> bool:
@@ -121,18 +169,23 @@ def _on_one_host(size: int) -> bool:
     return all(ip_address(address[0]).is_loopback for *_, address in found)
 
 
-def _serve_here(encrypt: bool) -> tuple[StoreServer, bytes]:
-    server = StoreServer(_LOOPBACK, 0, job_secret(), encrypt=encrypt)
-    return server, str(server.port).encode()
-
-
-def _serve_hosts(encrypt: bool) -> tuple[StoreServer, bytes]:
-    address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
-    given = job_secret()
-    secret = given or secrets.token_hex(_SECRET_BYTES)
-    server = StoreServer(address, 0, secret, encrypt=encrypt)
+def _serve(
+    one_host: bool, secret: str | None, job: str, encrypt: bool
+) -> tuple[StoreServer, bytes]:
+    """Serve our store; also return what the others are told of it."""
+    if one_host:
+        address = _LOOPBACK
+    else:
+        address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
+    used = secret if one_host or secret else secrets.token_hex(_SECRET_BYTES)
+    server = StoreServer(address, 0, used, encrypt=encrypt)
+    StoreClient(address, server.port, used, _start_timeout(), encrypt=encrypt).set(
+        _JOB_KEY, job.encode()
+    )
+    if one_host:
+        return server, str(server.port).encode()
     host = f"[{address}]" if ":" in address else address
-    told = f"{host}:{server.port}" if given else f"{host}:{server.port} {secret}"
+    told = f"{host}:{server.port}" if secret else f"{host}:{server.port} {used}"
     return server, told.encode()
 
 

@@ -181,3 +181,50 @@ def test_another_user_learns_and_changes_nothing_by_torchs_store() -> None:
             _, err = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 1
     assert "where a port should be" in err
+
+
+# Waits for both jobs, and writes into the first one's store of torch where the other one meets.
+LEADS_ELSEWHERE = """
+stores = [
+    dist.TCPStore("localhost", int(port), 2, False, timedelta(seconds=60)) for port in sys.argv[2:]
+]
+key = f"horoscale/attempt0/rendezvous/{zlib.crc32(b'()'):08x}"
+stores[0].get(key)
+stores[0].set(key, stores[1].get(key))
+"""
+
+
+@pytest.mark.parametrize(
+    ("local_size", "secret"),
+    [("2", ""), ("2", secrets.token_hex(32)), ("1", secrets.token_hex(32))],
+    ids=["no secret", "one secret for both", "one secret for both, as on several hosts"],
+)
+def test_torchs_store_leads_no_rank_to_another_job_of_its_user(
+    local_size: str, secret: str
+) -> None:
+    pytest.importorskip("torch")
+    ports = free_port(), free_port()
+    stray, whole = (
+        {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": local_size,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(port),
+            "HOROSCALE_SECRET": secret,
+            "HOROSCALE_START_TIMEOUT": str(PATIENCE_S),
+        }
+        for port in ports
+    )
+    with own_rank(RANK="0", **stray), own_rank(RANK="0", **whole) as first:
+        status, _, err = run_as(NOBODY, TORCH, LEADS_ELSEWHERE, *ports)
+        assert status == 0, err
+        with own_rank(RANK="1", **stray) as led:
+            out, err = led.communicate(timeout=PATIENCE_S)
+        assert led.returncode == 1, out
+        assert "can't be authenticated as the store of this job" in err
+        assert f"MASTER_PORT={ports[0]}" in err
+        assert ("different jobs" if secret else f"MASTER_PORT={ports[1]}") in err
+        with own_rank(RANK="1", **whole) as second:
+            for rank in (first, second):
+                out, err = rank.communicate(timeout=PATIENCE_S)
+                assert out == "['rank 0', 'rank 1']", err
