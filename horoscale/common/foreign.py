@@ -29,7 +29,6 @@ _LOOPBACK = "127.0.0.1"
 _JOB_KEY = "job"  # in our store: which one it is of
 _JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
     "MASTER_ADDR",
     "MASTER_PORT",
     "WORLD_SIZE",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from horoscale.common.basics import nccl_built
+
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the binding of a framework, such as "torch", can be imported."""
@@ -18,9 +20,9 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether tensors on a GPU are served: not yet."""
+    """Whether tensors on a GPU can be served: there is a library to reach one."""
     del ext_base_name, verbose
-    return False
+    return nccl_built()
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
