@@ -54,9 +54,12 @@ class DirectAllreduce : public Collective {
   }
 
   Result<Progress> Step() override {
+    if (is_withdrawn_) return Progress::kIdle;
     if (left_ > 0) {
-      for (int64_t stepped = 0; left_ > 0 && stepped < kStepBytes;) stepped += FoldBlock();
-      return Progress::kAdvanced;
+      for (int64_t stepped = 0; left_ > 0 && stepped < kStepBytes && !is_withdrawn_;) {
+        stepped += FoldBlock();
+      }
+      return is_withdrawn_ ? Progress::kIdle : Progress::kAdvanced;
     }
     if (!published_) {
       if (exchange_.Reserve(done_round_) == nullptr) return Progress::kIdle;
@@ -90,6 +93,11 @@ class DirectAllreduce : public Collective {
     std::byte* const own = addresses_[exchange_.self()][segment_] + into_segment_;
     Fold(reduction_, own, sources_, bytes / element_bytes_);
     for (uint32_t m = 0; m < exchange_.size(); ++m) {
+      // Its operation has failed: so will this one, as soon as the reason is known here.
+      is_withdrawn_ |= exchange_.HasWithdrawn(m);
+    }
+    if (is_withdrawn_) return bytes;
+    for (uint32_t m = 0; m < exchange_.size(); ++m) {
       if (m == exchange_.self()) continue;
       std::memcpy(addresses_[m][segment_] + into_segment_, own, length);
     }
@@ -110,6 +118,7 @@ class DirectAllreduce : public Collective {
   int64_t into_segment_ = 0;
   int64_t left_ = 0;  // of the own slice
   bool published_ = false;
+  bool is_withdrawn_ = false;  // what a member gave may be something else by now
   uint32_t next_member_ = 0;
 };
 

@@ -36,12 +36,14 @@ class DirectReducescatter : public Collective {
         done_(exchange, std::move(readers)) {}
 
   Result<Progress> Step() override {
+    if (is_withdrawn_) return Progress::kIdle;
     if (next_ < items_.size()) {
       const Status status = FoldSome();
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         // Its operation has failed: so will this one, as soon as the reason is known here.
-        if (exchange_.HasWithdrawn(member)) return Progress::kIdle;
+        is_withdrawn_ |= exchange_.HasWithdrawn(member);
       }
+      if (is_withdrawn_) return Progress::kIdle;
       if (!status.ok()) return status;
       return Progress::kAdvanced;
     }
@@ -86,6 +88,7 @@ class DirectReducescatter : public Collective {
   DoneRound done_;
   size_t next_ = 0;                    // of items_
   int64_t folded_ = 0;                 // of that
+  bool is_withdrawn_ = false;          // what a member gave may be something else by now
   std::unique_ptr<std::byte[]> read_;  // a block of each member's private memory
 };
 

@@ -1,6 +1,7 @@
 #include "core/member.h"
 
 #include <algorithm>
+#include <cassert>
 #include <numeric>
 #include <utility>
 
@@ -179,9 +180,17 @@ std::optional<Post> Member::TakePost() {
 
 Token Member::EndPosted(const Post& post) {
   const UnitRef ref = FindUnit(kNoName, post.index);
+  assert(ref != kNoUnit);
   const Token token = units_[ref].token;
   RemoveUnit(ref);
   return token;
+}
+
+bool Member::MayPost(const Post& post) const {
+  if (!HasPassed(post)) return true;
+  if (post.epoch < epoch_) return false;
+  const UnitRef ref = FindUnit(kNoName, post.index);
+  return ref != kNoUnit && (ref == posted_ || !units_[ref].reported);
 }
 
 bool Member::IsOver(const Post& post) const {

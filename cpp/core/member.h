@@ -81,6 +81,8 @@ class Member {
   Token EndPosted(const Post& post);
   // Whether the operation has ended here.
   bool IsOver(const Post& post) const;
+  // Whether this member may have posted it, or may still.
+  bool MayPost(const Post& post) const;
   // Whether this member has submitted it by now, or never will: it has joined.
   bool HasPassed(const Post& post) const {
     if (post.epoch != epoch_) return post.epoch < epoch_;

@@ -23,7 +23,7 @@ Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte
     return Status::Protocol("it posts an operation twice");
   }
   DropOver(posted, member);
-  if (member.IsOver(post)) return Status::Ok();
+  if (!member.MayPost(post)) return Status::Ok();
   const auto ahead = std::count_if(posted.begin(), posted.end(), [&](const Posted& other) {
     return !member.HasPassed(other.post);
   });
@@ -40,9 +40,9 @@ Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte
   return Status::Ok();
 }
 
-// What has ended by the plan: its posts came too late to be of use.
+// What this member has reported is planned: posts of it are of no use.
 void PostTable::DropOver(std::vector<Posted>& posted, const Member& member) {
-  std::erase_if(posted, [&](const Posted& other) { return member.IsOver(other.post); });
+  std::erase_if(posted, [&](const Posted& other) { return !member.MayPost(other.post); });
 }
 
 const PostTable::Posted* PostTable::Find(uint32_t from) const {

@@ -49,7 +49,7 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
                   ++counters_.operations;
                   Finish(operation, status);
                 }),
-      watch_(host, config, place_, pending_, control_, execution_, messages_) {}
+      watch_(host, config, place_, pending_, control_, execution_, posts_, messages_) {}
 
 void ProcessSet::Submit(OperationPtr operation) {
   if (operation->message) {
@@ -111,7 +111,7 @@ Result<bool> ProcessSet::Advance(double now) {
 }
 
 Result<bool> ProcessSet::StepPosts(double now) {
-  const auto posted = posts_.Post(now);
+  const auto posted = posts_.Post(execution_.Busy(), now);
   if (!posted.ok()) return posted;
   const auto ended = posts_.End();
   if (!ended.ok()) return ended.status();

@@ -37,8 +37,8 @@ bool SetPosts::MayPost(const Operation& operation) const {
          !signature.on_device && signature.TotalBytes() <= most_bytes_;
 }
 
-Result<bool> SetPosts::Post(double now) {
-  if (most_bytes_ < 0) return false;
+Result<bool> SetPosts::Post(bool after_others, double now) {
+  if (most_bytes_ < 0 || after_others) return false;
   const auto lone = control_.member().FindLone();
   if (!lone) return false;
   Operation* const operation = pending_.Find(lone->token);
@@ -75,7 +75,9 @@ Status SetPosts::OnFrame(int from_rank, std::span<const std::byte> payload, doub
 Result<Token> SetPosts::End() {
   if (!table_.HasOwn()) return kNoToken;
   Operation* const operation = pending_.Find(own_);
-  if (operation == nullptr || operation->planned_at != 0) {  // some member has reported it
+  // Some member has reported it.
+  if (operation == nullptr || operation->planned_at != 0 ||
+      control_.member().IsOver(table_.own())) {
     table_.ForgetOwn();
     return kNoToken;
   }
@@ -93,8 +95,11 @@ Result<Token> SetPosts::End() {
       }
       const std::span<const std::byte> theirs = table_.ValuesOf(member);
       if (theirs.size() != bytes) {
-        return Status::Protocol("rank " + std::to_string(place_.ranks[member]) +
-                                " posted another number of bytes than it said");
+        const int rank = place_.ranks[member];
+        return Status(
+            StatusCode::kProtocol,
+            "rank " + std::to_string(rank) + " posted another number of bytes than it said",
+            {{rank}, place_.id(), ""});
       }
       values[member] = theirs.data();
     }

@@ -28,11 +28,14 @@ class SetPosts {
 
   // A failed status, here and below, means that the members don't agree any more.
   Status OnFrame(int from_rank, std::span<const std::byte> payload, double now);
-  // Posts what this rank is about to report, if it may; whether it did.
-  Result<bool> Post(double now);
+  // Posts what this rank is about to report, if it may; whether it did. `after_others`: planned
+  // operations have not ended here, which it would overtake.
+  Result<bool> Post(bool after_others, double now);
   // The operation that all members have posted, which has its result now; kNoToken: none.
   Result<Token> End();
 
+  // What was posted here and waits for the others' posts; kNoToken: nothing.
+  Token waiting() const { return table_.HasOwn() ? own_ : kNoToken; }
   // Operations that have ended here without a plan.
   uint64_t ended() const { return ended_; }
 

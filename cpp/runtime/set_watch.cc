@@ -55,19 +55,21 @@ uint64_t Milliseconds(double seconds) {
 
 SetWatch::SetWatch(SetHost& host, const Config& config, const SetPlace& place,
                    const PendingOperations& pending, SetControl& control,
-                   const SetExecution& execution, const SetMessages& messages)
+                   const SetExecution& execution, const SetPosts& posts,
+                   const SetMessages& messages)
     : host_(host),
       config_(config),
       place_(place),
       pending_(pending),
       control_(control),
       execution_(execution),
+      posts_(posts),
       messages_(messages) {}
 
 std::optional<Status> SetWatch::Check(double now) {
   auto end = CheckMissing(now);
   if (!end) end = CheckProgress(now);
-  if (!end) end = CheckCoordinator(now);
+  if (!end) end = CheckSilent(now);
   if (end) return end;
   CheckBlocked(now);
   return CheckMessages(now);
@@ -127,8 +129,9 @@ std::optional<Status> SetWatch::CheckProgress(double now) {
   return std::nullopt;
 }
 
-// On the other members: the coordinator, which would report who is missing, may be stopped itself.
-std::optional<Status> SetWatch::CheckCoordinator(double now) {
+// On the other members: the coordinator, which would report who is missing, may be stopped itself,
+// or a member that has posted to the coordinator and not to this one.
+std::optional<Status> SetWatch::CheckSilent(double now) {
   if (control_.IsCoordinator() || execution_.AtWork() != nullptr) return std::nullopt;
   const Operation* oldest = nullptr;
   for (const auto& [token, operation] : pending_) {
@@ -137,17 +140,17 @@ std::optional<Status> SetWatch::CheckCoordinator(double now) {
   }
   if (oldest == nullptr) return std::nullopt;
   const Due due = CheckStuck(oldest->enqueued_at, now);
-  const std::vector<int> silent = host_.Silent(place_);
-  const int coordinator = place_.coordinator();
-  if (due == Due::kNo || std::find(silent.begin(), silent.end(), coordinator) == silent.end()) {
-    return std::nullopt;
-  }
+  std::vector<int> silent = host_.Silent(place_);
+  const bool is_posted = posts_.waiting() == oldest->token;
+  if (!is_posted) std::erase_if(silent, [this](int rank) { return rank != place_.coordinator(); });
+  if (due == Due::kNo || silent.empty()) return std::nullopt;
   const std::string text = Quoted(*oldest) + OnSet(place_.id()) + " has waited for " +
-                           Seconds(now - oldest->enqueued_at) + " to be planned by rank " +
-                           std::to_string(coordinator) + ", which does not answer";
+                           Seconds(now - oldest->enqueued_at) +
+                           (is_posted ? " for " : " to be planned by ") + RankList(silent) +
+                           ", which " + (silent.size() == 1 ? "does" : "do") + " not answer";
   if (due == Due::kEnd) {
     return Status(StatusCode::kRankFailed, text,
-                  {{coordinator}, place_.id(), oldest->request.DisplayName()});
+                  {std::move(silent), place_.id(), oldest->request.DisplayName()});
   }
   Log(LogLevel::kWarning, text);
   return std::nullopt;

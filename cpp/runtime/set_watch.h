@@ -14,6 +14,7 @@
 #include "runtime/set_host.h"
 #include "runtime/set_messages.h"
 #include "runtime/set_place.h"
+#include "runtime/set_posts.h"
 
 namespace horoscale {
 
@@ -21,7 +22,7 @@ class SetWatch {
  public:
   SetWatch(SetHost& host, const Config& config, const SetPlace& place,
            const PendingOperations& pending, SetControl& control, const SetExecution& execution,
-           const SetMessages& messages);
+           const SetPosts& posts, const SetMessages& messages);
 
   // Reports who keeps the others waiting (on the coordinator) and what does not advance. What comes
   // back ends the set: the user has set a limit, which is over.
@@ -35,7 +36,7 @@ class SetWatch {
   std::optional<Status> CheckMissing(double now);
   Due CheckStuck(double since, double now);
   std::optional<Status> CheckProgress(double now);
-  std::optional<Status> CheckCoordinator(double now);
+  std::optional<Status> CheckSilent(double now);
   void CheckBlocked(double now);
   std::optional<Status> CheckMessages(double now);
   std::vector<int> MissedBy(const Operation& operation) const;
@@ -48,6 +49,7 @@ class SetWatch {
   const PendingOperations& pending_;
   SetControl& control_;
   const SetExecution& execution_;
+  const SetPosts& posts_;
   const SetMessages& messages_;
   double stuck_told_at_ = 0;
   double probed_at_ = 0;

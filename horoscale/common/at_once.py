@@ -86,6 +86,8 @@ def _template(
 ) -> Any:
     identity = 0 if process_set is global_process_set else set_id(process_set)
     dtype, shape = tensor.dtype, tensor.shape
+    if type(prescale) is not float or type(postscale) is not float:
+        prescale, postscale = float(prescale), float(postscale)  # tensors may change later
     key = (name, op, prescale, postscale, identity, priority, dtype, shape)
     template = runtime.templates.recent.get(key)
     if template is None and (template := runtime.templates.find(key)) is None:

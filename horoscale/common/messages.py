@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -18,6 +19,7 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 _MAX_TAG = 2**62 - 1
+_sending_object = threading.Lock()  # an object is two messages, which follow each other
 
 
 class Channel(IntEnum):
@@ -208,15 +210,15 @@ def send_object(
     """
     content = cloudpickle.dumps(obj)
     length = array("q", [len(content)])
-    wait_for_all(
-        [
+    with _sending_object:
+        handles = [
             start_send(place, dst, tag, process_set, channel=channel)
             for place, channel in (
                 (_bytes_of(length), Channel.OBJECT_LENGTHS),
                 (_bytes_of(content), Channel.OBJECTS),
             )
         ]
-    )
+    wait_for_all(handles)
 
 
 def recv_object(src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> Any:

@@ -173,7 +173,9 @@ bool ShmTransport::ReadMemory(int rank, uint64_t address, std::span<std::byte> i
 }
 
 bool ShmTransport::CanReadPrivate(int rank) const {
-  return rank == this->rank() || links_.at(rank).readable_pid != 0;
+  if (rank == this->rank()) return true;
+  const ShmLink& link = links_.at(rank);
+  return link.readable_pid != 0 && link.pidfd.valid();
 }
 
 // As others read it, at both ends: a tensor lies in one mapping.
@@ -188,10 +190,10 @@ bool ShmTransport::CanBeRead(const std::byte* memory, size_t bytes) const {
 Status ShmTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const {
   const ShmLink& link = links_.at(rank);
   const Status status = ReadProcessMemory(link.readable_pid, address, to, bytes);
-  if (status.ok()) return status;
+  // While the process lives nobody else has its number.
+  if (status.ok() && !IsReadable(link.pidfd.get())) return status;
   // The memory of a process goes a moment before its end is told.
   const bool has_ended =
-      link.pidfd.valid() &&
       WaitForDescriptor(link.pidfd.get(), POLLIN, Deadline::After(kEndSeconds)).ok();
   return UnreadableRank(rank, has_ended ? "its process ended" : status.message());
 }

@@ -37,6 +37,9 @@ class FaultScenario {
   // Whether the moment for the fault came: a job can end before.
   bool struck() const { return struck_; }
 
+  // Operations that ended with all members' posts.
+  uint64_t num_posted() const { return num_posted_; }
+
  private:
   struct Call {
     OperationPtr operation;
@@ -90,6 +93,8 @@ class FaultScenario {
   const uint32_t moment_;  // of kAnyTime, in steps
   uint32_t steps_ = 0;
   bool struck_ = false;
+  const bool posts_;  // ranks wait for each operation, and all call the same: it may be posted
+  uint64_t num_posted_ = 0;
   bool leaving_;  // ranks leave as soon as they can; false: not before nothing moves any more
   std::shared_ptr<InprocFabric> fabric_;
   std::vector<std::vector<int>> sets_;  // beside the global one, in the order of registration

@@ -25,6 +25,7 @@ TEST_P(FaultSimulation, EachOperationEndsOnceAndTheFirstCauseIsNamed) {
   const uint64_t count = FromEnvironment("HOROSCALE_FAULT_SEEDS", 10'000);
   uint64_t scenarios[kFaults.size()][kPhases.size()] = {};
   uint64_t struck[kFaults.size()][kPhases.size()] = {};
+  uint64_t num_posted = 0;
   for (uint64_t seed = first + GetParam(); seed < first + count; seed += kShares) {
     const size_t fault = seed % kFaults.size();
     const size_t phase = seed / kFaults.size() % kPhases.size();
@@ -35,7 +36,11 @@ TEST_P(FaultSimulation, EachOperationEndsOnceAndTheFirstCauseIsNamed) {
     scenario.Run();
     ++scenarios[fault][phase];
     struck[fault][phase] += scenario.struck() ? 1 : 0;
+    num_posted += scenario.num_posted();
     if (HasFailure()) return;
+  }
+  if (count >= 1000) {
+    EXPECT_GT(num_posted, 0u) << "no scenario is a test of operations in one hop";
   }
   // For `python -m faults`, which makes a table of it.
   for (size_t fault = 0; fault < kFaults.size(); ++fault) {
