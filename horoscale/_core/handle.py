@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 from horoscale._core._binding import ffi, lib
@@ -26,7 +25,7 @@ class Handle:
         """Keep memory, and the runtime from being freed, until the operation is done.
 
         Made before it is enqueued, so that nothing is lost where Ctrl-C comes right after; then
-        `pointer` is set to what the library gave, which the handle owns.
+        own() gets what the library gave.
         """
         self.pointer: Any = ffi.NULL
         self._keep_alive = keep_alive
@@ -34,8 +33,12 @@ class Handle:
         self._registry = registry
         registry.add(self)
 
-    def __del__(self, free: Callable[[object], None] = lib.hs_handle_free) -> None:
-        free(self.pointer)
+    def own(self, pointer: Any) -> None:
+        """Take what the library gave.
+
+        It is freed without a step of Python: a Ctrl-C that came within __del__() would be lost.
+        """
+        self.pointer = ffi.gc(pointer, lib.hs_handle_free)
 
     def done(self) -> bool:
         """Tell whether the operation is done, well or not."""

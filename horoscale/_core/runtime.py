@@ -171,7 +171,7 @@ class Runtime:
         if code != lib.HS_OK:
             handle.let_go()
             raise last_error(code)
-        handle.pointer = request.out[0]
+        handle.own(request.out[0])
         return handle
 
     def prepare(self, key: Hashable, signature: Signature) -> Any:
@@ -181,10 +181,11 @@ class Runtime:
     def start_again(self, template: Any, source: int, target: int, keep_alive: object) -> Handle:
         """Enqueue an operation of one of the templates, with memory at these addresses."""
         handle = Handle(keep_alive, self._pointer, self._in_flight)
-        handle.pointer = pointer = lib.hs_enqueue_again(template, source, target, False)
+        pointer = lib.hs_enqueue_again(template, source, target, False)
         if not pointer:
             handle.let_go()
             raise last_error(lib.hs_error().code)
+        handle.own(pointer)
         return handle
 
     def run_again(self, template: Any, source: int, target: int, keep_alive: object) -> None:
@@ -207,8 +208,9 @@ class Runtime:
     def _unfinished(self, keep_alive: object) -> Handle:
         """Return the handle of what this thread's last run_again() has left, if anything."""
         handle = Handle(keep_alive, self._pointer, self._in_flight)
-        handle.pointer = lib.hs_take_unfinished()
-        if not handle.pointer:
+        if pointer := lib.hs_take_unfinished():
+            handle.own(pointer)
+        else:
             handle.let_go()
         return handle
 
@@ -228,7 +230,7 @@ class Runtime:
         if code != lib.HS_OK:
             handle.let_go()
             raise last_error(code)
-        handle.pointer = room.out[0]
+        handle.own(room.out[0])
         return handle
 
     def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
