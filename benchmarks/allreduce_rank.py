@@ -9,12 +9,17 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import select
+import socket
+import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from orders import serve, times
 
 WARM_UP = 5
+CONNECT_SECONDS = 60
 
 # An implementation joins its job and returns rank, size, and what prepares a call: it makes so many
 # arrays of so many elements, together with the call that sums them in place over all ranks and
@@ -62,9 +67,42 @@ def horoscale(shared: bool = False) -> Implementation:
     return hvd.rank(), hvd.size(), prepare
 
 
+def horoscale_torch() -> Implementation:
+    """Ours, as PyTorch users reach it."""
+    import horoscale.torch as hvd
+
+    hvd.init()
+
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        made, arrays = torch_tensors(count, dtype, tensors)
+        names = [f"{dtype}.{count}.{index}.{tensors}" for index in range(tensors)]
+        if tensors == 1:
+            tensor, name = made[0], names[0]
+            return arrays, lambda: hvd.allreduce_(tensor, op=hvd.Sum, name=name)
+
+        def call() -> None:
+            handles = [
+                hvd.allreduce_async_(tensor, op=hvd.Sum, name=name)
+                for tensor, name in zip(made, names, strict=True)
+            ]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+        return arrays, call
+
+    return hvd.rank(), hvd.size(), prepare
+
+
+def torch_tensors(count: int, dtype: str, tensors: int) -> tuple[list[Any], Arrays]:
+    """PyTorch's tensors of zeros, and arrays over their memory."""
+    import torch
+
+    made = [torch.zeros(count, dtype=getattr(torch, dtype)) for _ in range(tensors)]
+    return made, [each.view(torch.uint8).numpy().view(element(dtype)) for each in made]
+
+
 def gloo() -> Implementation:
     """Gloo, as PyTorch users reach it."""
-    import torch
     from torch import distributed
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -72,9 +110,7 @@ def gloo() -> Implementation:
     distributed.init_process_group("gloo", where, rank=rank, world_size=size)
 
     def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
-        made = [torch.zeros(count, dtype=getattr(torch, dtype)) for _ in range(tensors)]
-        bits = [each.view(torch.uint8).numpy() for each in made]
-        arrays = [each.view(element(dtype)) for each in bits]
+        made, arrays = torch_tensors(count, dtype, tensors)
         if tensors == 1:
             return arrays, lambda: distributed.all_reduce(made[0])
 
@@ -156,6 +192,61 @@ def limit_shared() -> Implementation:
     return bare.rank, bare.size, prepare
 
 
+def tcp() -> Implementation:
+    """A bare TCP stream between two ranks: each sends its array, and adds what it receives.
+
+    So each direction carries as many bytes as between two hosts of any allreduce.
+    """
+    rank = int(os.environ["RANK"])
+    host, port = os.environ["TCP_ADDRESS"].rsplit(":", 1)
+    if rank == 0:
+        with socket.create_server((host, int(port))) as listener:
+            stream = listener.accept()[0]
+    else:
+        stream = connect(host, int(port))
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setblocking(False)
+
+    def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
+        arrays = [np.zeros(count, dtype) for _ in range(tensors)]
+        received = np.empty(count, dtype)
+
+        def call() -> None:
+            for array in arrays:
+                exchange(stream, array.view(np.uint8).data, received.view(np.uint8).data)
+                np.add(array, received, array)
+
+        return arrays, call
+
+    return rank, 2, prepare
+
+
+def connect(host: str, port: int) -> socket.socket:
+    """A stream to somebody who may not listen yet."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            return socket.create_connection((host, port))
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def exchange(stream: socket.socket, outgoing: memoryview, incoming: memoryview) -> None:
+    """Send and receive so many bytes at the same time."""
+    while outgoing or incoming:
+        writers = [stream] if outgoing else []
+        readable, writable, _ = select.select([stream] if incoming else [], writers, [])
+        if writable:
+            outgoing = outgoing[stream.send(outgoing) :]
+        if readable:
+            count = stream.recv_into(incoming)
+            if count == 0:
+                raise ConnectionError("the other rank has gone")
+            incoming = incoming[count:]
+
+
 def memcpy() -> Implementation:
     """No communication: each rank copies so many bytes. What an allreduce moves at the least."""
 
@@ -175,12 +266,14 @@ def memcpy() -> Implementation:
 IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
     "horoscale": horoscale,
     "horoscale-shared": lambda: horoscale(shared=True),
+    "horoscale-torch": horoscale_torch,
     "gloo": gloo,
     "limit": limit,
     "limit-shared": limit_shared,
     "memcpy": memcpy,
     "mpich": mpi,
     "openmpi": mpi,
+    "tcp": tcp,
 }
 
 

@@ -1,12 +1,13 @@
-"""How long a message from one rank to another takes here, beside Gloo.
+"""How long a message from one rank to another takes here, beside Gloo and MPICH.
 
-    python benchmarks/messages.py
+    python benchmarks/messages.py --peers gloo,mpich,memcpy --peer-venv .venv-peers
 
 Two ranks send a message to and fro by blocking calls; a figure is half of that time. The ranks of
 all implementations are started together and wait while one of them measures. Of each round it is
 the median over the calls, then the median over the rounds; a ratio is the peer's time divided by
-ours, with its range. horoscale-shared sends from and receives into shared memory; memcpy is no
-message: each rank copies so many bytes. Results are checked.
+ours, with its range. horoscale-shared sends from and receives into shared memory, horoscale-view
+sends from there and sees it there. memcpy is no message: each rank copies so many bytes. mpich is
+installed from PyPI into --peer-venv when it is asked for. Results are checked.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import figures
 from allreduce import Timed, size_text
 from ranks import Job
 
-OURS = ("horoscale", "horoscale-shared")
-PEERS = ("gloo", "memcpy")
+OURS = ("horoscale", "horoscale-shared", "horoscale-view")
+PEERS = ("gloo", "mpich", "memcpy")
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 RANK_PROGRAM = Path(__file__).with_name("messages_rank.py")
 
@@ -32,9 +33,14 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", default="gloo,memcpy", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--peer-venv", type=Path, default=Path(".venv-peers"), metavar="DIR")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="two sizes, one round: does it run?")
     arguments = parser.parse_args()
+    arguments.peers = [peer for peer in arguments.peers.split(",") if peer]
+    if unknown := set(arguments.peers) - set(PEERS):
+        parser.error(f"unknown peers {sorted(unknown)}; known are {', '.join(PEERS)}")
     arguments.sizes = (4 << 10, 1 << 20) if arguments.smoke else SIZES
     if arguments.smoke:
         arguments.rounds = 1
@@ -47,15 +53,14 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         jobs = []
-        for name in (*OURS, *PEERS):
-            jobs.append(Job(RANK_PROGRAM, name, 2, folder, folder))
+        for name in (*OURS, *arguments.peers):
+            jobs.append(Job(RANK_PROGRAM, name, 2, folder, arguments.peer_venv))
             stack.callback(jobs[-1].end)
         measured = figures.interleave([Timed(job) for job in jobs], cases, arguments.rounds)
     print(f"one way between 2 ranks, {os.cpu_count()} cores, {arguments.rounds} rounds")
     print("\n".join(figures.medians(measured, "µs", 1e6)))
-    print(
-        "\n".join(figures.comparison(measured, [(peer, ours) for peer in PEERS for ours in OURS]))
-    )
+    pairs = [(peer, ours) for peer in arguments.peers for ours in OURS]
+    print("\n".join(figures.comparison(measured, pairs)))
     figures.write(arguments.json, measured)
 
 

@@ -23,7 +23,7 @@ from horoscale._core import StoreServer
 
 MPIS = ("mpich", "openmpi")
 # They meet in a file, or as their own variables say.
-BARE = ("gloo", "nccl", "ddp", "mirrored", "one", "alone", "limit", "limit-shared", "memcpy")
+BARE = ("gloo", "nccl", "ddp", "mirrored", "one", "alone", "limit", "limit-shared", "memcpy", "tcp")
 START_SECONDS = 120
 MEASURE_SECONDS = 120
 END_SECONDS = 10

@@ -38,8 +38,11 @@ TASKS = ("perceptron", "convolutions", "transformer")
 MODELS = ("resnet50", "vgg16", "bert-base")
 
 Results = Mapping[str, figures.Figures]
+TO_16_MIB = ("4 KiB", *LARGE[:3])
 OURS = "horoscale"
+TORCH = "horoscale-torch"
 SHARED = "horoscale-shared"
+VIEW = "horoscale-view"
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Run:
         """Run it; its table goes to the standard output."""
         program, *options = [each.format(output=arguments.output) for each in self.command]
         options += ["--json", str(path)]
-        if program == "allreduce.py":
+        if program in ("allreduce.py", "messages.py", "movement.py"):
             options += ["--peer-venv", str(arguments.peer_venv)]
         if arguments.smoke:
             options.append("--smoke")
@@ -66,6 +69,7 @@ class Run:
 LIMITS = "limit,limit-shared,memcpy"
 FEW, TWO = ("--rounds", "3"), ("--rounds", "2")
 # Without MPICH, which hangs in Waitall() of so many now and then.
+BETWEEN = "4096,65536,1048576,16777216"
 BURST = ("--tensors", "160", "--sizes", "4,4096,65536", *FEW)
 RUNS = (
     Run("allreduce-2", ("allreduce.py", "--np", "2", "--peers", f"gloo,mpich,openmpi,{LIMITS}")),
@@ -81,6 +85,13 @@ RUNS = (
         smoke=False,
     ),
     Run("allreduce-160", ("allreduce.py", "--np", "2", "--peers", "gloo,openmpi", *BURST)),
+    Run(
+        "allreduce-hosts",
+        ("allreduce.py", "--np", "2", "--hosts", "--peers", "gloo,tcp", "--sizes", BETWEEN),
+        obstacle=why_not,
+    ),
+    Run("movement-2", ("movement.py", "--np", "2", *FEW, "--peers", "gloo,mpich")),
+    Run("messages", ("messages.py", "--peers", "gloo,mpich,memcpy")),
     Run("gradients", ("gradients.py",)),
     Run("training", ("training.py",)),
     Run("process_sets", ("process_sets.py",)),
@@ -107,6 +118,16 @@ class Aim:
 def mean_over(sizes: Sequence[str], peer: str, ours: str) -> Callable[..., Sequence[float]]:
     """The geometric mean over sizes."""
     return lambda measured: figures.mean_ratios([measured[size] for size in sizes], peer, ours)
+
+
+def mean_over_all(peer: str, ours: str) -> Callable[..., Sequence[float]]:
+    """The geometric mean over all that was measured."""
+    return lambda measured: figures.mean_ratios(list(measured.values()), peer, ours)
+
+
+def within(seconds: float, case: str, ours: str) -> Callable[..., Sequence[float]]:
+    """What a case may take, divided by what it takes."""
+    return lambda measured: [seconds / taken for taken in measured[case][ours]]
 
 
 def worst_of(cases: Sequence[str], peer: str, ours: str) -> Callable[..., Sequence[float]]:
@@ -139,9 +160,78 @@ AIMS = (
         for np in (2, 4)
         for memory, limit, ours in (("any", "limit", OURS), ("shared", "limit-shared", SHARED))
     ),
-    Aim("allreduce-2", "4 KiB: MPICH / ours", 1 / 1.5, worst_of(("4 KiB",), "mpich", OURS)),
+    *(
+        Aim(
+            f"allreduce-{np}",
+            f"{np} ranks, torch, {size}: MPICH / ours",
+            least,
+            worst_of((size,), "mpich", TORCH),
+        )
+        for np, size, least in (
+            (2, "4 B", 0.6),
+            (2, "4 KiB", 1),
+            (4, "4 B", 0.8),
+            (4, "4 KiB", 0.8),
+        )
+    ),
+    *(
+        Aim(
+            f"allreduce-{np}",
+            f"{np} ranks, shared memory, {size}: bare shared memory / ours",
+            1 / 2,
+            worst_of((size,), "limit-shared", SHARED),
+        )
+        for np, size in ((2, "64 KiB"), (4, "1 MiB"))
+    ),
+    *(
+        Aim(
+            "allreduce-160",
+            f"160 of 4 KiB at once, {ours}: 1 ms / ours",
+            1,
+            within(1e-3, "4 KiB", ours),
+        )
+        for ours in (OURS, TORCH)
+    ),
+    Aim(
+        "allreduce-hosts",
+        "two hosts, 4 KiB to 16 MiB: Gloo / ours",
+        6,
+        mean_over(TO_16_MIB, "gloo", OURS),
+    ),
+    Aim(
+        "allreduce-hosts",
+        "two hosts, from 1 MiB, worst: bare TCP stream / ours",
+        0.8,
+        worst_of(("1 MiB", "16 MiB"), "tcp", OURS),
+    ),
+    *(
+        Aim(
+            "movement-2",
+            f"64 KiB to 16 MiB, {memory} memory: {name} / ours",
+            least,
+            mean_over_all(peer, ours),
+        )
+        for memory, ours, peer, name, least in (
+            ("any", OURS, "gloo", "Gloo", 10),
+            ("any", OURS, "mpich", "MPICH", 0.9),
+            ("shared", SHARED, "gloo", "Gloo", 15),
+            ("shared", SHARED, "mpich", "MPICH", 1.2),
+        )
+    ),
     Aim("allreduce-4", "4 ranks, 64 KiB to 64 MiB: Gloo / ours", 4, mean_over(LARGE, "gloo", OURS)),
     Aim("allreduce-4", "the same: MPICH / ours", 1.2, mean_over(LARGE, "mpich", OURS)),
+    Aim("messages", "4 KiB one way: 8 µs / ours", 1, within(8e-6, "4 KiB", OURS)),
+    Aim("messages", "a view of 16 MiB: 10 µs / ours", 1, within(10e-6, "16 MiB", VIEW)),
+    Aim("messages", "16 MiB: memcpy / ours", 1 / 1.2, worst_of(("16 MiB",), "memcpy", OURS)),
+    Aim(
+        "messages",
+        "16 MiB, shared: memcpy / ours",
+        1 / 1.1,
+        worst_of(("16 MiB",), "memcpy", SHARED),
+    ),
+    Aim("messages", "4 KiB: Gloo / ours", 10, worst_of(("4 KiB",), "gloo", OURS)),
+    Aim("messages", "16 MiB: Gloo / ours", 2, worst_of(("16 MiB",), "gloo", OURS)),
+    Aim("messages", "64 KiB to 16 MiB, worst: MPICH / ours", 1, worst_of(LARGE[:3], "mpich", OURS)),
     Aim("gradients", "gradients of a model, worst: DDP / ours", 1, worst_of(MODELS, "ddp", OURS)),
     *(
         Aim(

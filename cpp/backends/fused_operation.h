@@ -36,7 +36,13 @@ struct FusedOperation {
     return std::accumulate(pieces.begin(), pieces.end(), int64_t{0},
                            [](int64_t sum, const FusedPiece& piece) { return sum + piece.bytes; });
   }
-  // Rows for each member: alltoall, scatter at the root, reducescatter where not evenly.
+  // By member, where the set has another order than that of the ranks; else empty. What follows
+  // the order of members (FollowsOrder) goes by these, all else by the ranks.
+  std::vector<uint32_t> positions;
+  uint32_t PositionOf(uint32_t member) const {
+    return positions.empty() ? member : positions[member];
+  }
+  // Rows for each position: alltoall, scatter at the root, reducescatter where not evenly.
   std::vector<int64_t> splits;
   bool sealed = false;  // one of the tensors is to be, see Exchange
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.

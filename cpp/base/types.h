@@ -70,6 +70,11 @@ constexpr bool HasFreeFirstDimension(OpKind kind) {
          kind == OpKind::kScatter;
 }
 
+// Whether the result of a member, or what it gives, follows the order of the set's members.
+constexpr bool FollowsOrder(OpKind kind) {
+  return HasFreeFirstDimension(kind) || kind == OpKind::kReducescatter;
+}
+
 // Whether values are combined by an operator.
 constexpr bool Reduces(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter || kind == OpKind::kReduce;

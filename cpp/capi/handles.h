@@ -16,6 +16,7 @@ struct hs_runtime {
 struct hs_handle {
   horoscale::OperationPtr operation;
   hs_runtime* runtime;
+  bool is_released = false;  // of a view
 };
 
 namespace horoscale {

@@ -1,5 +1,6 @@
-// hs_send and hs_recv.
+// hs_send, hs_recv, and what belongs to views.
 #include <limits>
+#include <utility>
 
 #include "core/mailbox.h"
 #include "handles.h"
@@ -21,6 +22,7 @@ Result<OperationPtr> MessageOperation(const hs_message& given, bool is_send) {
   operation->message = std::make_unique<Message>();
   Message& message = *operation->message;
   message.is_send = is_send;
+  message.is_view = !is_send && given.is_view != 0;
   message.peer = given.peer;
   message.memory = static_cast<std::byte*>(given.memory);
   message.envelope.tag = given.tag;
@@ -51,6 +53,25 @@ hs_code Start(hs_runtime* runtime, const hs_message* message, bool is_send, hs_h
   return HS_OK;
 }
 
+// Whether what it sees is still its sender's, or may be.
+bool MustBeReleased(const Operation& operation) {
+  const bool is_done = operation.done.load();
+  return !is_done || (operation.status.ok() && operation.message->number != 0);
+}
+
+Status Release(hs_runtime* runtime, const OperationPtr& view) {
+  HS_RETURN_IF_ERROR(CheckAlive(runtime));
+  auto operation = std::make_shared<Operation>();
+  operation->process_set_id = view->process_set_id;
+  operation->message = std::make_unique<Message>();
+  Message& message = *operation->message;
+  message.is_send = false;
+  message.peer = view->message->peer;
+  message.envelope = view->message->envelope;
+  message.released = view;
+  return runtime->job->runtime().Enqueue(operation, false);
+}
+
 }  // namespace
 }  // namespace horoscale
 
@@ -60,4 +81,29 @@ hs_code hs_send(hs_runtime* runtime, const hs_message* message, hs_handle** out)
 
 hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out) {
   return horoscale::Start(runtime, message, false, out);
+}
+
+const void* hs_view(const hs_handle* handle) {
+  if (hs_poll(handle) == 0) return nullptr;
+  const horoscale::Operation& operation = *handle->operation;
+  const bool is_view = operation.message && operation.message->is_view;
+  return is_view && operation.status.ok() ? operation.message->memory : nullptr;
+}
+
+hs_code hs_release(hs_runtime* runtime, hs_handle* handle) {
+  using horoscale::Status;
+  using horoscale::ToCode;
+  if (Status status = horoscale::CheckGiven(handle); !status.ok()) return ToCode(status);
+  if (!handle->operation->message || !handle->operation->message->is_view) {
+    return ToCode(Status::InvalidArgument("this is no view of a message"));
+  }
+  if (std::exchange(handle->is_released, true)) return HS_OK;
+  if (!horoscale::MustBeReleased(*handle->operation)) return HS_OK;
+  return ToCode(horoscale::Release(runtime, handle->operation));
+}
+
+void hs_view_free(hs_runtime* runtime, hs_handle* handle) {
+  if (handle == nullptr) return;
+  (void)hs_release(runtime, handle);
+  hs_handle_free(handle);
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "base/process_set_ids.h"
 #include "collectives/fold.h"
 
 namespace horoscale {
@@ -34,6 +35,11 @@ Status CheckRequest(const hs_request& given) {
   }
   if (given.num_ranks < 0 || (given.num_ranks > 0 && given.ranks == nullptr)) {
     return Status::InvalidArgument("the request has no ranks");
+  }
+  constexpr int32_t kSetFlags = HS_SET_DISTINCT | HS_SET_ORDERED | HS_SET_BY_MEMBERS;
+  if ((given.set_flags & ~kSetFlags) != 0) {
+    return Status::InvalidArgument("unknown flags of a process set " +
+                                   std::to_string(given.set_flags));
   }
   if (given.num_splits < 0) return Status::InvalidArgument("the request has no splits");
   return Status::Ok();
@@ -92,6 +98,26 @@ Status CopySplits(const hs_request& given, size_t members, Operation* operation)
   return Status::Ok();
 }
 
+void DescribeNewSet(const hs_request& given, Operation* operation) {
+  std::vector<int> ranks(given.ranks, given.ranks + given.num_ranks);
+  if ((given.set_flags & HS_SET_ORDERED) == 0) std::sort(ranks.begin(), ranks.end());
+  const bool distinct = (given.set_flags & HS_SET_DISTINCT) != 0;
+  if ((given.set_flags & HS_SET_BY_MEMBERS) == 0) {
+    operation->request.signature.ranks = std::move(ranks);
+    operation->request.signature.distinct = distinct;
+    return;
+  }
+  const std::string tag = given.name == nullptr ? "" : given.name;
+  operation->request.name.clear();
+  operation->new_set = std::make_unique<NewSet>(NewSet{std::move(ranks), distinct, tag});
+}
+
+// Where its members have made a set, removing it is an operation of theirs.
+void DescribeRemoval(const hs_request& given, Operation* operation) {
+  operation->request.signature.target_set = given.target;
+  if (IsMadeByMembers(given.target)) operation->process_set_id = given.target;
+}
+
 // Marks where the caller's stream is by now, as late as possible.
 Status AttachDevice(const hs_device& given, Operation* operation) {
   const auto device = CudaDevice::Get(given.cuda_device);
@@ -131,11 +157,8 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
     if (given.wire_dtype != 0) signature.wire_dtype = static_cast<DataType>(given.wire_dtype);
   }
   if (HasRoot(signature.kind)) signature.root = given.root;
-  if (given.kind == HS_REMOVE_PROCESS_SET) signature.target_set = given.target;
-  if (given.kind == HS_ADD_PROCESS_SET) {
-    signature.ranks.assign(given.ranks, given.ranks + given.num_ranks);
-    std::sort(signature.ranks.begin(), signature.ranks.end());
-  }
+  if (given.kind == HS_REMOVE_PROCESS_SET) DescribeRemoval(given, operation.get());
+  if (given.kind == HS_ADD_PROCESS_SET) DescribeNewSet(given, operation.get());
   if (given.kind == HS_ALLTOALL || given.kind == HS_SCATTER || given.kind == HS_REDUCESCATTER) {
     const auto members = runtime->job->runtime().ProcessSetRanks(given.process_set);
     if (members) HS_RETURN_IF_ERROR(CopySplits(given, members->size(), operation.get()));

@@ -33,6 +33,7 @@ JobOptions OptionsOf(const hs_init_options* given) {
   if (given->secret != nullptr) options.secret = given->secret;
   if (given->num_ranks > 0) options.ranks.assign(given->ranks, given->ranks + given->num_ranks);
   options.mpi_comm = static_cast<horoscale::MpiHandle>(given->mpi_comm);
+  options.view = given->view;
   return options;
 }
 

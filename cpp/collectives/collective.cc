@@ -18,4 +18,9 @@ RowRange RowsOf(std::span<const int64_t> splits, int64_t rows, uint32_t size, ui
   return {std::accumulate(before.begin(), before.end(), int64_t{0}), splits[index]};
 }
 
+RowRange ReducescatterArgs::RowsFor(const ReducescatterItem& item, uint32_t size,
+                                    uint32_t member) const {
+  return RowsOf(splits, item.rows, size, positions.empty() ? member : positions[member]);
+}
+
 }  // namespace horoscale

@@ -76,6 +76,12 @@ struct AllreduceArgs {
   std::optional<DataType> wire = {};
 };
 
+// Rows that belong to one member.
+struct RowRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
 struct ReducescatterItem {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;  // room for the own rows
@@ -85,8 +91,12 @@ struct ReducescatterItem {
 struct ReducescatterArgs {
   Reduction reduction;
   std::vector<ReducescatterItem> items;
-  std::optional<DataType> wire = {};  // as for allreduce
-  std::vector<int64_t> splits = {};   // rows of each item for each member; empty: evenly
+  std::optional<DataType> wire = {};     // as for allreduce
+  std::vector<int64_t> splits = {};      // rows of each item for each position; empty: evenly
+  std::vector<uint32_t> positions = {};  // by member, where the members' rows have another order
+
+  // The member's rows of an item.
+  RowRange RowsFor(const ReducescatterItem& item, uint32_t size, uint32_t member) const;
 };
 
 struct ReduceArgs {
@@ -159,10 +169,6 @@ std::unique_ptr<Collective> MakeAlltoall(Exchange& exchange, AlltoallArgs args);
 
 // First row and number of rows of member `index` when `rows` are split over `size` members: the
 // lower ones take one more where it doesn't divide.
-struct RowRange {
-  int64_t first = 0;
-  int64_t count = 0;
-};
 RowRange RowsOf(int64_t rows, uint32_t size, uint32_t index);
 // The same where `splits` may say how many rows each member gets; empty: as above.
 RowRange RowsOf(std::span<const int64_t> splits, int64_t rows, uint32_t size, uint32_t index);

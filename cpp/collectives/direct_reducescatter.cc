@@ -148,7 +148,7 @@ class AskingReducescatter : public Collective {
     std::vector<OwnRows> items;
     for (size_t i = 0; i < args_.items.size(); ++i) {
       const ReducescatterItem& item = args_.items[i];
-      const RowRange rows = RowsOf(args_.splits, item.rows, exchange_.size(), exchange_.self());
+      const RowRange rows = args_.RowsFor(item, exchange_.size(), exchange_.self());
       const int64_t bytes = rows.count * item.row_bytes;
       const int64_t skip = rows.first * item.row_bytes;
       if (bytes == 0) continue;
@@ -171,7 +171,7 @@ class AskingReducescatter : public Collective {
     std::vector<uint32_t> readers;
     for (uint32_t member = 0; member < exchange_.size(); ++member) {
       const auto has_rows = [&](const ReducescatterItem& item) {
-        return RowsOf(args_.splits, item.rows, exchange_.size(), member).count * item.row_bytes > 0;
+        return args_.RowsFor(item, exchange_.size(), member).count * item.row_bytes > 0;
       };
       if (member != exchange_.self() &&
           std::any_of(args_.items.begin(), args_.items.end(), has_rows)) {

@@ -74,7 +74,7 @@ std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint
                               uint32_t self) {
   std::vector<Segment> stream;
   for (const ReducescatterItem& item : args.items) {
-    const RowRange rows = RowsOf(args.splits, item.rows, size, member);
+    const RowRange rows = args.RowsFor(item, size, member);
     const int64_t bytes = rows.count * item.row_bytes;
     if (bytes == 0) continue;
     stream.push_back({.in = item.in + rows.first * item.row_bytes,

@@ -404,6 +404,7 @@ std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> value
   out.Varint(post.index);
   out.Varint(post.slot);
   out.Varint(post.slot_since);
+  if (post.index == 0) out.Varint(post.occurrence);
   out.Bytes(values);
   return out.Take();
 }
@@ -417,7 +418,7 @@ Result<PostedValues> DecodePost(std::span<const std::byte> bytes) {
   posted.post.index = in.Varint(kMost);
   posted.post.slot = static_cast<uint32_t>(in.Varint(kMaxSlots));
   posted.post.slot_since = in.Varint(kMost);
-  if (posted.post.index == 0) in.Fail("it has no index");
+  if (posted.post.index == 0) posted.post.occurrence = in.Varint(kMost);
   posted.values = in.View(kMaxPostBytes);
   CheckEnd(in);
   if (!in.ok()) return Broken("post", in.reason());
@@ -468,6 +469,7 @@ std::vector<std::byte> Encode(const StallNotice& notice) {
   out.Varint(notice.milliseconds);
   out.Varint(notice.missing.size());
   for (int rank : notice.missing) out.Varint(static_cast<uint64_t>(rank));
+  out.Byte(notice.one_would_do ? 1 : 0);
   return out.Take();
 }
 
@@ -479,6 +481,7 @@ Result<StallNotice> DecodeStallNotice(std::span<const std::byte> bytes) {
   notice.milliseconds = in.Varint();
   notice.missing.resize(in.Count(kMaxRanks, 1));
   for (int& rank : notice.missing) rank = static_cast<int>(in.Varint(kMaxRanks));
+  notice.one_would_do = in.Byte() != 0;
   CheckEnd(in);
   if (!in.ok()) return Broken("stall notice", in.reason());
   return notice;

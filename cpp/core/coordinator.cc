@@ -154,7 +154,7 @@ Status Coordinator::OnRequest(Members members, const Request& request, double no
 
 // Takes over one reference of the name.
 Status Coordinator::OnSaid(Members members, const Said& said, double now) {
-  if (said.key.name == kNoName) HS_RETURN_IF_ERROR(ReportPosts(said.key.index, now));
+  HS_RETURN_IF_ERROR(ReportPostsOf(members, said.key, now));
   const Result<Negotiator::Outcome> outcome =
       negotiator_.Report(members, said.key, *said.signature, said.shared);
   if (!outcome.ok()) return Broken(members[0], outcome.status().message());
@@ -180,50 +180,71 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
   if (post.applied_sequence < applied_[member] || post.applied_sequence >= next_sequence_) {
     return Broken(member, "it has applied entries that it can't have");
   }
-  if (content == nullptr || content->name != kNoName || post.epoch != epoch_) {
+  const bool is_named = post.index == 0;
+  if (content == nullptr || (content->name != kNoName) != is_named || post.epoch != epoch_) {
     return Broken(member, "it posts what it can't know of");
   }
-  if (negotiator_.AdvanceIndex(member, 1) + 1 != post.index) {
+  if (!is_named && negotiator_.AdvanceIndex(member, 1) + 1 != post.index) {
     return Broken(member, "the indices of its unnamed calls jump");
   }
   applied_[member] = post.applied_sequence;
   slots_.Touch(post.slot, next_sequence_ - 1);
   const PostBox::Said said{post.slot, post.slot_since, content->signature};
-  // Who has joined and has not posted it before never will.
-  const bool is_planned = negotiator_.Knows({kNoName, post.index}) ||
-                          (negotiator_.SomeJoined() && !posts_.Has(post.index));
-  if (is_planned) {
-    return ReportPost(member, said, post.index, now);
+  const PostBox::Key key{content->name, is_named ? post.occurrence : post.index};
+  // Who has joined and has not posted it before never will. A name that is known may be that of the
+  // next operation: some member has ended this one, with posts of which not all have come here.
+  const bool is_new = !posts_.Has(key);
+  if (is_new && (negotiator_.SomeJoined() || negotiator_.Knows({content->name, post.index}))) {
+    return ReportPost(member, said, key, now);
   }
-  switch (posts_.Add(member, post.index, said, now)) {
-    case PostBox::Outcome::kWaits:
+  if (is_new) names_.AddReference(key.name);
+  switch (posts_.Add(member, key, said, now)) {
     case PostBox::Outcome::kEnded:
+      names_.Release(key.name);
+      return Status::Ok();
+    case PostBox::Outcome::kWaits:
       return Status::Ok();
     case PostBox::Outcome::kDisagrees:
-      return ReportPosts(post.index, now);
+      return ReportPosts(key, now);
+    case PostBox::Outcome::kTwice:
+      return Broken(member, "it posts an operation twice");
     case PostBox::Outcome::kTooMany:
       break;
   }
   return Broken(member, "more operations are pending than a rank may have");
 }
 
-Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, uint64_t index,
+Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, const PostBox::Key& key,
                                double now) {
-  return OnSaid({&member, 1}, {{kNoName, index}, said.signature.get(), said.signature, 0, 0}, now);
+  names_.AddReference(key.name);
+  const UnitKey unit{key.name, key.name == kNoName ? key.number : 0};
+  return OnSaid({&member, 1}, {unit, said.signature.get(), said.signature, 0, 0}, now);
 }
 
 // Not all members post it: what was posted counts as reported.
-Status Coordinator::ReportPosts(uint64_t index, double now) {
-  const std::vector<std::optional<PostBox::Said>> posted = posts_.Take(index);
-  for (uint32_t member = 0; member < posted.size(); ++member) {
-    if (posted[member]) HS_RETURN_IF_ERROR(ReportPost(member, *posted[member], index, now));
+Status Coordinator::ReportPosts(const PostBox::Key& key, double now) {
+  const std::vector<std::optional<PostBox::Said>> posted = posts_.Take(key);
+  Status status;
+  for (uint32_t member = 0; member < posted.size() && status.ok(); ++member) {
+    if (posted[member]) status = ReportPost(member, *posted[member], key, now);
   }
-  return Status::Ok();
+  if (!posted.empty()) names_.Release(key.name);
+  return status;
+}
+
+// These members report what others have posted. What they have posted themselves under the same
+// name has ended, or they could not use the name again: the other members' posts of it are on their
+// way.
+Status Coordinator::ReportPostsOf(Members members, const UnitKey& key, double now) {
+  if (posts_.empty()) return Status::Ok();
+  if (key.name == kNoName) return ReportPosts({kNoName, key.index}, now);
+  const std::optional<PostBox::Key> posted = posts_.FirstNotPostedBy(members[0], key.name);
+  return posted ? ReportPosts(*posted, now) : Status::Ok();
 }
 
 Status Coordinator::OnJoin(uint32_t member, double now) {
-  for (const uint64_t index : posts_.NotPostedBy(member)) {
-    HS_RETURN_IF_ERROR(ReportPosts(index, now));
+  for (const PostBox::Key& key : posts_.NotPostedBy(member)) {
+    HS_RETURN_IF_ERROR(ReportPosts(key, now));
   }
   Result<std::vector<UnitId>> ready = negotiator_.Join(member);
   if (!ready.ok()) return Broken(member, ready.status().message());
@@ -425,7 +446,7 @@ std::vector<StallReport> Coordinator::Waiting(size_t limit) const {
 StallReport Coordinator::DescribePosts(const PostBox::Waiting& waiting) const {
   StallReport report;
   report.kind = waiting.signature->kind;
-  report.display_name = DisplayName({}, report.kind, waiting.index);
+  report.display_name = DisplayName(names_.Text(waiting.key.name), report.kind, waiting.key.number);
   report.seconds_waiting = waiting.seconds;
   for (uint32_t member = 0; member < options_.ranks.size(); ++member) {
     auto& ranks = waiting.has_posted[member] ? report.ready_ranks : report.missing_ranks;

@@ -86,8 +86,10 @@ class Coordinator {
   Status OnRequest(Members members, const Request& request, double now);
   Status OnSaid(Members members, const Said& said, double now);
   Status OnJoin(uint32_t member, double now);
-  Status ReportPost(uint32_t member, const PostBox::Said& said, uint64_t index, double now);
-  Status ReportPosts(uint64_t index, double now);
+  Status ReportPost(uint32_t member, const PostBox::Said& said, const PostBox::Key& key,
+                    double now);
+  Status ReportPosts(const PostBox::Key& key, double now);
+  Status ReportPostsOf(Members members, const UnitKey& key, double now);
   Status CheckIndices(uint32_t member, const Report& report);
   Status Broken(uint32_t member, std::string_view what) const;
 

@@ -163,7 +163,6 @@ Report Member::BuildReport() {
 std::optional<Member::Lone> Member::FindLone() const {
   if (num_pending_ != 1 || unreported_.size() != 1 || join_token_ != kNoToken) return std::nullopt;
   const PendingUnit& unit = units_[unreported_.front()];
-  if (unit.name != kNoName) return std::nullopt;
   return Lone{unit.token, &unit.request};
 }
 
@@ -175,27 +174,51 @@ std::optional<Post> Member::TakePost() {
   unit.hit_slot = *slot;
   posted_ = unreported_.front();
   unreported_.pop_front();
-  return Post{applied_sequence_, epoch_, unit.request.index, *slot, cache_.Get(*slot)->since};
+  const ResponseCache::Entry& entry = *cache_.Get(*slot);
+  const uint64_t occurrence = unit.name == kNoName ? 0 : entry.uses;
+  return Post{applied_sequence_, epoch_, unit.request.index, *slot, entry.since, occurrence};
 }
 
-Token Member::EndPosted(const Post& post) {
-  const UnitRef ref = FindUnit(kNoName, post.index);
-  assert(ref != kNoUnit);
-  const Token token = units_[ref].token;
-  RemoveUnit(ref);
+Token Member::EndPosted() {
+  assert(posted_ != kNoUnit);
+  const PendingUnit& unit = units_[posted_];
+  const Token token = unit.token;
+  if (unit.name != kNoName) {
+    if (const auto slot = cache_.SlotOf(unit.name)) cache_.CountUse(*slot);
+  }
+  RemoveUnit(posted_);
   return token;
+}
+
+// The slot that a named post means; null if that is retired here, or not given yet.
+const ResponseCache::Entry* Member::FindSlot(const Post& post) const {
+  const ResponseCache::Entry* const entry = cache_.Get(post.slot);
+  const bool is_it = entry != nullptr && entry->name != kNoName && entry->since == post.slot_since;
+  return is_it ? entry : nullptr;
+}
+
+// What is pending here under the key of a post.
+Member::UnitRef Member::FindUnit(const Post& post) const {
+  if (post.index != 0) return FindUnit(kNoName, post.index);
+  const ResponseCache::Entry* const entry = FindSlot(post);
+  if (entry == nullptr || entry->uses != post.occurrence) return kNoUnit;
+  return FindUnit(entry->name, 0);
+}
+
+bool Member::HasPassed(const Post& post) const {
+  if (post.epoch != epoch_) return post.epoch < epoch_;
+  if (join_token_ != kNoToken) return true;
+  if (post.index != 0) return post.index <= last_index_;
+  const ResponseCache::Entry* const entry = FindSlot(post);
+  if (entry == nullptr) return post.slot_since <= applied_sequence_;
+  return post.occurrence < entry->uses || FindUnit(post) != kNoUnit;
 }
 
 bool Member::MayPost(const Post& post) const {
   if (!HasPassed(post)) return true;
   if (post.epoch < epoch_) return false;
-  const UnitRef ref = FindUnit(kNoName, post.index);
+  const UnitRef ref = FindUnit(post);
   return ref != kNoUnit && (ref == posted_ || !units_[ref].reported);
-}
-
-bool Member::IsOver(const Post& post) const {
-  if (!HasPassed(post)) return false;
-  return post.epoch < epoch_ || FindUnit(kNoName, post.index) == kNoUnit;
 }
 
 Status Member::Broken(std::string what) const {
@@ -258,19 +281,23 @@ Result<Member::Target> Member::ResolveRequest(const PlanItem& item) {
   Status status;
   if (item.slot) {
     status = cache_.Assign(*item.slot, name, request.signature, applied_sequence_ + 1);
-    if (status.ok()) names_.AddReference(name);
+    if (status.ok()) {
+      names_.AddReference(name);
+      cache_.CountUse(*item.slot);
+    }
   }
   names_.Release(name);
   if (!status.ok()) return Broken(status.message());
   return Target{unit, &request.signature, request.DisplayName()};
 }
 
-Result<Member::Target> Member::ResolveSlot(const PlanItem& item) const {
+Result<Member::Target> Member::ResolveSlot(const PlanItem& item) {
   const ResponseCache::Entry* entry = cache_.Get(*item.slot);
   if (entry == nullptr) return Broken("slot " + std::to_string(*item.slot) + " stands for nothing");
   if ((entry->name == kNoName) != (item.index != 0)) {
     return Broken("slot " + std::to_string(*item.slot) + " is used for another kind of key");
   }
+  cache_.CountUse(*item.slot);
   Target target{FindUnit(entry->name, item.index), &entry->signature, {}};
   if (target.unit == kNoUnit) {
     target.display_name = DisplayName(names_.Text(entry->name), entry->signature.kind, item.index);
@@ -379,6 +406,7 @@ Status Member::Fail(const PlanEntry& entry, Action& action) {
   const NameId name = request.name.empty() ? kNoName : names_.Find(request.name);
   const UnitRef ref =
       name == kNoName && !request.name.empty() ? kNoUnit : FindUnit(name, request.index);
+  if (const auto slot = cache_.SlotOf(name)) cache_.CountUse(*slot);
   if (ref != kNoUnit) {
     if (!units_[ref].reported) return Broken("it fails what this rank has not reported");
     action.finished.push_back(units_[ref].token);

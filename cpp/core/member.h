@@ -68,8 +68,7 @@ class Member {
   // reports come in several: call it until it gives nothing.
   std::optional<Report> TakeReport();
 
-  // The only unit that is pending here, if it is unnamed and not reported: it may be posted
-  // instead.
+  // The only unit that is pending here, if it is not reported: it may be posted instead.
   struct Lone {
     Token token = kNoToken;
     const Request* request = nullptr;
@@ -77,17 +76,14 @@ class Member {
   std::optional<Lone> FindLone() const;
   // The lone unit's post, which reports it; nothing if no slot stands for it.
   std::optional<Post> TakePost();
-  // All members have posted it: it has ended without a plan entry. Its token.
-  Token EndPosted(const Post& post);
-  // Whether the operation has ended here.
-  bool IsOver(const Post& post) const;
+  // All members have posted what this one has: it has ended without a plan entry. Its token.
+  Token EndPosted();
+  // Whether something that was posted here has not ended, be it by the plan.
+  bool HasPosted() const { return posted_ != kNoUnit; }
   // Whether this member may have posted it, or may still.
   bool MayPost(const Post& post) const;
   // Whether this member has submitted it by now, or never will: it has joined.
-  bool HasPassed(const Post& post) const {
-    if (post.epoch != epoch_) return post.epoch < epoch_;
-    return post.index <= last_index_ || join_token_ != kNoToken;
-  }
+  bool HasPassed(const Post& post) const;
 
   // Applies the next entry of the plan; kProtocol if it can't be. The units in `finished` are
   // forgotten: their names may be submitted again at once.
@@ -126,6 +122,8 @@ class Member {
   UnitRef AddUnit(Request request, NameId name, Token token);
   void RemoveUnit(UnitRef ref);
   UnitRef FindUnit(NameId name, uint64_t index) const;
+  UnitRef FindUnit(const Post& post) const;
+  const ResponseCache::Entry* FindSlot(const Post& post) const;
   void AddHit(UnitRef ref, uint32_t slot);
   bool MayJoin() const;
   Report BuildReport();
@@ -134,7 +132,7 @@ class Member {
   Status Retire(const std::vector<uint32_t>& slots);
   Result<Target> Resolve(const PlanItem& item, bool absent);
   Result<Target> ResolveRequest(const PlanItem& item);
-  Result<Target> ResolveSlot(const PlanItem& item) const;
+  Result<Target> ResolveSlot(const PlanItem& item);
   Status Execute(const PlanEntry& entry, Action& action);
   Status AddPieces(const PlanItem& item, const Target& target, Action& action);
   Status AddPiece(const Target& target, const Piece& piece, Action& action);

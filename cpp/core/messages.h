@@ -56,19 +56,23 @@ struct GroupReport {
   bool operator==(const GroupReport&) const = default;
 };
 
-// An unnamed operation that every member may end by itself, if all post it. The member's tensors
-// follow, as they are in its memory.
+// An operation that every member may end by itself, if all post it. The member's tensors follow, as
+// they are in its memory.
 struct Post {
   uint64_t applied_sequence = 0;  // as in Report
   uint64_t epoch = 0;             // how often all ranks have joined
-  uint64_t index = 0;             // among the unnamed calls of the epoch
-  uint32_t slot = 0;              // of its signature
+  uint64_t index = 0;             // among the unnamed calls of the epoch; 0: it has a name
+  uint32_t slot = 0;              // of its signature, or of its name with that
   uint64_t slot_since = 0;        // the plan entry that gave it
+  uint64_t occurrence = 0;        // of a name: how often the slot had been used (ResponseCache)
   bool operator==(const Post&) const = default;
 
   // Whether two members, or one at two times, mean the same operation; whether they also agree
   // about what it is.
-  bool IsOf(const Post& other) const { return epoch == other.epoch && index == other.index; }
+  bool IsOf(const Post& other) const {
+    return epoch == other.epoch && index == other.index && occurrence == other.occurrence &&
+           (index != 0 || Agrees(other));
+  }
   bool Agrees(const Post& other) const {
     return slot == other.slot && slot_since == other.slot_since;
   }
@@ -141,6 +145,8 @@ struct StallNotice {
   // Global ranks that the operation misses, as its coordinator sees it. Empty: a thread of the
   // sender is blocked in it.
   std::vector<int> missing;
+  // A thread of the sender is blocked in it, and one of the missing ranks would do.
+  bool one_would_do = false;
   bool operator==(const StallNotice&) const = default;
 };
 

@@ -54,6 +54,10 @@ constexpr std::string (*kSays[])(const Terms&) = {
     [](const Terms& t) { return std::string(t.on_device ? "on the GPU" : "on the CPU"); },
     [](const Terms& t) { return t.ranks.empty() ? "" : "the set of " + RankList(t.ranks); },
     [](const Terms& t) {
+      if (t.kind != OpKind::kAddProcessSet) return std::string();
+      return std::string(t.distinct ? "distinct" : "not distinct");
+    },
+    [](const Terms& t) {
       if (t.kind != OpKind::kRemoveProcessSet) return std::string();
       return t.target_set < 0 ? "no registered process set"
                               : "process set " + std::to_string(t.target_set);

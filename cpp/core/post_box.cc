@@ -6,15 +6,16 @@
 
 namespace horoscale {
 
-PostBox::Outcome PostBox::Add(uint32_t member, uint64_t index, const Said& said, double now) {
+PostBox::Outcome PostBox::Add(uint32_t member, const Key& key, const Said& said, double now) {
   if (operations_.size() >= kMaxPendingUnits) return Outcome::kTooMany;
-  const auto [place, is_new] = operations_.try_emplace(index);
+  const auto [place, is_new] = operations_.try_emplace(key);
   Operation& operation = place->second;
   if (is_new) {
     operation.posted.resize(size_);
     operation.since = now;
     operation.due = now + period_;
   }
+  if (operation.posted[member]) return Outcome::kTwice;
   for (const std::optional<Said>& other : operation.posted) {
     if (!other) continue;
     operation.agrees &= other->slot == said.slot && other->slot_since == said.slot_since;
@@ -27,21 +28,29 @@ PostBox::Outcome PostBox::Add(uint32_t member, uint64_t index, const Said& said,
   return Outcome::kEnded;
 }
 
-std::vector<std::optional<PostBox::Said>> PostBox::Take(uint64_t index) {
-  auto node = operations_.extract(index);
+std::vector<std::optional<PostBox::Said>> PostBox::Take(const Key& key) {
+  auto node = operations_.extract(key);
   return node ? std::move(node.mapped().posted) : std::vector<std::optional<Said>>{};
 }
 
-std::vector<uint64_t> PostBox::NotPostedBy(uint32_t member) const {
-  std::vector<uint64_t> indices;
-  for (const auto& [index, operation] : operations_) {
-    if (!operation.posted[member]) indices.push_back(index);
+std::vector<PostBox::Key> PostBox::NotPostedBy(uint32_t member) const {
+  std::vector<Key> keys;
+  for (const auto& [key, operation] : operations_) {
+    if (!operation.posted[member]) keys.push_back(key);
   }
-  return indices;
+  return keys;
 }
 
-PostBox::Waiting PostBox::Describe(uint64_t index, const Operation& operation, double now) {
-  Waiting waiting{index, nullptr, {}, now - operation.since};
+std::optional<PostBox::Key> PostBox::FirstNotPostedBy(uint32_t member, NameId name) const {
+  for (auto next = operations_.lower_bound({name, 0}); next != operations_.end(); ++next) {
+    if (next->first.name != name) break;
+    if (!next->second.posted[member]) return next->first;
+  }
+  return std::nullopt;
+}
+
+PostBox::Waiting PostBox::Describe(const Key& key, const Operation& operation, double now) {
+  Waiting waiting{key, nullptr, {}, now - operation.since};
   for (const std::optional<Said>& said : operation.posted) {
     waiting.has_posted.push_back(said.has_value());
     if (said) waiting.signature = said->signature;
@@ -52,17 +61,17 @@ PostBox::Waiting PostBox::Describe(uint64_t index, const Operation& operation, d
 std::vector<PostBox::Waiting> PostBox::TakeOverdue(double now) {
   std::vector<Waiting> overdue;
   if (period_ <= 0) return overdue;
-  for (auto& [index, operation] : operations_) {
+  for (auto& [key, operation] : operations_) {
     if (now < operation.due) continue;
     operation.due = now + period_;
-    overdue.push_back(Describe(index, operation, now));
+    overdue.push_back(Describe(key, operation, now));
   }
   return overdue;
 }
 
 std::vector<PostBox::Waiting> PostBox::All() const {
   std::vector<Waiting> all;
-  for (const auto& [index, operation] : operations_) all.push_back(Describe(index, operation, 0));
+  for (const auto& [key, operation] : operations_) all.push_back(Describe(key, operation, 0));
   return all;
 }
 

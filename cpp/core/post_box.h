@@ -2,6 +2,7 @@
 // post is planned. Pure.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -13,6 +14,11 @@ namespace horoscale {
 
 class PostBox {
  public:
+  struct Key {
+    NameId name = kNoName;
+    uint64_t number = 0;  // the index of an unnamed call, the occurrence of a name
+    auto operator<=>(const Key&) const = default;
+  };
   // What a member's post says of the operation.
   struct Said {
     uint32_t slot = 0;
@@ -23,10 +29,11 @@ class PostBox {
     kWaits,      // for other members
     kEnded,      // all members have posted the same: forgotten
     kDisagrees,  // all have posted, and not the same
+    kTwice,      // the member has posted it before
     kTooMany,    // operations
   };
   struct Waiting {
-    uint64_t index = 0;
+    Key key;
     SharedSignature signature;
     std::vector<bool> has_posted;  // by member
     double seconds = 0;
@@ -35,14 +42,16 @@ class PostBox {
   // `period`: of reports about what waits; 0: none.
   PostBox(uint32_t size, double period) : size_(size), period_(period) {}
 
-  // A member posts the unnamed operation of this index, which it has not posted before.
-  Outcome Add(uint32_t member, uint64_t index, const Said& said, double now);
+  // A member posts an operation.
+  Outcome Add(uint32_t member, const Key& key, const Said& said, double now);
   // What was posted of the operation, by member, and forgotten here; empty if nothing was.
-  std::vector<std::optional<Said>> Take(uint64_t index);
+  std::vector<std::optional<Said>> Take(const Key& key);
 
-  bool Has(uint64_t index) const { return operations_.contains(index); }
-  // Operations that others have posted.
-  std::vector<uint64_t> NotPostedBy(uint32_t member) const;
+  bool empty() const { return operations_.empty(); }
+  bool Has(const Key& key) const { return operations_.contains(key); }
+  // Operations that others have posted; the first one of a name.
+  std::vector<Key> NotPostedBy(uint32_t member) const;
+  std::optional<Key> FirstNotPostedBy(uint32_t member, NameId name) const;
   // Since the last time, or since the first post, a period has passed.
   std::vector<Waiting> TakeOverdue(double now);
   std::vector<Waiting> All() const;
@@ -55,11 +64,11 @@ class PostBox {
     double since = 0;
     double due = 0;
   };
-  static Waiting Describe(uint64_t index, const Operation& operation, double now);
+  static Waiting Describe(const Key& key, const Operation& operation, double now);
 
   const uint32_t size_;
   const double period_;
-  std::map<uint64_t, Operation> operations_;  // by index
+  std::map<Key, Operation> operations_;
 };
 
 }  // namespace horoscale

@@ -10,20 +10,16 @@ namespace {
 // Operations that a member may have posted before this one has submitted them: it waits for each.
 constexpr size_t kMostAhead = 2;
 
-bool IsBefore(const Post& a, const Post& b) {
-  return a.epoch < b.epoch || (a.epoch == b.epoch && a.index < b.index);
-}
-
 }  // namespace
 
 Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte> values,
                       const Member& member) {
   std::vector<Posted>& posted = posted_[from];
-  if (!posted.empty() && !IsBefore(posted.back().post, post)) {
-    return Status::Protocol("it posts an operation twice");
-  }
+  const bool is_known = std::any_of(posted.begin(), posted.end(),
+                                    [&](const Posted& other) { return other.post.IsOf(post); });
+  if (is_known) return Status::Protocol("it posts an operation twice");
   DropOver(posted, member);
-  if (!member.MayPost(post)) return Status::Ok();
+  if (!IsNeeded(post, member)) return Status::Ok();
   const auto ahead = std::count_if(posted.begin(), posted.end(), [&](const Posted& other) {
     return !member.HasPassed(other.post);
   });
@@ -40,9 +36,14 @@ Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte
   return Status::Ok();
 }
 
-// What this member has reported is planned: posts of it are of no use.
+// What this member has reported is planned: posts of it are of no use. What it has posted may end
+// with the others' posts, also after the slot was retired.
+bool PostTable::IsNeeded(const Post& post, const Member& member) const {
+  return (own_ && post.IsOf(*own_)) || member.MayPost(post);
+}
+
 void PostTable::DropOver(std::vector<Posted>& posted, const Member& member) {
-  std::erase_if(posted, [&](const Posted& other) { return !member.MayPost(other.post); });
+  std::erase_if(posted, [&](const Posted& other) { return !IsNeeded(other.post, member); });
 }
 
 const PostTable::Posted* PostTable::Find(uint32_t from) const {

@@ -47,6 +47,7 @@ class PostTable {
     std::vector<std::byte> values;
   };
   const Posted* Find(uint32_t from) const;
+  bool IsNeeded(const Post& post, const Member& member) const;
   void DropOver(std::vector<Posted>& posted, const Member& member);
 
   const uint32_t self_;

@@ -41,7 +41,8 @@ struct Terms {
   // The 16-bit type in which float32 and float64 travel between hosts; none: in their own.
   std::optional<DataType> wire_dtype;
   bool on_device = false;       // CUDA tensors (all of a request are, or none)
-  std::vector<int> ranks;       // add_process_set: sorted global ranks
+  std::vector<int> ranks;       // add_process_set: global ranks in the set's order
+  bool distinct = false;        // add_process_set: also if there is a set of these ranks
   int target_set = -1;          // remove_process_set: the set's id
   std::vector<int64_t> splits;  // reducescatter: rows for each member; empty: evenly
 
@@ -55,10 +56,10 @@ template <typename AnyTerms>
   requires std::derived_from<AnyTerms, Terms>
 constexpr auto FieldsOf(AnyTerms& of) {
   std::conditional_t<std::is_const_v<AnyTerms>, const Terms, Terms>& terms = of;
-  auto& [kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks, target_set,
-         splits] = terms;
+  auto& [kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks, distinct,
+         target_set, splits] = terms;
   return std::tie(kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks,
-                  target_set, splits);
+                  distinct, target_set, splits);
 }
 
 // Everything that the members of a set must agree on. Two requests of one key with different

@@ -6,10 +6,13 @@ namespace horoscale {
 
 std::optional<uint32_t> ResponseCache::Find(NameId name, const Signature& signature) const {
   if (name == kNoName) return FindUnnamed(signature);
-  if (name >= slot_of_name_.size() || !slot_of_name_[name]) return std::nullopt;
-  const uint32_t slot = *slot_of_name_[name];
-  if (!(entries_[slot]->signature == signature)) return std::nullopt;
+  const std::optional<uint32_t> slot = SlotOf(name);
+  if (!slot || !(entries_[*slot]->signature == signature)) return std::nullopt;
   return slot;
+}
+
+std::optional<uint32_t> ResponseCache::SlotOf(NameId name) const {
+  return name < slot_of_name_.size() ? slot_of_name_[name] : std::nullopt;
 }
 
 std::optional<uint32_t> ResponseCache::FindUnnamed(const Signature& signature) const {
@@ -41,7 +44,7 @@ Status ResponseCache::Assign(uint32_t slot, NameId name, const Signature& signat
     slot_of_name_[name] = slot;
   }
   if (slot >= entries_.size()) entries_.resize(slot + 1);
-  entries_[slot] = Entry{name, signature, sequence};
+  entries_[slot] = Entry{name, signature, sequence, 0};
   ++size_;
   return Status::Ok();
 }

@@ -27,6 +27,7 @@ class ResponseCache {
     NameId name = kNoName;
     Signature signature;
     uint64_t since = 0;  // the plan entry that gave the slot
+    uint64_t uses = 0;   // since then: see CountUse()
   };
 
   explicit ResponseCache(size_t capacity) : capacity_(capacity) {}
@@ -35,6 +36,14 @@ class ResponseCache {
   std::optional<uint32_t> Find(NameId name, const Signature& signature) const;
   // Null where the slot stands for nothing.
   const Entry* Get(uint32_t slot) const;
+
+  // The slot of a name, whatever its signature.
+  std::optional<uint32_t> SlotOf(NameId name) const;
+
+  // Something named by the slot was executed in part or as a whole, has failed, or has ended
+  // without a plan. What a rank calls next by this name is the same operation on all members, and
+  // finds the same count on all of them.
+  void CountUse(uint32_t slot) { ++entries_[slot]->uses; }
 
   // In plan entry `sequence`. kProtocol if the slot is out of range or taken, or if another one
   // stands for the same.

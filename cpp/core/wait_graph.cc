@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "base/rank_list.h"
+
 namespace horoscale {
 namespace {
 
@@ -20,7 +22,9 @@ void WaitGraph::Add(int from_rank, uint32_t process_set, uint32_t incarnation,
                     const StallNotice& notice, double now) {
   Operation operation{process_set, incarnation, notice.operation};
   const Span span{now - static_cast<double>(notice.milliseconds) / 1000, now};
-  if (notice.missing.empty()) {
+  if (notice.one_would_do) {
+    choices_[from_rank][std::move(operation)] = {span, notice.missing};
+  } else if (notice.missing.empty()) {
     blocked_[from_rank][std::move(operation)] = span;
   } else {
     missed_[std::move(operation)] = {span, notice.missing};
@@ -34,6 +38,10 @@ void WaitGraph::Forget(double now) {
     std::erase_if(blocked, [&](const auto& entry) { return entry.second.until < oldest; });
   }
   std::erase_if(blocked_, [](const auto& entry) { return entry.second.empty(); });
+  for (auto& [rank, choices] : choices_) {
+    std::erase_if(choices, [&](const auto& entry) { return entry.second.span.until < oldest; });
+  }
+  std::erase_if(choices_, [](const auto& entry) { return entry.second.empty(); });
   std::erase_if(missed_, [&](const auto& entry) { return entry.second.span.until < oldest; });
   std::erase_if(told_, [&](const auto& entry) { return entry.second < now - period_; });
 }
@@ -63,7 +71,83 @@ std::optional<std::string> WaitGraph::TakeCircle(double now) {
       if (told_.emplace(ranks, now).second) return Describe(*circle, now);
     }
   }
+  return choices_.empty() ? std::nullopt : TakeKnot(now);
+}
+
+std::vector<WaitGraph::Wait> WaitGraph::WaitsOf(int rank, double time) const {
+  std::vector<Wait> waits;
+  if (const auto blocked = blocked_.find(rank); blocked != blocked_.end()) {
+    for (const auto& [operation, span] : blocked->second) {
+      const auto missed = missed_.find(operation);
+      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time))
+        continue;
+      waits.push_back({&operation, span, &missed->second.ranks, false});
+    }
+  }
+  if (const auto choices = choices_.find(rank); choices != choices_.end()) {
+    for (const auto& [operation, missed] : choices->second) {
+      if (missed.span.Holds(time)) waits.push_back({&operation, missed.span, &missed.ranks, true});
+    }
+  }
+  return waits;
+}
+
+// The ranks that only each other could let go on: what remains of the blocked ones when those are
+// taken away, again and again, that wait for nobody who remains, or have the choice.
+std::set<int> WaitGraph::StuckAt(double time) const {
+  std::map<int, std::vector<Wait>> waits;
+  std::set<int> stuck;
+  for (const auto& [rank, blocked] : blocked_) stuck.insert(rank);
+  for (const auto& [rank, choices] : choices_) stuck.insert(rank);
+  for (const int rank : stuck) waits[rank] = WaitsOf(rank, time);
+  const auto is_stuck = [&stuck](int rank) { return stuck.contains(rank); };
+  const auto goes_on = [&](int rank) {
+    return std::none_of(waits[rank].begin(), waits[rank].end(), [&](const Wait& wait) {
+      return wait.one_would_do ? std::all_of(wait.missed->begin(), wait.missed->end(), is_stuck)
+                               : std::any_of(wait.missed->begin(), wait.missed->end(), is_stuck);
+    });
+  };
+  while (std::erase_if(stuck, goes_on) > 0) {
+  }
+  return stuck;
+}
+
+// It closed when the last of its ranks blocked.
+std::optional<std::string> WaitGraph::TakeKnot(double now) {
+  std::set<double> times;
+  for (const auto& [rank, choices] : choices_) {
+    for (const auto& [operation, missed] : choices) times.insert(missed.span.since);
+  }
+  for (const auto& [rank, blocked] : blocked_) {
+    for (const auto& [operation, span] : blocked) times.insert(span.since);
+  }
+  size_t starts = 0;
+  for (auto time = times.rbegin(); time != times.rend() && starts++ < kMaxStarts; ++time) {
+    const std::set<int> knot = StuckAt(*time);
+    const bool has_choice =
+        std::any_of(knot.begin(), knot.end(), [this](int rank) { return choices_.contains(rank); });
+    if (!has_choice) continue;  // a circle, which was told
+    std::string ranks = "knot ";
+    for (const int rank : knot) ranks += std::to_string(rank) + " ";
+    if (told_.emplace(ranks, now).second) return DescribeKnot(knot, *time, now);
+  }
   return std::nullopt;
+}
+
+std::string WaitGraph::DescribeKnot(const std::set<int>& knot, double time, double now) const {
+  std::string text = "ranks wait for each other, and will not go on: ";
+  for (const int rank : knot) {
+    for (const Wait& wait : WaitsOf(rank, time)) {
+      const bool is_free = wait.one_would_do && wait.missed->size() > 1;
+      text += "rank " + std::to_string(rank) + " is blocked in " + wait.operation->name +
+              " on process set " + std::to_string(wait.operation->process_set) + " since " +
+              Seconds(now - wait.span.since) + " and misses " + (is_free ? "one of " : "") +
+              RankList(*wait.missed) + "; ";
+    }
+  }
+  return text +
+         "a receive of any rank needs one that is not blocked: have one of them send first, or "
+         "make its call asynchronous";
 }
 
 // Depth first from rank to rank along what blocked one and missed the other at that time.

@@ -4,14 +4,17 @@
 // been blocked for the warning period, a coordinator which ranks an operation of its set has been
 // missing for that long. A statement holds from when the wait began to when it was made. Ranks that
 // are blocked in a circle at one moment will never go on by themselves: blocking calls in crossed
-// order, in one set or across several.
+// order, in one set or across several. So are ranks of which each waits for one of several, where
+// all of these are among them: receives of any rank.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/messages.h"
@@ -26,7 +29,8 @@ class WaitGraph {
   void Add(int from_rank, uint32_t process_set, uint32_t incarnation, const StallNotice& notice,
            double now);
 
-  // A circle of blocked ranks in words, if there is one that was not told within the last period.
+  // A circle of blocked ranks, or several that are joined, in words, if there is one that was not
+  // told within the last period.
   std::optional<std::string> TakeCircle(double now);
 
  private:
@@ -53,13 +57,26 @@ class WaitGraph {
     Span span;
   };
 
+  // What a rank is blocked in at some time, and whom it misses there: all of them, or any.
+  struct Wait {
+    const Operation* operation;
+    Span span;
+    const std::vector<int>* missed;
+    bool one_would_do;
+  };
+
   void Forget(double now);
+  std::vector<Wait> WaitsOf(int rank, double time) const;
+  std::set<int> StuckAt(double time) const;
+  std::optional<std::string> TakeKnot(double now);
+  std::string DescribeKnot(const std::set<int>& knot, double time, double now) const;
   std::optional<std::vector<Link>> FindCircle(int start, double time) const;
   static std::string Describe(const std::vector<Link>& circle, double now);
 
   double period_;
   std::map<int, Blocked> blocked_;  // by rank
   std::map<Operation, Missed> missed_;
+  std::map<int, std::map<Operation, Missed>> choices_;  // by rank: one of the missed would do
   bool changed_ = false;
   std::map<std::string, double> told_;  // by the ranks of a circle
 };

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/process_set_ids.h"
 #include "platform/clock.h"
 #include "runtime/validate.h"
 
@@ -10,8 +11,16 @@ namespace {
 
 // What a rank sent before it left can be received afterwards.
 bool MayHaveCome(const Operation& operation, const Status& failure) {
-  return operation.message && !operation.message->is_send &&
+  return operation.message && !operation.message->is_send && !operation.message->released &&
          failure.code() == StatusCode::kRankFailed;
+}
+
+// Whom the failure of the set does not concern: those who make a set of their own, or are done with
+// one that their members have made, whatever has become of it.
+bool IsForMembersAlone(const Operation& operation) {
+  return operation.new_set != nullptr ||
+         (operation.request.signature.kind == OpKind::kRemoveProcessSet &&
+          IsMadeByMembers(operation.process_set_id));
 }
 
 }  // namespace
@@ -26,8 +35,9 @@ Status Inbox::Put(const OperationPtr& operation) {
                                    std::to_string(operation->process_set_id));
   }
   SetView& view = found->second;
-  HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, rank_));
-  if (!view.failure.ok() && !MayHaveCome(*operation, view.failure)) {
+  HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, view.order, rank_));
+  if (!view.failure.ok() && !MayHaveCome(*operation, view.failure) &&
+      !IsForMembersAlone(*operation)) {
     if (harm_.ok() && view.failure.code() == StatusCode::kRankFailed) harm_ = view.failure;
     FailureDetail detail = view.failure.detail();
     detail.process_set_id = operation->process_set_id;
@@ -52,6 +62,14 @@ Status Inbox::Put(const OperationPtr& operation) {
 
 // The communicator of a set belongs to one device of each rank.
 Status Inbox::BindDevice(const Operation& operation, SetView& view) {
+  if (IsMadeByMembers(operation.process_set_id)) {
+    return {StatusCode::kUnsupported,
+            "process set " + std::to_string(operation.process_set_id) +
+                " was made by its members alone, and can't take CUDA tensors: their operations are "
+                "launched in one order with those of other sets, for which all ranks have to add "
+                "the set",
+            {{}, operation.process_set_id, operation.request.name}};
+  }
   const CudaDevice* const device = operation.on_device->device;
   if (view.device == nullptr) view.device = device;
   if (view.device == device) return Status::Ok();
@@ -74,7 +92,7 @@ std::optional<std::vector<int>> Inbox::SetRanks(int id) const {
   std::lock_guard lock(mutex_);
   const auto found = views_.find(id);
   if (found == views_.end()) return std::nullopt;
-  return found->second.ranks;
+  return found->second.order;
 }
 
 bool Inbox::Close() {
@@ -104,9 +122,10 @@ void Inbox::OnFinished(const Operation& operation, const Status& status) {
   unfinished_.fetch_sub(1);
 }
 
-void Inbox::OnSetAdded(int id, std::vector<int> ranks) {
+void Inbox::OnSetAdded(int id, const std::vector<int>& ranks, const std::vector<int>& order) {
   std::lock_guard lock(mutex_);
-  views_[id].ranks = std::move(ranks);
+  views_[id].ranks = ranks;
+  views_[id].order = order;
 }
 
 void Inbox::OnSetRemoved(int id) {

@@ -28,6 +28,7 @@ class Inbox {
   // Operations that were taken and are not finished.
   int64_t unfinished() const { return unfinished_.load(); }
   std::vector<int> SetIds() const;
+  // In the set's order.
   std::optional<std::vector<int>> SetRanks(int id) const;
 
   // Nothing is taken any more; false if that was so already.
@@ -39,7 +40,7 @@ class Inbox {
   std::vector<OperationPtr> Take();
   // The operation is over, and its name free. Before others can see that it is done.
   void OnFinished(const Operation& operation, const Status& status);
-  void OnSetAdded(int id, std::vector<int> ranks);
+  void OnSetAdded(int id, const std::vector<int>& ranks, const std::vector<int>& order);
   void OnSetRemoved(int id);
   void OnSetFailed(int id, const Status& cause);
 
@@ -51,7 +52,8 @@ class Inbox {
  private:
   // What user threads know of a set.
   struct SetView {
-    std::vector<int> ranks;
+    std::vector<int> ranks;  // sorted
+    std::vector<int> order;
     Status failure;
     std::unordered_set<std::string> pending_names;
     const CudaDevice* device = nullptr;  // of the first CUDA tensors

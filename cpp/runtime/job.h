@@ -1,6 +1,7 @@
 // Job: how a process becomes a rank. Finds out who it is, meets the others, and starts the runtime.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ struct JobOptions {
   std::optional<std::string> secret;
   std::vector<int> ranks;  // who takes part, numbered anew in this order; empty: all
   MpiHandle mpi_comm = 0;  // the communicator whose ranks take part; 0: none given
+  uint64_t view = 0;       // of an elastic job, numbered by its driver; 0: none
 };
 
 class Job {

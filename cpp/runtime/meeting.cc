@@ -156,6 +156,8 @@ Status FindHosts(std::string_view host, const Deadline& deadline, Meeting* meeti
 }  // namespace
 
 std::string JobKey(const JobOptions& options) {
+  // The driver of an elastic job calls the start of a view off by these keys (see FailedKey()).
+  if (options.view != 0) return "view-" + std::to_string(options.view) + "-";
   if (options.ranks.empty()) return "init";
   // Jobs of different ranks may exist side by side.
   Sha256 ranks;

@@ -10,20 +10,26 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
   JsonObject by_set;
   for (const auto& [id, set] : sets) {
     const SetCounters& counters = set->counters();
-    by_set.AddJson(std::to_string(id), JsonObject()
-                                           .Add("operations", counters.operations)
-                                           .Add("bytes", counters.bytes)
-                                           .Add("buckets", counters.buckets)
-                                           .Add("mpi_buckets", counters.mpi_buckets)
-                                           .Add("device_buckets", counters.device_buckets)
-                                           .Add("nccl_buckets", counters.nccl_buckets)
-                                           .Add("fused_tensors", counters.fused_tensors)
-                                           .Add("cache_hits", counters.cache_hits)
-                                           .Add("cache_misses", counters.cache_misses)
-                                           .Add("one_hop", counters.posts)
-                                           .Add("negotiate_seconds", counters.negotiate_seconds)
-                                           .Add("execute_seconds", counters.execute_seconds)
-                                           .Build());
+    by_set.AddJson(std::to_string(id),
+                   JsonObject()
+                       .Add("operations", counters.operations)
+                       .Add("bytes", counters.bytes)
+                       .Add("buckets", counters.buckets)
+                       .Add("mpi_buckets", counters.mpi_buckets)
+                       .Add("device_buckets", counters.device_buckets)
+                       .Add("nccl_buckets", counters.nccl_buckets)
+                       .Add("fused_tensors", counters.fused_tensors)
+                       .Add("cache_hits", counters.cache_hits)
+                       .Add("cache_misses", counters.cache_misses)
+                       .Add("one_hop", counters.posts)
+                       .Add("messages_sent", counters.messages_sent)
+                       .Add("messages_received", counters.messages_received)
+                       .Add("messages_viewed", counters.messages_viewed)
+                       .Add("message_bytes_sent", counters.message_bytes_sent)
+                       .Add("message_bytes_received", counters.message_bytes_received)
+                       .Add("negotiate_seconds", counters.negotiate_seconds)
+                       .Add("execute_seconds", counters.execute_seconds)
+                       .Build());
   }
   return JsonObject()
       .AddJson("process_sets", by_set.Build())

@@ -14,6 +14,7 @@
 #include "core/member.h"
 #include "core/message_frames.h"
 #include "core/request.h"
+#include "core/set_creation_frames.h"
 
 namespace horoscale {
 
@@ -35,12 +36,22 @@ struct OnDevice {
   std::atomic<bool> launched{false};
 };
 
+struct Operation;
+
 // A send or a receive. It is beside the plan: its operation's request is empty.
 struct Message {
   bool is_send = true;
   int peer = 0;  // global rank; of a receive also kAnyPeer
   Envelope envelope;
-  std::byte* memory = nullptr;  // of a send it is only read
+  std::byte* memory = nullptr;  // of a send it is only read; of a view where it is, once it is done
+  bool is_view = false;         // a receive that leaves the message where its sender has it
+  std::shared_ptr<Operation> released =
+      {};  // not null: this is no receive, but gives that view back
+
+  // Of a view, written by the engine's owner.
+  uint64_t number = 0;       // the sender's, of the message that is seen at its place; 0: none
+  OwnedBytes copy = {};      // what is seen otherwise
+  bool is_unwanted = false;  // it was given back before the message came
 };
 
 struct Operation {
@@ -58,6 +69,7 @@ struct Operation {
   std::unique_ptr<OnDevice> on_device;  // null: host memory
   bool will_wait = false;               // a thread waits for it at once
   std::unique_ptr<Message> message;     // null: a collective
+  std::unique_ptr<NewSet> new_set;      // that its members make: beside the plan, too
   double enqueued_at = 0;
 
   // Written by the engine's owner until `done`, constant afterwards.

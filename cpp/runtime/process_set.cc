@@ -35,10 +35,10 @@ Status Concerning(const Status& cause, int process_set_id, const std::string& te
 }  // namespace
 
 ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config, ChannelId channel,
-                       std::vector<int> ranks, std::shared_ptr<MpiSetCommunicator> mpi)
+                       std::vector<int> order, std::shared_ptr<MpiSetCommunicator> mpi)
     : host_(host),
       transport_(transport),
-      place_(channel, std::move(ranks), transport.rank()),
+      place_(channel, std::move(order), transport.rank()),
       execution_(*this, host, transport, config, place_, pending_, counters_, std::move(mpi)),
       control_(transport, config, place_, counters_, host, execution_),
       // An autotuner counts the plan's entries; MPI's own operations are as they are.
@@ -46,7 +46,7 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
              !config.autotune && execution_.mpi() == nullptr),
       messages_(transport, channel,
                 [this](const OperationPtr& operation, const Status& status) {
-                  ++counters_.operations;
+                  if (!operation->message->released) Count(*operation->message, status);
                   Finish(operation, status);
                 }),
       watch_(host, config, place_, pending_, control_, execution_, posts_, messages_) {}
@@ -146,24 +146,40 @@ void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, doub
 
   Status status = action.type == Action::Type::kFail ? action.failure : Status::Ok();
   for (const Token token : action.finished) {
-    if (const OperationPtr operation = pending_.Hold(token)) {
-      const OpKind kind = operation->request.signature.kind;
-      if (action.type == Action::Type::kAllJoined) {
-        if (operation->process_set_id == id()) operation->result = action.last_joined;
-      } else if (status.ok() &&
-                 (kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet)) {
-        const auto result = host_.Register(operation->request.signature);
-        status = result.status();
-        if (result.ok()) operation->result = *result;
-      }
+    // What is registered may be that this set ends, with all that is pending on it.
+    const OperationPtr operation = pending_.Take(token);
+    if (operation == nullptr) continue;
+    const OpKind kind = operation->request.signature.kind;
+    if (action.type == Action::Type::kAllJoined) {
+      if (operation->process_set_id == id()) operation->result = action.last_joined;
+    } else if (status.ok() &&
+               (kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet)) {
+      const auto result = host_.Register(operation->request.signature);
+      status = result.status();
+      if (result.ok()) operation->result = *result;
     }
-    FinishToken(token, status);
+    FinishTaken(operation, status);
+  }
+}
+
+void ProcessSet::Count(const Message& message, const Status& status) {
+  ++counters_.operations;
+  if (!status.ok()) return;
+  if (message.is_send) {
+    ++counters_.messages_sent;
+    counters_.message_bytes_sent += message.envelope.bytes;
+  } else {
+    ++counters_.messages_received;
+    counters_.messages_viewed += message.number != 0 ? 1 : 0;
+    counters_.message_bytes_received += message.envelope.bytes;
   }
 }
 
 void ProcessSet::FinishToken(Token token, const Status& status) {
-  const OperationPtr operation = pending_.Take(token);
-  if (operation == nullptr) return;
+  if (const OperationPtr operation = pending_.Take(token)) FinishTaken(operation, status);
+}
+
+void ProcessSet::FinishTaken(const OperationPtr& operation, const Status& status) {
   ++counters_.operations;
   Finish(operation, status.ok() ? CheckResults(*operation) : status);
 }

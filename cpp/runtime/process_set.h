@@ -35,11 +35,12 @@ namespace horoscale {
 class ProcessSet final : private SetExecution::Owner {
  public:
   ProcessSet(SetHost& host, Transport& transport, const Config& config, ChannelId channel,
-             std::vector<int> ranks, std::shared_ptr<MpiSetCommunicator> mpi);
+             std::vector<int> order, std::shared_ptr<MpiSetCommunicator> mpi);
 
   ChannelId channel() const { return place_.channel; }
   int id() const { return place_.id(); }
   const std::vector<int>& ranks() const { return place_.ranks; }
+  const std::vector<int>& order() const { return place_.order; }
   bool Contains(int rank) const { return place_.Contains(rank); }
   // Null where MPI's collectives are not used.
   const std::shared_ptr<MpiSetCommunicator>& mpi() const { return execution_.mpi(); }
@@ -97,7 +98,9 @@ class ProcessSet final : private SetExecution::Owner {
   Result<bool> StepPosts(double now);
   bool FailAfterLeavers();
   bool FinishFailed(double now);
+  void Count(const Message& message, const Status& status);
   void FinishToken(Token token, const Status& status);
+  void FinishTaken(const OperationPtr& operation, const Status& status);
   void Finish(const OperationPtr& operation, const Status& status);
   void OnPoison(int from_rank, std::span<const std::byte> payload);
 

@@ -39,6 +39,7 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
       inbox_(topology_.rank),
       timeline_(topology_.rank),
       tuning_log_(config_.autotune_log_path, topology_.rank),
+      creations_(topology_.rank, topology_.size, sets_),
       probes_(*transport_),
       wait_graph_(config_.stall_warning_seconds),
       state_requests_(StateRequests()),
@@ -50,7 +51,7 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
   }
   std::vector<int> all(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) all[static_cast<size_t>(rank)] = rank;
-  CreateSet(std::move(all));
+  CreateNextSet(all);
   if (driver == Driver::kThread) engine_.Start();
 }
 
@@ -109,6 +110,7 @@ void Runtime::Shutdown(const std::string& reason) {
   const Status status(StatusCode::kShutdown, "the runtime was shut down while it was pending");
   for (const OperationPtr& removal : held_removals_) Finish(removal, status);
   held_removals_.clear();
+  for (const auto& [call, operation] : std::exchange(creating_, {})) Finish(operation, status);
   // The global set last, with which joins fail: the other sets have let go of them by then.
   const SetRegistry::Table& sets = sets_.all();
   for (auto it = sets.rbegin(); it != sets.rend(); ++it) it->second->Fail(status);
@@ -189,6 +191,7 @@ bool Runtime::Step() {
   const bool holds_reports = std::any_of(active_.begin(), active_.end(),
                                          [](const auto& set) { return set->HoldsReports(); });
   if (!held_removals_.empty()) moved |= ReleaseHeldRemovals();
+  moved |= StepCreations();
   has_unsent_.store(transport_->HasUnsent() || holds_reports);
   if (metrics_wanted_.load()) PublishMetrics();
   if (now >= next_tick_) {
@@ -204,6 +207,10 @@ bool Runtime::TakeInput() {
   for (OperationPtr& operation : input) {
     if (operation->request.signature.kind == OpKind::kRemoveProcessSet) {
       held_removals_.push_back(std::move(operation));
+      continue;
+    }
+    if (operation->new_set != nullptr) {
+      StartCreation(operation);
       continue;
     }
     const auto set = sets_.Find(static_cast<uint32_t>(operation->process_set_id));
@@ -236,17 +243,29 @@ void Runtime::JoinSet(const std::shared_ptr<ProcessSet>& set) {
 // A set is removed only when nothing is pending on it here; so when every rank has asked for it, no
 // member reads another one's memory any more.
 bool Runtime::ReleaseHeldRemovals() {
-  bool moved = false;
+  const auto is_held = [this](const OperationPtr& operation) {
+    const auto set = sets_.Find(static_cast<uint32_t>(operation->request.signature.target_set));
+    return set != nullptr && set->HasPending();
+  };
+  std::vector<OperationPtr> released;
   std::erase_if(held_removals_, [&](const OperationPtr& operation) {
-    const auto target = static_cast<uint32_t>(operation->request.signature.target_set);
-    const auto set = sets_.Find(target);
-    if (set != nullptr && set->HasPending()) return false;
-    const auto global = sets_.Find(0u);
-    Activate(global);
-    global->Submit(operation);
-    return moved = true;
+    if (is_held(operation)) return false;
+    released.push_back(operation);
+    return true;
   });
-  return moved;
+  for (const OperationPtr& operation : released) {
+    // The global set, or that which its members remove.
+    const auto set = sets_.Find(static_cast<uint32_t>(operation->process_set_id));
+    if (set == nullptr) {
+      Finish(operation, Status::InvalidArgument("the process set has been removed"));
+    } else if (set->id() != 0 && !set->failure().ok()) {
+      RemoveFailedSet(operation);
+    } else {
+      Activate(set);
+      set->Submit(operation);
+    }
+  }
+  return !released.empty();
 }
 
 void Runtime::Activate(const std::shared_ptr<ProcessSet>& set) {
@@ -257,6 +276,7 @@ void Runtime::Tick(double now) {
   next_tick_ = now + kTickSeconds;
   for (const auto& [id, set] : sets_.all()) set->CheckStalls(now);
   if (const auto circle = wait_graph_.TakeCircle(now)) Log(LogLevel::kWarning, *circle);
+  CheckCreations(now);
   if (timeline_.enabled()) timeline_.Flush();
   if (const uint32_t requests = StateRequests(); requests != state_requests_) {
     state_requests_ = requests;
@@ -291,6 +311,9 @@ void Runtime::DumpState(double now) const {
     if (!std::binary_search(ranks.begin(), ranks.end(), topology_.rank)) continue;
     for (const std::string& line : set->DescribeState(now)) LogAnswer("state", line);
   }
+  for (const auto& [call, operation] : creating_) {
+    LogAnswer("state", DescribeCreation(call, *operation, now));
+  }
   for (const OperationPtr& removal : held_removals_) {
     LogAnswer("state", "remove_process_set of process set " +
                            std::to_string(removal->request.signature.target_set) +
@@ -302,6 +325,7 @@ void Runtime::OnFrame(int from_rank, const FrameHeader& header,
                       std::span<const std::byte> payload) {
   if (header.kind == FrameKind::kGoodbye) return OnGoodbye(from_rank, payload);
   if (header.kind == FrameKind::kLoss) return;  // the transports' own, where they spread losses
+  if (header.kind == FrameKind::kCreation) return OnCreationFrame(from_rank, payload);
   if (header.kind == FrameKind::kProbe) {
     return probes_.OnFrame(from_rank, header.channel, payload);
   }
@@ -329,8 +353,10 @@ void Runtime::OnGoodbye(int from_rank, std::span<const std::byte> payload) {
 
 void Runtime::OnRankLost(int rank, const Status& reason) {
   Log(LogLevel::kInfo, departures_.OnLost(rank, reason).message());
-  if (reason.code() == StatusCode::kTimeout) unreached_.insert(rank);
+  const bool only_here = reason.code() == StatusCode::kTimeout;
+  if (only_here) unreached_.insert(rank);
   for (const auto& [id, set] : sets_.all()) TellLoss(set, rank);
+  creations_.OnLost(rank, departures_.lost().at(rank), only_here);
 }
 
 // The rank is lost.
@@ -374,6 +400,7 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason, const std::vector<int>& 
 
 void Runtime::Finish(const OperationPtr& operation, Status status) {
   const bool failed = !status.ok();
+  if (failed && IsRemovalOfFailedSet(*operation)) return held_removals_.push_back(operation);
   if (operation->done.load() || (--operation->open > 0 && !failed)) return;
   inbox_.OnFinished(*operation, status);
   operation->status = std::move(status);

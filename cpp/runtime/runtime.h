@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "core/departures.h"
+#include "core/set_creations.h"
 #include "core/wait_graph.h"
 #include "runtime/config.h"
 #include "runtime/early_frames.h"
@@ -97,9 +99,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   Result<int64_t> Register(const Signature& signature) override;
   void OnLaunched() override { engine_.NotifyDone(); }
   LaunchOrder& launch_order() override { return launch_order_; }
-  void OnFailed(const SetPlace& set, const Status& cause) override {
-    inbox_.OnSetFailed(set.id(), cause);
-  }
+  void OnFailed(const SetPlace& set, const Status& cause) override;
   void OnBucketDone(const SetPlace& set, const Action& action, double started_at) override;
   void OnTuned(const SetPlace& set, const Autotuner::Record& record) override;
   void OnStall(const SetPlace& set, const StallNotice& notice) override;
@@ -115,9 +115,21 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   void Tick(double now);
   void DumpState(double now) const;
   void Activate(const std::shared_ptr<ProcessSet>& set);
-  Result<int64_t> AddSet(const std::vector<int>& ranks);
+  Result<int64_t> AddSet(const Signature& signature);
   Result<int64_t> RemoveSet(int id);
-  void CreateSet(std::vector<int> ranks);
+  std::shared_ptr<ProcessSet> CreateSet(ChannelId channel, const std::vector<int>& order,
+                                        std::shared_ptr<MpiSetCommunicator> mpi);
+  void CreateNextSet(const std::vector<int>& order);
+  bool IsRemovalOfFailedSet(const Operation& operation) const;
+  void RemoveFailedSet(const OperationPtr& removal);
+  // Sets that their members make.
+  ChannelId ChannelOf(int leader, uint32_t number) const;
+  void StartCreation(const OperationPtr& operation);
+  void OnCreationFrame(int from_rank, std::span<const std::byte> payload);
+  bool StepCreations();
+  void TakeCreationStep(SetCreations::Step& step);
+  void CheckCreations(double now);
+  std::string DescribeCreation(uint64_t call, const Operation& operation, double now) const;
   void TellLoss(const std::shared_ptr<ProcessSet>& set, int rank);
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
   std::vector<int> DeliverTheLast(const std::string& reason);
@@ -136,6 +148,8 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
 
   // By the engine's owner.
   SetRegistry sets_;
+  SetCreations creations_;
+  std::map<uint64_t, OperationPtr> creating_;  // by call
   std::vector<std::shared_ptr<ProcessSet>> active_;
   std::vector<OperationPtr> held_removals_;  // of sets with pending operations here
   std::vector<std::function<void()>> callbacks_;

@@ -2,34 +2,47 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/process_set_ids.h"
 #include "base/rank_list.h"
+#include "platform/log.h"
 #include "runtime/runtime.h"
 
 namespace horoscale {
 
 Result<int64_t> Runtime::Register(const Signature& signature) {
-  return signature.kind == OpKind::kAddProcessSet ? AddSet(signature.ranks)
+  return signature.kind == OpKind::kAddProcessSet ? AddSet(signature)
                                                   : RemoveSet(signature.target_set);
 }
 
-Result<int64_t> Runtime::AddSet(const std::vector<int>& ranks) {
-  if (const auto existing = sets_.Find(ranks)) {
-    return Status::InvalidArgument("a process set of " + RankList(ranks) +
+// What members have made among themselves does not count: all ranks have to decide alike.
+Result<int64_t> Runtime::AddSet(const Signature& signature) {
+  const auto existing = sets_.Find(signature.ranks, SetRegistry::Of::kAllRanks);
+  if (existing != nullptr && !signature.distinct) {
+    return Status::InvalidArgument("a process set of " + RankList(signature.ranks) +
                                    " exists already: process set " +
                                    std::to_string(existing->id()));
   }
   const auto id = static_cast<int64_t>(sets_.Next().process_set);
-  CreateSet(ranks);
+  CreateNextSet(signature.ranks);
   return id;
 }
 
-void Runtime::CreateSet(std::vector<int> ranks) {
-  const ChannelId channel = sets_.Next();
+std::shared_ptr<ProcessSet> Runtime::CreateSet(ChannelId channel, const std::vector<int>& order,
+                                               std::shared_ptr<MpiSetCommunicator> mpi) {
   SetHost& host = *this;
-  const auto set =
-      std::make_shared<ProcessSet>(host, *transport_, config_, channel, ranks, mpi_.Make(ranks));
-  inbox_.OnSetAdded(set->id(), std::move(ranks));
+  auto set =
+      std::make_shared<ProcessSet>(host, *transport_, config_, channel, order, std::move(mpi));
+  inbox_.OnSetAdded(set->id(), set->ranks(), order);
   sets_.Add(set);
+  return set;
+}
+
+// The one that all ranks of the job make next.
+void Runtime::CreateNextSet(const std::vector<int>& order) {
+  const ChannelId channel = sets_.Next();
+  std::vector<int> ranks = order;
+  std::sort(ranks.begin(), ranks.end());
+  const auto set = CreateSet(channel, order, mpi_.Make(ranks));
   const EarlyFrames::Kept early = early_frames_.Take(channel);
   for (const auto& frame : early.frames) OnFrame(frame.from_rank, frame.header, frame.payload);
   if (early.dropped_of) {
@@ -53,11 +66,12 @@ void Runtime::AbandonRegistration(const Operation& operation) {
     if (target != nullptr && target->id() != 0) target->Poison(operation.status);
     return;
   }
-  if (signature.kind != OpKind::kAddProcessSet) return;
+  if (signature.kind != OpKind::kAddProcessSet || operation.new_set != nullptr) return;
   // Bindings have one registration pending at a time, so that this would have been the next one;
   // and the global set has failed: there will be no other.
-  if (std::binary_search(signature.ranks.begin(), signature.ranks.end(), topology_.rank)) {
-    ProcessSet::SendPoison(*transport_, sets_.Next(), signature.ranks, operation.status);
+  const std::vector<int>& ranks = signature.ranks;
+  if (std::find(ranks.begin(), ranks.end(), topology_.rank) != ranks.end()) {
+    ProcessSet::SendPoison(*transport_, sets_.Next(), ranks, operation.status);
   }
 }
 
@@ -73,6 +87,23 @@ Result<int64_t> Runtime::RemoveSet(int id) {
   sets_.Remove(static_cast<uint32_t>(id));
   transport_->Forget(set->channel());
   return int64_t{0};
+}
+
+// Of a set that its members have made nobody else has to know: where it has failed each of them
+// removes it by itself.
+bool Runtime::IsRemovalOfFailedSet(const Operation& operation) const {
+  if (operation.process_set_id == 0 || inbox_.IsClosed() ||
+      operation.request.signature.kind != OpKind::kRemoveProcessSet) {
+    return false;
+  }
+  const auto set = sets_.Find(static_cast<uint32_t>(operation.process_set_id));
+  return set != nullptr && !set->failure().ok();
+}
+
+void Runtime::RemoveFailedSet(const OperationPtr& removal) {
+  const auto removed = RemoveSet(removal->process_set_id);
+  if (removed.ok()) removal->result = *removed;
+  Finish(removal, removed.status());
 }
 
 }  // namespace horoscale

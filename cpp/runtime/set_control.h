@@ -41,7 +41,7 @@ class SetControl {
   // What may be posted instead of reported (set_posts.h).
   const Member& member() const { return member_; }
   std::optional<Post> TakePost() { return member_.TakePost(); }
-  void EndPosted(const Post& post) { (void)member_.EndPosted(post); }
+  void EndPosted() { (void)member_.EndPosted(); }
 
   // A failed status, here and below, means that the members don't agree any more.
   Status OnPost(uint32_t member, const Post& post, double now) {

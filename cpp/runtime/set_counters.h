@@ -15,7 +15,12 @@ struct SetCounters {
   uint64_t fused_tensors = 0;   // that shared their bucket with others
   uint64_t cache_hits = 0;
   uint64_t cache_misses = 0;
-  uint64_t posts = 0;            // operations that took one hop
+  uint64_t posts = 0;  // operations that took one hop
+  uint64_t messages_sent = 0;
+  uint64_t messages_received = 0;
+  uint64_t messages_viewed = 0;  // of them, those that were seen where their senders had them
+  uint64_t message_bytes_sent = 0;
+  uint64_t message_bytes_received = 0;
   double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
   double execute_seconds = 0;    // of buckets
 };

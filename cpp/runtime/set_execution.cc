@@ -114,6 +114,7 @@ Status SetExecution::StartBucket(const Action& action) {
   const Terms& common = action.common;
   fused_->kind = common.kind;
   fused_->absent = action.absent;
+  fused_->positions = place_.positions;
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
                        static_cast<int64_t>(action.divisor)};
   if (action.dtype == DataType::kFloat32 || action.dtype == DataType::kFloat64) {

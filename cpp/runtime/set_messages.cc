@@ -1,12 +1,14 @@
 #include "runtime/set_messages.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "platform/clock.h"
-#include "platform/log.h"
+#include "runtime/message_mismatch.h"
 
 namespace horoscale {
 namespace {
@@ -15,29 +17,10 @@ using FrameType = MessageFrame::Type;
 
 // What is read at once: other sets have their turn in between.
 constexpr uint64_t kPieceBytes = 1 << 20;
-// Under way of one message.
-constexpr uint64_t kWindowBytes = 8 * kMaxDataFrameBytes;
 // Of one peer, coming by frames at a time.
 constexpr uint32_t kMaxComing = 4;
 // To this rank itself, of one step.
 constexpr size_t kMaxLoopback = 64;
-
-std::string Describe(const Envelope& envelope) {
-  return std::to_string(envelope.bytes / SizeOf(envelope.dtype)) + " elements of " +
-         std::string(Name(envelope.dtype)) + " (" + std::to_string(envelope.bytes) + " bytes)";
-}
-
-Status Mismatch(const OperationPtr& operation, int receiver, int sender, const Envelope& wanted,
-                const Envelope& sent) {
-  std::vector<int> ranks = {std::min(sender, receiver), std::max(sender, receiver)};
-  if (sender == receiver) ranks.pop_back();
-  const std::string name = operation->DisplayName();
-  return {StatusCode::kMismatch,
-          name + " on process set " + std::to_string(operation->process_set_id) + ": rank " +
-              std::to_string(sender) + " sends " + Describe(sent) + ", and rank " +
-              std::to_string(receiver) + " receives " + Describe(wanted),
-          {std::move(ranks), operation->process_set_id, name}};
-}
 
 }  // namespace
 
@@ -66,6 +49,7 @@ Result<bool> SetMessages::Step() {
 
 void SetMessages::Begin(const OperationPtr& operation) {
   const Message& message = *operation->message;
+  if (message.released) return Release(operation);
   if (message.is_send) {
     Peer& peer = peers_[message.peer];
     if (peer.held.empty() && peer.offers < kMaxOffers) return Announce(operation);
@@ -111,8 +95,73 @@ void SetMessages::Take(const OperationPtr& operation, ArrivedMessage message) {
   if (!Agrees(operation, peer, message.number, message.envelope)) return;
   const Key key(peer, message.number);
   operation->started_at = MonotonicSeconds();
-  incoming_.emplace(key, Incoming{operation, message.source});
+  const auto incoming =
+      incoming_.emplace(key, Incoming{operation, message.source, message.envelope.bytes}).first;
+  if (operation->message->is_view) {
+    if (See(incoming)) return;
+    if (Status room = MakeRoom(*operation); !room.ok()) {
+      incoming->second.operation = nullptr;
+      TellTaken(incoming);  // or its sender would wait
+      return End(operation, room);
+    }
+  }
   reading_.push_back(key);
+}
+
+// The message of a view, where its sender has it; it stays there until it is released. False if it
+// can't be seen from here.
+bool SetMessages::See(IncomingEntry incoming) {
+  const auto& [peer, number] = incoming->first;
+  Message& message = *incoming->second.operation->message;
+  const std::byte* const place = AddressOf(peer, incoming->second.source, message.envelope.bytes);
+  if (place == nullptr) return false;
+  const OperationPtr operation = std::exchange(incoming->second.operation, nullptr);
+  incoming->second.view = operation.get();
+  message.memory = const_cast<std::byte*>(place);
+  message.number = number;
+  operation->result = peer;
+  if (message.is_unwanted) TellTaken(incoming);
+  End(operation, Status::Ok());
+  return true;
+}
+
+// Of a view, for what can't be seen where it is.
+Status SetMessages::MakeRoom(Operation& operation) {
+  Message& message = *operation.message;
+  const uint64_t bytes = message.envelope.bytes;
+  if (bytes == 0) return Status::Ok();
+  message.copy = OwnedBytes(static_cast<std::byte*>(std::malloc(bytes)));
+  message.memory = message.copy.get();
+  if (message.copy != nullptr) return Status::Ok();
+  return Status::System(
+      operation.DisplayName() + ": no memory for a message of " + std::to_string(bytes) + " bytes",
+      ENOMEM);
+}
+
+// Ends when the sender has confirmed that the message was its own until then. The view may be of a
+// set that was here before and had the same id.
+void SetMessages::Release(const OperationPtr& operation) {
+  const OperationPtr view = operation->message->released;
+  Message& seen = *view->message;
+  if (!view->done.load()) seen.is_unwanted = true;
+  const auto found = incoming_.find({static_cast<int>(view->result), seen.number});
+  if (found == incoming_.end() || found->second.view != view.get() || found->second.told) {
+    return End(operation, Status::Ok());
+  }
+  operation->started_at = MonotonicSeconds();
+  operation->message->peer = found->first.first;  // also where the view was of any rank
+  found->second.operation = operation;
+  TellTaken(found);
+}
+
+// Whether it counts the sender says then: it may have given the message up meanwhile.
+void SetMessages::TellTaken(IncomingEntry incoming) {
+  incoming->second.told = true;
+  MessageFrame frame;
+  frame.type = FrameType::kTaken;
+  frame.number = incoming->first.second;
+  frame.bytes = incoming->second.bytes;
+  Send(incoming->first.first, frame);
 }
 
 // Otherwise both are told, and nobody else.
@@ -132,6 +181,9 @@ bool SetMessages::Agrees(const OperationPtr& operation, int peer, uint64_t numbe
 void SetMessages::ReceiveEager(const OperationPtr& operation, int peer, uint64_t number,
                                const Envelope& envelope, std::span<const std::byte> payload) {
   if (!Agrees(operation, peer, number, envelope)) return;
+  if (operation->message->is_view) {
+    if (Status room = MakeRoom(*operation); !room.ok()) return End(operation, room);
+  }
   if (!payload.empty()) std::memcpy(operation->message->memory, payload.data(), payload.size());
   operation->result = peer;
   End(operation, Status::Ok());
@@ -155,29 +207,29 @@ void SetMessages::ReadPiece() {
   incoming.taken += bytes;
   incoming.operation->started_at = MonotonicSeconds();
   if (incoming.taken < message.envelope.bytes) return reading_.push_back(key);
-  // It counts when the sender says that it was not given up meanwhile.
-  incoming.told = true;
-  MessageFrame frame;
-  frame.type = FrameType::kTaken;
-  frame.number = number;
-  frame.bytes = incoming.taken;
-  Send(peer, frame);
+  TellTaken(found);
 }
 
 bool SetMessages::Read(int peer, const Incoming& incoming, std::span<std::byte> into) {
   if (into.empty()) return true;
-  const uint64_t place = incoming.source.place + incoming.taken;
-  const std::byte* from = nullptr;
-  if (incoming.source.kind == MessageSource::Kind::kShared) {
-    from = transport_.SharedAddress(peer, static_cast<int64_t>(place), into.size());
-    if (from == nullptr) return false;
-  } else if (peer == transport_.rank()) {
-    from = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(place));
-  } else {
-    return transport_.ReadMemory(peer, place, into);
+  MessageSource source = incoming.source;
+  source.place += incoming.taken;
+  if (const std::byte* const from = AddressOf(peer, source, into.size())) {
+    std::memmove(into.data(), from, into.size());
+    return true;
   }
-  std::memmove(into.data(), from, into.size());
-  return true;
+  return source.kind == MessageSource::Kind::kPrivate &&
+         transport_.ReadMemory(peer, source.place, into);
+}
+
+// Where a part of a message lies in this process; null if it doesn't.
+const std::byte* SetMessages::AddressOf(int peer, const MessageSource& source,
+                                        uint64_t bytes) const {
+  if (source.kind == MessageSource::Kind::kShared) {
+    return transport_.SharedAddress(peer, static_cast<int64_t>(source.place), bytes);
+  }
+  if (peer != transport_.rank()) return nullptr;
+  return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(source.place));
 }
 
 void SetMessages::Clear(int peer, uint64_t number) {
@@ -197,21 +249,6 @@ void SetMessages::GiveCredit(int peer) {
   Send(peer, frame);
 }
 
-void SetMessages::Pump(int peer, uint64_t number, Outgoing& outgoing) {
-  const Message& message = *outgoing.operation->message;
-  MessageFrame frame;
-  frame.type = FrameType::kData;
-  frame.number = number;
-  while (outgoing.sent < message.envelope.bytes && outgoing.sent - outgoing.taken < kWindowBytes) {
-    const uint64_t bytes =
-        std::min<uint64_t>(kMaxDataFrameBytes, message.envelope.bytes - outgoing.sent);
-    frame.payload = {message.memory + outgoing.sent, bytes};
-    Send(peer, frame);
-    outgoing.sent += bytes;
-  }
-  outgoing.operation->started_at = MonotonicSeconds();
-}
-
 void SetMessages::OnAnswered(int rank) {
   Peer& peer = peers_[rank];
   --peer.offers;
@@ -222,159 +259,19 @@ void SetMessages::OnAnswered(int rank) {
   }
 }
 
-void SetMessages::EndSend(std::map<Key, Outgoing>::iterator outgoing, const Status& status) {
+void SetMessages::EndSend(OutgoingEntry outgoing, const Status& status) {
   const OperationPtr operation = std::move(outgoing->second.operation);
   outgoing_.erase(outgoing);
   End(operation, status);
 }
 
-void SetMessages::EndReceive(std::map<Key, Incoming>::iterator incoming) {
+void SetMessages::EndReceive(IncomingEntry incoming) {
   const OperationPtr operation = std::move(incoming->second.operation);
-  operation->result = incoming->first.first;
+  const int peer = incoming->first.first;
   incoming_.erase(incoming);
+  if (operation == nullptr) return;  // nobody waits for it
+  operation->result = peer;
   End(operation, Status::Ok());
-}
-
-// ------------------------------------------------------------------ frames
-
-Status SetMessages::OnFrame(int from_rank, std::span<const std::byte> bytes) {
-  const auto frame = DecodeMessageFrame(bytes);
-  if (!frame.ok()) return frame.status();
-  return TakeFrame(from_rank, *frame);
-}
-
-Status SetMessages::TakeFrame(int from_rank, const MessageFrame& frame) {
-  switch (frame.type) {
-    case FrameType::kEager:
-    case FrameType::kOffer:
-      return OnArrival(from_rank, frame);
-    case FrameType::kClear:
-    case FrameType::kTaken:
-      return OnAnswer(from_rank, frame);
-    case FrameType::kRefused:
-      return OnRefused(from_rank, frame);
-    case FrameType::kData:
-    case FrameType::kConfirmed:
-      return OnContent(from_rank, frame);
-    case FrameType::kCredit:
-      return peers_[from_rank].credit.Give(frame.bytes);
-  }
-  return Status::Ok();
-}
-
-Status SetMessages::OnArrival(int from_rank, const MessageFrame& frame) {
-  const bool is_eager = frame.type == FrameType::kEager;
-  const auto receive = mailbox_.Arrive(from_rank, frame.number, frame.envelope, is_eager);
-  if (!receive.ok()) return receive.status();
-  ArrivedMessage message{from_rank, frame.number, frame.envelope, is_eager, {}, frame.source};
-  if (!*receive) {
-    message.payload.assign(frame.payload.begin(), frame.payload.end());
-    mailbox_.Keep(std::move(message));
-    return Status::Ok();
-  }
-  const OperationPtr operation = pending_.at(**receive);
-  if (!is_eager) {
-    Take(operation, std::move(message));
-    return Status::Ok();
-  }
-  ReceiveEager(operation, from_rank, frame.number, frame.envelope, frame.payload);
-  GiveCredit(from_rank);
-  return Status::Ok();
-}
-
-Status SetMessages::OnAnswer(int from_rank, const MessageFrame& frame) {
-  const auto found = outgoing_.find({from_rank, frame.number});
-  if (found == outgoing_.end())
-    return Status::Protocol("an answer to a message that isn't offered");
-  if (frame.type == FrameType::kTaken) return OnTaken(found, frame.bytes);
-  Outgoing& outgoing = found->second;
-  if (outgoing.by_frames) return Status::Protocol("it wants a message twice");
-  outgoing.by_frames = true;
-  Pump(from_rank, frame.number, outgoing);
-  OnAnswered(from_rank);
-  return Status::Ok();
-}
-
-Status SetMessages::OnTaken(std::map<Key, Outgoing>::iterator found, uint64_t bytes) {
-  const auto [peer, number] = found->first;
-  Outgoing& outgoing = found->second;
-  const uint64_t all = outgoing.operation->message->envelope.bytes;
-  const uint64_t most = outgoing.by_frames ? outgoing.sent : all;
-  const uint64_t least = outgoing.by_frames ? outgoing.taken : all;
-  if (bytes < least || bytes > most) return Status::Protocol("it took what it did not get");
-  outgoing.taken = bytes;
-  if (outgoing.by_frames) {
-    if (bytes < all) {
-      Pump(peer, number, outgoing);
-    } else {
-      EndSend(found, Status::Ok());
-    }
-    return Status::Ok();
-  }
-  MessageFrame frame;
-  frame.type = FrameType::kConfirmed;
-  frame.number = number;
-  Send(peer, frame);
-  EndSend(found, Status::Ok());
-  OnAnswered(peer);
-  return Status::Ok();
-}
-
-Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
-  const auto found = outgoing_.find({from_rank, frame.number});
-  if (found != outgoing_.end()) {
-    if (found->second.by_frames) return Status::Protocol("it refuses what it has asked for");
-    const OperationPtr& operation = found->second.operation;
-    EndSend(found, Mismatch(operation, from_rank, transport_.rank(), frame.envelope,
-                            operation->message->envelope));
-    OnAnswered(from_rank);
-    return Status::Ok();
-  }
-  if (frame.number == 0 || frame.number >= peers_[from_rank].next_number) {
-    return Status::Protocol("it refuses a message that was not sent");
-  }
-  // A small one: its send is done.
-  Log(LogLevel::kWarning, "a message to rank " + std::to_string(from_rank) + ", tag " +
-                              std::to_string(frame.envelope.tag) + ", on process set " +
-                              std::to_string(channel_.process_set) +
-                              " could not be received there: rank " + std::to_string(from_rank) +
-                              " receives " + Describe(frame.envelope));
-  return Status::Ok();
-}
-
-Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
-  const auto found = incoming_.find({from_rank, frame.number});
-  const bool is_data = frame.type == FrameType::kData;
-  if (found == incoming_.end() || found->second.by_frames != is_data) {
-    return Status::Protocol("the content of a message that was not asked for");
-  }
-  Incoming& incoming = found->second;
-  const Message& message = *incoming.operation->message;
-  const uint64_t left = message.envelope.bytes - incoming.taken;
-  if (!is_data) {
-    if (!incoming.told) return Status::Protocol("it confirms what was not read");
-    EndReceive(found);
-    return Status::Ok();
-  }
-  if (frame.payload.size() > left) return Status::Protocol("a message longer than it was said");
-  std::memcpy(message.memory + incoming.taken, frame.payload.data(), frame.payload.size());
-  incoming.taken += frame.payload.size();
-  incoming.operation->started_at = MonotonicSeconds();
-  MessageFrame taken;
-  taken.type = FrameType::kTaken;
-  taken.number = frame.number;
-  taken.bytes = incoming.taken;
-  Send(from_rank, taken);
-  if (incoming.taken < message.envelope.bytes) return Status::Ok();
-  EndReceive(found);
-  Peer& peer = peers_[from_rank];
-  --peer.coming;
-  if (!peer.uncleared.empty()) {
-    const uint64_t next = peer.uncleared.front();
-    peer.uncleared.pop_front();
-    Clear(from_rank, next);
-  }
-  return Status::Ok();
 }
 
 // ------------------------------------------------------------------ the end
@@ -392,12 +289,16 @@ void SetMessages::Fail(const Status& cause) {
 
 void SetMessages::ReceiveWhatCame(const OperationPtr& operation, const Status& cause) {
   const Message& message = *operation->message;
+  if (message.is_send || message.released) return finish_(operation, cause);
   const Envelope& wanted = message.envelope;
   const auto arrived = mailbox_.TakeEager(message.peer, wanted.channel, wanted.tag);
   if (!arrived) return finish_(operation, cause);
   if (arrived->envelope != wanted) {
     return finish_(operation, Mismatch(operation, transport_.rank(), arrived->peer, wanted,
                                        arrived->envelope));
+  }
+  if (message.is_view) {
+    if (Status room = MakeRoom(*operation); !room.ok()) return finish_(operation, room);
   }
   if (!arrived->payload.empty()) {
     std::memcpy(message.memory, arrived->payload.data(), arrived->payload.size());

@@ -4,7 +4,8 @@
 // A small message comes with its envelope. The bytes of an offered one are read by its receiver
 // where they lie, if it can reach them: in this process, in shared memory, in the memory of a
 // process of this host. Otherwise it asks for them in frames, of which a bounded number is under
-// way. Called by the engine's owner; nothing blocks.
+// way. A view takes nothing: it sees the message at its sender's, who has it back when the view is
+// released. Called by the engine's owner; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ class SetMessages {
 
   // The set has failed: ends what is pending. What has come as a whole can still be received.
   void Fail(const Status& cause);
-  // A receive, after that: with what has come, or with `cause`.
+  // What comes after that: a receive ends with what has come, or with `cause`, as all else does.
   void ReceiveWhatCame(const OperationPtr& operation, const Status& cause);
 
  private:
@@ -59,11 +60,13 @@ class SetMessages {
   };
   // An offered message that has found its receive.
   struct Incoming {
-    OperationPtr operation;
+    OperationPtr operation;  // null: of a view, until that is released
     MessageSource source;
+    uint64_t bytes = 0;
     bool by_frames = false;
-    bool told = false;  // that it was read
+    bool told = false;  // that it was read, or seen
     uint64_t taken = 0;
+    const Operation* view = nullptr;  // that sees it
   };
   struct Peer {
     uint64_t next_number = 1;
@@ -74,25 +77,33 @@ class SetMessages {
     std::deque<uint64_t> uncleared;  // to come by frames when another one has come
   };
 
+  using OutgoingEntry = std::map<Key, Outgoing>::iterator;
+  using IncomingEntry = std::map<Key, Incoming>::iterator;
+
   void Begin(const OperationPtr& operation);
   void Announce(const OperationPtr& operation);
   void Take(const OperationPtr& operation, ArrivedMessage message);
   bool Agrees(const OperationPtr& operation, int peer, uint64_t number, const Envelope& envelope);
   void ReceiveEager(const OperationPtr& operation, int peer, uint64_t number,
                     const Envelope& envelope, std::span<const std::byte> payload);
+  bool See(IncomingEntry incoming);
+  static Status MakeRoom(Operation& operation);
+  void Release(const OperationPtr& operation);
+  void TellTaken(IncomingEntry incoming);
   void ReadPiece();
   bool Read(int peer, const Incoming& incoming, std::span<std::byte> into);
+  const std::byte* AddressOf(int peer, const MessageSource& source, uint64_t bytes) const;
   void Clear(int peer, uint64_t number);
   void GiveCredit(int peer);
   void Pump(int peer, uint64_t number, Outgoing& outgoing);
   void OnAnswered(int peer);
-  void EndSend(std::map<Key, Outgoing>::iterator outgoing, const Status& status);
-  void EndReceive(std::map<Key, Incoming>::iterator incoming);
+  void EndSend(OutgoingEntry outgoing, const Status& status);
+  void EndReceive(IncomingEntry incoming);
 
   Status TakeFrame(int from_rank, const MessageFrame& frame);
   Status OnArrival(int from_rank, const MessageFrame& frame);
   Status OnAnswer(int from_rank, const MessageFrame& frame);
-  Status OnTaken(std::map<Key, Outgoing>::iterator outgoing, uint64_t bytes);
+  Status OnTaken(OutgoingEntry outgoing, uint64_t bytes);
   Status OnRefused(int from_rank, const MessageFrame& frame);
   Status OnContent(int from_rank, const MessageFrame& frame);
 

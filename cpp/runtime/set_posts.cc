@@ -76,8 +76,7 @@ Result<Token> SetPosts::End() {
   if (!table_.HasOwn()) return kNoToken;
   Operation* const operation = pending_.Find(own_);
   // Some member has reported it.
-  if (operation == nullptr || operation->planned_at != 0 ||
-      control_.member().IsOver(table_.own())) {
+  if (operation == nullptr || operation->planned_at != 0 || !control_.member().HasPosted()) {
     table_.ForgetOwn();
     return kNoToken;
   }
@@ -108,7 +107,7 @@ Result<Token> SetPosts::End() {
     Fold(reduction, memory.out, values, tensor.NumElements());
     counters_.bytes += bytes;
   }
-  control_.EndPosted(table_.own());
+  control_.EndPosted();
   table_.End();
   operation->post = ++ended_;
   ++counters_.posts;

@@ -1,41 +1,52 @@
 // SetRegistry: the process sets of the job, by id.
 //
 // All ranks execute registrations in one order, so that ids and incarnations agree without being
-// sent. Called by the engine's owner.
+// sent. Sets that their members make have ids of their own, which their lowest member gives. Called
+// by the engine's owner.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "base/process_set_ids.h"
+#include "core/set_creations.h"
 #include "runtime/process_set.h"
 
 namespace horoscale {
 
-class SetRegistry {
+class SetRegistry final : public SetCreations::Registered {
  public:
   using Table = std::map<uint32_t, std::shared_ptr<ProcessSet>>;
 
   // Null: there is none.
   std::shared_ptr<ProcessSet> Find(uint32_t id) const;
   std::shared_ptr<ProcessSet> Find(ChannelId channel) const;
-  // The set of exactly these ranks, or null.
-  std::shared_ptr<ProcessSet> Find(const std::vector<int>& ranks) const;
+  // A set of exactly these ranks in this order, or null: of those that all ranks have made, or of
+  // any.
+  enum class Of { kAllRanks, kAnyone };
+  std::shared_ptr<ProcessSet> Find(const std::vector<int>& ranks, Of of) const;
   const Table& all() const { return sets_; }
+  // SetCreations::Registered
+  std::optional<int> IdOf(const std::vector<int>& ranks) const override;
+  bool HasId(int id) const override { return sets_.contains(static_cast<uint32_t>(id)); }
 
   // What the next set that is added will be.
   ChannelId Next() const {
     return {free_ids_.empty() ? next_id_ : free_ids_.front(), next_incarnation_};
   }
-  // Adds the next one.
+  // Adds the next one, or one that its members have made.
   void Add(std::shared_ptr<ProcessSet> set);
   void Remove(uint32_t id);
 
   // Whether the set was here once and is no more, or is still to come. Incarnations are given in
-  // order and never again.
+  // order and never again. What its members make is registered by all of them before it is used.
   bool IsOver(ChannelId channel) const;
-  bool IsToCome(ChannelId channel) const { return channel.incarnation >= next_incarnation_; }
+  bool IsToCome(ChannelId channel) const {
+    return channel.incarnation < kIncarnationByMembers && channel.incarnation >= next_incarnation_;
+  }
 
  private:
   Table sets_;

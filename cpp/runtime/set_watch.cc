@@ -43,7 +43,7 @@ std::string DescribeStall(const StallReport& report, int process_set_id) {
 std::string Missing(const Operation& operation) {
   const Message& message = *operation.message;
   if (operation.started_at != 0) return ", and its bytes don't move";
-  if (message.is_send) return ": there is no recv for it";
+  if (message.is_send) return ": there is no recv for it, or a view of it was not released";
   return ": no such message was sent";
 }
 
@@ -199,7 +199,12 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
       return Status(StatusCode::kRankFailed, text, {std::move(missed), place_.id(), name});
     }
     Log(LogLevel::kWarning, text);
-    if (missed.size() > 1) continue;  // one of them would do: rank 0 can't tell who waits for whom
+    if (missed.size() > 1) {  // one of them would do
+      if (operation->blocked_since == 0) continue;
+      host_.OnStall(place_,
+                    {name, Milliseconds(now - operation->blocked_since), std::move(missed), true});
+      continue;
+    }
     host_.OnStall(place_, {name, Milliseconds(now - since), std::move(missed)});
     if (operation->blocked_since == 0) continue;
     host_.OnStall(place_, {name, Milliseconds(now - operation->blocked_since), {}});

@@ -41,6 +41,8 @@ Result<std::unique_ptr<StartingStore>> StartingStore::Join(std::unique_ptr<Store
   join.value = std::as_bytes(std::span(request.card));
   join.label = request.label;
   join.will = will;
+  const std::string failed_key = FailedKey(request.job);
+  join.unless = failed_key;
   const auto joined = client->Gather(join, deadline.SecondsLeft());
   if (joined.status().code() == StatusCode::kTimeout) {
     const FailureDetail& detail = joined.status().detail();

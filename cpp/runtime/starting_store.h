@@ -34,7 +34,7 @@ class StartingStore final : public Store {
   // Waits until all ranks have joined. The store then numbers this start of the job. It also keeps
   // a will: others hear of it if this process ends. The deadline is that of the start: a server
   // that is silent keeps nobody waiting for long beyond it. kTimeout names the ranks that are
-  // missing.
+  // missing. Whoever sets FailedKey(request.job) calls it off.
   static Result<std::unique_ptr<StartingStore>> Join(std::unique_ptr<StoreClient> client,
                                                      const JoinRequest& request,
                                                      const Deadline& deadline);

@@ -118,8 +118,11 @@ void Timeline::OnOperationDone(const Operation& operation, double now) {
     arguments.Add("what", operation.DisplayName())
         .Add("bytes", message.envelope.bytes)
         .Add("status", operation.status.ok() ? "ok" : operation.status.message());
-    return Span(row, message.is_send ? "SEND" : "RECV", operation.enqueued_at, now,
-                arguments.Build());
+    const char* const name = message.is_send    ? "SEND"
+                             : message.released ? "RELEASE"
+                             : message.is_view  ? "VIEW"
+                                                : "RECV";
+    return Span(row, name, operation.enqueued_at, now, arguments.Build());
   }
   const double planned = operation.planned_at == 0 ? now : operation.planned_at;
   const double started = operation.started_at == 0 ? now : operation.started_at;

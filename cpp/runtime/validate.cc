@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/process_set_ids.h"
 #include "collectives/collective.h"
 #include "collectives/fold.h"
 #include "core/codec.h"
@@ -144,7 +145,7 @@ Status ValidateRoot(const Operation& operation, const std::vector<int>& ranks, i
 }
 
 Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks, int self) {
-  const auto index = std::lower_bound(ranks.begin(), ranks.end(), self) - ranks.begin();
+  const auto position = std::find(ranks.begin(), ranks.end(), self) - ranks.begin();
   int64_t sum = 0;
   if (!operation.splits.empty()) HS_RETURN_IF_ERROR(SumSplits(operation, ranks.size(), &sum));
   for (const TensorMemory& tensor : operation.tensors) {
@@ -153,7 +154,7 @@ Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks
                                     std::to_string(tensor.rows) + " rows");
     }
     const RowRange own = RowsOf(operation.splits, tensor.rows, static_cast<uint32_t>(ranks.size()),
-                                static_cast<uint32_t>(index));
+                                static_cast<uint32_t>(position));
     if (tensor.out == nullptr && own.count * tensor.row_bytes > 0) {
       return Invalid(operation, "output is null");
     }
@@ -161,8 +162,8 @@ Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks
   return Status::Ok();
 }
 
-Status ValidateNewSet(const Operation& operation, int world_size) {
-  const std::vector<int>& ranks = operation.request.signature.ranks;
+Status ValidateNewSet(const Operation& operation, std::vector<int> ranks, int world_size) {
+  std::sort(ranks.begin(), ranks.end());
   if (ranks.empty()) return Invalid(operation, "a process set needs at least one rank");
   if (ranks.front() < 0 || ranks.back() >= world_size) {
     return Invalid(operation, "a rank is out of range: the job has ranks 0 to " +
@@ -174,6 +175,14 @@ Status ValidateNewSet(const Operation& operation, int world_size) {
   return Status::Ok();
 }
 
+// Of a set that its members make.
+Status ValidateCaller(const Operation& operation, int self) {
+  const std::vector<int>& ranks = operation.new_set->ranks;
+  if (std::find(ranks.begin(), ranks.end(), self) != ranks.end()) return Status::Ok();
+  return Invalid(operation, "rank " + std::to_string(self) +
+                                " is no member of the new process set; its members alone make it");
+}
+
 Status ValidateMessage(const Operation& operation) {
   const Message& message = *operation.message;
   const Envelope& envelope = message.envelope;
@@ -182,7 +191,8 @@ Status ValidateMessage(const Operation& operation) {
                   "a tag is from 0 to " + std::to_string(kMaxTag));
   }
   if (envelope.bytes > kMaxMessageDataBytes) return Invalid(operation, "it is too large");
-  if (envelope.bytes > 0 && message.memory == nullptr) {
+  const bool needs_memory = !message.is_view && !message.released;
+  if (needs_memory && envelope.bytes > 0 && message.memory == nullptr) {
     return Invalid(operation, "the tensor has no memory");
   }
   return Status::Ok();
@@ -202,7 +212,9 @@ Status ValidateRequest(const Operation& operation) {
   if (operation.message) return ValidateMessage(operation);
   const Request& request = operation.request;
   const Signature& signature = request.signature;
-  if (request.name.size() > kMaxNameBytes) {
+  const bool has_long_tag =
+      operation.new_set != nullptr && operation.new_set->tag.size() > kMaxNameBytes;
+  if (request.name.size() > kMaxNameBytes || has_long_tag) {
     return Status::InvalidArgument("the name is longer than " + std::to_string(kMaxNameBytes) +
                                    " bytes");
   }
@@ -210,7 +222,9 @@ Status ValidateRequest(const Operation& operation) {
     return Status::InvalidArgument("unknown kind of operation");
   }
   if (!MovesData(signature.kind)) {
-    const bool anywhere = signature.kind == OpKind::kBarrier;
+    const bool anywhere =
+        signature.kind == OpKind::kBarrier ||
+        (signature.kind == OpKind::kRemoveProcessSet && IsMadeByMembers(operation.process_set_id));
     if (!anywhere && operation.process_set_id != 0) {
       return Invalid(operation, std::string(Name(signature.kind)) +
                                     " is an operation of the global process set");
@@ -229,13 +243,15 @@ Status ValidateRequest(const Operation& operation) {
   return Reduces(signature.kind) ? ValidateReduction(operation) : Status::Ok();
 }
 
-Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks, int self) {
+Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks,
+                          const std::vector<int>& order, int self) {
   const Signature& signature = operation.request.signature;
   if (!std::binary_search(ranks.begin(), ranks.end(), self)) {
     return Invalid(operation, "rank " + std::to_string(self) + " is not in process set " +
                                   std::to_string(operation.process_set_id));
   }
   if (operation.message) return ValidatePeer(operation, ranks);
+  const int size = static_cast<int>(ranks.size());
   switch (signature.kind) {
     case OpKind::kBroadcast:
     case OpKind::kReduce:
@@ -243,11 +259,13 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
     case OpKind::kScatter:
       return ValidateRoot(operation, ranks, self);
     case OpKind::kReducescatter:
-      return ValidateOwnRows(operation, ranks, self);
+      return ValidateOwnRows(operation, order, self);
     case OpKind::kAlltoall:
       return ValidateSplits(operation, ranks.size());
     case OpKind::kAddProcessSet:
-      return ValidateNewSet(operation, static_cast<int>(ranks.size()));
+      if (operation.new_set == nullptr) return ValidateNewSet(operation, signature.ranks, size);
+      HS_RETURN_IF_ERROR(ValidateNewSet(operation, operation.new_set->ranks, size));
+      return ValidateCaller(operation, self);
     default:
       return Status::Ok();
   }

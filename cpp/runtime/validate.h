@@ -12,7 +12,8 @@ namespace horoscale {
 Status ValidateRequest(const Operation& operation);
 
 // The request as one of a set with these sorted global ranks: membership, root, splits, own rows.
-Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks, int self);
+Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks,
+                          const std::vector<int>& order, int self);
 
 // Of an operation that is done: whether its results have the rows that the caller has room for.
 Status CheckResults(const Operation& operation);

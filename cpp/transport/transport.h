@@ -31,6 +31,7 @@ enum class FrameKind : uint16_t {
   kGroupReport = 8,  // core/messages.h: GroupReport, of a member for others as well
   kLoss = 9,         // core/messages.h: LossNotice; of transports whose ranks don't all have links
   kMessage = 10,     // core/message_frames.h: MessageFrame
+  kCreation = 12,    // core/set_creation_frames.h: SetCreationFrame, of no process set
   kPost = 14,        // core/messages.h: Post, with the member's tensors
   kBank = 16,        // transports' own, never delivered: where a member's chunks live
 };

@@ -14,7 +14,7 @@ from horoscale._core.errors import (
 )
 from horoscale._core.handle import Handle
 from horoscale._core.memory import DeviceBuffer, OwnedBuffer, address_of
-from horoscale._core.message import ANY_RANK, MessageArg
+from horoscale._core.message import ANY_RANK, MessageArg, MessageView
 from horoscale._core.request import Device, Request, Signature
 from horoscale._core.runtime import (
     Runtime,
@@ -24,7 +24,7 @@ from horoscale._core.runtime import (
     library_version,
 )
 from horoscale._core.store import StoreClient, StoreServer, job_secret
-from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
+from horoscale._core.types import DataType, OpKind, ReduceOp, SetFlags, TensorArg, Topology
 
 __all__ = [
     "ANY_RANK",
@@ -35,6 +35,7 @@ __all__ = [
     "Handle",
     "HorovodInternalError",
     "MessageArg",
+    "MessageView",
     "MismatchError",
     "OpKind",
     "OwnedBuffer",
@@ -42,6 +43,7 @@ __all__ = [
     "ReduceOp",
     "Request",
     "Runtime",
+    "SetFlags",
     "Signature",
     "StoreClient",
     "StoreServer",

@@ -13,7 +13,8 @@ from horoscale._core.memory import DeviceBuffer, OwnedBuffer
 # Python runs signal handlers (Ctrl-C) only between two calls of C functions.
 WAIT_SLICE_SECONDS = 0.2
 
-_LOOK_AT_EVERY = 8
+# Every so many operations that begin look at older ones, so that dropped ones can't accumulate.
+LOOK_AT_EVERY = 8
 
 
 class Handle:
@@ -31,7 +32,11 @@ class Handle:
         self._keep_alive = keep_alive
         self._runtime = runtime
         self._registry = registry
-        registry.add(self)
+        # Not by a method: a call of Python's costs as much as all of this.
+        handles = registry.handles
+        handles[id(self)] = self
+        if not len(handles) % LOOK_AT_EVERY:
+            registry.look()
 
     def own(self, pointer: Any) -> None:
         """Take what the library gave.
@@ -92,7 +97,7 @@ class Handle:
 
     def let_go(self) -> None:
         """Give up, now that the operation is done or was refused, what it needed."""
-        self._registry.discard(self)
+        self._registry.handles.pop(id(self), None)
         self._keep_alive = None
         self._runtime = None
 
@@ -130,35 +135,29 @@ class InFlight:
 
     def __init__(self) -> None:
         """Begin with nothing in flight."""
-        self._handles: OrderedDict[int, Handle] = OrderedDict()
+        self.handles: OrderedDict[int, Handle] = OrderedDict()  # by id()
 
-    def add(self, handle: Handle) -> None:
-        """Add an operation; every few times look at older ones, so the dropped can't accumulate."""
-        self._handles[id(handle)] = handle
-        if not len(self._handles) % _LOOK_AT_EVERY:
-            undone = 0
-            for _ in range(2 * _LOOK_AT_EVERY):
-                undone += not self._reap_oldest()
-                if undone == 2:
-                    break
-
-    def discard(self, handle: Handle) -> None:
-        """Forget an operation that is done."""
-        self._handles.pop(id(handle), None)
+    def look(self) -> None:
+        """Forget some of the operations that are done, of the oldest."""
+        undone = 0
+        for _ in range(2 * LOOK_AT_EVERY):
+            undone += not self._reap_oldest()
+            if undone == 2:
+                break
 
     def reap(self) -> None:
         """Forget all operations that are done."""
-        for _ in range(len(self._handles)):
+        for _ in range(len(self.handles)):
             self._reap_oldest()
 
     def _reap_oldest(self) -> bool:
         """Forget the oldest operation if it is done; make it the newest if it is not."""
         try:
-            oldest = next(iter(self._handles.values()))
+            oldest = next(iter(self.handles.values()))
             if oldest.done():
                 oldest.let_go()
                 return True
-            self._handles.move_to_end(id(oldest))
+            self.handles.move_to_end(id(oldest))
         except (StopIteration, KeyError, RuntimeError):  # another thread has taken it
             pass
         return False

@@ -1,11 +1,15 @@
-"""Messages: sends and receives as structures of the C ABI, one for each thread to use again."""
+"""Messages: sends and receives as structures of the C ABI, and views of what was received."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any, NamedTuple
 
-from horoscale._core._binding import ffi
+from horoscale._core._binding import ffi, lib
+from horoscale._core.errors import check
+from horoscale._core.handle import Handle
+from horoscale._core.memory import OwnedBuffer
 from horoscale._core.types import DataType
 
 ANY_RANK = -1
@@ -32,7 +36,7 @@ class MessageRoom(threading.local):
         self.pointer.struct_size = ffi.sizeof("hs_message")
         self.out = ffi.new("hs_handle **")
 
-    def describe(self, message: MessageArg, will_wait: bool) -> None:
+    def describe(self, message: MessageArg, will_wait: bool, is_view: bool = False) -> None:
         """Fill in the structure."""
         pointer = self.pointer
         pointer.process_set = message.process_set
@@ -43,3 +47,39 @@ class MessageRoom(threading.local):
         pointer.count = message.elements
         pointer.memory = ffi.cast("void *", message.address)
         pointer.will_wait = will_wait
+        pointer.is_view = is_view
+
+
+class MessageView:
+    """A received message where its sender has it, or a copy where that can't be reached.
+
+    The sender has it back when release() is called, or when nothing made of `memory` is left.
+    """
+
+    __slots__ = ("_handle", "_runtime", "memory", "source")
+
+    def __init__(self, runtime: object, handle: Handle, nbytes: int) -> None:
+        """Take a receive that is done."""
+        self.source = handle.result()
+        self._runtime = runtime
+        self._handle = handle.pointer
+        data = ffi.cast("char *", lib.hs_view(self._handle))
+        # It keeps the handle; what ffi.gc() calls at the end does nothing.
+        self.memory = OwnedBuffer(ffi.gc(data, (self._handle,).count), nbytes)
+
+    def release(self) -> None:
+        """Give the message back. Later calls do nothing.
+
+        Raises RankFailedError if a rank of the set was lost meanwhile.
+        """
+        check(lib.hs_release(self._runtime, self._handle))
+
+
+class ViewHandle(Handle):
+    """A receive whose message is seen where it is. It keeps the runtime from being freed."""
+
+    __slots__ = ()
+
+    def own(self, pointer: Any) -> None:
+        """Take what the library gave."""
+        self.pointer = ffi.gc(pointer, partial(lib.hs_view_free, self._runtime))

@@ -43,6 +43,7 @@ class Signature(NamedTuple):
     will_wait: bool = False
     wire_dtype: DataType | None = None
     sealed: bool = False
+    set_flags: int = 0
 
 
 # What the C structure has under the same name, as one number each.

@@ -13,7 +13,7 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import WAIT_SLICE_SECONDS, Handle, InFlight
 from horoscale._core.memory import OwnedBuffer
-from horoscale._core.message import MessageArg, MessageRoom
+from horoscale._core.message import MessageArg, MessageRoom, MessageView, ViewHandle
 from horoscale._core.request import Device, Request, Requests, Signature, Templates
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
@@ -51,11 +51,13 @@ class Runtime:
         secret: str | None = None,
         ranks: Sequence[int] = (),
         mpi_comm: int = 0,
+        view: int = 0,
     ) -> Runtime:
         """Join the job and meet its other ranks; what is None comes from the variables or from MPI.
 
         `ranks` are those that take part, numbered anew in this order; `mpi_comm` is the handle of
-        the communicator whose ranks do.
+        the communicator whose ranks do. `view` is the number of an elastic job's view: starts of
+        different ones never meet.
 
         Raises ValueError (a variable does not parse) or HorovodInternalError (ranks did not come in
         time, wrong secret, the system refused).
@@ -70,6 +72,7 @@ class Runtime:
         chosen = ffi.new("int32_t[]", list(ranks))
         options.ranks, options.num_ranks = chosen, len(chosen)
         options.mpi_comm = mpi_comm
+        options.view = view
         thread = _InitThread(options, (strings, chosen))
         thread.start()
         thread.join()
@@ -123,6 +126,7 @@ class Runtime:
         will_wait: bool = False,
         wire_dtype: DataType | None = None,
         sealed: bool = False,
+        set_flags: int = 0,
         keep_alive: object = None,
         device: Device | None = None,
     ) -> Handle:
@@ -130,9 +134,9 @@ class Runtime:
 
         `keep_alive` is held until the operation is done: the owners of the tensors' memory.
         `device` is where that memory is, if it isn't the host's.
-        `will_wait` promises that this thread calls Handle.wait() next. What is `sealed` can't be
-        changed between hosts without making the operation fail. Raises ValueError,
-        DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
+        `set_flags` are SetFlags. `will_wait` promises that this thread calls Handle.wait() next.
+        What is `sealed` can't be changed between hosts without making the operation fail. Raises
+        ValueError, DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
         """
         signature = Signature(
             kind,
@@ -150,6 +154,7 @@ class Runtime:
             will_wait,
             wire_dtype,
             sealed,
+            set_flags,
         )
         request = self._requests.get(signature)
         for i, tensor in enumerate(tensors):
@@ -239,12 +244,25 @@ class Runtime:
         handle.wait()
         return handle.result()
 
+    def receive_view(self, message: MessageArg, nbytes: int) -> MessageView:
+        """Wait for a message and return it where its sender has it, if that can be reached."""
+        room = self._message
+        room.describe(message, True, is_view=True)
+        handle = ViewHandle(None, self._pointer, self._in_flight)
+        code = lib.hs_recv(self._pointer, room.pointer, room.out)
+        if code != lib.HS_OK:
+            handle.let_go()
+            raise last_error(code)
+        handle.own(room.out[0])
+        handle.wait()
+        return MessageView(self._pointer, handle, nbytes)
+
     def notify(self) -> None:
         """Have operations that were enqueued without waking the engine begin."""
         check(lib.hs_notify(self._pointer))
 
     def process_sets(self) -> dict[int, list[int]]:
-        """Return the registered process sets: id and sorted global ranks."""
+        """Return the registered process sets: id and global ranks, in the set's order."""
         ids = _int_list(lambda *room: lib.hs_process_sets(self._pointer, *room))
         return {
             set_id: _int_list(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from horoscale._core._binding import lib
@@ -61,6 +61,14 @@ class OpKind(IntEnum):
     REDUCE = lib.HS_REDUCE
     GATHER = lib.HS_GATHER
     SCATTER = lib.HS_SCATTER
+
+
+class SetFlags(IntFlag):
+    """What a process set is to be, besides the set of its ranks."""
+
+    DISTINCT = lib.HS_SET_DISTINCT
+    ORDERED = lib.HS_SET_ORDERED
+    BY_MEMBERS = lib.HS_SET_BY_MEMBERS
 
 
 class TensorArg(NamedTuple):

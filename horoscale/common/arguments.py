@@ -68,7 +68,7 @@ def set_id(process_set: ProcessSet) -> int:
 
 
 def members_of(process_set: ProcessSet) -> list[int]:
-    """Return the sorted global ranks of a registered process set."""
+    """Return the global ranks of a registered process set, in its order."""
     current_runtime()
     assert process_set.ranks is not None
     return process_set.ranks
@@ -149,8 +149,8 @@ def check_group_out(group: Sequence[object], out: Sequence[object] | None) -> No
 def scattered_rows(rows: int, process_set: ProcessSet, splits: Sequence[int] | None = None) -> int:
     """Return how many of the `rows` reducescatter leaves on this rank.
 
-    Those that `splits` says; without it, the lower ranks take one more where the number doesn't
-    divide.
+    Those that `splits` says; without it, the first ranks of the set take one more where the number
+    doesn't divide.
     """
     members = members_of(process_set)
     position = members.index(current_runtime().topology.rank)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, Literal
 
-from horoscale._core import ReduceOp, build_info
+from horoscale._core import HorovodInternalError, MismatchError, ReduceOp, build_info
 from horoscale.common import communicators, environment, job
+from horoscale.common.elastic_link import elastic_link
 from horoscale.common.job import current_runtime, is_initialized
-from horoscale.common.process_sets import (
-    ProcessSet,
-    begin_process_sets,
-    global_process_set,
-)
+from horoscale.common.process_set_registration import begin_process_sets
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.standby import Standby
 
 __all__ = [
     "Adasum",
@@ -93,12 +92,29 @@ def init(
                 raise ValueError(f"hvd.init() was called before: add {new} with add_process_set()")
             return
         handle = 0 if job_comm is None else communicators.handle_of(job_comm)
-        runtime = job.start(ranks, handle)
-        try:
-            begin_process_sets(runtime, own_sets, dynamic, job_comm, ranks)
-        except BaseException:
-            job.stop()
-            raise
+        while True:
+            runtime = job.start(ranks, handle)
+            if isinstance(runtime, Standby):  # its first view registers them
+                runtime.process_sets, runtime.dynamic = own_sets, dynamic
+                return
+            try:
+                begin_process_sets(runtime, own_sets, dynamic, job_comm, ranks)
+                return
+            except BaseException as error:
+                job.stop()
+                if not _may_begin_again(error):
+                    raise
+
+
+def _may_begin_again(error: BaseException) -> bool:
+    """In an elastic job whose ranks have changed meanwhile: wait for the next view."""
+    link = elastic_link()
+    if link is None or isinstance(error, MismatchError):
+        return False
+    if not isinstance(error, HorovodInternalError):
+        return False
+    link.next_view(commits=(), cause=str(error))
+    return True
 
 
 def _members_of(comm: object) -> tuple[list[int], Any, list[ProcessSet]]:

@@ -43,7 +43,7 @@ def job_group(comm: Any, ranks: Sequence[int]) -> Any:
 
 
 def ranks_in(comm: Any, group: Any) -> list[int]:
-    """Return the ranks in a job's group of a communicator's members, sorted.
+    """Return the ranks in a job's group of a communicator's members, in its order.
 
     Raises ValueError if one of them is not in the job.
     """
@@ -52,4 +52,4 @@ def ranks_in(comm: Any, group: Any) -> list[int]:
     ranks = mpi.Group.Translate_ranks(members, list(range(members.Get_size())), group)
     if mpi.UNDEFINED in ranks:
         raise ValueError(f"{comm!r} has ranks that take no part in the job")
-    return sorted(ranks)
+    return list(ranks)

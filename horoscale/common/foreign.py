@@ -6,13 +6,14 @@ that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as it does, and srun wit
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import importlib
 import os
 import secrets
 import socket
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_address
@@ -45,6 +46,9 @@ class Identity:
     secret: str | None = None
 
 
+_known: Identity | None = None
+
+
 def identity(ranks: Sequence[int]) -> Identity | None:
     """Return who a foreign launcher says that this process is; None if there is none.
 
@@ -54,6 +58,8 @@ def identity(ranks: Sequence[int]) -> Identity | None:
     Raises ValueError where a variable does not parse, HorovodInternalError where torchrun's store
     can't be used.
     """
+    if _known is not None:
+        return _known
     ours = any(variable(name)[1] is not None for name in ("RANK", "SIZE"))
     if ours or variable("CONTROLLER")[1] == "mpi":
         return None
@@ -68,6 +74,36 @@ def identity(ranks: Sequence[int]) -> Identity | None:
     else:
         return None
     return Identity(rank, size) if size > 1 else None
+
+
+@contextlib.contextmanager
+def known_as(known: Identity) -> Iterator[None]:
+    """Have identity() return this meanwhile, whatever the environment says."""
+    global _known
+    _known = known
+    try:
+        yield
+    finally:
+        _known = None
+
+
+def meet_on_one_host(store: Any, rank: int, size: int) -> Identity:
+    """Return the identity of ranks of this host that have nothing but a store of torch's.
+
+    Rank 0 serves our store on loopback, and says in torch's at which port. Who writes there can
+    lead ranks to no store but this user's own, as only those have the file with its secret.
+    """
+    encrypt = switch("ENCRYPT")
+    if rank == 0:
+        server, told = _serve(True, None, f"{size} ranks", encrypt)
+        _served[f"port {server.port}"] = server, told
+        store.set("port", told)
+    else:
+        told = store.get("port")
+    rendezvous = f"{_LOOPBACK}:{_port(told)}"
+    if rank != 0:
+        _check_job(rendezvous, None, f"{size} ranks", encrypt)
+    return Identity(rank, size, rendezvous)
 
 
 def _is_torchrun() -> bool:

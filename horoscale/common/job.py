@@ -9,12 +9,16 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
+from typing import cast
 
-from horoscale._core import Runtime
+from horoscale._core import HorovodInternalError, Runtime
 from horoscale.common import foreign
+from horoscale.common.elastic_link import ElasticLink, elastic_link
+from horoscale.common.standby import Standby
+from horoscale.common.views import View
 
 _lock = threading.RLock()
-_runtime: Runtime | None = None
+_runtime: Runtime | Standby | None = None
 _forked = False
 _before_end: list[Callable[[], None]] = []
 _at_end: list[Callable[[], None]] = []
@@ -27,7 +31,12 @@ def current_runtime() -> Runtime:
     runtime = _runtime
     if runtime is None:
         raise ValueError(_no_runtime())
-    return runtime
+    return cast("Runtime", runtime)  # a standby raises where it is not like one
+
+
+def is_standby() -> bool:
+    """Tell whether this process has joined an elastic job that has no place for it yet."""
+    return isinstance(_runtime, Standby)
 
 
 def is_initialized() -> bool:
@@ -47,7 +56,7 @@ def at_start(use: Callable[[Runtime], None]) -> None:
     """Have `use` called with the runtime of each job that begins, and of one that has begun."""
     with _lock:
         _at_start.append(use)
-        if _runtime is not None:
+        if isinstance(_runtime, Runtime):
             use(_runtime)
 
 
@@ -72,14 +81,25 @@ def lock() -> AbstractContextManager[bool]:
     return _lock
 
 
-def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
+def start(
+    ranks: Sequence[int] = (), mpi_comm: int = 0, view: View | None = None
+) -> Runtime | Standby:
     """Join the job of all ranks, or of `ranks` only, which then are numbered anew in that order.
 
-    `mpi_comm` is the handle of an MPI communicator whose ranks are the job.
+    `mpi_comm` is the handle of an MPI communicator whose ranks are the job. In an elastic job,
+    `view` is the one to join: HorovodInternalError where it can't be complete any more, and the
+    caller then asks for the next. None: the one that this process is in, or the next that can be
+    started; a process that is in none gets a Standby.
     """
     global _runtime
     if _forked:
         raise ValueError(_no_runtime())
+    link = elastic_link()
+    if link is not None:
+        if ranks or mpi_comm:
+            raise ValueError("hvd.init(comm) has no meaning in an elastic job: its ranks change")
+        _runtime = _join(view) if view is not None else _join_first(link)
+        return _begun(_runtime)
     known = None if mpi_comm else foreign.identity(ranks)
     if known is None:
         _runtime = Runtime.init(ranks=ranks, mpi_comm=mpi_comm)
@@ -92,10 +112,37 @@ def start(ranks: Sequence[int] = (), mpi_comm: int = 0) -> Runtime:
             secret=known.secret,
             ranks=ranks,
         )
-    for use in _at_start:
-        use(_runtime)
+    return _begun(_runtime)
+
+
+def _begun(runtime: Runtime | Standby) -> Runtime | Standby:
+    if isinstance(runtime, Runtime):
+        for use in _at_start:
+            use(runtime)
     _watch_exit()
-    return _runtime
+    return runtime
+
+
+def _join_first(link: ElasticLink) -> Runtime | Standby:
+    """Join a view of an elastic job as a process that holds no state yet."""
+    view = link.view()
+    provisional = link.provisional()
+    if view is None:
+        if provisional is None:
+            raise HorovodInternalError("the driver of this elastic job gave neither view nor rank")
+        return Standby(provisional)
+    while True:
+        try:
+            return _join(view)
+        except HorovodInternalError as error:
+            view = link.next_view(commits=(), cause=str(error))
+
+
+def _join(view: View) -> Runtime:
+    for package in ("HOROSCALE", "HOROVOD"):
+        for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
+            os.environ[f"{package}_{name.upper()}"] = str(getattr(view, name))
+    return Runtime.init(rank=view.rank, size=view.size, view=view.number)
 
 
 def stop(failure: str | None = None) -> None:

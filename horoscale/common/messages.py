@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
 from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from operator import index
-from typing import Any, NamedTuple, Protocol
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import cloudpickle
 
@@ -18,6 +20,7 @@ from horoscale.common.arguments import members_of, set_id
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
+T = TypeVar("T")
 _MAX_TAG = 2**62 - 1
 _sending_object = threading.Lock()  # an object is two messages, which follow each other
 
@@ -29,6 +32,8 @@ class Channel(IntEnum):
     GRADIENTS = 1  # of what was sent with the same tag
     OBJECT_LENGTHS = 2
     OBJECTS = 3
+    GROUPS = 4  # those of torch.distributed's process groups
+    GROUP_BARRIERS = 5  # what they tell each other in monitored_barrier()
 
 
 class Place(NamedTuple):
@@ -38,6 +43,61 @@ class Place(NamedTuple):
     dtype: DataType
     elements: int
     owner: object  # of the memory
+
+
+class View(Generic[T]):
+    """A message that was received without a copy: what recv_view() returns.
+
+        with hvd.recv_view((64, 128), dtype, src=0) as tensor:
+            use(tensor)
+
+    The sender's send() waits until it is released: by release(), at the end of the `with` block, or
+    when the last tensor made of it goes. What is read from it later may have changed.
+    """
+
+    def __init__(self, message: _core.MessageView, tensor: T) -> None:
+        """`tensor` is made of the message's memory."""
+        self._message = message
+        self._tensor: T | None = tensor
+
+    @property
+    def tensor(self) -> T:
+        """What was sent, to be read. ValueError after release()."""
+        if self._tensor is None:
+            raise ValueError("the view has been released: its memory is the sender's again")
+        return self._tensor
+
+    @property
+    def source(self) -> int:
+        """The global rank that has sent it."""
+        return self._message.source
+
+    def release(self) -> None:
+        """Give the message back to its sender, who may change it. Later calls do nothing.
+
+        Raises:
+            RankFailedError: a rank of the process set was lost while the message was seen: the
+                sender may have gone on, and changed it.
+        """
+        self._tensor = None
+        self._message.release()
+
+    def __enter__(self) -> T:
+        """Return the tensor."""
+        return self.tensor
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release it."""
+        if error is None:
+            self.release()
+            return
+        with contextlib.suppress(_core.HorovodInternalError):  # `error` is the cause
+            self.release()
 
 
 class P2POp(NamedTuple):
@@ -109,6 +169,16 @@ def recv_and_wait(
     return current_runtime().run_message(message, False, place.owner)
 
 
+def receive_view(
+    dtype: DataType, elements: int, nbytes: int, src: int | None, tag: int, process_set: ProcessSet
+) -> _core.MessageView:
+    """Receive so many elements from the global rank `src`, or from any (None), where they are."""
+    message = _message(
+        Place(0, dtype, elements, None), "src", src, tag, process_set, Channel.TENSORS
+    )
+    return current_runtime().receive_view(message, nbytes)
+
+
 def _message(
     place: Place,
     argument: str,
@@ -119,10 +189,9 @@ def _message(
 ) -> MessageArg:
     identity = set_id(process_set)
     peer = ANY_RANK if rank is None else check_peer(argument, rank, process_set)
-    number = index(tag)
-    if not 0 <= number <= _MAX_TAG:
-        raise ValueError(f"tag={tag} is not from 0 to 2**62 - 1")
-    return MessageArg(peer, number, channel, place.address, place.dtype, place.elements, identity)
+    return MessageArg(
+        peer, check_tag(tag), channel, place.address, place.dtype, place.elements, identity
+    )
 
 
 def check_peer(argument: str, rank: int, process_set: ProcessSet) -> int:
@@ -132,6 +201,14 @@ def check_peer(argument: str, rank: int, process_set: ProcessSet) -> int:
     if peer not in members:
         raise ValueError(f"{argument}={peer} is not one of the ranks {members}")
     return peer
+
+
+def check_tag(tag: int) -> int:
+    """Return the tag; ValueError if it is none."""
+    number = index(tag)
+    if not 0 <= number <= _MAX_TAG:
+        raise ValueError(f"tag={tag} is not from 0 to 2**62 - 1")
+    return number
 
 
 class Waitable(Protocol):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
 from operator import index
 from typing import Any
 
-from horoscale._core import OpKind, Runtime
+from horoscale._core import HorovodInternalError, OpKind, Runtime, SetFlags
 from horoscale.common import communicators, job
-from horoscale.common.payloads import allgather_bytes
 
 # Adding and removing share a name, so that ranks that contradict each other find out.
-_REGISTRATION = "horoscale.process_sets"
+REGISTRATION = "horoscale.process_sets"
+# From here on ids are of sets that their members have made.
+FIRST_ID_BY_MEMBERS = 1 << 30
 _NO_SET = -1  # the target of a removal that removes nothing
 
 
@@ -21,23 +21,40 @@ class ProcessSet:
     """A group of ranks. It is registered by hvd.init() or add_process_set() before it is used."""
 
     process_set_id: int | None
-    ranks: list[int] | None
+    ranks: list[int] | None  # sorted, unless it is ordered
     mpi_comm: Any
+    ordered: bool
+    distinct: bool
+    survival: Any = None  # in elastic jobs: see horoscale.common.surviving_sets
 
-    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
-        """Describe the set of these global ranks, in any order, or of a communicator's ranks.
+    def __init__(
+        self, ranks_or_comm: Iterable[int], *, ordered: bool = False, distinct: bool = False
+    ) -> None:
+        """Describe the set of these global ranks, or of a communicator's ranks.
+
+        The ranks are sorted, unless `ordered` says that they stay in the order given: rank() and
+        results that come rank by rank (allgather, alltoall, reducescatter, gather, scatter) follow
+        it. Roots and peers are global ranks all the same, and sums have the same bits.
+
+        There is one set of the same ranks in the same order, unless `distinct` asks for another
+        one.
 
         The ranks of an mpi4py communicator are known from hvd.init(process_sets=...) on, which
-        registers the set; where Split() gave it, each rank names the one that it is in.
+        registers the set; where Split() gave it, each rank names the one that it is in. If the set
+        is ordered it has the communicator's order.
         """
         self.process_set_id = None
+        self.ordered = ordered
+        self.distinct = distinct
         if communicators.is_communicator(ranks_or_comm):
             communicators.check(ranks_or_comm, "ProcessSet(comm)")
             self.ranks = None
             self.mpi_comm = ranks_or_comm
             return
         self.mpi_comm = None
-        self.ranks = sorted(index(rank) for rank in ranks_or_comm)
+        self.ranks = [index(rank) for rank in ranks_or_comm]
+        if not ordered:
+            self.ranks.sort()
         if len(set(self.ranks)) != len(self.ranks):
             raise ValueError(f"a process set can't contain a rank twice: {self.ranks}")
         if not self.ranks:
@@ -70,7 +87,11 @@ class ProcessSet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ProcessSet):
             return NotImplemented
-        return self.ranks == other.ranks and self.process_set_id == other.process_set_id
+        if self.ranks != other.ranks or self.process_set_id != other.process_set_id:
+            return False
+        # Before they are registered distinct ones differ in nothing else.
+        is_one = self.process_set_id is not None or not (self.distinct or other.distinct)
+        return self is other or is_one
 
     __hash__ = None  # type: ignore[assignment]  # equality changes with registration
 
@@ -87,7 +108,8 @@ class ProcessSet:
     def __repr__(self) -> str:
         return (
             f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
-            f"mpi_comm={self.mpi_comm})"
+            f"mpi_comm={self.mpi_comm}{', ordered=True' if self.ordered else ''}"
+            f"{', distinct=True' if self.distinct else ''})"
         )
 
 
@@ -110,15 +132,35 @@ def at_removal(forget: Callable[[int], None]) -> None:
     _at_removal.append(forget)
 
 
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+def add_process_set(
+    process_set: ProcessSet | Sequence[int],
+    *,
+    ordered: bool = False,
+    distinct: bool = False,
+    members_only: bool = False,
+    tag: str = "",
+) -> ProcessSet:
     """Register a process set after hvd.init(process_sets="dynamic"). Every rank has to call it.
 
+    `ordered` and `distinct` are ProcessSet's own, for where ranks are given.
+
+    With `members_only` the set's members call it, and no other rank takes part, whatever that is
+    doing; process_sets="dynamic" is not needed. Calls are matched by their ranks: those of the same
+    ranks that several threads make at once need a `tag` each. Such a set is known to its members
+    alone, and can't take CUDA tensors. It can also be made when ranks outside of it have died.
+
     Returns the set, which can be used at once. Raises ValueError where a set of the same ranks
-    exists or the ranks are wrong; MismatchError where the ranks of the job contradict each other;
-    NotImplementedError for communicators, which differ from rank to rank.
+    exists or the ranks are wrong; MismatchError where the ranks that call it contradict each other;
+    RankFailedError where a rank that has to take part is lost; DuplicateNameError where a call of
+    the same ranks and tag is pending; NotImplementedError for communicators, which differ from rank
+    to rank.
     """
     runtime = job.current_runtime()
-    _need_dynamic("add_process_set")
+    if not members_only:
+        if not job.is_standby():
+            _need_dynamic("add_process_set")
+        if tag:
+            raise ValueError("hvd.add_process_set(tag=...) is for sets with members_only=True")
     comm = process_set.mpi_comm if isinstance(process_set, ProcessSet) else process_set
     if communicators.is_communicator(comm):
         raise NotImplementedError(
@@ -126,46 +168,81 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
             "registered by hvd.init(process_sets=[...])"
         )
     if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    assert process_set.ranks is not None
-    problem = _out_of_range(process_set.ranks, runtime)
+        process_set = ProcessSet(process_set, ordered=ordered, distinct=distinct)
+    elif ordered or distinct:
+        raise ValueError(
+            "hvd.add_process_set() takes ordered= and distinct= for ranks: "
+            "give them to ProcessSet()"
+        )
+    if job.is_standby() and not members_only:  # the first view registers it
+        standby: Any = runtime
+        standby.process_sets.append(process_set)
+        return process_set
+    problem = problem_if_registered(process_set) if members_only else None
+    process_set.ranks = process_set.ranks or ranks_by_rule(process_set, runtime)
+    problem = problem or problem_with_range(process_set.ranks, runtime)
     if problem:
         raise ValueError(problem)
     # That there is one of these ranks is for all to find out together: a rank that raised by itself
     # would leave the others waiting for it if they add or remove something else.
-    process_set.process_set_id = _register(runtime, process_set.ranks)
-    _registered[process_set.process_set_id] = process_set
+    flags = SetFlags.BY_MEMBERS if members_only else SetFlags(0)
+    register(runtime, process_set.ranks, flags | _flags_of(process_set), process_set, tag)
     return process_set
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Take a registered set out of the job. Every rank has to call it.
 
+    A set that was added with members_only=True is removed by its members. If it has lost one of
+    them, each of the others removes it by itself.
+
     Returns False, and does nothing, for the global set and for one that is not registered. Raises
     MismatchError where the ranks of the job contradict each other, in this too.
     """
     runtime = job.current_runtime()
-    _need_dynamic("remove_process_set")
     set_id = process_set.process_set_id
+    by_members = set_id is not None and set_id >= FIRST_ID_BY_MEMBERS
+    if not by_members:
+        _need_dynamic("remove_process_set")
     if set_id is None or set_id == 0:
         set_id = _NO_SET
     runtime.enqueue(
         OpKind.REMOVE_PROCESS_SET,
-        name=_REGISTRATION,
+        name=REGISTRATION,
         target=set_id,
         will_wait=True,
     ).wait()
     if set_id == _NO_SET:
         return False
+    _forget_set(process_set, set_id)
+    return True
+
+
+def give_up_process_set(process_set: ProcessSet) -> None:
+    """Do remove_process_set() for a set of its members' own, without waiting for them.
+
+    It can't be used any more here, and is gone once all members have given it up.
+    """
+    set_id = process_set.process_set_id
+    assert set_id is not None
+    assert set_id >= FIRST_ID_BY_MEMBERS
+    _forget_set(process_set, set_id)
+    with contextlib.suppress(HorovodInternalError, ValueError):  # it is lost already
+        job.current_runtime().enqueue(OpKind.REMOVE_PROCESS_SET, name=REGISTRATION, target=set_id)
+
+
+def _forget_set(process_set: ProcessSet, set_id: int) -> None:
     _registered.pop(set_id, None)
     process_set.process_set_id = None
     for forget in _at_removal:
         forget(set_id)
-    return True
 
 
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
-    """Return the ids of all registered sets with their global ranks."""
+    """Return the ids of all registered sets with their global ranks, in the sets' order.
+
+    Sets that were added with members_only=True are listed by their members.
+    """
     return job.current_runtime().process_sets()
 
 
@@ -179,121 +256,87 @@ def registered(set_id: int) -> ProcessSet:
         raise ValueError(f"there is no process set {set_id}: it was removed") from None
 
 
-def begin_process_sets(
-    runtime: Runtime,
-    own_sets: Sequence[ProcessSet],
-    dynamic: bool,
-    comm: Any = None,
-    job_ranks: Sequence[int] = (),
-) -> None:
-    """Register what hvd.init(process_sets=...) named on any rank, in one order on all. Collective.
+def known_sets() -> dict[int, ProcessSet]:
+    """Return the registered sets that this process has an object for, by id."""
+    return dict(_registered)
 
-    The job is that of the communicator `comm`, or of the ranks `job_ranks` of the world.
 
-    Raises ValueError on every rank if one of them named something wrong, or if the ranks disagree
-    about "dynamic".
-    """
+def are_dynamic() -> bool:
+    """Tell whether sets may be added and removed."""
+    return _dynamic
+
+
+def begin(runtime: Runtime, dynamic: bool) -> None:
+    """Begin a job: no set but the global one is registered."""
     global _dynamic
-    topology = runtime.topology
-    global_process_set.ranks = list(range(topology.size))
-    seen = [global_process_set.ranks]
-    problem = None
-    for process_set in own_sets:
-        problem = problem or _resolve(process_set, runtime, comm, job_ranks)
-        problem = problem or _problem_with(process_set, runtime, seen)
-        seen.append(process_set.ranks or [])
-    said = _exchange(
-        runtime,
-        {
-            "sets": seen[1:],
-            "from_comm": [one.mpi_comm is not None for one in own_sets],
-            "problem": problem,
-            "dynamic": dynamic,
-            "rank": topology.rank,
-        },
-    )
-    for one in said:
-        if one["problem"]:
-            raise ValueError(f"hvd.init(process_sets=...) on rank {one['rank']}: {one['problem']}")
-    if len({one["dynamic"] for one in said}) > 1:
-        ranks = [one["rank"] for one in said if one["dynamic"]]
-        raise ValueError(f'hvd.init(process_sets="dynamic") was called on ranks {ranks} only')
-    for ranks in _agreed_order([one["sets"] for one in said]):
-        own = next((one for one in own_sets if one.ranks == ranks), None)
-        if own is not None and _all_gave_communicators(ranks, said):
-            runtime.use_communicator(ranks, communicators.handle_of(own.mpi_comm))
-        set_id = _register(runtime, ranks)
-        if own is not None:
-            own.process_set_id = set_id
-            _registered[set_id] = own
+    global_process_set.ranks = list(range(runtime.topology.size))
     _dynamic = dynamic
 
 
-def _resolve(
-    process_set: ProcessSet, runtime: Runtime, comm: Any, job_ranks: Sequence[int]
-) -> str | None:
-    """Find the ranks of a set that was made from a communicator, or return what is wrong."""
-    if process_set.mpi_comm is None or process_set.process_set_id is not None:
-        return None
-    if not runtime.over_mpi:
-        return (
-            f"{process_set} was made from an MPI communicator, but MPI did not start this job's "
-            "ranks: for MPI each of them is alone. Start the job with mpirun or horoscalerun --mpi"
-        )
-    try:
-        group = communicators.job_group(comm, job_ranks)
-        process_set.ranks = communicators.ranks_in(process_set.mpi_comm, group)
-    except ValueError as error:
-        return str(error)
+def register(
+    runtime: Runtime,
+    ranks: Sequence[int],
+    flags: SetFlags,
+    process_set: ProcessSet | None,
+    tag: str = "",
+) -> int:
+    """Register a set of these ranks, which `process_set` is from then on. Collective.
+
+    Returns its id.
+    """
+    handle = runtime.enqueue(
+        OpKind.ADD_PROCESS_SET, name=tag or None, ranks=ranks, set_flags=flags, will_wait=True
+    )
+    handle.wait()
+    set_id = handle.result()
+    if process_set is not None:
+        process_set.process_set_id = set_id
+        _registered[set_id] = process_set
+    return set_id
+
+
+def register_again(runtime: Runtime, ranks: list[int], process_set: ProcessSet | None) -> int:
+    """Register a set of a former job with the ranks that it has in this one. Collective.
+
+    Sets may have equal ranks by now, because members are lost: they stay sets of their own. Returns
+    the id.
+    """
+    flags = SetFlags.ORDERED
+    if ranks in runtime.process_sets().values():
+        flags |= SetFlags.DISTINCT
+    set_id = register(runtime, ranks, flags, process_set)
+    if process_set is not None:
+        process_set.ranks = ranks
+    return set_id
+
+
+def ranks_by_rule(process_set: ProcessSet, runtime: Runtime) -> list[int]:
+    """Return the ranks that the rule of a set accepts: see surviving_sets."""
+    size = runtime.topology.size
+    ranks = [rank for rank in range(size) if process_set.survival.rule(rank, size)]
+    if not ranks:
+        raise ValueError("the rule of a process set accepts no rank")
+    return ranks
+
+
+def _flags_of(process_set: ProcessSet) -> SetFlags:
+    flags = SetFlags.ORDERED if process_set.ordered else SetFlags(0)
+    # Of one that is registered all find out together that there is one already.
+    is_another = process_set.distinct and process_set.process_set_id is None
+    return flags | SetFlags.DISTINCT if is_another else flags
+
+
+def problem_if_registered(process_set: ProcessSet) -> str | None:
+    """Return what is wrong with registering a set, if it is registered already."""
+    if process_set.ranks is None or process_set.process_set_id is not None:
+        return f"{process_set} is registered already"
     return None
 
 
-def _all_gave_communicators(ranks: Sequence[int], said: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether each member of a set made it from a communicator."""
-    return all(
-        (list(ranks), True) in zip(one["sets"], one["from_comm"], strict=True)
-        for one in said
-        if one["rank"] in ranks
-    )
-
-
-def _agreed_order(lists_of_ranks: Sequence[Sequence[list[int]]]) -> list[list[int]]:
-    """Return what any rank named, each once: by place in the lists, then by rank."""
-    order: list[list[int]] = []
-    for same_place in zip_longest(*lists_of_ranks):
-        for ranks in same_place:
-            if ranks is not None and ranks not in order:
-                order.append(ranks)
-    return order
-
-
-def _exchange(runtime: Runtime, said: dict[str, Any]) -> list[dict[str, Any]]:
-    payload = json.dumps(said).encode()
+def problem_with_range(ranks: Sequence[int], runtime: Runtime) -> str | None:
+    """Return what is wrong with registering a set, if the job does not have its ranks."""
     size = runtime.topology.size
-    return [json.loads(one) for one in allgather_bytes(runtime, payload, size, _REGISTRATION)]
-
-
-def _register(runtime: Runtime, ranks: Sequence[int]) -> int:
-    handle = runtime.enqueue(
-        OpKind.ADD_PROCESS_SET, name=_REGISTRATION, ranks=ranks, will_wait=True
-    )
-    handle.wait()
-    return handle.result()
-
-
-def _problem_with(
-    process_set: ProcessSet, runtime: Runtime, existing: Iterable[list[int]]
-) -> str | None:
-    if process_set.ranks is None or process_set.process_set_id is not None:
-        return f"{process_set} is registered already"
-    if process_set.ranks in existing:
-        return f"a process set of the ranks {process_set.ranks} exists already"
-    return _out_of_range(process_set.ranks, runtime)
-
-
-def _out_of_range(ranks: Sequence[int], runtime: Runtime) -> str | None:
-    size = runtime.topology.size
-    if ranks[0] < 0 or ranks[-1] >= size:
+    if min(ranks) < 0 or max(ranks) >= size:
         return f"process set {ranks}: ranks are from 0 to {size - 1}"
     return None
 

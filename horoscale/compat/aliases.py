@@ -23,6 +23,7 @@ TARGET = "horoscale"
 _SERVED_BY = {
     "torch.mpi_ops": "torch",
     "tensorflow.mpi_ops": "tensorflow",
+    "common.elastic": "compat.elastic",
     "common.util": "compat.util",
     "version": "compat.version",
     "metadata": "compat.version",
@@ -33,7 +34,6 @@ _ABSENT = {
     "mxnet": "binding for MXNet",
     "spark": "binding for Spark",
     "ray": "binding for Ray",
-    "torch.elastic.sampler": "elastic training",
     "tensorflow.data.compute_service": "service for tf.data",
     "tensorflow.data.compute_worker": "service for tf.data",
 }

@@ -1,29 +1,135 @@
-"""hvd.elastic of Keras. See horoscale.common.elastic."""
+"""hvd.elastic of Keras: the state of a model, and what model.fit() needs to commit it."""
 
 from __future__ import annotations
 
-from horoscale.common.elastic import ObjectState, run
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from horoscale.common.surviving_sets import surviving
+from horoscale.common.which_keras import backend, keras, to_numpy
+from horoscale.elastic import DataPlan, ObjectState, State
+from horoscale.elastic import run as run_without_framework
+from horoscale.elastic.variables import KerasModelState
 
 __all__ = [
     "CommitStateCallback",
+    "DataPlan",
     "KerasState",
+    "ObjectState",
+    "State",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "run",
+    "surviving",
 ]
 
-
-class KerasState(ObjectState):
-    """Will hold a model and its optimizer that are committed, restored and sent to new ranks."""
-
-
-class CommitStateCallback(ObjectState):
-    """Will commit a state every so many batches."""
+P = ParamSpec("P")
+S = TypeVar("S", bound=State)
+T = TypeVar("T")
 
 
-class UpdateBatchStateCallback(ObjectState):
-    """Will keep the number of the batch in a state."""
+def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a function survive ranks that die, come and go: see horoscale.elastic.run()."""
+    if backend() == "tensorflow":
+        from horoscale.tensorflow.elastic import run as run_of_tensorflow
+
+        return run_of_tensorflow(func)
+    return run_without_framework(func)
 
 
-class UpdateEpochStateCallback(ObjectState):
-    """Will keep the number of the epoch in a state."""
+class KerasState(KerasModelState):
+    """Holds a model, its optimizer, and objects that are committed, restored and sent.
+
+        model.build(input_shape)
+        state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+    Each further keyword is an attribute. sync() sends variables as they are, and objects as they
+    were saved.
+    """
+
+    def to_array(self, variable: Any) -> Any:
+        """Return the value of a variable as an array of numpy."""
+        return to_numpy(variable)
+
+
+class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Commits a state every `batches_per_commit` batches, and at the end of each epoch.
+
+    Put it after the callbacks that change the state. Whatever commit() raises leaves fit().
+    """
+
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
+        """Raise ValueError for less than one batch."""
+        if batches_per_commit < 1:
+            raise ValueError(f"batches_per_commit={batches_per_commit}: at least 1")
+        super().__init__()
+        self._state = state
+        self._batches_per_commit = batches_per_commit
+        self._left = batches_per_commit
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Count anew, as all ranks do."""
+        self._left = self._batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Commit if it is time."""
+        self._left -= 1
+        if self._left == 0:
+            self._commit()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Commit."""
+        self._commit()
+
+    def _commit(self) -> None:
+        self._left = self._batches_per_commit
+        _ = self.model  # with JAX, Keras then writes what it has trained to the variables
+        self._state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps the number of the batch in state.batch: 0 at the end of an epoch.
+
+    The first epoch after a reset goes on where state.batch is: give fit() the steps that are left,
+    steps_per_epoch - state.batch.
+    """
+
+    def __init__(self, state: Any) -> None:
+        """Keep it in this state, which has to have a `batch`."""
+        super().__init__()
+        self._state = state
+        self._first = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Go on where the state is."""
+        self._first = self._state.batch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Take note of a batch."""
+        self._state.batch = self._first + batch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Begin at 0 in the next epoch."""
+        self._first = 0
+        self._state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps the number of the next epoch in state.epoch.
+
+    fit() counts from 0 after each reset: give it the epochs that are left, epochs - state.epoch.
+    """
+
+    def __init__(self, state: Any) -> None:
+        """Keep it in this state, which has to have an `epoch`."""
+        super().__init__()
+        self._state = state
+        self._first = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Go on where the state is."""
+        self._first = self._state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Take note of an epoch that is done."""
+        self._state.epoch = self._first + epoch + 1

@@ -32,6 +32,7 @@ from horoscale.numpy.messages import (
     recv_any,
     recv_any_async,
     recv_async,
+    recv_view,
     send,
     send_async,
 )
@@ -108,6 +109,7 @@ __all__ = [
     "recv_any_async",
     "recv_async",
     "recv_object",
+    "recv_view",
     "reduce",
     "reduce_",
     "reduce_async",

@@ -14,11 +14,14 @@ U = TypeVar("U")
 class Handle(Generic[T]):
     """An operation on its way. poll() and synchronize() take it."""
 
+    __slots__ = ("_finish", "_operation", "_result")
+
+    _result: T
+
     def __init__(self, operation: _core.Handle, finish: Callable[[_core.Handle], T]) -> None:
         """`finish` makes the result of the operation when it is done."""
         self._operation = operation
         self._finish: Callable[[_core.Handle], T] | None = finish
-        self._result: T
 
     def done(self) -> bool:
         """Tell whether the operation is done, well or not."""

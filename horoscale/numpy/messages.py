@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from horoscale import _core
 from horoscale.common.messages import (
     P2POp,
     Place,
+    View,
+    receive_view,
     recv_and_wait,
     send_and_wait,
     start_batch,
@@ -19,7 +24,7 @@ from horoscale.common.messages import (
     wait_for_all,
 )
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.numpy.arrays import Array, address, contiguous, data_type, need_writable
+from horoscale.numpy.arrays import Array, address, adopt, contiguous, data_type, need_writable
 from horoscale.numpy.handles import Handle
 
 
@@ -125,6 +130,49 @@ def recv_any_async(
 ) -> Handle[int]:
     """Start recv_any() and return a handle at once; its result is the rank that has sent."""
     return _recv(tensor, None, tag, process_set).then(lambda result: result[1])
+
+
+def recv_view(
+    shape: int | Sequence[int],
+    dtype: DTypeLike,
+    src: int | None,
+    tag: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> View[Array]:
+    """Receive what one rank sends here by send(), and see it where that rank has it.
+
+    Nothing is copied if it was sent from an array of empty_shared() on this host, and is larger
+    than 16 KiB: the array is the sender's own, read-only, and send() waits until it is released.
+    Everything else is a copy in memory of its own.
+
+        with hvd.recv_view((64, 128), np.float32, src=0) as array:
+            result = model(array)
+
+    Args:
+        shape: of the array; the number of elements is that of the message.
+        dtype: that of the message.
+        src: the global rank that sends; None: any, as recv_any().
+        tag: as send() is given it.
+        process_set: both ranks belong to it.
+
+    Returns:
+        The view: its `tensor` is the array, its `source` the rank that has sent it.
+
+    Raises:
+        ValueError: before hvd.init(), or an argument is wrong.
+        MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
+            raises RankFailedError.
+    """
+    element = np.dtype(dtype)
+    extents = (shape,) if isinstance(shape, int) else tuple(index(extent) for extent in shape)
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"shape={shape} has a negative extent")
+    elements = math.prod(extents)
+    nbytes = elements * element.itemsize
+    message = receive_view(data_type(element), elements, nbytes, src, tag, process_set)
+    array = adopt(message.memory, element, extents)
+    array.flags.writeable = False
+    return View(message, array)
 
 
 def batch(operations: Sequence[P2POp]) -> list[Any]:

@@ -59,8 +59,21 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    host_discovery_script: str | None = None,
+    elastic_timeout: float | None = None,
+    cooldown_range: tuple[float, float] | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: str | int | None = None,
+    resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:
     """Calls `func(*args, **kwargs)` on `np` ranks and returns what it gave, by rank.
+
+    With `min_num_proc`, `max_num_proc` or `host_discovery_script` the job is elastic: the results
+    are those of the ranks that it has at the end. `min_np` and `max_np` are the same, and `np`
+    that of `num_proc`.
 
     The function may be a lambda or be defined in a notebook. It calls `hvd.init()` itself. What the
     ranks print appears here. The parameters are the flags of horoscalerun of the same names;
@@ -72,18 +85,27 @@ def run(
         RuntimeError: a rank ended without raising, such as by a signal.
         ValueError: the parameters can't be used, or need what is not available yet.
     """
+    np = np if num_proc is None else num_proc
+    elastic = {
+        "--min-np": min_np if min_num_proc is None else min_num_proc,
+        "--max-np": max_np if max_num_proc is None else max_num_proc,
+        "--slots-per-host": slots,
+        "--host-discovery-script": host_discovery_script,
+        "--elastic-timeout": elastic_timeout,
+        "--reset-limit": reset_limit,
+    }
     flags = _flags(
         {
             "--num-proc": np,
-            "--min-num-proc": min_np,
-            "--max-num-proc": max_np,
-            "--slots-per-host": slots,
-            "--reset-limit": reset_limit,
+            **elastic,
             "--hosts": hosts,
             "--hostfile": hostfile,
             "--start-timeout": start_timeout,
             "--ssh-port": ssh_port,
             "--ssh-identity-file": ssh_identity_file,
+            "--checkpoint-dir": None if checkpoint_dir is None else os.fspath(checkpoint_dir),
+            "--checkpoint-every": checkpoint_every,
+            "--resume": None if resume is None else os.fspath(resume),
             "--disable-cache": bool(disable_cache) or None,
             "--output-filename": output_filename,
             "--verbose": bool(verbose) or None,
@@ -97,6 +119,10 @@ def run(
             ),
         }
     )
+    if cooldown_range is not None:
+        low, high = cooldown_range
+        flags += ["--blacklist-cooldown-range", str(low), str(high)]
+    is_elastic = cooldown_range is not None or any(one is not None for one in elastic.values())
     task = Task(func, args, kwargs or {}).pickled()
     command = python_command("horoscale.runner.task")
     command[0] = executable or command[0]
@@ -114,6 +140,10 @@ def run(
             env,
         )
         outcomes, report = read_results(result_file)
+    if is_elastic:
+        if status == 0:  # others' failures have been recovered from
+            outcomes = {rank: one for rank, one in outcomes.items() if not one.failed}
+        np = max(outcomes, default=-1) + 1
     return _values(np, status, outcomes, report)
 
 

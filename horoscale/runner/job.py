@@ -106,8 +106,8 @@ class Job:
             return self._end(CANNOT_START)
         processes.become_subreaper()
         self._watch_signals()
-        self._assembly.begin(self._fleet, self._spec.start_timeout_s)
-        while not self._fleet.ended:
+        self._begin()
+        while not self._over():
             for selected, _ in self._selector.select(self._timeout()):
                 selected.data()
             self._check_deadlines()
@@ -123,6 +123,12 @@ class Job:
         return self._end(self._conclude())
 
     # ------------------------------------------------------------------ starting
+
+    def _begin(self) -> None:
+        self._assembly.begin(self._fleet, self._spec.start_timeout_s)
+
+    def _over(self) -> bool:
+        return self._fleet.ended
 
     def _open_outputs(self) -> None:
         for place in self._spec.places:

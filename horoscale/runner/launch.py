@@ -13,11 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horoscale._version import __version__
-from horoscale.runner import environment, hosts, mpirun, processes, reach, remote, settings
+from horoscale.runner import (
+    control,
+    elastic_options,
+    environment,
+    hosts,
+    mpirun,
+    processes,
+    reach,
+    remote,
+    settings,
+)
 from horoscale.runner.bootstrap import PACKAGE_ROOT
 from horoscale.runner.report import CANNOT_START, LAUNCHER
 
 if TYPE_CHECKING:
+    from horoscale.runner.job import Job, JobSpec
     from horoscale.runner.results import ResultWriter
 
 DEFAULT_GRACE_S = 10.0
@@ -25,16 +36,7 @@ DEFAULT_START_TIMEOUT_S = 60.0
 COMPAT_DIRECTORY = Path(PACKAGE_ROOT) / "horoscale" / "compat"
 
 # Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
-_MISSING = (
-    ("tcp", "--tcp", "an MPI that knows it; --mpi-args passes what yours has instead"),
-    ("min_num_proc", "--min-num-proc", "elastic jobs"),
-    ("max_num_proc", "--max-num-proc", "elastic jobs"),
-    ("slots_per_host", "--slots-per-host", "elastic jobs"),
-    ("host_discovery_script", "--host-discovery-script", "elastic jobs"),
-    ("elastic_timeout", "--elastic-timeout", "elastic jobs"),
-    ("reset_limit", "--reset-limit", "elastic jobs"),
-    ("blacklist_cooldown_range", "--blacklist-cooldown-range", "elastic jobs"),
-)
+_MISSING = (("tcp", "--tcp", "an MPI that knows it; --mpi-args passes what yours has instead"),)
 
 # Flags that only our own launcher serves, and those that only mpirun does.
 _NOT_WITH_MPI = (
@@ -69,9 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(describe(), end="")
             return 0
+        if parsed.status or parsed.drain is not None:
+            elastic_options.ask(parsed, sys.stdout.write)
+            return 0
         return _run(parsed)
     except (
         UsageError,
+        control.ControlError,
+        elastic_options.ElasticUsageError,
         environment.ExportError,
         hosts.HostsError,
         mpirun.MpirunError,
@@ -156,15 +163,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--verbose", action=switch, help="tell what the launcher does")
     settings.add_arguments(parser)
+    elastic_options.add_arguments(parser)
     later = parser.add_argument_group("not available yet")
     later.add_argument("--tcp", action=switch)
-    later.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", metavar="N")
-    later.add_argument("--max-np", "--max-num-proc", dest="max_num_proc", metavar="N")
-    later.add_argument("--slots-per-host", metavar="N")
-    later.add_argument("--host-discovery-script", metavar="FILE")
-    later.add_argument("--elastic-timeout", metavar="S")
-    later.add_argument("--reset-limit", metavar="N")
-    later.add_argument("--blacklist-cooldown-range", nargs=2, metavar=("LOW", "HIGH"))
     # How horoscale.run() hands over its function and gets the results.
     add("--parent", type=int, help=argparse.SUPPRESS)
     add("--task", type=int, help=argparse.SUPPRESS)
@@ -191,12 +192,19 @@ def _run(arguments: argparse.Namespace) -> int:
     for name, flag, missing in _MISSING:
         if getattr(arguments, name) not in (None, False):
             raise UsageError(f"{flag} needs what is not available yet: {missing}")
-    size = _parse_size(arguments.num_proc)
+    elastic = elastic_options.wanted(arguments)
+    size = 1 if elastic else _parse_size(arguments.num_proc)
     inherited = _with_compat(os.environ) if arguments.compat else dict(os.environ)
     config = settings.read_config(arguments.config_file) if arguments.config_file else {}
     variables = settings.variables(arguments, config)
     exports = environment.exported(arguments.exports, inherited)
+    job_environment = environment.job_environment(inherited, variables, exports)
+    elastic_options.check_checkpoints(job_environment)
     command = _words(arguments.command)
+    if elastic:
+        for unfit, flag in ((arguments.mpi, "--mpi"), (arguments.torch_env, "--torch-env")):
+            if unfit:
+                raise UsageError(f"{flag} and {elastic} don't go together: ranks would not change")
     if arguments.mpi:
         _check_command(command, inherited.get("PATH"))
         return _run_mpirun(arguments, size, inherited, variables, exports, command)
@@ -204,7 +212,10 @@ def _run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is not None:
             raise UsageError(f"{flag} is an argument for mpirun: it needs --mpi")
     machines = _machines(arguments, size)
-    places = hosts.place_ranks(machines.hosts, size)
+    away = machines.remote or arguments.host_discovery_script is not None
+    if not away:
+        elastic_options.check_resumable(job_environment)
+    places = [] if elastic else hosts.place_ranks(machines.hosts, size)
     if not machines.remote:
         _check_command(command, inherited.get("PATH"))
     task, results = None, None
@@ -219,36 +230,51 @@ def _run(arguments: argparse.Namespace) -> int:
             f"horoscale's core can't be loaded ({error}); install horoscale again"
         ) from None
 
-    job_environment = environment.job_environment(inherited, variables, exports)
-    if machines.remote:
+    if away:
         _say_what_is_withheld(environment.withheld(inherited, exports))
     interfaces = _interfaces(job_environment)
-    job = Job(
-        JobSpec(
-            command=command,
-            places=places,
-            commands=machines.commands,
-            addresses=reach.own_addresses(interfaces) if machines.remote else [reach.LOOPBACK],
-            environment=job_environment,
-            directory=os.getcwd(),
-            grace_s=_parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S),
-            start_timeout_s=_start_timeout(job_environment),
-            encrypt=environment.encrypts(job_environment),
-            output_directory=(
-                Path(arguments.output_filename) if arguments.output_filename else None
-            ),
-            timestamp=bool(arguments.prefix_output_with_timestamp),
-            verbose=bool(arguments.verbose),
-            full_tracebacks=_full_tracebacks(job_environment),
-            torch_environment=bool(arguments.torch_env),
-            task=task,
-            on_result=None if results is None else results.add,
-        )
+    spec = JobSpec(
+        command=command,
+        places=places,
+        commands=machines.commands,
+        addresses=reach.own_addresses(interfaces) if away else [reach.LOOPBACK],
+        environment=job_environment,
+        directory=os.getcwd(),
+        grace_s=_parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S),
+        start_timeout_s=_start_timeout(job_environment),
+        encrypt=environment.encrypts(job_environment),
+        output_directory=Path(arguments.output_filename) if arguments.output_filename else None,
+        timestamp=bool(arguments.prefix_output_with_timestamp),
+        verbose=bool(arguments.verbose),
+        full_tracebacks=_full_tracebacks(job_environment),
+        torch_environment=bool(arguments.torch_env),
+        task=task,
+        on_result=None if results is None else results.add,
     )
+    job = _elastic_job(arguments, spec) if elastic else Job(spec)
     status = job.run()
     if results is not None:
         results.finish(job.report)
     return status
+
+
+def _elastic_job(arguments: argparse.Namespace, spec: JobSpec) -> Job:
+    from horoscale.runner.elastic_job import ElasticJob, ElasticSpec
+
+    rules = elastic_options.parse_rules(arguments, spec.grace_s)
+    given = _given_hosts(arguments)
+    fixed, slots = elastic_options.parse_hosts(arguments, rules, given, hosts.own_name())
+    shell = _remote_shell(arguments)
+    return ElasticJob(
+        spec,
+        ElasticSpec(
+            rules=rules,
+            hosts=fixed,
+            script=arguments.host_discovery_script,
+            slots_per_host=slots,
+            command_of=lambda name: remote.supervisor_command(name, shell),
+        ),
+    )
 
 
 def _run_mpirun(
@@ -383,15 +409,18 @@ def _given_hosts(arguments: argparse.Namespace) -> list[hosts.Host]:
 
 def _machines(arguments: argparse.Namespace, size: int) -> remote.Machines:
     given = _given_hosts(arguments) or [hosts.Host(hosts.own_name(), size)]
+    return remote.resolve_hosts(given, _remote_shell(arguments))
+
+
+def _remote_shell(arguments: argparse.Namespace) -> remote.RemoteShell:
     port = arguments.ssh_port
     if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"--ssh-port: expected a port, not {port!r}")
-    shell = remote.RemoteShell(
+    return remote.RemoteShell(
         command=arguments.remote_shell,
         ssh_port=None if port is None else int(port),
         identity_file=arguments.ssh_identity_file,
     )
-    return remote.resolve_hosts(given, shell)
 
 
 def _with_compat(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -15,8 +15,10 @@ another one carry `host`, the index of theirs.
         probe    addresses, port, token: which of them lead to the launcher?
         task     payload: a piece of the function of horoscale.run(), before `job`
         reserve  to, address (the launcher's): a port for torch.distributed, before `job`
-        job      command, directory, environment, grace: what all ranks share
-        start    to, ranks [{rank, environment}]
+        job      command, directory, environment, grace, elastic: what all ranks share
+        start    to, ranks [{rank, environment}], slots: the host's, in elastic jobs
+        tell     to, rank, payload: a line of the driver's to a rank of an elastic job
+        end      to, rank, grace: the same for one rank of an elastic job as stop for all
         state    asks the ranks what they wait for
         stop     signal, grace: sends the signal, and SIGKILL after `grace` seconds
     supervisor → launcher
@@ -25,6 +27,8 @@ another one carry `host`, the index of theirs.
         reserved address, port: where other hosts will reach the first rank's torch.distributed
         output   rank, stream (stdout, stderr, result), payload
         exit     rank, status (as subprocess: -N for signal N)
+        said     rank, payload: a line of a rank of an elastic job to the driver
+        drain    the machine is about to be taken away
         refused  rank, error: the command could not be started
         stuck    pids that did not end after SIGKILL
         lost     error: no supervisor there, or not any more; `greeted`: there was one
@@ -43,7 +47,7 @@ from typing import Any
 
 from horoscale.runner.text import printable
 
-VERSION = 3
+VERSION = 4
 MAX_HEADER_BYTES = 16 << 20  # an environment is the largest thing in a header
 MAX_REPORT_BYTES = 1 << 16  # the same for what supervisors send
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -192,6 +196,8 @@ _REPORTS: dict[str, dict[str, Check]] = {
     "reserved": {"address": _text, "port": _port},
     "output": {"rank": _number, "stream": _stream},
     "exit": {"rank": _number, "status": _status},
+    "said": {"rank": _number},
+    "drain": {},
     "refused": {"rank": _number, "error": _text},
     "stuck": {"pids": _numbers},
     "lost": {"error": _text, "greeted": _switch},

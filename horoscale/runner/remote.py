@@ -56,6 +56,19 @@ def resolve_hosts(given: Sequence[Host], shell: RemoteShell) -> Machines:
     return Machines(_merge_local(local), commands, not all(local.values()))
 
 
+def supervisor_command(name: str, shell: RemoteShell) -> list[str]:
+    """What starts a supervisor on one host of an elastic job, whose names are never merged.
+
+    May block while the name is looked up.
+    """
+    host = Host(name, 1)
+    if shell.command is not None:
+        return _remote(_shell_words([host], shell), host)
+    if is_local(name):
+        return isolated_command(SUPERVISOR)
+    return _remote(_ssh_words(host, shell), host)
+
+
 def _remote(shell: Sequence[str], host: Host) -> list[str]:
     # A shell such as ssh puts the words together and has them parsed again.
     return [*shell, host.name, *map(shlex.quote, isolated_command(SUPERVISOR))]

@@ -7,6 +7,7 @@ that carries it to the ranks.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,21 @@ def _text(text: str) -> str:
     if not text:
         raise SettingsError("expected a value, not an empty one")
     return text
+
+
+def _path(text: str) -> str:
+    """A path that is the same wherever a rank changes to."""
+    return os.path.abspath(os.path.expanduser(_text(text)))
+
+
+def _interval(text: str) -> str:
+    from horoscale.elastic.checkpointing import parse_interval  # what reads it; imports numpy
+
+    try:
+        parse_interval(text)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    return text.strip()
 
 
 def _megabytes(text: str) -> str:
@@ -237,6 +253,30 @@ SETTINGS = (
         _number(1, whole=False),
         ("params", "start_timeout"),
         "S",
+    ),
+    Setting(
+        ("--checkpoint-dir",),
+        "CHECKPOINT_DIR",
+        "where commits of hvd.elastic go to disk",
+        _path,
+        ("checkpoints", "dir"),
+        "DIR",
+    ),
+    Setting(
+        ("--checkpoint-every",),
+        "CHECKPOINT_EVERY",
+        "how often they do: a time such as 60s (the default) or 5m, or a number of commits",
+        _interval,
+        ("checkpoints", "every"),
+        "60s|N",
+    ),
+    Setting(
+        ("--resume",),
+        "RESUME",
+        "begin with the newest checkpoint of this folder, with any number of ranks",
+        _path,
+        ("checkpoints", "resume"),
+        "DIR",
     ),
 )
 

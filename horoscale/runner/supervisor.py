@@ -30,6 +30,7 @@ from horoscale.runner.cores import available_cores
 from horoscale.runner.environment import for_ranks
 from horoscale.runner.fleet import Fleet
 from horoscale.runner.host import LOST_GRACE_S, HostSpec
+from horoscale.runner.rank_link import RankLink
 from horoscale.runner.reach import Probe, reserve_port
 
 _READ_BYTES = 1 << 16
@@ -49,6 +50,8 @@ class _Rank:
     number: int
     process: subprocess.Popen[bytes]
     streams: dict[int, str] = field(default_factory=dict)  # descriptor: name
+    link: RankLink | None = None  # with the driver of an elastic job
+    kill_at: float | None = None  # of one that was told to end by itself
 
 
 class Supervisor:
@@ -68,6 +71,8 @@ class Supervisor:
         self._grace_s = 0.0
         self._task: int | None = None
         self._reserved: socket.socket | None = None  # holds torch.distributed's port
+        self._elastic = False  # ranks come and go until the launcher says that it is over
+        self._leave_by: float | None = None  # where this machine is about to be taken away
         self._stopping = False
         self._kill_at: float | None = None
         self._warned: set[int] = set()  # orphans that have had their SIGTERM
@@ -126,8 +131,13 @@ class Supervisor:
         elif kind == "job":
             self._job = header
             self._grace_s = header["grace"]
+            self._elastic = header.get("elastic", False)
         elif kind == "start":
             self._start(header)
+        elif kind == "tell":
+            self._tell(header["rank"], payload)
+        elif kind == "end":
+            self._end_rank(header["rank"], header["grace"])
         elif kind == "state":
             self._ask_for_state()
         elif kind == "stop":
@@ -143,6 +153,11 @@ class Supervisor:
             if os.getppid() != self._guard:
                 error = "was left by its guard process, which has been killed"
                 self._launcher.send({"kind": "lost", "greeted": True, "error": error})
+            elif self._elastic and signum == signal.SIGTERM and self._launcher.readable:
+                # The machine is about to be taken away: the ranks leave at their next commit.
+                self._launcher.send({"kind": "drain"})
+                self._leave_by = time.monotonic() + self._grace_s
+                continue
             self._stop(signum, self._grace_s)
 
     def _on_output(self, descriptor: int) -> bool:
@@ -201,7 +216,7 @@ class Supervisor:
         if self._probe is not None:
             self._probe.close()
         shared = for_ranks(os.environ, self._job["environment"])
-        share = max(1, available_cores() // len(order["ranks"]))
+        share = max(1, available_cores() // order.get("slots", len(order["ranks"])))
         shared.setdefault("OMP_NUM_THREADS", str(share))
         for rank in order["ranks"]:
             try:
@@ -209,12 +224,19 @@ class Supervisor:
             except (OSError, ValueError) as error:
                 text = str(error)[:_MAX_ERROR]
                 self._launcher.send({"kind": "refused", "rank": rank["rank"], "error": text})
+                if self._elastic:
+                    continue
                 self._stop(signal.SIGTERM, self._grace_s)
                 return
 
     def _start_rank(self, number: int, environment: dict[str, str]) -> None:
         names = ["stdout", "stderr"]
         inherited = []
+        link = None
+        if self._elastic:
+            link = RankLink(self._selector, lambda line: self._forward(number, line))
+            inherited.append(link.descriptor)
+            environment = {**environment, "HOROSCALE_ELASTIC_LINK": link.variable()}
         if self._task is not None:
             names.append(_RESULT)
             inherited.append(self._task)
@@ -242,17 +264,39 @@ class Supervisor:
         except BaseException:
             for reader, _ in pipes.values():
                 os.close(reader)
+            if link is not None:
+                link.close()
             raise
         finally:
             for _, writer in pipes.values():
                 os.close(writer)
-        rank = _Rank(number, process, {reader: name for name, (reader, _) in pipes.items()})
+        streams = {reader: name for name, (reader, _) in pipes.items()}
+        rank = _Rank(number, process, streams, link)
+        if link is not None:
+            link.started()
         self._ranks[process.pid] = rank
         for reader in rank.streams:
             os.set_blocking(reader, False)
             self._streams[reader] = rank
             if not self._paused:
                 self._watch(reader)
+
+    def _forward(self, number: int, line: bytes) -> None:
+        self._launcher.send({"kind": "said", "rank": number}, line)
+
+    def _numbered(self, number: int) -> _Rank | None:
+        return next((one for one in self._ranks.values() if one.number == number), None)
+
+    def _tell(self, number: int, line: bytes) -> None:
+        if (rank := self._numbered(number)) is not None and rank.link is not None:
+            rank.link.send(line)
+
+    def _end_rank(self, number: int, grace_s: float) -> None:
+        """Asks one rank to end, and kills it after the grace."""
+        if (rank := self._numbered(number)) is not None:
+            if grace_s > 0:
+                processes.send_signal(rank.process.pid, signal.SIGTERM)
+            rank.kill_at = time.monotonic() + grace_s
 
     def _ask_for_state(self) -> None:
         """Sends SIGUSR2 to the ranks, or what they run, where a handler of it answers.
@@ -291,6 +335,11 @@ class Supervisor:
                 status = os.waitstatus_to_exitcode(wait_status)
                 if rank := self._ranks.pop(pid, None):
                     rank.process.returncode = status
+                    if rank.link is not None:
+                        rank.link.close()
+                    if self._elastic:  # what it has left, such as data loaders
+                        processes.send_signal(pid, signal.SIGTERM, group=True)
+                        self._drain(list(rank.streams))  # its own output comes before its end
                     ended.append((rank, status))
                 elif link := self._fleet.pids.get(pid):
                     link.reaped(status)
@@ -298,7 +347,8 @@ class Supervisor:
         # exit with an error may be its consequence.
         for rank, status in sorted(ended, key=lambda item: item[1] >= 0):
             self._launcher.send({"kind": "exit", "rank": rank.number, "status": status})
-        if self._started and not self._ranks and not self._stopping:
+        idle = self._started and not self._ranks and not self._stopping
+        if idle and (not self._elastic or self._leave_by is not None):
             self._stop(signal.SIGTERM, self._grace_s)
         elif self._stopping:
             self._warn_orphans()
@@ -318,6 +368,12 @@ class Supervisor:
     def _check_deadlines(self) -> None:
         now = time.monotonic()
         self._fleet.check_deadlines(now)
+        for pid, rank in self._ranks.items():
+            if rank.kill_at is not None and now >= rank.kill_at:
+                rank.kill_at = None
+                processes.send_signal(pid, signal.SIGKILL)
+        if self._leave_by is not None and now >= self._leave_by and not self._stopping:
+            self._stop(signal.SIGTERM, self._grace_s)
         if self._kill_at is None or now < self._kill_at:
             return
         if not self._launcher.readable and now >= self._kill_at + _LINKS_S:
@@ -341,6 +397,9 @@ class Supervisor:
     def _timeout(self) -> float | None:
         now = time.monotonic()
         deadlines = [] if self._fleet.deadline is None else [self._fleet.deadline]
+        deadlines += [one.kill_at for one in self._ranks.values() if one.kill_at is not None]
+        if self._leave_by is not None and not self._stopping:
+            deadlines.append(self._leave_by)
         if self._kill_at is not None:
             deadlines.append(max(self._kill_at, now + _KILL_INTERVAL_S))
         return max(0.0, min(deadlines) - now) if deadlines else None
@@ -357,16 +416,20 @@ class Supervisor:
 
     def _flush(self) -> None:
         """Sends what the pipes still hold, for as long as the launcher takes it."""
-        for descriptor in list(self._streams):
-            for _ in range(_MAX_PIPE_BYTES // _READ_BYTES):  # a stranger may go on writing
-                if not self._on_output(descriptor):
-                    break
+        self._drain(list(self._streams))
         self._launcher.close_inbound()
         while self._launcher.writable and self._launcher.queued_bytes > 0:
             self._selector.select()
             self._launcher.write()
 
     # ------------------------------------------------------------------ output
+
+    def _drain(self, descriptors: Sequence[int]) -> None:
+        """Forwards what pipes hold."""
+        for descriptor in descriptors:
+            for _ in range(_MAX_PIPE_BYTES // _READ_BYTES):  # a stranger may go on writing
+                if not self._on_output(descriptor):
+                    break
 
     def _pause_or_resume(self) -> None:
         pause = self._launcher.queued_bytes > _MAX_QUEUED_BYTES

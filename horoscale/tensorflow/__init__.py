@@ -45,6 +45,7 @@ except ImportError as error:
     ) from error
 from horoscale.common import exports as _exports
 from horoscale.common.exports import *  # noqa: F403
+from horoscale.common.messages import P2POp, recv_object, send_object
 from horoscale.tensorflow import elastic
 from horoscale.tensorflow.compression import (
     Compression,
@@ -56,6 +57,12 @@ from horoscale.tensorflow.functions import (
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
+)
+from horoscale.tensorflow.messages import (
+    batch,
+    recv,
+    recv_any,
+    send,
 )
 from horoscale.tensorflow.ops import (
     allgather,
@@ -98,12 +105,14 @@ __all__ = [
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "P2POp",
     "PartialDistributedGradientTape",
     "SyncBatchNormalization",
     "allgather",
     "allgather_object",
     "allreduce",
     "alltoall",
+    "batch",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",
@@ -120,9 +129,14 @@ __all__ = [
     "local_size_op",
     "process_set_included_op",
     "rank_op",
+    "recv",
+    "recv_any",
+    "recv_object",
     "reduce",
     "reducescatter",
     "scatter",
+    "send",
+    "send_object",
     "set_priority",
     "size_op",
 ]

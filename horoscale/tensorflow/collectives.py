@@ -118,7 +118,7 @@ def as_tensor(value: Any) -> tf.Tensor:
 def allreduce(tensors: Sequence[tf.Tensor], reduction: Reduction, call: Call) -> list[tf.Tensor]:
     """Reduce each tensor over the ranks."""
     reduction.check(tensors)
-    results: list[tf.Tensor] = _run(
+    results: list[tf.Tensor] = run(
         "Allreduce", tensors=tensors, **reduction.attributes(), **call.attributes()
     )
     return results
@@ -128,9 +128,9 @@ def broadcast(tensors: Sequence[tf.Tensor], root_rank: int, call: Call) -> list[
     """Send the root's tensors to all."""
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
-    sent = [_movable(tensor) for tensor in tensors]
-    results = _run("Broadcast", tensors=sent, root_rank=root, **attributes)
-    return [_as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
+    sent = [movable(tensor) for tensor in tensors]
+    results = run("Broadcast", tensors=sent, root_rank=root, **attributes)
+    return [as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
 
 
 def allgather(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
@@ -138,8 +138,8 @@ def allgather(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
     attributes = call.attributes()
     for tensor in tensors:
         _check_rows(tensor, "allgather")
-    results, _ = _run("Allgather", tensors=[_movable(tensor) for tensor in tensors], **attributes)
-    return [_as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
+    results, _ = run("Allgather", tensors=[movable(tensor) for tensor in tensors], **attributes)
+    return [as_it_was(*pair) for pair in zip(results, tensors, strict=True)]
 
 
 def alltoall(tensor: tf.Tensor, splits: Any, call: Call) -> tuple[tf.Tensor, tf.Tensor]:
@@ -150,9 +150,9 @@ def alltoall(tensor: tf.Tensor, splits: Any, call: Call) -> tuple[tf.Tensor, tf.
         splits = tf.zeros([0], tf.int32)
     else:
         splits = _splits(splits, tensor, call.process_set)
-    result, received = _run("Alltoall", tensor=_movable(tensor), splits=splits, **attributes)
+    result, received = run("Alltoall", tensor=movable(tensor), splits=splits, **attributes)
     received = tf.ensure_shape(received, [len(members_of(call.process_set))])
-    return _as_it_was(result, tensor), received
+    return as_it_was(result, tensor), received
 
 
 def reducescatter(
@@ -171,7 +171,7 @@ def reducescatter(
                 splits, sum(splits) if rows is None else rows, call.process_set
             )
     reduction.check(tensors)
-    results: list[tf.Tensor] = _run(
+    results: list[tf.Tensor] = run(
         "Reducescatter",
         tensors=tensors,
         splits=splits or [],
@@ -192,7 +192,7 @@ def reduce(
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     reduction.check(tensors)
-    results: list[tf.Tensor] = _run(
+    results: list[tf.Tensor] = run(
         "Reduce", tensors=tensors, root_rank=root, **reduction.attributes(), **attributes
     )
     if not tf.executing_eagerly():
@@ -206,8 +206,8 @@ def gather(tensor: tf.Tensor, root_rank: int, call: Call) -> tf.Tensor:
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     _check_rows(tensor, "gather")
-    result, _ = _run("Gather", tensor=_movable(tensor), root_rank=root, **attributes)
-    return _as_it_was(result, tensor)
+    result, _ = run("Gather", tensor=movable(tensor), root_rank=root, **attributes)
+    return as_it_was(result, tensor)
 
 
 def scatter(tensor: tf.Tensor, root_rank: int, splits: Any, call: Call) -> tf.Tensor:
@@ -219,15 +219,15 @@ def scatter(tensor: tf.Tensor, root_rank: int, splits: Any, call: Call) -> tf.Te
         splits = tf.zeros([0], tf.int32)
     else:
         splits = _splits(splits, tensor, call.process_set)
-    result = _run("Scatter", tensor=_movable(tensor), splits=splits, root_rank=root, **attributes)
-    return _as_it_was(result, tensor)
+    result = run("Scatter", tensor=movable(tensor), splits=splits, root_rank=root, **attributes)
+    return as_it_was(result, tensor)
 
 
 def _is_root(root: int) -> bool:
     return current_runtime().topology.rank == root
 
 
-def _run(name: str, **arguments: Any) -> Any:
+def run(name: str, **arguments: Any) -> Any:
     """Call an op. In a function it runs even if nobody uses the result, as ranks may differ there.
 
     In the body of a loop that also has one time of it end before the next begins: they have one
@@ -243,7 +243,7 @@ def _run(name: str, **arguments: Any) -> Any:
         if "is pending on process set" not in error.message:
             raise
         raise DuplicateNameError(error.node_def, error.op, error.message) from None
-    if isinstance(graph, FuncGraph):
+    if isinstance(graph, FuncGraph) and not loader.runs_in_order(name):
         graph.control_outputs.append(tf.nest.flatten(results)[0].op)
     return results
 
@@ -268,14 +268,16 @@ def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tenso
     return splits
 
 
-def _movable(tensor: tf.Tensor) -> tf.Tensor:
+def movable(tensor: tf.Tensor) -> tf.Tensor:
+    """Return a tensor of the same bits that the runtime can move; UnsupportedError if it can't."""
     if tensor.dtype in _SAME_BITS:
         return tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
     data_type(tensor.dtype)
     return tensor
 
 
-def _as_it_was(result: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+def as_it_was(result: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """Return what was moved in place of movable(tensor), in the type of `tensor`."""
     return tf.bitcast(result, tensor.dtype) if tensor.dtype in _SAME_BITS else result
 
 
@@ -292,7 +294,7 @@ def _double_of(bits: int) -> float:
 # ---------------------------------------------------------------- gradients
 
 
-def _gradient_of(name: str) -> Callable[[Gradient], Gradient]:
+def gradient_of(name: str) -> Callable[[Gradient], Gradient]:
     """Register a function as the gradient of an op, in each library that may come to be used."""
 
     def register(gradient: Gradient) -> Gradient:
@@ -306,14 +308,15 @@ def _gradient_of(name: str) -> Callable[[Gradient], Gradient]:
 def _backward(op: Any, suffix: str = "grad") -> Call:
     """Return the call of the operation that computes the gradient of `op`."""
     name = gradient_name(op.get_attr("tensor_name"), suffix)
-    return Call(name, _SetById(op.get_attr("process_set")), op.get_attr("priority"))
+    return Call(name, SetById(op.get_attr("process_set")), op.get_attr("priority"))
 
 
-class _SetById(ProcessSet):
+class SetById(ProcessSet):
     """The registered process set of an id that a graph's node has."""
 
     def __init__(self, process_set_id: int) -> None:
-        super().__init__(current_runtime().process_sets()[process_set_id])
+        """Ask the runtime for its ranks, in its order."""
+        super().__init__(current_runtime().process_sets()[process_set_id], ordered=True)
         self.process_set_id = process_set_id
 
 
@@ -344,13 +347,13 @@ def _on_given(gradients: Sequence[Any], compute: Any) -> list[Any]:
     return results
 
 
-@_gradient_of("Allreduce")
+@gradient_of("Allreduce")
 def _allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     reduction, call = _differentiable_reduction_of(op), _backward(op)
     return _on_given(gradients, lambda given: allreduce(given, reduction, call))
 
 
-@_gradient_of("Broadcast")
+@gradient_of("Broadcast")
 def _broadcast_gradient(op: Any, *gradients: Any) -> list[Any]:
     call = _backward(op)
     is_root = _is_root(op.get_attr("root_rank"))
@@ -365,7 +368,7 @@ def _broadcast_gradient(op: Any, *gradients: Any) -> list[Any]:
     return _on_given(gradients, compute)
 
 
-@_gradient_of("Allgather")
+@gradient_of("Allgather")
 def _allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
     rows_of_members = tf.cast(op.outputs[-1], tf.int32)
     results: list[Any] = []
@@ -389,7 +392,7 @@ def _own_rows_of_average(gathered: tf.Tensor, rows: tf.Tensor, call: Call) -> tf
     return tf.reduce_mean(by_rank, 0)
 
 
-@_gradient_of("Alltoall")
+@gradient_of("Alltoall")
 def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> list[Any]:
     sent, _ = alltoall(as_tensor(gradient), op.outputs[1], _backward(op))
     shape = tf.shape(op.inputs[0])
@@ -397,7 +400,7 @@ def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> list[Any]:
     return [tf.concat([sent, tf.zeros(unsent, sent.dtype)], 0), None]
 
 
-@_gradient_of("Reducescatter")
+@gradient_of("Reducescatter")
 def _reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
     reduction, call = _differentiable_reduction_of(op), _backward(op)
     factor = reduction.prescale * reduction.postscale
@@ -410,7 +413,7 @@ def _reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
     return _on_given(gradients, compute)
 
 
-@_gradient_of("Reduce")
+@gradient_of("Reduce")
 def _reduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     reduction, call = _differentiable_reduction_of(op), _backward(op)
     root = op.get_attr("root_rank")
@@ -428,12 +431,12 @@ def _reduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     return results
 
 
-@_gradient_of("Gather")
+@gradient_of("Gather")
 def _gather_gradient(op: Any, gradient: Any, _: Any) -> Any:
     return scatter(as_tensor(gradient), op.get_attr("root_rank"), op.outputs[1], _backward(op))
 
 
-@_gradient_of("Scatter")
+@gradient_of("Scatter")
 def _scatter_gradient(op: Any, gradient: Any) -> list[Any]:
     root = op.get_attr("root_rank")
     gathered = gather(as_tensor(gradient), root, _backward(op))

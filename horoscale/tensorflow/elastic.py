@@ -1,15 +1,107 @@
-"""hvd.elastic of TensorFlow. See horoscale.common.elastic."""
+"""hvd.elastic of TensorFlow: states of variables and models, and run(), which knows its errors."""
 
 from __future__ import annotations
 
-from horoscale.common.elastic import ObjectState, run
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-__all__ = ["ObjectState", "TensorFlowKerasState", "TensorFlowState", "run"]
+import tensorflow as tf
+
+from horoscale.common.exceptions import HorovodInternalError
+from horoscale.common.surviving_sets import surviving
+from horoscale.elastic import DataPlan, ObjectState, State
+from horoscale.elastic import run as run_without_framework
+from horoscale.elastic.variables import KerasModelState, VariablesState
+
+__all__ = [
+    "DataPlan",
+    "ObjectState",
+    "State",
+    "TensorFlowKerasState",
+    "TensorFlowState",
+    "run",
+    "surviving",
+]
+
+P = ParamSpec("P")
+S = TypeVar("S", bound=State)
+T = TypeVar("T")
 
 
-class TensorFlowState(ObjectState):
-    """Will hold variables that are committed, restored and sent to new ranks."""
+def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a function survive ranks that die, come and go: see horoscale.elastic.run().
+
+    An operation of ours that fails in a graph raises TensorFlow's UnknownError or AbortedError,
+    which counts as a HorovodInternalError here.
+    """
+
+    @functools.wraps(func)
+    def with_our_errors(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return func(state, *args, **kwargs)
+        except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
+            if "horoscale" not in f"{error.message} {error.op and error.op.type}".lower():
+                raise
+            raise HorovodInternalError(error.message) from error
+
+    return run_without_framework(with_our_errors)
 
 
-class TensorFlowKerasState(ObjectState):
-    """Will hold a model and its optimizer that are committed, restored and sent to new ranks."""
+class TensorFlowState(VariablesState):
+    """Holds variables, and objects, that are committed, restored and sent to new ranks.
+
+        state = hvd.elastic.TensorFlowState(variables=[weight, bias], step=0)
+
+    Each further keyword is an attribute. sync() sends variables as they are, and objects as they
+    were saved.
+    """
+
+    def __init__(
+        self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any
+    ) -> None:
+        """Keep the values, as the first commit.
+
+        Args:
+            variables: what to keep; None: tf.compat.v1.global_variables().
+            session: of TensorFlow 1's graphs, in which the variables have values.
+            kwargs: objects.
+        """
+        self.session = session
+        self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
+        super().__init__(**kwargs)
+
+    def read_variables(self) -> dict[str, list[Any]]:
+        """Return the values of the variables."""
+        if self.session is not None:
+            return {"variables": list(self.session.run(self.variables))}
+        return {"variables": [variable.numpy() for variable in self.variables]}
+
+    def assign_variables(self, values: dict[str, list[Any]]) -> None:
+        """Assign values that read_variables() returned."""
+        for variable, value in zip(self.variables, values["variables"], strict=True):
+            if self.session is not None:
+                variable.load(value, self.session)
+            else:
+                variable.assign(value)
+
+
+class TensorFlowKerasState(KerasModelState):
+    """Holds a model of tf.keras, its optimizer, and objects, committed, restored and sent.
+
+        model.build(input_shape)
+        state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0, epoch=0)
+
+    Each further keyword is an attribute. sync() sends variables as they are, and objects as they
+    were saved.
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+    ) -> None:
+        """Keep the values, as the first commit.
+
+        `optimizer` is the one that the model was compiled with, if None is given; `backend` is
+        accepted as Horovod's. Raises ValueError where the model is not built.
+        """
+        super().__init__(model, optimizer, **kwargs)

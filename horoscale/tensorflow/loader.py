@@ -43,7 +43,7 @@ _TRIED = ("2.18.", "2.19.", "2.20.", "2.21.")
 # The names of the ops begin so, in the library of the package and in a compiled one.
 PREFIXES = ("Horoscale", "HoroscaleCompiled")
 # Run in the order of the program and even where nobody uses the result, unlike the collectives.
-_IN_ORDER = ("Join", "Topology", "SelfTest")
+_IN_ORDER = ("Messages", "Join", "Topology", "SelfTest")
 _COLLECTIVES = (
     *("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter"),
     *("Reduce", "Gather", "Scatter"),
@@ -113,6 +113,11 @@ def op(name: str) -> Callable[..., Any]:
             _kernel = _load()
             _kernel.use()
         return _kernel.op(name)
+
+
+def runs_in_order(name: str) -> bool:
+    """Tell whether TensorFlow runs an op of a function in the order of the program, and always."""
+    return name in _IN_ORDER
 
 
 def _load() -> Kernel:

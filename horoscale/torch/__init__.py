@@ -48,6 +48,7 @@ from horoscale.torch.messages import (
     recv_any,
     recv_any_async,
     recv_async,
+    recv_view,
     send,
     send_async,
 )
@@ -150,6 +151,7 @@ __all__ = [
     "recv_any_async",
     "recv_async",
     "recv_object",
+    "recv_view",
     "reduce",
     "reduce_",
     "reduce_async",

@@ -20,6 +20,8 @@ from horoscale.common.messages import (
     Channel,
     P2POp,
     Place,
+    View,
+    receive_view,
     recv_and_wait,
     send_and_wait,
     start_batch,
@@ -32,7 +34,7 @@ from horoscale.torch.autograd import connect, needs_gradient
 from horoscale.torch.collectives import Tensors
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
-from horoscale.torch.tensors import data_type, in_memory, write_back
+from horoscale.torch.tensors import adopt, data_type, in_memory, write_back
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -225,6 +227,49 @@ def recv_any_async(
 ) -> Handle:
     """Start recv_any() and return a handle at once; its result is the rank that has sent."""
     return _start_recv(tensor, None, tag, process_set).then(lambda result: result[1])
+
+
+@outside_graph
+def recv_view(
+    shape: int | Sequence[int],
+    dtype: torch.dtype,
+    src: int | None,
+    tag: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> View[torch.Tensor]:
+    """Receive what one rank sends here by send(), and see it where that rank has it.
+
+    Nothing is copied if it was sent from a tensor of empty_shared() on this host, and is larger
+    than 16 KiB: the tensor is over the sender's own memory, and send() waits until it is released.
+    Everything else is a copy in memory of its own. Not differentiable.
+
+        with hvd.recv_view((64, 128), torch.float32, src=0) as tensor:
+            result = model(tensor)
+
+    Args:
+        shape: of the tensor; the number of elements is that of the message.
+        dtype: that of the message.
+        src: the global rank that sends; None: any, as recv_any().
+        tag: as send() is given it.
+        process_set: both ranks belong to it.
+
+    Returns:
+        The view: its `tensor` is on the CPU and only to be read (PyTorch has no tensors that refuse
+        to be written; who writes there changes the sender's). Its `source` is the rank that has
+        sent it.
+
+    Raises:
+        ValueError: before hvd.init(), or an argument is wrong.
+        MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
+            raises RankFailedError.
+    """
+    extents = torch.Size((shape,) if isinstance(shape, int) else tuple(shape))
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"shape={shape} has a negative extent")
+    elements = extents.numel()
+    nbytes = elements * dtype.itemsize
+    message = receive_view(data_type(dtype), elements, nbytes, src, tag, process_set)
+    return View(message, adopt(message.memory, dtype, extents))
 
 
 @outside_graph

@@ -42,6 +42,11 @@ def data_type(dtype: torch.dtype) -> DataType:
         raise UnsupportedError(message) from None
 
 
+def knows(dtype: torch.dtype) -> bool:
+    """Tell whether the runtime has an element type for a dtype."""
+    return dtype in _DATA_TYPES
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor's own memory holds its values, in order, and autograd follows it."""
     return (

@@ -240,6 +240,7 @@ class MpiCollective final : public Collective {
 
 bool IsServedByMpi(const FusedOperation& operation) {
   if (!operation.absent.empty() || operation.wire) return false;
+  if (!operation.positions.empty() && FollowsOrder(operation.kind)) return false;
   if (operation.kind == OpKind::kBroadcast) return true;
   if (!IsReducedByMpi(operation.reduction)) return false;
   if (operation.kind == OpKind::kAllreduce) return true;

@@ -3,6 +3,8 @@
 #include <cassert>
 #include <utility>
 
+#include "collectives/ordered_exchange.h"
+
 namespace horoscale {
 namespace {
 
@@ -24,33 +26,18 @@ std::vector<AllgatherItem> Items(const FusedOperation& operation) {
   return items;
 }
 
-}  // namespace
-
-std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation) {
+// What moves data, of members in the order of the set.
+std::unique_ptr<Collective> StartMovement(Exchange& exchange, FusedOperation& operation) {
+  const uint32_t root = operation.PositionOf(operation.root);
   switch (operation.kind) {
-    case OpKind::kAllreduce:
-      return MakeAllreduce(
-          exchange, {operation.reduction, Segments(operation), operation.absent, operation.wire});
-    case OpKind::kBroadcast:
-      return MakeBroadcast(exchange, {operation.root, Segments(operation), operation.absent});
-    case OpKind::kReducescatter: {
-      ReducescatterArgs args{operation.reduction, {}, operation.wire, operation.splits};
-      for (const FusedPiece& piece : operation.pieces) {
-        args.items.push_back({piece.in, piece.out, piece.rows, piece.row_bytes});
-      }
-      return MakeReducescatter(exchange, std::move(args));
-    }
-    case OpKind::kReduce:
-      return MakeReduce(exchange, {operation.reduction, operation.root, Segments(operation),
-                                   operation.absent, operation.wire});
     case OpKind::kAllgather:
       return MakeAllgather(exchange, {Items(operation), &operation.results});
     case OpKind::kGather:
-      return MakeGather(exchange, {operation.root, Items(operation), &operation.results});
+      return MakeGather(exchange, {root, Items(operation), &operation.results});
     case OpKind::kScatter: {
       operation.results.resize(1);
       const FusedPiece& piece = operation.pieces.front();
-      return MakeScatter(exchange, {operation.root, piece.row_bytes, piece.in, operation.splits,
+      return MakeScatter(exchange, {root, piece.row_bytes, piece.in, operation.splits,
                                     &operation.results.front()});
     }
     case OpKind::kAlltoall: {
@@ -62,6 +49,40 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
                                      &operation.results.front(),
                                      {piece.out, piece.out_rows}});
     }
+    default:
+      assert(false && "does not count rows");
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation) {
+  switch (operation.kind) {
+    case OpKind::kAllreduce:
+      return MakeAllreduce(
+          exchange, {operation.reduction, Segments(operation), operation.absent, operation.wire});
+    case OpKind::kBroadcast:
+      return MakeBroadcast(exchange, {operation.root, Segments(operation), operation.absent});
+    case OpKind::kReducescatter: {
+      ReducescatterArgs args{
+          operation.reduction, {}, operation.wire, operation.splits, operation.positions};
+      for (const FusedPiece& piece : operation.pieces) {
+        args.items.push_back({piece.in, piece.out, piece.rows, piece.row_bytes});
+      }
+      return MakeReducescatter(exchange, std::move(args));
+    }
+    case OpKind::kReduce:
+      return MakeReduce(exchange, {operation.reduction, operation.root, Segments(operation),
+                                   operation.absent, operation.wire});
+    case OpKind::kAllgather:
+    case OpKind::kGather:
+    case OpKind::kScatter:
+    case OpKind::kAlltoall:
+      if (operation.positions.empty()) return StartMovement(exchange, operation);
+      return MakeOrdered(exchange, operation.positions, [&operation](Exchange& ordered) {
+        return StartMovement(ordered, operation);
+      });
     case OpKind::kBarrier:
     case OpKind::kJoin:
     case OpKind::kAddProcessSet:

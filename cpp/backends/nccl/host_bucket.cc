@@ -37,7 +37,8 @@ class HostBucket final : public Collective {
   }
   int64_t OutputBytes(const FusedPiece& piece) const {
     if (operation_.kind != OpKind::kReducescatter) return piece.bytes;
-    const RowRange own = RowsOf(operation_.splits, piece.rows, exchange_.size(), exchange_.self());
+    const RowRange own = RowsOf(operation_.splits, piece.rows, exchange_.size(),
+                                operation_.PositionOf(exchange_.self()));
     return own.count * piece.row_bytes;
   }
 
@@ -47,6 +48,7 @@ class HostBucket final : public Collective {
     host_.root = operation_.root;
     host_.absent = operation_.absent;
     host_.splits = operation_.splits;
+    host_.positions = operation_.positions;
     host_.wire = operation_.wire;
     HS_RETURN_IF_ERROR(WaitForInputs(lane_, operation_));
     for (const FusedPiece& piece : operation_.pieces) {

@@ -293,6 +293,8 @@ void IssueBroadcast(const FusedOperation& operation, Group& group) {
 bool IsServedByNccl(const FusedOperation& operation) {
   // What a joined rank has no part in would need its kernel all the same.
   if (!operation.absent.empty()) return false;
+  // NCCL numbers the members by rank.
+  if (!operation.positions.empty() && FollowsOrder(operation.kind)) return false;
   if (operation.kind == OpKind::kGather || operation.kind == OpKind::kScatter) return false;
   return !Reduces(operation.kind) || IsReducedByNccl(operation.reduction);
 }

@@ -96,6 +96,13 @@ typedef enum hs_kind {
   HS_SCATTER = 11
 } hs_kind;
 
+/* What a process set is to be, besides the set of its ranks. */
+typedef enum hs_set_flags {
+  HS_SET_DISTINCT = 1,  /* also if there is one of these ranks in this order */
+  HS_SET_ORDERED = 2,   /* its ranks are in the order given; else they are sorted */
+  HS_SET_BY_MEMBERS = 4 /* its members make it, and no other rank calls */
+} hs_set_flags;
+
 typedef struct hs_runtime hs_runtime; /* this process' part of a job */
 typedef struct hs_handle hs_handle;   /* one enqueued operation */
 typedef struct hs_store_server hs_store_server;
@@ -143,6 +150,8 @@ typedef struct hs_init_options {
   int32_t num_ranks;
   const int32_t* ranks; /* who takes part, numbered anew in this order; none: all */
   uint64_t mpi_comm;    /* an MPI communicator whose ranks take part, as its handle; 0: none */
+  uint64_t view; /* of an elastic job: its number, which keeps the starts of its views apart; 0:
+                    none */
 } hs_init_options;
 
 /* Where libraries that are opened at run time (MPI) are looked for before the system's places: the
@@ -230,7 +239,11 @@ typedef void (*hs_callback)(void* user_data, hs_code code);
  *   scatter        one tensor (in is read at the root only; elsewhere its rows don't count; out
  *                  null: the own rows), root, splits (read at the root; null: as reducescatter)
  *   barrier, join  nothing
- *   add_process_set, remove_process_set   ranks / target; on set 0
+ *   add_process_set, remove_process_set
+ *                  ranks, set_flags / target; on set 0. HS_SET_BY_MEMBERS: collective over these
+ *                  ranks alone, as is removing the set then; calls of the same ranks that are
+ *                  pending at once are told apart by their names
+ *
  * Several tensors make a group, which is executed all or nothing. How many rows come of an
  * allgather or alltoall is known only when it is done. Where `out` is null the library allocates
  * the result, which is fetched with hs_output(). Otherwise (host memory only) the result is written
@@ -249,7 +262,7 @@ typedef struct hs_request {
   int32_t root;               /* global rank */
   const int64_t* splits;
   int32_t num_splits;
-  const int32_t* ranks; /* add_process_set: global ranks, any order */
+  const int32_t* ranks; /* add_process_set: global ranks */
   int32_t num_ranks;
   int32_t target;       /* remove_process_set: the set's id; -1: no set, as all ranks have to say */
   int32_t priority;     /* higher is more urgent */
@@ -264,6 +277,7 @@ typedef struct hs_request {
    * will be interpreted, such as pickles. All members say the same. The values of other operations
    * are as safe as the network, unless the job is encrypted. */
   int32_t sealed;
+  int32_t set_flags; /* add_process_set: hs_set_flags, or-ed */
 } hs_request;
 
 /* Enqueues an operation and returns at once. The strings, shapes and lists of the request are
@@ -371,6 +385,7 @@ typedef struct hs_message {
   int32_t will_wait;    /* as in hs_request */
   hs_callback callback; /* may be null */
   void* user_data;
+  int32_t is_view; /* hs_recv(): not 0: see the message instead of copying it; memory is null */
 } hs_message;
 
 /* Starts sending a message, or receiving one, and returns at once; the handle works with hs_wait()
@@ -383,12 +398,26 @@ typedef struct hs_message {
 hs_code hs_send(hs_runtime* runtime, const hs_message* message, hs_handle** out);
 hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out);
 
+/* The message that hs_recv() with is_view has received: in the sender's shared memory, if it was
+ * sent from there on this host, whose send is not done until hs_release(); else a copy. Nobody may
+ * write there. Null before HS_OK, and for no elements. */
+const void* hs_view(const hs_handle* handle);
+
+/* Gives such a message back to its sender; also before it has come, which nobody waits for then.
+ * Later calls do nothing. The runtime may be shut down already, but not freed. HS_RANK_FAILED: a
+ * rank of the set was lost meanwhile; the sender may have gone on, and changed what was seen. */
+hs_code hs_release(hs_runtime* runtime, hs_handle* handle);
+
+/* Gives it back if that was not done, and frees the handle. */
+void hs_view_free(hs_runtime* runtime, hs_handle* handle);
+
 /* ---------------------------------------------------------------- process sets */
 
 /* Number of registered sets in *count, and as many of their ids as fit in ids. Local. */
 hs_code hs_process_sets(hs_runtime* runtime, int32_t* ids, int32_t capacity, int32_t* count);
 
-/* The sorted global ranks of a set, as hs_process_sets(). HS_INVALID_ARGUMENT: no such set. Local.
+/* The global ranks of a set, in its order, as hs_process_sets(). HS_INVALID_ARGUMENT: no such set.
+ * Local.
  */
 hs_code hs_process_set_ranks(hs_runtime* runtime, int32_t id, int32_t* ranks, int32_t capacity,
                              int32_t* count);

@@ -129,6 +129,7 @@ Status MemoryTransport::Deliver(int rank, const Frame& frame, TransportSink& sin
     case FrameKind::kPost:
     case FrameKind::kLoss:
     case FrameKind::kMessage:
+    case FrameKind::kCreation:
       ++counters_.control_frames_received;
       sink.OnFrame(rank, frame.header, frame.payload);
       return {};

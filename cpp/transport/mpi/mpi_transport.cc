@@ -258,6 +258,7 @@ Status MpiTransport::DeliverFrame(int from, const MessageHeader& header,
     case FrameKind::kGroupReport:
     case FrameKind::kPost:
     case FrameKind::kMessage:
+    case FrameKind::kCreation:
       break;
     default:
       return Status::Protocol("control frame of unknown kind " +

@@ -58,6 +58,7 @@ bool IsControlKind(FrameKind kind) {
     case FrameKind::kPost:
     case FrameKind::kLoss:
     case FrameKind::kMessage:
+    case FrameKind::kCreation:
       return true;
     case FrameKind::kBank:
       return false;

@@ -100,7 +100,7 @@ bool TcpTransport::IsAwaited(int rank, const Link& link) const {
         const FrameKind kind = frame.header.kind;
         return kind == FrameKind::kReport || kind == FrameKind::kGroupReport ||
                kind == FrameKind::kPlan || kind == FrameKind::kLaunch ||
-               kind == FrameKind::kMessage;
+               kind == FrameKind::kMessage || kind == FrameKind::kCreation;
       });
   return has_unsent || channels_.IsAwaitedBy(rank);
 }

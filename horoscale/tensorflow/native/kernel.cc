@@ -9,6 +9,7 @@
 
 #include "call.h"
 #include "entry.h"
+#include "messages_call.h"
 #include "raii.h"
 #include "runtime.h"
 
@@ -131,6 +132,12 @@ void* CreateKernel(OpType type, void* construction) {
     kernel->wire_dtype = attributes.Int("wire_dtype");
   }
   if (type == OpType::kReducescatter) kernel->splits = attributes.Ints("splits");
+  if (type == OpType::kMessages) {
+    kernel->sends = attributes.Ints("sends");
+    kernel->peers = attributes.Ints("peers");
+    kernel->tags = attributes.Ints("tags");
+    kernel->channel = attributes.Int("channel");
+  }
   if (HasRoot(type)) kernel->root = attributes.Int("root_rank");
   if (type == OpType::kTopology) kernel->question = attributes.Int("question");
   return attributes.ok() ? kernel.release() : nullptr;
@@ -143,6 +150,9 @@ void ComputeAsync(void* kernel_pointer, void* context_pointer, std::function<voi
   if (kernel->type == OpType::kTopology) {
     AnswerQuestion(*kernel, context);
     return done();
+  }
+  if (kernel->type == OpType::kMessages) {
+    return MessagesCall::Start(kernel, context, std::move(done));
   }
   Call::Start(kernel, context, std::move(done));
 }

@@ -24,6 +24,10 @@ struct Kernel {
   int64_t root = 0;
   int64_t question = 0;
   std::vector<int64_t> splits;
+  std::vector<int64_t> sends;  // of messages, as the next two
+  std::vector<int64_t> peers;
+  std::vector<int64_t> tags;
+  int64_t channel = 0;
   double prescale = 1.0;
   double postscale = 1.0;
 

@@ -145,6 +145,17 @@ void Define(TF_OpDefinitionBuilder* op, OpType type) {
       attribute(one_type.c_str());
       shapes(AlltoallShapes);
       break;
+    case OpType::kMessages:
+      input("tensors: T");   // what is sent, or what has the shape of what is received
+      output("results: T");  // a zero, or what was received
+      output("sources: int32");
+      attribute(types.c_str());
+      attribute("sends: list(int)");  // whether each is sent
+      attribute("peers: list(int)");  // ranks; -1: any
+      attribute("tags: list(int)");
+      attribute("channel: int");
+      shapes(NoShapes);
+      break;
     case OpType::kJoin:
       output("last_rank: int32");
       shapes(Scalar);

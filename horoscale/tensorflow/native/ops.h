@@ -19,6 +19,7 @@ enum class OpType {
   kReduce,
   kGather,
   kScatter,
+  kMessages,  // sends and receives, which nobody else takes part in
   kJoin,
   kTopology,  // what the job or a process set looks like from here
   kSelfTest,  // what it is given, from another thread after compute() has returned
@@ -29,7 +30,7 @@ struct OpName {
   const char* name;
 };
 
-inline constexpr std::array<OpName, 11> kOps = {{
+inline constexpr std::array<OpName, 12> kOps = {{
     {OpType::kAllreduce, HOROSCALE_OP_PREFIX "Allreduce"},
     {OpType::kAllgather, HOROSCALE_OP_PREFIX "Allgather"},
     {OpType::kBroadcast, HOROSCALE_OP_PREFIX "Broadcast"},
@@ -38,6 +39,7 @@ inline constexpr std::array<OpName, 11> kOps = {{
     {OpType::kReduce, HOROSCALE_OP_PREFIX "Reduce"},
     {OpType::kGather, HOROSCALE_OP_PREFIX "Gather"},
     {OpType::kScatter, HOROSCALE_OP_PREFIX "Scatter"},
+    {OpType::kMessages, HOROSCALE_OP_PREFIX "Messages"},
     {OpType::kJoin, HOROSCALE_OP_PREFIX "Join"},
     {OpType::kTopology, HOROSCALE_OP_PREFIX "Topology"},
     {OpType::kSelfTest, HOROSCALE_OP_PREFIX "SelfTest"},

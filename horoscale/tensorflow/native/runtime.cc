@@ -62,6 +62,11 @@ hs_code CurrentRuntime::Enqueue(const hs_request& request, hs_handle** out) cons
   return runtime_ == nullptr ? HS_NOT_INITIALIZED : hs_enqueue(runtime_, &request, out);
 }
 
+hs_code CurrentRuntime::Start(const hs_message& message, bool is_send, hs_handle** out) const {
+  if (runtime_ == nullptr) return HS_NOT_INITIALIZED;
+  return is_send ? hs_send(runtime_, &message, out) : hs_recv(runtime_, &message, out);
+}
+
 void FailNow(TF_OpKernelContext* context, hs_code code) {
   const char* message = code == HS_NOT_INITIALIZED ? kNoRuntime : hs_error()->message;
   const Status status(CodeOf(code), message);

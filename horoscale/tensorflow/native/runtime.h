@@ -23,6 +23,7 @@ class CurrentRuntime {
   hs_code Topology(hs_topology* out) const;
   hs_code MembershipOf(int32_t process_set, Membership* out) const;
   hs_code Enqueue(const hs_request& request, hs_handle** out) const;
+  hs_code Start(const hs_message& message, bool is_send, hs_handle** out) const;
 
  private:
   std::shared_lock<std::shared_mutex> lock_;

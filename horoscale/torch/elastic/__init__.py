@@ -1,21 +1,33 @@
-"""hvd.elastic of PyTorch. See horoscale.common.elastic."""
+"""hvd.elastic of PyTorch. See horoscale.elastic and docs/elastic.md."""
 
-from __future__ import annotations
+from horoscale.common.surviving_sets import surviving
+from horoscale.elastic import DataPlan, ObjectState, State, run
+from horoscale.torch.elastic import arrays as _arrays
+from horoscale.torch.elastic.handlers import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
+from horoscale.torch.elastic.sampler import ElasticSampler
+from horoscale.torch.elastic.state import TorchState
 
-from typing import Any
+__all__ = [
+    "DataPlan",
+    "ElasticSampler",
+    "ModelStateHandler",
+    "ObjectState",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "State",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "run",
+    "set_handler_registry",
+    "surviving",
+]
 
-from horoscale.common.elastic import ObjectState, missing, run
-
-__all__ = ["ElasticSampler", "ObjectState", "TorchState", "run"]
-
-
-class TorchState(ObjectState):
-    """Will hold models and optimizers that are committed, restored and sent to new ranks."""
-
-
-class ElasticSampler:
-    """Will deal out what is left of a data set when the job's ranks change."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Raise NotImplementedError."""
-        missing(type(self).__name__)
+_arrays.register()

@@ -50,9 +50,14 @@ class MessagesOverTransport : public TransportTest {
 
   // Drives all ranks until everything that was begun is done.
   void Finish() {
+    Drive(operations_);
+    for (const auto& messages : messages_) EXPECT_EQ(messages->num_kept(), 0u);
+  }
+
+  void Drive(const std::vector<OperationPtr>& operations) {
     const Deadline deadline = Deadline::After(kPatience);
     const auto is_done = [](const OperationPtr& operation) { return operation->done.load(); };
-    while (!std::all_of(operations_.begin(), operations_.end(), is_done)) {
+    while (!std::all_of(operations.begin(), operations.end(), is_done)) {
       ASSERT_FALSE(deadline.Passed());
       for (int rank = 0; rank < size(); ++rank) {
         SetMessages& messages = *messages_[static_cast<size_t>(rank)];
@@ -61,7 +66,27 @@ class MessagesOverTransport : public TransportTest {
         ASSERT_TRUE(messages.Step().ok());
       }
     }
-    for (const auto& messages : messages_) EXPECT_EQ(messages->num_kept(), 0u);
+  }
+
+  // One that leaves the message where it is, and what gives it back.
+  OperationPtr View(int rank, int peer, int64_t tag, size_t bytes) {
+    auto operation = std::make_shared<Operation>();
+    operation->token = next_token_++;
+    operation->message = std::make_unique<Message>();
+    operation->message->is_send = false;
+    operation->message->peer = peer;
+    operation->message->envelope = {tag, 0, DataType::kUint8, bytes};
+    operation->message->is_view = true;
+    messages_[static_cast<size_t>(rank)]->Submit(operation);
+    return operation;
+  }
+  void Release(int rank, const OperationPtr& view) {
+    auto operation = std::make_shared<Operation>();
+    operation->token = next_token_++;
+    operation->message = std::make_unique<Message>(
+        Message{false, view->message->peer, view->message->envelope, nullptr, false, view});
+    messages_[static_cast<size_t>(rank)]->Submit(operation);
+    operations_.push_back(operation);
   }
 
   std::vector<std::unique_ptr<SetMessages>> messages_;
@@ -131,6 +156,45 @@ TEST_P(MessagesOverTransport, MemoryThatPeersCanReach) {
   Finish();
   for (const auto& one : received) EXPECT_EQ(one, pattern);
   At(0).FreeShared(*memory);
+}
+
+// Seen where it is, if it can be reached; else in a copy. All senders have it back at the end.
+TEST_P(MessagesOverTransport, Views) {
+  StartRanks(3);
+  std::vector<std::byte*> shared;
+  std::vector<std::vector<std::byte>> sent;
+  sent.reserve(100);
+  for (const size_t bytes : {size_t{0}, size_t{100}, kMaxEagerBytes + 1, size_t{300'000}}) {
+    sent.push_back(Pattern(bytes, 5));
+    const auto memory = bytes > 0 ? At(0).AllocateShared(bytes) : Status::Protocol("none");
+    if (memory.ok()) shared.push_back(std::copy_n(sent.back().begin(), bytes, *memory) - bytes);
+    std::vector<OperationPtr> views;
+    std::vector<OperationPtr> sends;
+    for (int to = 0; to < size(); ++to) {
+      // Rank 1 sees it in shared memory, if there is any.
+      const bool is_shared = to == 1 && memory.ok();
+      std::byte* const from = is_shared ? *memory : sent.back().data();
+      if (to == 2) views.push_back(View(to, 0, 7, bytes));
+      sends.push_back(Begin(0, true, to, 7, {from, bytes}));
+      if (to != 2) views.push_back(View(to, kAnyPeer, 7, bytes));
+    }
+    Drive(views);
+    for (int to = 0; to < size(); ++to) {
+      const Operation& view = *views[static_cast<size_t>(to)];
+      const std::span seen(view.message->memory, bytes);
+      EXPECT_TRUE(std::equal(seen.begin(), seen.end(), sent.back().begin())) << to;
+      EXPECT_EQ(view.result, 0);
+      const bool is_seen = view.message->number != 0;
+      const bool is_common = to == 1 && memory.ok() && GetParam().has_common_memory;
+      EXPECT_EQ(is_seen, bytes > kMaxEagerBytes && (to == 0 || is_common)) << to;
+      if (is_seen) {
+        EXPECT_FALSE(sends[static_cast<size_t>(to)]->done.load());
+      }
+      Release(to, views[static_cast<size_t>(to)]);
+    }
+    Finish();
+  }
+  for (std::byte* memory : shared) At(0).FreeShared(memory);
 }
 
 HOROSCALE_INSTANTIATE_TRANSPORT_TEST(MessagesOverTransport);

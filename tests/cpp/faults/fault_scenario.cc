@@ -123,6 +123,7 @@ void FaultScenario::MakePlans() {
     if (posts_) {  // of few kinds, so that they are known
       plan.kind = random_.Chance(50) ? OpKind::kAllreduce : OpKind::kBarrier;
       plan.count = 5;
+      if (random_.Chance(40)) plan.name = plan.kind == OpKind::kBarrier ? "meet" : "sum";
       continue;
     }
     plan.name = "op." + std::to_string(i);

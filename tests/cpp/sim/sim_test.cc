@@ -48,8 +48,7 @@ class Job {
     }
   }
 
-  // How many operations ended with all members' posts.
-  uint64_t Run() {
+  void Run() {
     const int lost_rank = random_.Chance(10) ? random_.Between(0, size_ - 1) : -1;
     uint64_t steps_left = lost_rank < 0 ? UINT64_MAX : random_.Below(3000);
     size_t idle = 0;
@@ -58,12 +57,19 @@ class Job {
       idle = did || idle >= 50 ? 0 : idle + 1;
       if (steps_left-- == 0) LoseRank(lost_rank);
     }
-    uint64_t num_posted = 0;
-    for (auto& set : sets_) {
-      set->CheckEnd();
-      num_posted += set->num_posted();
-    }
-    return num_posted;
+    for (auto& set : sets_) set->CheckEnd();
+  }
+
+  // How many operations ended with all members' posts, and how many of them have a name.
+  uint64_t NumPosted() const {
+    uint64_t count = 0;
+    for (const auto& set : sets_) count += set->num_posted();
+    return count;
+  }
+  uint64_t NumNamedPosted() const {
+    uint64_t count = 0;
+    for (const auto& set : sets_) count += set->num_named_posted();
+    return count;
   }
 
  private:
@@ -97,13 +103,18 @@ TEST(Simulation, RandomJobsKeepTheInvariants) {
   const uint64_t first = FromEnvironment("HOROSCALE_SIM_FIRST_SEED", 1);
   const uint64_t count = FromEnvironment("HOROSCALE_SIM_SEEDS", 1000);
   uint64_t num_posted = 0;
+  uint64_t num_named = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("HOROSCALE_SIM_FIRST_SEED=" + std::to_string(seed));
-    num_posted += Job(seed).Run();
+    Job job(seed);
+    job.Run();
+    num_posted += job.NumPosted();
+    num_named += job.NumNamedPosted();
     if (::testing::Test::HasFailure()) return;
   }
   if (count < 200) return;
   EXPECT_GT(5 * num_posted, count) << "too few are posted for this to be a test of them";
+  EXPECT_GT(5 * num_named, count) << "too few of them have a name";
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ class SimulatedSet {
   // A member is gone: the survivors give up.
   void LoseMember();
   uint64_t num_posted() const { return num_posted_; }
+  uint64_t num_named_posted() const { return num_named_posted_; }
   // Every token has ended, nothing is left anywhere.
   void CheckEnd();
 
@@ -107,6 +108,7 @@ class SimulatedSet {
   uint64_t last_executed_ = 0;
   bool lost_ = false;
   uint64_t num_posted_ = 0;  // that ended so, over the members
+  uint64_t num_named_posted_ = 0;
 };
 
 }  // namespace horoscale::sim

@@ -9,6 +9,7 @@
 #include "core/codec.h"
 #include "core/coordinator.h"
 #include "core/member.h"
+#include "core/post_table.h"
 #include "sim/random.h"
 
 namespace horoscale::sim {
@@ -59,6 +60,60 @@ void RunSet(Random& random) {
       }
       coordinator.OnExecuted(entry.sequence);
     }
+  }
+}
+
+// Two members that wait for each operation, and post what they may. Until the first refusal.
+void RunPosts(Random& random) {
+  CoordinatorOptions options;
+  options.ranks = {0, 1};
+  options.cache_capacity = 3;
+  Coordinator coordinator(options);
+  Member members[] = {Member(0, 0, 2, 3), Member(0, 1, 2, 3)};
+  PostTable tables[] = {PostTable(2, 0), PostTable(2, 1)};
+  Token token = 0;
+  for (int step = 0; step < 40; ++step) {
+    const Request request = RandomRequest(random);
+    for (uint32_t i = 0; i < 2; ++i) {
+      if (members[i].HasPending()) return;  // what a stranger said: it may wait for ever
+      (void)members[i].Submit(request, ++token);
+      Status status;
+      if (const auto post = random.Chance(80) ? members[i].TakePost() : std::nullopt) {
+        tables[i].SetOwn(*post);
+        const auto decoded = DecodePost(Damage(random, Encode(*post, {})));
+        status = decoded.ok() ? coordinator.OnPost(i, decoded->post, 0) : decoded.status();
+        if (status.ok()) {
+          status = tables[1 - i].Add(i, decoded->post, decoded->values, members[1 - i]);
+        }
+      } else {
+        status = coordinator.OnReport(i, *members[i].TakeReport(), 0);
+      }
+      if (status.ok()) continue;
+      EXPECT_EQ(status.code(), StatusCode::kProtocol);
+      return;
+    }
+    for (const PlanEntry& entry : coordinator.TakePlan(0)) {
+      for (Member& member : members) {
+        if (!member.Apply(entry).ok()) return;  // what it never said was planned
+      }
+      coordinator.OnExecuted(entry.sequence);
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+      if (!members[i].HasPosted()) {
+        tables[i].ForgetOwn();
+      } else if (tables[i].IsComplete()) {
+        (void)members[i].EndPosted();
+        tables[i].End();
+      }
+    }
+  }
+}
+
+TEST(Strangers, DamagedPostsDoNoHarm) {
+  for (uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    RunPosts(random);
   }
 }
 

@@ -10,11 +10,12 @@ class Generator {
  public:
   Generator(Random& random, const WorkloadOptions& options, const std::vector<int>& ranks)
       : random_(random), options_(options), ranks_(ranks), quiet_(random.Chance(30)) {
-    // Few operations, none with a name, are what may be posted.
-    const int named = quiet_ ? 0 : random_.Between(1, random_.Chance(20) ? 60 : 12);
+    // Few operations, which all members call in one order, are what may be posted.
+    const int named =
+        quiet_ ? random_.Between(0, 2) : random_.Between(1, random_.Chance(20) ? 60 : 12);
     for (int i = 0; i < named; ++i)
       pool_.push_back({"tensor." + std::to_string(i), RandomSignature()});
-    const int unnamed = quiet_ ? random_.Between(1, 2) : random_.Between(0, 4);
+    const int unnamed = quiet_ ? random_.Between(named == 0 ? 1 : 0, 2) : random_.Between(0, 4);
     for (int i = 0; i < unnamed; ++i) pool_.push_back({"", RandomSignature()});
   }
 
@@ -108,15 +109,15 @@ class Generator {
     }
   }
 
-  // Named ones in any order, unnamed ones in theirs.
+  // Named ones in any order, unless they wait for each other; unnamed ones in theirs.
   void Merge(std::vector<Submission> named, std::vector<Submission> unnamed,
              std::vector<Submission>& out) {
-    random_.Shuffle(named);
+    if (!quiet_) random_.Shuffle(named);
     size_t next_named = 0;
     size_t next_unnamed = 0;
     while (next_named < named.size() || next_unnamed < unnamed.size()) {
-      const bool take_named =
-          next_unnamed == unnamed.size() || (next_named < named.size() && random_.Chance(70));
+      const bool take_named = next_unnamed == unnamed.size() ||
+                              (next_named < named.size() && (quiet_ || random_.Chance(70)));
       out.push_back(take_named ? named[next_named++] : unnamed[next_unnamed++]);
     }
   }

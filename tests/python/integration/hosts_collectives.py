@@ -5,6 +5,7 @@ Argument: the host of each rank, as one letter. HOROSCALE_PARTITION_BYTES may cu
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 
@@ -100,6 +101,41 @@ def bytes_of_hosts(operation: str, tensor: np.ndarray) -> dict[str, int]:
     return dict(by_host)
 
 
+def check_kinds() -> None:
+    """Sets that only their members make, in an order that mixes the hosts."""
+    order = [*range(len(HOSTS) - 1, -1, -2), *range(len(HOSTS) - 2, -1, -2)]
+    for members_only in (True, False):
+        process_set = hvd.add_process_set(order, members_only=members_only, ordered=True)
+        size, position = len(order), order.index(hvd.rank())
+        for rows in (1, 30_000):
+            own = np.full((rows + hvd.rank(), 2), hvd.rank())
+            expected = np.concatenate([np.full((rows + rank, 2), rank) for rank in order])
+            assert (hvd.allgather(own, process_set=process_set) == expected).all()
+            gathered = hvd.gather(own, 0, process_set=process_set)
+            assert hvd.rank() > 0 or (gathered == expected).all()
+            splits = [rows * (to + 1) for to in range(size)]
+            dealt = np.repeat(np.arange(size), splits)
+            received, _ = hvd.alltoall(dealt + 100 * hvd.rank(), splits, process_set=process_set)
+            sources = np.repeat([100 * rank + position for rank in order], splits[position])
+            assert (received == sources).all()
+            mine = hvd.scatter(dealt, 0, splits, process_set=process_set)
+            assert (mine == np.full(splits[position], position)).all()
+            values_of_rank = values("float32", sum(splits), hvd.rank())
+            total = hvd.allreduce(values_of_rank, op=hvd.Sum, process_set=process_set)
+            assert total.tobytes() == hvd.allreduce(values_of_rank, op=hvd.Sum).tobytes()
+            part = hvd.reducescatter(
+                values_of_rank, op=hvd.Sum, splits=splits, process_set=process_set
+            )
+            first = sum(splits[:position])
+            assert part.tobytes() == total[first : first + splits[position]].tobytes()
+        assert hvd.remove_process_set(process_set)
+    pair = [0, len(HOSTS) - 1]  # on two hosts, without those between
+    if hvd.rank() in pair:
+        process_set = hvd.add_process_set(pair, members_only=True, distinct=True)
+        assert hvd.allgather_object(hvd.rank(), process_set=process_set) == pair
+        hvd.remove_process_set(process_set)
+
+
 def check_bytes() -> None:
     """A byte leaves a host as often as the algorithms' documents say."""
     ranks, hosts = len(HOSTS), len(set(HOSTS))
@@ -122,11 +158,13 @@ def check_bytes() -> None:
 def main() -> None:
     """Check everything on the global set, and the bits on one that has only some of each host."""
     some = list(range(1, len(HOSTS)))
+    os.environ["HOROSCALE_DYNAMIC_PROCESS_SETS"] = "1"
     hvd.init(process_sets=[part := hvd.ProcessSet(some)])
     for check in (check_bits, check_compression):
         check(hvd.global_process_set, list(range(len(HOSTS))))
         if hvd.rank() in some:
             check(part, some)
+    check_kinds()
     check_bytes()
     hvd.shutdown()
 

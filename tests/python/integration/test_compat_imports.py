@@ -83,8 +83,7 @@ def test_a_module_that_is_nowhere_is_not_found() -> None:
 def test_what_does_not_exist_yet_says_so() -> None:
     program = """
 import importlib
-for name in ("spark", "spark.torch", "mxnet", "ray", "torch.elastic.sampler",
-             "tensorflow.data.compute_service"):
+for name in ("spark", "spark.torch", "mxnet", "ray", "tensorflow.data.compute_service"):
     try:
         importlib.import_module("horovod." + name)
     except ModuleNotFoundError:
@@ -94,10 +93,25 @@ for name in ("spark", "spark.torch", "mxnet", "ray", "torch.elastic.sampler",
 """
     lines = printed(program).replace("[0]<stdout>:", "").splitlines()
     products = ["binding for Spark"] * 2 + ["binding for MXNet", "binding for Ray"]
-    products += ["elastic training"] + ["service for tf.data"] * has_tensorflow()
+    products += ["service for tf.data"] * has_tensorflow()
     for line, product in zip(lines, products, strict=False):
         assert f"horoscale has no {product} yet" in line
-    assert len(lines) == 6
+    assert len(lines) == 5
+
+
+def test_elastic_training_has_horovods_names() -> None:
+    program = """
+import horovod.torch as hvd, horoscale.torch as ours, horoscale.torch.elastic.sampler
+from horovod.common.elastic import ObjectState, State, run_fn
+from horovod.torch.elastic import ElasticSampler, TorchState, run
+from horovod.torch.elastic.sampler import ElasticSampler as Again
+from horovod.torch.elastic.state import TorchState as State2
+assert Again is ElasticSampler is ours.elastic.ElasticSampler
+assert State2 is TorchState
+assert issubclass(TorchState, ObjectState) and issubclass(ObjectState, State)
+print(hvd.elastic.run is run)
+"""
+    assert printed(program) == "True"
 
 
 def has_tensorflow() -> bool:

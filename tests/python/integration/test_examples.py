@@ -73,6 +73,30 @@ def test_pipeline_of_two_stages(tmp_path: Path) -> None:
     assert "the same weights as in one process: True" in output
 
 
+@pytest.mark.timeout(SECONDS)
+def test_digits_are_learned_while_a_rank_dies(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    arguments = ("--epochs", "6", "--kill-every", "20")
+    script = EXAMPLES / "elastic_digits.py"
+    flags = ("--min-np", "1")
+    output = launch(2, sys.executable, script, *arguments, folder=tmp_path, flags=flags)
+    assert re.findall(r"epoch (\d) on", output) == list("123456"), output
+    assert "epoch 1 on 1 ranks" in output  # the replacement is still importing torch
+    assert accuracy_of(output) >= 0.93
+
+
+def test_process_sets_while_a_rank_dies(tmp_path: Path) -> None:
+    script = EXAMPLES / "elastic_process_sets.py"
+    output = launch(4, sys.executable, script, folder=tmp_path, flags=("--min-np", "2"))
+    # A replacement may have come before the end.
+    found = re.findall(r"rank (\d) of ([34]): ranks (\[.*\]) have the sum (\d)", output)
+    (size,) = {int(size) for _, size, _, _ in found}
+    assert sorted(int(rank) for rank, _, _, _ in found) == list(range(size)), output
+    for rank, _, ranks, total in found:
+        expected = [one for one in range(size) if one % 2 == int(rank) % 2]
+        assert (json.loads(ranks), int(total)) == (expected, sum(expected))
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_c_example(tmp_path: Path) -> None:
     flags = run(sys.executable, "-m", "horoscale.config", "--cflags", "--libs", folder=tmp_path)
@@ -96,7 +120,7 @@ def test_benchmark_measures_and_verifies(tmp_path: Path) -> None:
     seconds = json.loads(figures.read_text())["seconds"]
     assert seconds.keys() == {"4 KiB", "1 MiB"}
     for of_size in seconds.values():
-        assert of_size.keys() == {"horoscale", "horoscale-shared", "gloo"}
+        assert of_size.keys() == {"horoscale", "horoscale-shared", "horoscale-torch", "gloo"}
 
 
 def test_benchmark_of_messages(tmp_path: Path) -> None:

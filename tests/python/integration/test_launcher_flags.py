@@ -51,6 +51,10 @@ def variables(*flags: str, config: str | None = None, folder: Path | None = None
         ("--log-with-timestamp", "LOG_HIDE_TIME", "0"),
         ("--start-timeout 7", "START_TIMEOUT", "7"),
         ("--gradients-ready backward", "GRADIENTS_READY", "backward"),
+        ("--checkpoint-dir /data/../run", "CHECKPOINT_DIR", "/run"),
+        ("--checkpoint-every 1.5m", "CHECKPOINT_EVERY", "1.5m"),
+        ("--checkpoint-every 100", "CHECKPOINT_EVERY", "100"),
+        ("--resume /run", "RESUME", "/run"),
         ("--network-interface eth0", "NETWORK_INTERFACE", "eth0"),
         ("--network-interfaces eth0,ib0", "NETWORK_INTERFACE", "eth0,ib0"),
     ],
@@ -83,6 +87,10 @@ stall_check:
 logging:
   level: INFO
   hide_timestamp: true
+checkpoints:
+  dir: /run
+  every: 100
+  resume: /run
 library_options:
 """
 
@@ -102,6 +110,9 @@ def test_a_configuration_file_sets_them_all(tmp_path: Path) -> None:
         "STALL_SHUTDOWN_TIME_SECONDS": "240",
         "LOG_LEVEL": "info",
         "LOG_HIDE_TIME": "1",
+        "CHECKPOINT_DIR": "/run",
+        "CHECKPOINT_EVERY": "100",
+        "RESUME": "/run",
     }
 
 
@@ -187,13 +198,19 @@ def test_a_bad_configuration_file_is_explained(tmp_path: Path, text: str, messag
         ("-np 2 --mpi --remote-shell rsh true", "--remote-shell and --mpi don't go together"),
         ("-np 2 -x A-B true", "-x: 'A-B' is not the name of a variable"),
         ("-np 2 -x NOT_SET_ANYWHERE true", "-x NOT_SET_ANYWHERE: the variable is not set"),
-        ("-np 2 --min-np 1 true", "--min-num-proc needs what is not available yet: elastic jobs"),
-        ("-np 2 --max-num-proc 3 true", "--max-num-proc needs what is not available yet"),
-        ("-np 2 --slots-per-host 3 true", "--slots-per-host needs what is not available yet"),
-        ("-np 2 --host-discovery-script x true", "elastic jobs"),
-        ("-np 2 --elastic-timeout 3 true", "elastic jobs"),
-        ("-np 2 --reset-limit 3 true", "elastic jobs"),
-        ("-np 2 --blacklist-cooldown-range 1 2 true", "elastic jobs"),
+        ("-np 2 --min-np 3 true", "must be in ascending order"),
+        ("-np 2 --max-num-proc 0 true", "--max-np: expected a number from 1 to 1048576"),
+        ("--max-np 2 true", "Give -np N or --min-np N"),
+        ("-np 2 --min-np 1 --mpi true", "--mpi and --min-np don't go together"),
+        ("-np 2 --host-discovery-script x -H a:2 true", "takes the place of -H and --hostfile"),
+        ("-np 2 --elastic-timeout soon true", "--elastic-timeout: expected a number of seconds"),
+        ("-np 2 --reset-limit -1 true", "--reset-limit: expected a number from 0 to"),
+        ("-np 2 --blacklist-cooldown-range 3 2 true", "expected 0 < LOW <= HIGH, not 3 2"),
+        ("-np 2 --checkpoint-every soon true", "--checkpoint-every: 'soon' is neither a time such"),
+        ("-np 2 --checkpoint-every 5m true", "--checkpoint-every needs --checkpoint-dir DIR"),
+        ("-np 2 --checkpoint-dir= true", "--checkpoint-dir: expected a value, not an empty one"),
+        ("-np 2 --resume /nonexistent true", "--resume: there is no checkpoint in /nonexistent"),
+        ("--status --job 4194304", "job 4194304 does not answer"),
         ("-np 2 --num-nccl-streams 2 true", "NCCL"),
         ("-np 2 --thread-affinity 0,1 true", "needs what is not available yet"),
     ],

@@ -60,6 +60,51 @@ else:
     hvd.recv(x, 3 - hvd.rank(), tag=42)
 """
 
+# Rank 0 sends what rank 1 sees, and never gives back.
+VIEWS = """
+import time
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+x = hvd.empty_shared(1_000_000)
+x[:] = 7
+hvd.barrier()
+if hvd.rank() == 0:
+    try:
+        hvd.send(x, 1)
+    except hvd.RankFailedError as error:
+        print(*error.ranks, flush=True)
+    assert (x == 7).all()
+elif hvd.rank() == 1:
+    view = hvd.recv_view(1_000_000, np.float32, 0)
+    print("seen", flush=True)
+    try:
+        hvd.recv(np.zeros(1), 2)  # which nobody sends
+    except hvd.RankFailedError:
+        pass
+    assert (view.tensor == 7).all()
+    try:
+        view.release()
+    except hvd.RankFailedError as error:
+        print(*error.ranks, flush=True)
+else:
+    time.sleep(3600)
+"""
+
+# A receive of any rank whose candidates all wait for the receiver.
+KNOT = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+hvd.barrier()
+if hvd.rank() == 0:
+    hvd.recv_any(np.ones(3), tag=41)
+else:
+    hvd.recv(np.ones(3), 0, tag=42)
+"""
+
 # What is sent before a rank leaves is received, however late.
 LEAVES = """
 import numpy as np
@@ -112,6 +157,33 @@ def test_a_killed_rank_is_named(elements: int, hosts: str, tmp_path: Path) -> No
             assert report["failed_at"] - killed_at < REPORT_SECONDS
             assert report["named"] == [[victim]] * 4
             job.wait(rank, PATIENCE_S)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_is_killed_while_a_message_is_seen(victim: int, tmp_path: Path) -> None:
+    with RankProcesses(3, program_file(tmp_path, VIEWS), folder=tmp_path) as job:
+        assert job.read_line(1, PATIENCE_S) == "seen"
+        job.processes[victim].kill()
+        for rank in {0, 1} - {victim}:
+            assert job.read_line(rank, PATIENCE_S) == str(victim)
+            job.wait(rank, PATIENCE_S)
+
+
+def test_a_receive_of_any_rank_that_nobody_can_serve(tmp_path: Path) -> None:
+    logs = [tmp_path / f"log.{rank}" for rank in range(3)]
+    with RankProcesses(
+        3,
+        program_file(tmp_path, KNOT),
+        folder=tmp_path,
+        variables={"HOROSCALE_STALL_CHECK_TIME_SECONDS": "0.5"},
+        stderr_of={rank: str(log) for rank, log in enumerate(logs)},
+    ):
+        await_text(
+            logs[0],
+            r"ranks wait for each other.*rank 0 is blocked in recv from any rank, tag 41 on "
+            r"process set 0 since \d+ s and misses one of ranks 1 and 2; "
+            r"rank 1 is blocked in recv from rank 0",
+        )
 
 
 def test_what_was_sent_before_a_rank_left(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from support.rank_processes import RankProcesses
@@ -95,3 +96,114 @@ def test_a_rank_that_does_not_come_to_add_a_set_is_reported() -> None:
     for text in (ended[0].stderr, ended[1].stdout, ended[2].stdout):
         assert "for rank 0; ready: ranks 1 and 2" in text
     assert [one.returncode for one in ended] == [0, 0, 0]
+
+
+DEATH = """
+    import os, signal, sys, time
+    import numpy as np
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    victim = int(os.environ["VICTIM"])
+    try:
+        hvd.barrier()
+    except hvd.RankFailedError:
+        pass  # the victim had come, and is gone already
+    if hvd.rank() == victim:
+        print(time.monotonic(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if hvd.rank() < 3:
+        try:
+            hvd.add_process_set([0, 1, 2], members_only=True)
+        except hvd.RankFailedError as error:
+            print(time.monotonic(), error.ranks, error)
+    survivors = [rank for rank in range(4) if rank != victim]
+    rest = hvd.add_process_set(survivors, members_only=True)
+    print(hvd.allreduce(np.array([10 ** hvd.rank()]), op=hvd.Sum, process_set=rest)[0])
+    print(hvd.remove_process_set(rest))
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("hosts", ["aaaa", "abab"])
+def test_a_member_that_dies_is_named_and_the_others_go_on(victim: int, hosts: str) -> None:
+    """Also where the dead rank would have led."""
+    variables = {f"HOST_{rank}": host for rank, host in enumerate(hosts)}
+    script = """
+    import os
+    os.environ["HOROSCALE_HOSTNAME"] = os.environ["HOST_" + os.environ["HOROSCALE_RANK"]]
+    """
+    ended = run_ranks(4, dedent(script) + dedent(DEATH), VICTIM=str(victim), **variables)
+    died_at = float(ended[victim].stdout)
+    for rank in set(range(4)) - {victim}:
+        *raised, total, removed = ended[rank].stdout.splitlines()
+        assert ended[rank].returncode == 0, ended[rank].stderr
+        assert total == str(1111 - 10**victim)
+        assert removed == "True"
+        if rank < 3:
+            raised_at, text = raised[0].split(" ", 1)
+            assert text.startswith(f"({victim},) rank {victim} failed"), text
+            assert float(raised_at) - died_at < 1.0
+
+
+LOST = """
+    import os, signal
+    import numpy as np
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() > 0:
+        one = hvd.add_process_set([1, 2, 3], members_only=True)
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            hvd.allreduce(np.ones(2), process_set=one)
+        except hvd.RankFailedError as error:
+            print(error.ranks, error.process_set == one.process_set_id)
+        print(hvd.remove_process_set(one))  # each by itself
+        pair = hvd.add_process_set([2, 3], members_only=True)
+        print(hvd.allgather_object(hvd.rank(), process_set=pair))
+        hvd.barrier(pair)
+"""
+
+
+def test_each_member_removes_a_set_that_has_lost_one() -> None:
+    ended = run_ranks(4, LOST)
+    for rank in (2, 3):
+        assert ended[rank].stdout.splitlines() == ["(1,) True", "True", "[2, 3]"], ended[rank]
+        assert ended[rank].returncode == 0
+
+
+ABSENT = """
+    import socket
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(20)
+        port = hvd.broadcast_object(server.getsockname()[1])
+        if hvd.rank() == 0:
+            for _ in range(2):  # until the others have given up
+                server.accept()[0].close()
+        else:
+            try:
+                hvd.add_process_set([0, 1, 2] if hvd.rank() == 1 else [1, 2], members_only=True)
+            except hvd.RankFailedError as error:
+                print(error)
+            socket.create_connection(("127.0.0.1", port)).close()
+"""
+
+
+def test_a_member_that_does_not_come_is_reported() -> None:
+    limits = {
+        "HOROSCALE_STALL_CHECK_TIME_SECONDS": "0.5",
+        "HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS": "1",
+    }
+    ended = run_ranks(3, ABSENT, **limits)
+    for rank, waits in enumerate(["", "of ranks 0-2 by its members", "of ranks 1 and 2 by"]):
+        assert ended[rank].returncode == 0, ended[rank].stderr
+        for text in (ended[rank].stderr, ended[rank].stdout):
+            assert waits in text
+    assert "for rank 0, which has not called it or waits for other members" in ended[1].stdout
+    assert "s for rank 1, which has not called it" in ended[2].stdout

@@ -8,7 +8,9 @@ test has names of its own, the next one begins cleanly.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         return None
     # None leaves it to others, such as --ignore-glob.
     return True if collection_path.name.startswith(STARTER) == IN_JOB else None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Import what torch imports with its first optimizer, before the clock of a test runs."""
+    if IN_JOB and session.items and "torch" in sys.modules:
+        importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture(scope="session", autouse=IN_JOB)

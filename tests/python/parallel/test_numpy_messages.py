@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from support.reference import DTYPES, values
 
 import horoscale.numpy as hvd
 
+OVER_MPI = os.environ.get("HOROSCALE_BACKEND") == "mpi"  # whose ranks share no memory
 SIZES = (0, 1, 4097, 16_384, 16_385, 65_535, 65_536, 65_537, 5_000_000)
 
 
@@ -57,6 +59,70 @@ def test_all_sizes(n: int, shared: bool, tag: int) -> None:
         into = np.zeros(n, np.uint8)
         to_the_next(out, into, tag + step)
         assert into.tobytes() == values("uint8", n, next_rank(-1)).tobytes()
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("n", [0, 3, 16_385, 1_000_003])
+@pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
+def test_views(n: int, shared: bool, tag: int) -> None:
+    out = hvd.empty_shared(n, dtype=np.uint8) if shared else np.empty(n, np.uint8)
+    before = hvd.metrics()["process_sets"]["0"]
+    for step in range(3):
+        out[:] = values("uint8", n, hvd.rank() + step)
+        sent = hvd.send_async(out, next_rank(), tag)
+        source = None if step == 1 else next_rank(-1)
+        view = hvd.recv_view((n, 1), np.uint8, source, tag)
+        assert view.source == next_rank(-1)
+        with view as array:
+            assert array.shape == (n, 1)
+            assert not array.flags.writeable
+            assert array.tobytes() == values("uint8", n, next_rank(-1) + step).tobytes()
+        view.release()
+        with pytest.raises(ValueError, match="released"):
+            _ = view.tensor
+        hvd.synchronize(sent)
+    after = hvd.metrics()["process_sets"]["0"]
+    assert after["messages_received"] - before["messages_received"] == 3
+    assert after["message_bytes_sent"] - before["message_bytes_sent"] == 3 * n
+    is_reached = shared and hvd.local_size() == hvd.size() and not OVER_MPI
+    is_seen = n > 16_384 and (is_reached or hvd.size() == 1)
+    assert after["messages_viewed"] - before["messages_viewed"] == 3 * is_seen
+
+
+@pytest.mark.usefixtures("need_ranks")
+def test_a_view_keeps_its_sender_waiting(tag: int) -> None:
+    if hvd.rank() > 1 or hvd.local_size() < hvd.size():
+        return
+    out = hvd.empty_shared(100_000)
+    peer = 1 - hvd.rank()
+    for gone in ("released", "dropped"):
+        out[:] = hvd.rank()
+        sent = hvd.send_async(out, peer, tag)
+        view = hvd.recv_view(100_000, np.float32, peer, tag)
+        part = view.tensor[50_000:]
+        for looked in (False, True):
+            hvd.send(np.zeros(1), peer, tag + 1)  # small: it doesn't wait
+            hvd.recv(np.zeros(1), peer, tag + 1)
+            assert looked or not hvd.poll(sent)
+        if gone == "released":
+            view.release()
+        else:
+            del view
+            assert (part == peer).all()
+            del part
+        hvd.synchronize(sent)
+
+
+def test_wrong_arguments_of_a_view(tag: int) -> None:
+    with pytest.raises(ValueError, match="src="):
+        hvd.recv_view(3, np.float32, hvd.size(), tag)
+    with pytest.raises(ValueError, match="negative"):
+        hvd.recv_view((3, -1), np.float32, 0, tag)
+    sent = hvd.send_async(np.zeros(30_000), hvd.rank(), tag)
+    with pytest.raises(hvd.MismatchError, match="recv_view from rank"):
+        hvd.recv_view(30_000, np.float32, hvd.rank(), tag)
+    with pytest.raises(hvd.MismatchError, match="30000 elements of float64"):
+        hvd.synchronize(sent)
 
 
 @pytest.mark.usefixtures("need_ranks")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 FILES = sorted(Path(__file__).parent.glob("test_tensorflow_*.py"))
-SECONDS = 240
+SECONDS = 400
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs tensorflow")

@@ -1,4 +1,4 @@
-"""Small blocking calls without a name, which take one hop once they are known."""
+"""Small blocking calls, which take one hop once they are known."""
 
 from __future__ import annotations
 
@@ -45,13 +45,37 @@ def test_takes_one_hop() -> None:
         assert one_hop() - before >= KNOWN
 
 
+def test_a_name_that_repeats_takes_one_hop() -> None:
+    if hvd.size() == 1:
+        pytest.skip("one rank has nobody to send to")
+    before = one_hop()
+    for call in range(CALLS):
+        own = np.full(7, float(hvd.rank() * call), np.float32)
+        result = hvd.allreduce(own, op=hvd.Sum, name="one_hop.loss")
+        assert (result == sum(range(hvd.size())) * call).all()
+    if hvd.metrics()["process_sets"]["0"]["mpi_buckets"] == 0:
+        assert one_hop() - before >= KNOWN
+
+
+def test_names_in_any_way() -> None:
+    """Some ranks wait, some don't, shapes change: it is the same operation on all of them."""
+    for call in range(40):
+        own = np.full(5 + call // 13, float(hvd.rank()), np.float32)
+        name = f"one_hop.{call % 2}"
+        if (call + hvd.rank()) % 5 == 0:
+            result = hvd.synchronize(hvd.allreduce_async(own, op=hvd.Sum, name=name))
+        else:
+            result = hvd.allreduce(own, op=hvd.Sum, name=name)
+        assert (result == sum(range(hvd.size()))).all()
+
+
 def test_barriers() -> None:
     for _ in range(CALLS):
         hvd.barrier()
 
 
 def test_scaled_and_averaged_as_otherwise() -> None:
-    """The same bits as the planned operation, which has a name."""
+    """The same bits as the planned operation, which nobody knows yet."""
     own = np.random.default_rng(hvd.rank()).standard_normal(100).astype(np.float32)
     options: dict[str, Any] = {"op": hvd.Average, "prescale_factor": 0.3, "postscale_factor": 1.7}
     planned = hvd.allreduce(own, name="one_hop.planned", **options)

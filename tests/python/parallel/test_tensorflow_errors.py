@@ -174,6 +174,3 @@ def test_wrong_options(options: dict) -> None:
 def test_what_is_missing_says_so() -> None:
     with pytest.raises(NotImplementedError, match="Adasum"):
         hvd.allreduce(tf.ones([3]), op=hvd.Adasum)
-    for use in (hvd.elastic.run, hvd.elastic.TensorFlowState, hvd.elastic.TensorFlowKerasState):
-        with pytest.raises(NotImplementedError, match=f"elastic.{use.__name__} is not in"):
-            use(None)

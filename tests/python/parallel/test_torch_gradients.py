@@ -279,3 +279,56 @@ def test_within_a_process_set(name: str, need_ranks: None) -> None:
         expected = torch.full((2, 2), float(n)) if hvd.rank() == 0 else torch.zeros(2, 2)
         check(own.grad, expected)
     assert hvd.remove_process_set(evens)
+
+
+def in_order(order: Sequence[int], model: Model) -> Model:
+    """The model of a set of all ranks in this order: it is given and gives what positions have."""
+
+    def of_ranks(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        outputs = model([inputs[rank] for rank in order])
+        return [outputs[order.index(rank)] for rank in range(len(order))]
+
+    return of_ranks
+
+
+@pytest.mark.conformance
+def test_gradients_follow_the_order_of_the_set(name: str) -> None:
+    size = hvd.size()
+    order = [*range(1, size), 0]
+    splits = [2 * position for position in range(size)]
+    process_set = hvd.add_process_set(order, ordered=True, distinct=True)
+    options = {"process_set": process_set, "name": name}
+    check_gradient(
+        lambda x: hvd.allgather(x, **options),
+        in_order(order, lambda inputs: [torch.cat(list(inputs))] * size),
+        uneven(),
+        scale=1.0 / size,
+    )
+    check_gradient(
+        lambda x: hvd.reducescatter(x, op=hvd.Sum, splits=splits, **options),
+        in_order(order, lambda inputs: torch.split(sum(inputs), splits)),
+        even(sum(splits)),
+        scale=size,
+    )
+    check_gradient(
+        lambda x: hvd.alltoall(x, splits, **options)[0],
+        in_order(
+            order,
+            lambda inputs: [
+                torch.cat([torch.split(one, splits)[to] for one in inputs]) for to in range(size)
+            ],
+        ),
+        even(sum(splits)),
+    )
+    check_gradient(
+        lambda x: hvd.scatter(x, 0, splits=splits, **options),
+        lambda inputs: in_order(
+            order,
+            lambda _: [
+                part + 0.0 * sum(one.sum() for one in inputs)
+                for part in torch.split(inputs[0], splits)
+            ],
+        )(inputs),
+        even(sum(splits)),
+    )
+    hvd.remove_process_set(process_set)

@@ -72,6 +72,19 @@ def test_of_any_rank(tag: int) -> None:
     assert sorted(sources) == list(range(1, hvd.size()))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float64], ids=str)
+def test_views(dtype: torch.dtype, tag: int) -> None:
+    after, before = (hvd.rank() + 1) % hvd.size(), (hvd.rank() - 1) % hvd.size()
+    out = hvd.empty_shared(300, 100, dtype=dtype)
+    for step in range(3):
+        out.view(-1)[:] = values(30_000, hvd.rank() + step, dtype)
+        sent = hvd.send_async(out, after, tag)
+        with hvd.recv_view((100, 300), dtype, before, tag) as tensor:
+            assert tensor.shape == (100, 300)
+            assert torch.equal(tensor.flatten(), values(30_000, before + step, dtype))
+        hvd.synchronize(sent)
+
+
 @pytest.mark.usefixtures("need_ranks")
 @pytest.mark.parametrize("n", [5, 50_000])
 def test_gradients_go_back(n: int, tag: int) -> None:

@@ -251,13 +251,13 @@ def test_ctrl_c_loses_no_memory(
         del tensor
         gc.collect()
         assert kept() is not None
-        assert len(in_flight._handles) == 1
+        assert len(in_flight.handles) == 1
     hvd.barrier()
     if not alone:
         check(hvd.allreduce_(tensor, op=hvd.Sum, name=name), total(1))
     hvd.barrier()  # executed after it, on all ranks
     in_flight.reap()
-    assert not in_flight._handles
+    assert not in_flight.handles
     if alone:
         gc.collect()
         assert kept() is None

@@ -8,7 +8,7 @@ import pytest
 from horoscale._core import ReduceOp, UnsupportedError
 from horoscale.common import Adasum, Average, Max, Sum
 from horoscale.common.arguments import SUMS, resolve_op
-from horoscale.common.process_sets import _agreed_order
+from horoscale.common.process_set_registration import _agreed_order, _names
 
 
 def test_average_is_the_default() -> None:
@@ -58,7 +58,9 @@ def test_operators_that_are_not_allowed() -> None:
         ([[[0, 2]], [[1, 3]], [[0, 2]], [[1, 3]]], [[0, 2], [1, 3]]),
         ([[[0], [1]], [[2], [0]]], [[0], [2], [1]]),
         ([[], [[1], [2]]], [[1], [2]]),
+        ([[[0, 1], [0, 1]], [[0, 1], [2], [0, 1]]], [[0, 1], [0, 1], [2]]),
     ],
 )
 def test_process_sets_named_by_the_ranks_get_one_order(named: list, order: list) -> None:
-    assert _agreed_order(named) == order
+    agreed = _agreed_order([_names(sets) for sets in named])
+    assert [list(name.ranks) for name in agreed] == order

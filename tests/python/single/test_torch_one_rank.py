@@ -186,12 +186,6 @@ def dtype_is_known(dtype: torch.dtype) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["run", "TorchState", "ObjectState", "ElasticSampler"])
-def test_elastic_is_missing(name: str) -> None:
-    with pytest.raises(NotImplementedError, match=name):
-        getattr(hvd.elastic, name)(lambda: None)
-
-
 def test_signatures_begin_as_horovods() -> None:
     """Scripts pass these by position."""
     first = {

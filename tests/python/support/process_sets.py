@@ -13,7 +13,7 @@ SECONDS = 15
 
 
 @contextmanager
-def registered(ranks: Sequence[int]) -> Iterator[hvd.ProcessSet]:
+def registered(ranks: hvd.ProcessSet | Sequence[int]) -> Iterator[hvd.ProcessSet]:
     """A set that exists within the context, which all ranks enter and leave."""
     process_set = hvd.add_process_set(ranks)
     try:

@@ -49,6 +49,51 @@ TEST_F(MessagesOfOneRank, ComeFromTheRankThatSent) {
   for (hs_handle* handle : handles) hs_handle_free(handle);
 }
 
+// A rank sees what it sends to itself where it is; what is small has been copied.
+TEST_F(MessagesOfOneRank, AreSeenUntilTheyAreReleased) {
+  for (const int64_t count : {int64_t{0}, int64_t{3}, int64_t{100'000}}) {
+    std::vector<float> sent(static_cast<size_t>(count), 7);
+    message_.count = count;
+    message_.memory = sent.data();
+    hs_message receive = message_;
+    receive.memory = nullptr;
+    receive.is_view = 1;
+    hs_handle* handles[2] = {};
+    ASSERT_EQ(hs_recv(runtime_, &receive, &handles[0]), HS_OK);
+    EXPECT_EQ(hs_view(handles[0]), nullptr);
+    ASSERT_EQ(hs_send(runtime_, &message_, &handles[1]), HS_OK);
+    ASSERT_EQ(hs_wait(handles[0], testing::kDeadlineSeconds), HS_OK);
+    const auto* seen = static_cast<const float*>(hs_view(handles[0]));
+    if (count == 100'000) {
+      EXPECT_EQ(seen, sent.data());
+      EXPECT_EQ(hs_wait(handles[1], 0), HS_TIMEOUT);
+    } else if (count > 0) {
+      EXPECT_NE(seen, sent.data());
+      EXPECT_EQ(seen[count - 1], 7);
+    }
+    EXPECT_EQ(hs_release(runtime_, handles[0]), HS_OK);
+    EXPECT_EQ(hs_wait(handles[1], testing::kDeadlineSeconds), HS_OK);
+    hs_view_free(runtime_, handles[0]);
+    hs_handle_free(handles[1]);
+  }
+}
+
+TEST_F(MessagesOfOneRank, AreGivenBackByAViewThatNobodyWaitsFor) {
+  std::vector<float> sent(100'000);
+  message_.count = 100'000;
+  message_.memory = sent.data();
+  hs_message receive = message_;
+  receive.memory = nullptr;
+  receive.is_view = 1;
+  hs_handle* handles[2] = {};
+  ASSERT_EQ(hs_recv(runtime_, &receive, &handles[0]), HS_OK);
+  hs_view_free(runtime_, handles[0]);
+  ASSERT_EQ(hs_send(runtime_, &message_, &handles[1]), HS_OK);
+  EXPECT_EQ(hs_wait(handles[1], testing::kDeadlineSeconds), HS_OK);
+  EXPECT_EQ(hs_release(runtime_, handles[1]), HS_INVALID_ARGUMENT);
+  hs_handle_free(handles[1]);
+}
+
 TEST_F(MessagesOfOneRank, TellAMismatch) {
   hs_message receive = message_;
   receive.count = 2;

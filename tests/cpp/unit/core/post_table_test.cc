@@ -56,7 +56,7 @@ TEST(PostTable, EndsWhatAllMembersHavePosted) {
   EXPECT_TRUE(table.Add(1, post, {}, here.member).ok());
   ASSERT_TRUE(table.IsComplete());
   EXPECT_EQ(table.ValuesOf(2).size(), kValues.size());
-  EXPECT_EQ(here.member.EndPosted(post), 2u);
+  EXPECT_EQ(here.member.EndPosted(), 2u);
   table.End();
   EXPECT_FALSE(here.member.HasPending());
   EXPECT_FALSE(table.HasOwn());
@@ -97,38 +97,40 @@ TEST(PostTable, RefusesMoreThanAMemberCanHaveToSay) {
 
 TEST(PostTable, AJoinIsReportedAfterWhatWasPosted) {
   PostedMember here(0);
-  const Post post = here.SubmitAndPost();
+  (void)here.SubmitAndPost();
   Request join;
   join.signature.kind = OpKind::kJoin;
   ASSERT_TRUE(here.member.Submit(join, 77).ok());
   EXPECT_FALSE(here.member.TakeReport());
-  (void)here.member.EndPosted(post);
+  (void)here.member.EndPosted();
   const auto report = here.member.TakeReport();
   ASSERT_TRUE(report);
   EXPECT_TRUE(report->join);
 }
 
+constexpr PostBox::Key kFifth{kNoName, 5};
+
 TEST(PostBox, TellsWhoHasNotPosted) {
   PostBox box(2, 10);
   const auto signature = std::make_shared<const Signature>();
-  EXPECT_EQ(box.Add(1, 5, {4, 1, signature}, 100), PostBox::Outcome::kWaits);
+  EXPECT_EQ(box.Add(1, kFifth, {4, 1, signature}, 100), PostBox::Outcome::kWaits);
   EXPECT_TRUE(box.TakeOverdue(109).empty());
   const auto overdue = box.TakeOverdue(111);
   ASSERT_EQ(overdue.size(), 1u);
   EXPECT_EQ(overdue[0].has_posted, (std::vector<bool>{false, true}));
   EXPECT_EQ(overdue[0].seconds, 11);
   EXPECT_TRUE(box.TakeOverdue(112).empty()) << "once per period";
-  EXPECT_EQ(box.Add(0, 5, {4, 1, signature}, 112), PostBox::Outcome::kEnded);
+  EXPECT_EQ(box.Add(0, kFifth, {4, 1, signature}, 112), PostBox::Outcome::kEnded);
   EXPECT_TRUE(box.All().empty());
 }
 
 TEST(PostBox, HandsOverWhatMembersDisagreeAbout) {
   PostBox box(2, 0);
   const auto signature = std::make_shared<const Signature>();
-  EXPECT_EQ(box.Add(0, 5, {4, 1, signature}, 0), PostBox::Outcome::kWaits);
-  EXPECT_EQ(box.Add(1, 5, {6, 2, signature}, 0), PostBox::Outcome::kDisagrees);
-  EXPECT_EQ(box.Take(5).size(), 2u);
-  EXPECT_TRUE(box.Take(5).empty());
+  EXPECT_EQ(box.Add(0, kFifth, {4, 1, signature}, 0), PostBox::Outcome::kWaits);
+  EXPECT_EQ(box.Add(1, kFifth, {6, 2, signature}, 0), PostBox::Outcome::kDisagrees);
+  EXPECT_EQ(box.Take(kFifth).size(), 2u);
+  EXPECT_TRUE(box.Take(kFifth).empty());
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST(Signature, AMismatchNamesTheFieldThatDiffers) {
   // Some fields have a meaning for some kinds alone.
   std::vector<std::string> texts;
   for (const OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast, OpKind::kReducescatter,
-                            OpKind::kRemoveProcessSet}) {
+                            OpKind::kAddProcessSet, OpKind::kRemoveProcessSet}) {
     Signature plain = Allreduce({2});
     plain.kind = kind;
     const std::vector<Signature> changed = ChangedInOneField(plain);

@@ -60,6 +60,53 @@ TEST(WaitGraph, ACircleOfThreeRanksOnThreeSetsIsFound) {
   }
 }
 
+void MissOneOf(WaitGraph& graph, int rank, std::vector<int> ranks, double since, double now) {
+  const auto waited = static_cast<uint64_t>((now - since) * 1000);
+  graph.Add(rank, 0, 0, {"recv from any rank, tag 4", waited, std::move(ranks), true}, now);
+}
+
+// Rank 0 receives of any rank; rank 1 of rank 2, and rank 2 of rank 0.
+TEST(WaitGraph, AReceiveOfAnyRankIsStuckWhenAllOthersWaitForIt) {
+  WaitGraph graph(kPeriod);
+  MissOneOf(graph, 0, {1, 2}, 100, 111);
+  Block(graph, 1, 0, "recv from rank 2, tag 1", 101, 112);
+  Miss(graph, 0, "recv from rank 2, tag 1", {2}, 101, 112);
+  EXPECT_FALSE(graph.TakeCircle(112)) << "rank 2 can still send";
+  Block(graph, 2, 0, "recv from rank 0, tag 2", 102, 113);
+  Miss(graph, 0, "recv from rank 0, tag 2", {0}, 102, 113);
+  const auto knot = graph.TakeCircle(113);
+  ASSERT_TRUE(knot);
+  EXPECT_NE(knot->find("rank 0 is blocked in recv from any rank, tag 4 on process set 0 since 13 s "
+                       "and misses one of ranks 1 and 2; rank 1 is blocked in recv from rank 2"),
+            std::string::npos)
+      << *knot;
+  MissOneOf(graph, 0, {1, 2}, 100, 114);
+  EXPECT_FALSE(graph.TakeCircle(114)) << "told twice within a period";
+}
+
+TEST(WaitGraph, AReceiveOfAnyRankThatOneCanServeIsNoCircle) {
+  WaitGraph graph(kPeriod);
+  for (const int rank : {0, 1}) MissOneOf(graph, rank, {1 - rank, 2}, 100, 111);
+  EXPECT_FALSE(graph.TakeCircle(111)) << "rank 2 is not blocked";
+  MissOneOf(graph, 2, {0, 1}, 111, 121);
+  for (const int rank : {0, 1}) MissOneOf(graph, rank, {1 - rank, 2}, 100, 122);
+  EXPECT_TRUE(graph.TakeCircle(122));
+}
+
+TEST(WaitGraph, ACircleBesideAReceiveOfAnyRankIsTheirOwn) {
+  WaitGraph graph(kPeriod);
+  MissOneOf(graph, 0, {1, 2, 3}, 100, 111);
+  for (const int rank : {1, 2}) {
+    const std::string name = "recv from rank " + std::to_string(3 - rank) + ", tag 1";
+    Block(graph, rank, 0, name, 100, 111);
+    Miss(graph, 0, name, {3 - rank}, 100, 111);
+  }
+  const auto circle = graph.TakeCircle(111);
+  ASSERT_TRUE(circle);
+  EXPECT_EQ(circle->find("rank 0"), std::string::npos) << *circle;
+  EXPECT_FALSE(graph.TakeCircle(111));
+}
+
 TEST(WaitGraph, AMissedRankThatIsNotBlockedIsNoCircle) {
   WaitGraph graph(kPeriod);
   Block(graph, 0, 1, "x", 100, 110);

@@ -72,6 +72,23 @@ TEST_F(StartingStoreTest, NobodyWaitsForARankWhoseProcessHasEnded) {
   EXPECT_FALSE(stores[0]->Look().ok());
 }
 
+TEST_F(StartingStoreTest, AStartIsCalledOffForThoseWhoWaitAndThoseWhoComeLater) {
+  const auto join = [&](int rank) {
+    auto client = StoreClient::Connect("127.0.0.1", server_->port(), "secret", kLong);
+    return StartingStore::Join(client.TakeValue(), {"view-3-", rank, 3, "label", "card"},
+                               Deadline::After(kLong))
+        .status();
+  };
+  Status early;
+  std::thread waiting([&] { early = join(0); });
+  const std::string why = "rank 2 ended";
+  auto driver = StoreClient::Connect("127.0.0.1", server_->port(), "secret", kLong);
+  ASSERT_TRUE((*driver)->Set(FailedKey("view-3-"), std::as_bytes(std::span(why))).ok());
+  waiting.join();
+  EXPECT_THAT(early.message(), HasSubstr("the first to fail was rank 2 ended"));
+  EXPECT_THAT(join(1).message(), HasSubstr("the first to fail was rank 2 ended"));
+}
+
 TEST_F(StartingStoreTest, TheFirstReasonIsToldToAll) {
   auto stores = Job("init");
   const Status own = stores[1]->Explain(Status(StatusCode::kSystem, "no memory"));

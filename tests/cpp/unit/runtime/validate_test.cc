@@ -73,20 +73,20 @@ TEST(ValidateRequest, JoinAndRegistrationBelongToTheGlobalSet) {
 TEST(ValidateMembership, TheRankAndTheRootMustBeMembers) {
   const OperationPtr broadcast = Make(OpKind::kBroadcast, {2});
   broadcast->request.signature.root = 3;
-  EXPECT_TRUE(ValidateMembership(*broadcast, {1, 3}, 1).ok());
-  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 3}, 2).ok());
-  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 2}, 1).ok());
+  EXPECT_TRUE(ValidateMembership(*broadcast, {1, 3}, {1, 3}, 1).ok());
+  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 3}, {1, 3}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 2}, {1, 2}, 1).ok());
 }
 
 TEST(ValidateMembership, SplitsMustFitTheSetAndTheTensor) {
   const OperationPtr alltoall = Make(OpKind::kAlltoall, {4});
   alltoall->splits = {1, 3};
-  EXPECT_TRUE(ValidateMembership(*alltoall, {0, 1}, 0).ok());
-  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1, 2}, 0).ok());
+  EXPECT_TRUE(ValidateMembership(*alltoall, {0, 1}, {0, 1}, 0).ok());
+  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1, 2}, {0, 1, 2}, 0).ok());
   alltoall->splits = {2, 3};
-  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1}, 0).ok());
+  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1}, {0, 1}, 0).ok());
   alltoall->splits = {-1, 3};
-  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1}, 0).ok());
+  EXPECT_FALSE(ValidateMembership(*alltoall, {0, 1}, {0, 1}, 0).ok());
 }
 
 TEST(ValidateMembership, NewSetsHaveDistinctRanksOfTheJob) {
@@ -95,7 +95,7 @@ TEST(ValidateMembership, NewSetsHaveDistinctRanksOfTheJob) {
   for (const auto& [ranks, good] : std::vector<std::pair<std::vector<int>, bool>>{
            {{0, 2}, true}, {{}, false}, {{0, 0}, false}, {{-1, 1}, false}, {{0, 3}, false}}) {
     add.request.signature.ranks = ranks;
-    EXPECT_EQ(ValidateMembership(add, {0, 1, 2}, 0).ok(), good);
+    EXPECT_EQ(ValidateMembership(add, {0, 1, 2}, {0, 1, 2}, 0).ok(), good);
   }
 }
 
@@ -104,25 +104,25 @@ TEST(ValidateMembership, OnlyTheRootOfABroadcastNeedsAnInput) {
   broadcast->request.signature.root = 2;
   broadcast->tensors[0].in = nullptr;
   EXPECT_TRUE(ValidateRequest(*broadcast).ok());
-  EXPECT_TRUE(ValidateMembership(*broadcast, {1, 2}, 1).ok());
-  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 2}, 2).ok());
+  EXPECT_TRUE(ValidateMembership(*broadcast, {1, 2}, {1, 2}, 1).ok());
+  EXPECT_FALSE(ValidateMembership(*broadcast, {1, 2}, {1, 2}, 2).ok());
 }
 
 TEST(ValidateMembership, AReducescatterNeedsRoomForTheOwnRows) {
   const OperationPtr scatter = Make(OpKind::kReducescatter, {1});
   scatter->tensors[0].out = nullptr;
   EXPECT_TRUE(ValidateRequest(*scatter).ok());
-  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 2).ok());  // the row is rank 1's
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());  // the row is rank 1's
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());
   scatter->splits = {0, 1};
-  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 1).ok());  // now it is rank 2's
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());  // now it is rank 2's
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());
   scatter->splits = {1, 1};  // more rows than there are
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());
   scatter->splits = {0, 0};  // fewer
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());
   scatter->splits = {1};
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());
 }
 
 TEST(ValidateMembership, OnlyTheRootOfAReductionNeedsRoomForIt) {
@@ -130,10 +130,10 @@ TEST(ValidateMembership, OnlyTheRootOfAReductionNeedsRoomForIt) {
   reduce->request.signature.root = 1;
   reduce->tensors[0].out = nullptr;
   EXPECT_TRUE(ValidateRequest(*reduce).ok());
-  EXPECT_TRUE(ValidateMembership(*reduce, {1, 2}, 2).ok());
-  EXPECT_FALSE(ValidateMembership(*reduce, {1, 2}, 1).ok());
+  EXPECT_TRUE(ValidateMembership(*reduce, {1, 2}, {1, 2}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*reduce, {1, 2}, {1, 2}, 1).ok());
   reduce->request.signature.root = 3;
-  EXPECT_FALSE(ValidateMembership(*reduce, {1, 2}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*reduce, {1, 2}, {1, 2}, 2).ok());
 }
 
 TEST(ValidateMembership, OnlyTheRootOfAScatterNeedsRowsAndSplits) {
@@ -142,15 +142,15 @@ TEST(ValidateMembership, OnlyTheRootOfAScatterNeedsRowsAndSplits) {
   scatter->tensors[0].out = nullptr;
   scatter->splits = {1, 2};
   EXPECT_TRUE(ValidateRequest(*scatter).ok());
-  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());
   scatter->splits = {3, 2};
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());
   scatter->splits.clear();
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());
   scatter->tensors[0].in = nullptr;
   EXPECT_TRUE(ValidateRequest(*scatter).ok());
-  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, 2).ok());
-  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, 1).ok());
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());
+  EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());
 }
 
 }  // namespace

@@ -1,0 +1,175 @@
+// SetMessages: what the other members' frames mean.
+#include <cstring>
+#include <utility>
+
+#include "platform/clock.h"
+#include "platform/log.h"
+#include "runtime/message_mismatch.h"
+#include "runtime/set_messages.h"
+
+namespace horoscale {
+namespace {
+
+using FrameType = MessageFrame::Type;
+
+// Under way of one message.
+constexpr uint64_t kWindowBytes = 8 * kMaxDataFrameBytes;
+
+}  // namespace
+
+void SetMessages::Pump(int peer, uint64_t number, Outgoing& outgoing) {
+  const Message& message = *outgoing.operation->message;
+  MessageFrame frame;
+  frame.type = FrameType::kData;
+  frame.number = number;
+  while (outgoing.sent < message.envelope.bytes && outgoing.sent - outgoing.taken < kWindowBytes) {
+    const uint64_t bytes =
+        std::min<uint64_t>(kMaxDataFrameBytes, message.envelope.bytes - outgoing.sent);
+    frame.payload = {message.memory + outgoing.sent, bytes};
+    Send(peer, frame);
+    outgoing.sent += bytes;
+  }
+  outgoing.operation->started_at = MonotonicSeconds();
+}
+
+Status SetMessages::OnFrame(int from_rank, std::span<const std::byte> bytes) {
+  const auto frame = DecodeMessageFrame(bytes);
+  if (!frame.ok()) return frame.status();
+  return TakeFrame(from_rank, *frame);
+}
+
+Status SetMessages::TakeFrame(int from_rank, const MessageFrame& frame) {
+  switch (frame.type) {
+    case FrameType::kEager:
+    case FrameType::kOffer:
+      return OnArrival(from_rank, frame);
+    case FrameType::kClear:
+    case FrameType::kTaken:
+      return OnAnswer(from_rank, frame);
+    case FrameType::kRefused:
+      return OnRefused(from_rank, frame);
+    case FrameType::kData:
+    case FrameType::kConfirmed:
+      return OnContent(from_rank, frame);
+    case FrameType::kCredit:
+      return peers_[from_rank].credit.Give(frame.bytes);
+  }
+  return Status::Ok();
+}
+
+Status SetMessages::OnArrival(int from_rank, const MessageFrame& frame) {
+  const bool is_eager = frame.type == FrameType::kEager;
+  const auto receive = mailbox_.Arrive(from_rank, frame.number, frame.envelope, is_eager);
+  if (!receive.ok()) return receive.status();
+  ArrivedMessage message{from_rank, frame.number, frame.envelope, is_eager, {}, frame.source};
+  if (!*receive) {
+    message.payload.assign(frame.payload.begin(), frame.payload.end());
+    mailbox_.Keep(std::move(message));
+    return Status::Ok();
+  }
+  const OperationPtr operation = pending_.at(**receive);
+  if (!is_eager) {
+    Take(operation, std::move(message));
+    return Status::Ok();
+  }
+  ReceiveEager(operation, from_rank, frame.number, frame.envelope, frame.payload);
+  GiveCredit(from_rank);
+  return Status::Ok();
+}
+
+Status SetMessages::OnAnswer(int from_rank, const MessageFrame& frame) {
+  const auto found = outgoing_.find({from_rank, frame.number});
+  if (found == outgoing_.end())
+    return Status::Protocol("an answer to a message that isn't offered");
+  if (frame.type == FrameType::kTaken) return OnTaken(found, frame.bytes);
+  Outgoing& outgoing = found->second;
+  if (outgoing.by_frames) return Status::Protocol("it wants a message twice");
+  outgoing.by_frames = true;
+  Pump(from_rank, frame.number, outgoing);
+  OnAnswered(from_rank);
+  return Status::Ok();
+}
+
+Status SetMessages::OnTaken(OutgoingEntry found, uint64_t bytes) {
+  const auto [peer, number] = found->first;
+  Outgoing& outgoing = found->second;
+  const uint64_t all = outgoing.operation->message->envelope.bytes;
+  const uint64_t most = outgoing.by_frames ? outgoing.sent : all;
+  const uint64_t least = outgoing.by_frames ? outgoing.taken : all;
+  if (bytes < least || bytes > most) return Status::Protocol("it took what it did not get");
+  outgoing.taken = bytes;
+  if (outgoing.by_frames) {
+    if (bytes < all) {
+      Pump(peer, number, outgoing);
+    } else {
+      EndSend(found, Status::Ok());
+    }
+    return Status::Ok();
+  }
+  MessageFrame frame;
+  frame.type = FrameType::kConfirmed;
+  frame.number = number;
+  Send(peer, frame);
+  EndSend(found, Status::Ok());
+  OnAnswered(peer);
+  return Status::Ok();
+}
+
+Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
+  const auto found = outgoing_.find({from_rank, frame.number});
+  if (found != outgoing_.end()) {
+    if (found->second.by_frames) return Status::Protocol("it refuses what it has asked for");
+    const OperationPtr& operation = found->second.operation;
+    EndSend(found, Mismatch(operation, from_rank, transport_.rank(), frame.envelope,
+                            operation->message->envelope));
+    OnAnswered(from_rank);
+    return Status::Ok();
+  }
+  if (frame.number == 0 || frame.number >= peers_[from_rank].next_number) {
+    return Status::Protocol("it refuses a message that was not sent");
+  }
+  // A small one: its send is done.
+  Log(LogLevel::kWarning, "a message to rank " + std::to_string(from_rank) + ", tag " +
+                              std::to_string(frame.envelope.tag) + ", on process set " +
+                              std::to_string(channel_.process_set) +
+                              " could not be received there: rank " + std::to_string(from_rank) +
+                              " receives " + Describe(frame.envelope));
+  return Status::Ok();
+}
+
+Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
+  const auto found = incoming_.find({from_rank, frame.number});
+  const bool is_data = frame.type == FrameType::kData;
+  if (found == incoming_.end() || found->second.by_frames != is_data) {
+    return Status::Protocol("the content of a message that was not asked for");
+  }
+  Incoming& incoming = found->second;
+  if (!is_data) {
+    if (!incoming.told) return Status::Protocol("it confirms what was not read");
+    EndReceive(found);
+    return Status::Ok();
+  }
+  const Message& message = *incoming.operation->message;
+  const uint64_t left = message.envelope.bytes - incoming.taken;
+  if (frame.payload.size() > left) return Status::Protocol("a message longer than it was said");
+  std::memcpy(message.memory + incoming.taken, frame.payload.data(), frame.payload.size());
+  incoming.taken += frame.payload.size();
+  incoming.operation->started_at = MonotonicSeconds();
+  MessageFrame taken;
+  taken.type = FrameType::kTaken;
+  taken.number = frame.number;
+  taken.bytes = incoming.taken;
+  Send(from_rank, taken);
+  if (incoming.taken < message.envelope.bytes) return Status::Ok();
+  EndReceive(found);
+  Peer& peer = peers_[from_rank];
+  --peer.coming;
+  if (!peer.uncleared.empty()) {
+    const uint64_t next = peer.uncleared.front();
+    peer.uncleared.pop_front();
+    Clear(from_rank, next);
+  }
+  return Status::Ok();
+}
+
+}  // namespace horoscale

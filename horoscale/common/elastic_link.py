@@ -1,0 +1,228 @@
+"""A rank's connection with the driver of its elastic job.
+
+The driver gives it to the process as an open descriptor, which nobody else has: whoever holds it
+was started by the job. Both sides write lines of JSON. A thread reads what the driver says, so
+that an interruption is known without asking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from horoscale._core import HorovodInternalError
+from horoscale.common.views import Provisional, View
+
+VARIABLE = "HOROSCALE_ELASTIC_LINK"  # DESCRIPTOR:INODE
+MAX_LINE_BYTES = 1 << 20  # of a view of some 20,000 ranks
+MAX_REPORT_BYTES = 32 << 10
+_HELLO_S = 30.0
+_REPORT_INTERVAL_S = 1.0
+_MAX_COMMITS = 16
+_MAX_CAUSE = 2000  # characters
+
+
+class LeftJobError(RuntimeError):
+    """This rank has left its elastic job: the driver told it to, or has gone. The message says why.
+
+    `status` is what the process should exit with: 0 where it is no failure.
+    """
+
+    def __init__(self, why: str, status: int) -> None:
+        """Keep the reason and the exit status."""
+        super().__init__(why)
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[LeftJobError], tuple[str, int]]:
+        """Pickle with both arguments."""
+        return type(self), (str(self), self.status)
+
+
+class ElasticLink:
+    """The rank's end. Any thread may use it."""
+
+    def __init__(self, connection: socket.socket, timeout: float = _HELLO_S) -> None:
+        """Take a connection, and wait for the driver's first words for `timeout` seconds.
+
+        Raises HorovodInternalError where they do not come or can't be understood.
+        """
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._view: View | None = None
+        self._provisional: Provisional | None = None
+        self._greeted = False
+        self._interruption = 0
+        self._gone: LeftJobError | None = None
+        self._reported_at = float("-inf")
+        thread = threading.Thread(target=self._listen, name="horoscale-driver", daemon=True)
+        thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._greeted or self._gone is not None, timeout)
+            if not self._greeted:
+                raise HorovodInternalError(
+                    f"the driver of this elastic job said nothing for {timeout:g} s"
+                    if self._gone is None
+                    else str(self._gone)
+                )
+
+    def view(self) -> View | None:
+        """Return the view that this process is in; None in a standby that has none yet."""
+        with self._changed:
+            return self._view
+
+    def provisional(self) -> Provisional | None:
+        """Return what a standby counts as until it has a view; None in a process that has one."""
+        with self._changed:
+            return None if self._view is not None else self._provisional
+
+    def interruption(self) -> int:
+        """Return how often the driver has asked for a change since it gave this view.
+
+        0 while it wants nothing. Does not block. The members agree on the largest of their numbers
+        at a commit; where it is not 0, each of them calls next_view().
+        """
+        return self._interruption
+
+    def next_view(self, *, commits: Sequence[int], cause: str | None) -> View:
+        """Report, wait for the next view and return it.
+
+        Args:
+            commits: the numbers of the commits that this process holds; empty if it has no state.
+            cause: what failed here, or None where nothing did: after an interruption, and in a
+                standby that is ready.
+
+        Raises LeftJobError if the driver told this rank to leave, or is gone. The driver bounds the
+        wait: it ends the job when too few ranks are left for --elastic-timeout seconds.
+        """
+        if any(type(one) is not int or one < 0 for one in commits):
+            raise ValueError(f"commits are numbers, not {commits!r}")
+        with self._changed:
+            known = self._view
+        number = 0 if known is None else known.number
+        self._send(
+            {
+                "kind": "report",
+                "view": number,
+                "commits": sorted(set(commits))[-_MAX_COMMITS:],
+                "cause": None if cause is None else cause[:_MAX_CAUSE],
+            }
+        )
+        with self._changed:
+            # In slices, so that Ctrl-C is heard wherever the platform's lock is not interrupted.
+            while self._gone is None and (self._view is None or self._view.number <= number):
+                self._changed.wait(1.0)
+            if self._gone is not None:
+                raise self._gone
+            assert self._view is not None
+            return self._view
+
+    def report(self, **progress: Any) -> None:
+        """Tell the driver how far this rank is; values of JSON. More than one a second is dropped.
+
+        Users see it with `horoscalerun --status`.
+        """
+        now = time.monotonic()
+        if now - self._reported_at >= _REPORT_INTERVAL_S:
+            self._reported_at = now
+            self._send({"kind": "progress", "values": progress})
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        if len(line) > MAX_REPORT_BYTES:
+            raise ValueError(f"a report of {len(line)} bytes; at most {MAX_REPORT_BYTES} can be")
+        try:
+            with self._sending:
+                self._connection.sendall(line)
+        except OSError:
+            pass  # the listener meets the end, too, and knows what to say
+
+    def _listen(self) -> None:
+        try:
+            with self._connection, self._connection.makefile("rb") as lines:
+                while line := lines.readline(MAX_LINE_BYTES):
+                    if not line.endswith(b"\n"):
+                        break
+                    self._take(json.loads(line))
+            why = "the driver of this elastic job has gone"
+        except OSError as error:
+            why = f"the driver of this elastic job has gone: {error}"
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            why = f"the driver of this elastic job can't be understood: {error!r}"
+        with self._changed:
+            if self._gone is None:
+                self._gone = LeftJobError(why, 1)
+            self._changed.notify_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        with self._changed:
+            if kind == "hello":
+                self._provisional = Provisional.from_fields(message["provisional"])
+                self._greeted = True
+            elif kind == "view":
+                self._view = View.from_fields(message["view"])
+                self._interruption = 0
+                self._greeted = True
+            elif kind == "interrupt":
+                self._interruption += 1
+            elif kind == "leave":
+                self._gone = LeftJobError(str(message["why"]), int(message["status"]))
+            else:
+                raise ValueError(f"an unknown message {kind!r}")
+            self._changed.notify_all()
+
+
+_lock = threading.Lock()
+_link: ElasticLink | None = None
+
+
+def elastic_link() -> ElasticLink | None:
+    """Return the connection with the driver; None in a process that no driver has started.
+
+    Raises HorovodInternalError where the driver has started this process but can't be reached, such
+    as from a program between them that closes descriptors.
+    """
+    global _link
+    with _lock:
+        if _link is None and (given := os.environ.get(VARIABLE)) is not None:
+            _link = ElasticLink(_take_descriptor(given))
+        return _link
+
+
+def _take_descriptor(given: str) -> socket.socket:
+    """Return the socket that the variable names, if it is still the one that it was."""
+    descriptor, _, inode = given.partition(":")
+    try:
+        number = int(descriptor)
+        if os.fstat(number).st_ino != int(inode):
+            raise OSError("another file has the descriptor")
+        os.set_inheritable(number, False)
+        return socket.socket(fileno=number)
+    except (OSError, ValueError) as error:
+        raise HorovodInternalError(
+            f"this process belongs to an elastic job, but its link to the driver is closed "
+            f"({VARIABLE}={given!r}: {error}). A program between horoscalerun and this one has "
+            "closed it: in Python, pass close_fds=False to subprocess"
+        ) from None
+
+
+def _after_fork_in_child() -> None:
+    global _link, _lock
+    _lock = threading.Lock()
+    _link = None
+    os.environ.pop(VARIABLE, None)  # a child takes no part in the job
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

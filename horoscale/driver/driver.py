@@ -1,0 +1,213 @@
+"""Driver: carries out what Membership decides, and says what has happened to it.
+
+It belongs to the loop of a launcher, which calls it from one thread: nothing in it blocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from horoscale.common.views import View
+from horoscale.driver.events import (
+    Action,
+    CallOff,
+    Discovered,
+    Drained,
+    Ended,
+    Event,
+    Finish,
+    HostLost,
+    Reported,
+    Say,
+    SendInterrupt,
+    SendLeave,
+    SendView,
+    Start,
+    Stop,
+    Tick,
+)
+from horoscale.driver.membership import Membership, Rules
+
+MAX_LINE_BYTES = 64 << 10  # of what a rank says
+_MAX_COMMITS = 16
+_MAX_CAUSE = 2000
+
+
+class Launcher(Protocol):
+    """What a driver needs of whoever starts processes. No method may block for long, or raise."""
+
+    def start(self, order: Start) -> None:
+        """Start a process; a failure is told to Driver.ended()."""
+
+    def stop(self, process: int, grace_s: float) -> None:
+        """End a process: SIGTERM, and SIGKILL after a grace; SIGKILL at once without one."""
+
+    def send(self, process: int, line: bytes) -> None:
+        """Send a line to a process that was started; nothing happens if it has ended."""
+
+    def call_off(self, view: int, why: str) -> None:
+        """Have the ranks that are starting in a view fail (see store_keys())."""
+
+    def say(self, text: str) -> None:
+        """Tell the user."""
+
+    def finish(self, status: int, why: str) -> None:
+        """The job is over: end what is left."""
+
+
+class MessageError(ValueError):
+    """A process said what it can't say."""
+
+
+def first_line(order: Start) -> bytes:
+    """Return what a process is told first, before it can have said anything."""
+    if isinstance(order.role, View):
+        return _line({"kind": "view", "view": asdict(order.role)})
+    return _line({"kind": "hello", "provisional": asdict(order.role)})
+
+
+def store_keys(view: int) -> tuple[str, str]:
+    """Return the keys of the job's store by which the start of a view is called off.
+
+    The first for ranks that wait for others to come, the second for those that have met. The value
+    is the reason. A rank may have set the second already.
+    """
+    return f"view-{view}-failed", f"view-{view}-0/failed"
+
+
+class Driver:
+    """Drives an elastic job through a launcher."""
+
+    def __init__(self, rules: Rules, launcher: Launcher) -> None:
+        self._membership = Membership(rules)
+        self._launcher = launcher
+        self._progress: dict[int, dict[str, Any]] = {}
+
+    @property
+    def finished(self) -> Finish | None:
+        """How the job has ended; None while it has not."""
+        return self._membership.finished
+
+    def discovered(self, hosts: Sequence[tuple[str, int]], now: float) -> None:
+        """Take the hosts that there are now, with their slots, oldest first."""
+        self._handle(Discovered(tuple(hosts)), now)
+
+    def ended(self, process: int, status: int, why: str, now: float) -> None:
+        """Take the end of a process, with its status as subprocess gives it."""
+        self._progress.pop(process, None)
+        self._handle(Ended(process, status, why), now)
+
+    def host_lost(self, host: str, why: str, now: float) -> None:
+        """Take that there is no way to a host any more."""
+        self._handle(HostLost(host, why), now)
+
+    def drain(self, host: str, now: float) -> None:
+        """Leave a host at the next commit, and do not use it again."""
+        self._handle(Drained(host), now)
+
+    def check_deadlines(self, now: float) -> None:
+        """Do what is due; see `deadline`."""
+        self._handle(Tick(), now)
+
+    def deadline(self, now: float) -> float | None:
+        """Return when check_deadlines() has something to do."""
+        return self._membership.deadline(now)
+
+    def said(self, process: int, line: bytes, now: float) -> None:
+        """Take a line of a process. Raises MessageError for what it can't say."""
+        message = _parse(line)
+        if message["kind"] == "progress":
+            if process in self._membership.processes:
+                self._progress[process] = message["values"]
+            return
+        report = Reported(process, message["view"], tuple(message["commits"]), message["cause"])
+        self._handle(report, now)
+
+    def rank_of(self, process: int) -> int | None:
+        """Return the rank of a process in the current view; None if it has none."""
+        known = self._membership.processes.get(process)
+        return None if known is None else known.rank
+
+    def status(self) -> dict[str, Any]:
+        """Return what there is to know of the job, as values of JSON."""
+        membership = self._membership
+        return {
+            "view": membership.view,
+            "size": membership.size,
+            "resets": membership.resets,
+            "processes": [
+                {
+                    "process": one.number,
+                    "host": one.host,
+                    "slot": one.slot,
+                    "part": one.part.value,
+                    "rank": one.rank,
+                    "progress": self._progress.get(one.number, {}),
+                }
+                for one in membership.processes.values()
+            ],
+        }
+
+    def _handle(self, event: Event, now: float) -> None:
+        for action in self._membership.handle(event, now):
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Start():
+                self._launcher.start(action)
+            case Stop():
+                self._launcher.stop(action.process, action.grace_s)
+            case SendView():
+                view = {"kind": "view", "view": asdict(action.view)}
+                self._launcher.send(action.process, _line(view))
+            case SendInterrupt():
+                self._launcher.send(action.process, _line({"kind": "interrupt"}))
+            case SendLeave():
+                leave = {"kind": "leave", "status": action.status, "why": action.why}
+                self._launcher.send(action.process, _line(leave))
+            case CallOff():
+                self._launcher.call_off(action.view, action.why)
+            case Say():
+                self._launcher.say(action.text)
+            case Finish():
+                self._launcher.finish(action.status, action.why)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """Return a message of a process, checked."""
+    try:
+        if len(line) > MAX_LINE_BYTES:
+            raise MessageError(f"a line of {len(line)} bytes")
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"a rank's message can't be read: {error}") from None
+    if not isinstance(message, dict) or not _is_known(message):
+        raise MessageError(f"a rank can't say {str(message)[:80]!r}")
+    return message
+
+
+def _is_known(message: dict[str, Any]) -> bool:
+    if message.get("kind") == "progress":
+        return message.keys() == {"kind", "values"} and isinstance(message["values"], dict)
+    if message.get("kind") != "report" or message.keys() != {"kind", "view", "commits", "cause"}:
+        return False
+    commits, cause = message["commits"], message["cause"]
+    return (
+        _is_number(message["view"])
+        and isinstance(commits, list)
+        and len(commits) <= _MAX_COMMITS
+        and all(map(_is_number, commits))
+        and (cause is None or (isinstance(cause, str) and len(cause) <= _MAX_CAUSE))
+    )
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63

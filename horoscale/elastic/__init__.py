@@ -1,0 +1,27 @@
+"""Elastic training: a job goes on while ranks die, come and go.
+
+    import horoscale.torch as hvd
+
+    hvd.init()
+    state = hvd.elastic.TorchState(model, optimizer, epoch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        while state.epoch < 10:
+            ...
+            state.epoch += 1
+            state.commit()
+
+    train(state)
+
+This package needs no framework; horoscale.torch.elastic, .tensorflow.elastic and .keras.elastic
+have the states of theirs beside it. docs/elastic.md is the guide.
+"""
+
+from horoscale.common.surviving_sets import surviving
+from horoscale.elastic.data_plan import DataPlan
+from horoscale.elastic.objects import ObjectState
+from horoscale.elastic.state import State
+from horoscale.elastic.training import run
+
+__all__ = ["DataPlan", "ObjectState", "State", "run", "surviving"]

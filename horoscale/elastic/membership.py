@@ -1,0 +1,102 @@
+"""Membership: the view of the job that this process is in, and how it gets to the next one.
+
+A launcher that starts elastic jobs decides on views; each rank has a link to it. Ranks that mpirun
+or torchrun started have none, and one view for ever: those that came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from horoscale.common import job, surviving_sets
+from horoscale.common.elastic_link import ElasticLink, elastic_link
+from horoscale.common.exceptions import HorovodInternalError, RankFailedError
+from horoscale.common.views import View
+
+
+class Membership:
+    """The view that this process is in."""
+
+    def __init__(self, link: ElasticLink | None) -> None:
+        """Begin in the view of the link; a standby is in none."""
+        self._link = link
+        self._view = link.view() if link is not None else None
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the ranks of this job can change."""
+        return self._link is not None
+
+    @property
+    def standby(self) -> bool:
+        """Whether this process waits for its first view."""
+        return self._link is not None and self._view is None
+
+    @property
+    def view(self) -> View | None:
+        """The view; None in a standby and in a job whose ranks do not change."""
+        return self._view
+
+    @property
+    def source(self) -> int:
+        """The rank whose state the others take in sync()."""
+        return 0 if self._view is None else self._view.source
+
+    @property
+    def begins(self) -> bool:
+        """Whether nobody has a commit: the job begins, or has failed before its first sync()."""
+        return self._view is None or self._view.commit == 0
+
+    def interruption(self) -> int:
+        """Return how often a change was asked for since this view began; 0: never."""
+        return 0 if self._link is None else self._link.interruption()
+
+    def report(self, progress: dict[str, int]) -> None:
+        """Tell the launcher how far this rank is, for --status; once a second at most."""
+        if self._link is not None:
+            self._link.report(**progress)
+
+    def next_view(self, commits: Sequence[int], error: Exception | None) -> View | None:
+        """Leave the job, and wait for the view that comes next; None where views do not change.
+
+        `error` is why, where it is a failure. Raises LeftJobError where this rank has no place.
+        """
+        surviving_sets.keep(self._view)
+        error = _leave(error)
+        if self._link is None:
+            return None
+        cause = None if error is None else f"{type(error).__name__}: {error}"
+        return self._link.next_view(commits=commits, cause=cause)
+
+    def enter(self, view: View | None) -> None:
+        """Join the job of a view, with the process sets of the former one. Collective."""
+        self._view = view
+        surviving_sets.enter_view(view)
+
+
+def _leave(error: Exception | None) -> Exception | None:
+    """End the runtime; return the failure that was met, by then or in doing so."""
+    own = error is not None and not isinstance(error, RankFailedError)
+    try:
+        # A rank that has met the death of another does not call itself failed.
+        job.stop(failure=f"{type(error).__name__}: {error}"[:300] if own else None)
+    except HorovodInternalError as late:
+        return error or late
+    return error
+
+
+_membership: Membership | None = None
+
+
+def membership() -> Membership:
+    """Return this process' membership."""
+    global _membership
+    if _membership is None:
+        _membership = Membership(elastic_link())
+    return _membership
+
+
+def use_link(link: ElasticLink | None) -> None:
+    """Have a link of the caller's instead of the launcher's, for tests."""
+    global _membership
+    _membership = Membership(link)

@@ -1,0 +1,227 @@
+"""State: what elastic training commits, goes back to, and gives to new ranks."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horoscale.common.exceptions import HostsUpdatedInterrupt
+from horoscale.common.job import current_runtime
+from horoscale.elastic.agreement import agree
+from horoscale.elastic.checkpointing import checkpointing, resumed
+from horoscale.elastic.commits import Commits
+from horoscale.elastic.membership import membership
+from horoscale.elastic.snapshot import Snapshot
+from horoscale.elastic.transfer import send_snapshot
+
+_COUNTERS = ("epoch", "step", "batch")  # attributes that --status shows
+
+
+class State:
+    """The interface that hvd.elastic.run() needs; subclasses say how save, restore and sync work.
+
+    Use ObjectState or a framework's state, which do, and keep two numbered commits.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Take no arguments of its own: those of subclasses end here."""
+        # Read by existing scripts: what was announced by on_hosts_updated(), and when.
+        self._host_messages: queue.Queue[tuple[float, Any]] = queue.Queue()
+        self._last_updated_timestamp: float = 0
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._saved = False  # the present values, by the commit() that is running or by run()
+        super().__init__(**kwargs)
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Have functions called, in this order, when the ranks of the job have changed.
+
+        They are called without arguments after the job has begun anew and before sync(): to change
+        the learning rate with hvd.size(), for example. Process sets are registered by then.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Take note of a new job: called by run()."""
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            self._saved = False  # it may change what sync() sends, such as a learning rate
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, result: Any) -> None:
+        """Announce a change of the hosts, which the next commit() on all ranks finds."""
+        self._last_updated_timestamp = timestamp
+        self._host_messages.put((timestamp, result))
+
+    def commit(self) -> None:
+        """Save the state, and see whether hosts have come or go. Collective.
+
+        Raises HostsUpdatedInterrupt, on all ranks at the same commit, where the ranks are to
+        change; MismatchError where the ranks are not at the same commit; HorovodInternalError if a
+        rank failed.
+        """
+        self.save()
+        self._saved = True
+        self.check_host_updates()
+        self._saved = False
+
+    def check_host_updates(self) -> None:
+        """See whether hosts have come or go, without saving. Collective.
+
+        Raises as commit() does.
+        """
+        announced = int(not self._host_messages.empty())
+        agreed = agree(max(membership().interruption(), announced), self._number())
+        self._confirm()
+        membership().report(self._progress())
+        if agreed:
+            raise HostsUpdatedInterrupt()
+
+    def save(self) -> None:
+        """Keep the present values, to go back to."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the values of the last save()."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give all ranks the values of the oldest one. Collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Do what has to be done when the ranks have changed, before the reset callbacks."""
+
+    # What run() asks of states. Those that keep numbered commits override the rest.
+
+    def _before_change(self) -> None:
+        """Save what would be lost, for ranks are about to come or go."""
+        if not self._saved:
+            self.save()
+
+    def _saved_is_present(self, *, until_sync: bool) -> None:
+        """Take note that nothing has changed since the last save(), if sync() comes next."""
+        self._saved = until_sync
+
+    def _give_up(self) -> None:
+        """Keep what can be kept: the job ends by a failure."""
+
+    def _last_words(self) -> Callable[[], None] | None:
+        """Return what keeps what can be kept when this process is told to end, from any thread."""
+        return None
+
+    def _finish(self) -> None:
+        """Keep what is to outlast the job: the function has returned."""
+
+    def _progress(self) -> dict[str, int]:
+        """Return how far training is: those of the usual counters that the state has."""
+        counters = ((name, getattr(self, name, None)) for name in _COUNTERS)
+        return {name: value for name, value in counters if type(value) is int}
+
+    def _held(self) -> list[int]:
+        return []
+
+    def _go_back(self, number: int) -> None:
+        self.restore()
+
+    def _number(self) -> int:
+        return 0
+
+    def _confirm(self) -> None:
+        pass
+
+
+class NumberedState(State):
+    """A state whose commits are snapshots of one value."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Begin without commits: subclasses save() when they are complete."""
+        self._commits = Commits()
+        self._checkpointing = checkpointing()
+        super().__init__(**kwargs)
+
+    def save(self) -> None:
+        """Keep the present values, to go back to: as the next commit, once all ranks have it."""
+        self._commits.save(self._capture())
+
+    def restore(self) -> None:
+        """Go back to the values of the last save()."""
+        latest = self._commits.latest()
+        if latest is not None:
+            self._load(latest.value())
+
+    def sync(self) -> None:
+        """Give all ranks the values of the rank that the job has chosen: one that has survived.
+
+        Sent are what was saved last and, for a framework's model, what it is now; nothing but what
+        differs. It is a commit of its own. Collective; raises HorovodInternalError if a rank fails.
+        """
+        if not self._saved:
+            self._refresh()
+        own, number = self._commits.latest(), self._number()
+        if membership().begins and not self._commits.agreed:
+            own, number = self._resumed() or (own, number)
+            if self._checkpointing is not None:
+                number = self._checkpointing.first_number(number)
+        snapshot, number = send_snapshot(own, number, membership().source)
+        self._load(snapshot.value())
+        self._commits.replace(snapshot, number)
+        self._saved = False
+
+    def _capture(self) -> Any:
+        """Return the present values, of which a snapshot can be taken."""
+        raise NotImplementedError
+
+    def _load(self, value: Any) -> None:
+        """Make what _capture() returned the present values."""
+        raise NotImplementedError
+
+    def _refresh(self) -> None:
+        """Save what sync() sends as it is now, not as it was saved last."""
+
+    def _progress(self) -> dict[str, int]:
+        return {"commit": self._commits.confirmed, **super()._progress()}
+
+    def _held(self) -> list[int]:
+        return self._commits.held()
+
+    def _go_back(self, number: int) -> None:
+        snapshot = self._commits.go_back(number)
+        if snapshot is not None:
+            self._load(snapshot.value())
+
+    def _number(self) -> int:
+        return self._commits.newest
+
+    def _confirm(self) -> None:
+        before = self._commits.confirmed
+        if self._commits.confirm() > before and self._checkpointing is not None:
+            self._checkpointing.committed(self._commits)
+
+    def _give_up(self) -> None:
+        if self._checkpointing is not None and self._commits.agreed:
+            self._checkpointing.write_now(self._commits)
+
+    def _last_words(self) -> Callable[[], None] | None:
+        return None if self._checkpointing is None else self._terminate
+
+    def _terminate(self) -> None:
+        # The host of rank 0 may be what the job has lost: one rank of each host writes.
+        try:
+            writes = current_runtime().topology.local_rank == 0
+        except ValueError:
+            writes = True  # between two views nobody knows who is left
+        if writes:
+            self._give_up()
+
+    def _finish(self) -> None:
+        if self._checkpointing is not None and current_runtime().topology.rank == 0:
+            self._checkpointing.write_now(self._commits)
+
+    def _resumed(self) -> tuple[Snapshot, int] | None:
+        """Return the checkpoint to begin with, if this rank is to send it."""
+        if current_runtime().topology.rank != membership().source:
+            return None
+        checkpoint = resumed()
+        return None if checkpoint is None else (checkpoint[1], checkpoint[0])

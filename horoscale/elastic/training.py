@@ -1,0 +1,113 @@
+"""run(): calls a function again and again until it returns, while ranks come, go and die."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from horoscale.common.elastic_link import LeftJobError
+from horoscale.common.exceptions import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    MismatchError,
+)
+from horoscale.elastic.membership import Membership, membership
+from horoscale.elastic.state import State
+from horoscale.elastic.termination import before_sigterm
+
+P = ParamSpec("P")
+S = TypeVar("S", bound=State)
+T = TypeVar("T")
+
+
+def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a function survive ranks that die, come and go.
+
+        @hvd.elastic.run
+        def train(state, data):
+            while state.epoch < 10: ...
+
+    The function is called with the same state on all ranks, and called again whenever the ranks
+    have changed:
+
+    - after a failure, with the state of the last commit that all survivors have;
+    - after hosts were added or removed, with the state as it is: the change is made at a commit.
+
+    Between init() and the call no collective may be called outside of the function: a rank that
+    joins a running job begins with state.sync().
+
+    Returns what the function returns, on the ranks that are there at the end. What is a mistake
+    (MismatchError, DuplicateNameError) and any other exception than HorovodInternalError and
+    HostsUpdatedInterrupt leaves it. A rank that has no place any more ends by SystemExit.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with before_sigterm(state._last_words()):
+            try:
+                return _Training(state, membership()).run(lambda: func(state, *args, **kwargs))
+            except LeftJobError as left:
+                if left.status != 0:
+                    state._give_up()
+                print(f"horoscale: {left}", file=sys.stderr)
+                raise SystemExit(left.status) from left
+
+    return wrapper
+
+
+def is_mistake(error: HorovodInternalError) -> bool:
+    """Tell whether an error would come again: the program has to be changed."""
+    return isinstance(error, MismatchError)
+
+
+class _Training:
+    """One call of a function that run() was given."""
+
+    def __init__(self, state: State, member: Membership) -> None:
+        self._state = state
+        self._member = member
+        self._sync = True
+        self._enter: Callable[[], None] | None = None  # what is left to do before the next attempt
+        self._failed = False
+
+    def run(self, func: Callable[[], T]) -> T:
+        if self._member.standby:
+            self._prepare(None)
+        while True:
+            try:
+                if self._enter is not None:
+                    self._enter()
+                    self._enter = None
+                if self._sync:
+                    self._state.sync()
+                result = func()
+                self._state._finish()
+                return result
+            except HostsUpdatedInterrupt:
+                self._state._before_change()
+                self._prepare(None)
+            except HorovodInternalError as error:
+                if is_mistake(error):
+                    raise
+                if not self._member.elastic:
+                    self._state._give_up()
+                    raise
+                self._prepare(error)
+
+    def _prepare(self, error: Exception | None) -> None:
+        """Leave the job's present view; what _enter() does then may fail as well."""
+        self._failed = self._failed or error is not None
+        view = self._member.next_view(self._state._held(), error)
+
+        def enter() -> None:
+            self._member.enter(view)
+            if view is not None and (self._failed or view.commit != self._state._number()):
+                self._state._go_back(view.commit)
+            self._sync = view is None or not view.skip_sync
+            self._state._saved_is_present(until_sync=self._sync)
+            self._state.on_reset()
+            self._failed = False
+
+        self._enter = enter

@@ -1,0 +1,479 @@
+"""An elastic job from the launcher's side: hosts and processes come and go, as the driver decides.
+
+What any job needs (output, signals, the end) is Job's. Hosts get a supervisor each when their first
+process is to be started, which stays until the host or the job has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from horoscale._core import HorovodInternalError, StoreClient
+from horoscale.common.views import View
+from horoscale.driver import Driver, Finish, Rules, Start
+from horoscale.driver.discovery import Hosts, ScriptDiscovery
+from horoscale.driver.driver import MessageError, first_line, store_keys
+from horoscale.runner import processes
+from horoscale.runner.control import ControlServer
+from horoscale.runner.environment import rank_environment, rendezvous_environment
+from horoscale.runner.host import HostSpec
+from horoscale.runner.hosts import Place
+from horoscale.runner.job import Job, JobSpec
+from horoscale.runner.output import RankOutput, open_rank_files
+from horoscale.runner.protocol import MAX_PAYLOAD_BYTES, VERSION, Header, ProtocolError
+from horoscale.runner.reach import Beacon
+from horoscale.runner.rendezvous import Rendezvous
+from horoscale.runner.report import LAUNCHER
+
+_CALL_OFF_S = 5.0  # to reach the store in this very process
+
+
+@dataclass(frozen=True)
+class ElasticSpec:
+    """What makes a job elastic."""
+
+    rules: Rules
+    hosts: Hosts | None  # None: the script says
+    script: str | None
+    slots_per_host: int | None
+    command_of: Callable[[str], Sequence[str]]  # what starts a supervisor on a host; may block
+
+
+@dataclass
+class _Host:
+    """A host with a supervisor, or one that is being started."""
+
+    index: int
+    name: str
+    command: Sequence[str]
+    address: str | None = None  # of the store, as this host reaches it
+    waiting: list[Start] = field(default_factory=list)
+    reach_by: float | None = None
+    running: set[int] = field(default_factory=set)
+
+
+class ElasticJob(Job):
+    """Runs an elastic job once and tells how it went."""
+
+    def __init__(self, spec: JobSpec, elastic: ElasticSpec) -> None:
+        super().__init__(spec)
+        self._elastic = elastic
+        self._driver = Driver(elastic.rules, self)
+        self._known: dict[str, _Host] = {}  # hosts with a supervisor, by name
+        self._by_index: list[_Host] = []
+        self._commands: dict[str, Sequence[str]] = {}
+        self._places: dict[int, _Host] = {}  # of each process that runs
+        self._owners: dict[int, _Host] = {}  # of each that was started: what it left may print
+        self._results: dict[int, list[bytes]] = {}
+        self._failed_results: list[tuple[int, list[bytes]]] = []
+        self._last_failure: RankOutput | None = None
+        self._beacon: Beacon | None = None
+        self._store: StoreClient | None = None
+        self._discovery: ScriptDiscovery | None = None
+        self._news: deque[Callable[[], None]] = deque()  # of the discovery's thread
+        self._finish: Finish | None = None
+        self._control: ControlServer | None = None
+
+    # ------------------------------------------------------------------ beginning
+
+    def _open_outputs(self) -> None:
+        """Outputs are opened with the processes."""
+
+    def _begin(self) -> None:
+        try:
+            self._rendezvous = Rendezvous(
+                ",".join(self._spec.addresses), encrypt=self._spec.encrypt
+            )
+        except HorovodInternalError as error:
+            self._finish = Finish(1, str(error))
+            return
+        receiver, self._news_sender = os.pipe()
+        os.set_blocking(receiver, False)
+        os.set_blocking(self._news_sender, False)
+        self._selector.register(receiver, selectors.EVENT_READ, lambda: self._take_news(receiver))
+        self._control = ControlServer(self._selector, self._on_request)
+        if len(self._spec.addresses) > 1:
+            self._beacon = Beacon(self._selector)
+        if self._elastic.script is None:
+            assert self._elastic.hosts is not None
+            self._on_hosts(self._elastic.hosts)
+        else:
+            self._discovery = ScriptDiscovery(
+                self._elastic.script,
+                self._elastic.slots_per_host,
+                self._on_hosts,
+                lambda text: self._post(lambda: self._say(text)),
+            )
+
+    def _over(self) -> bool:
+        if self._finish is None and self._interrupted is None and not self._stopped:
+            return False
+        return self._fleet.ended
+
+    def _post(self, news: Callable[[], None]) -> None:
+        """Has the loop call something: for another thread."""
+        self._news.append(news)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._news_sender, b".")
+
+    def _take_news(self, receiver: int) -> None:
+        os.read(receiver, 4096)
+        while self._news:
+            self._news.popleft()()
+
+    def _on_hosts(self, hosts: Hosts) -> None:
+        """Takes the hosts from discovery; looking their names up may take a while."""
+        commands = {name: self._elastic.command_of(name) for name, _ in hosts}
+
+        def take() -> None:
+            self._commands.update(commands)
+            self._driver.discovered(hosts, time.monotonic())
+            self._release_hosts({name for name, _ in hosts})
+
+        self._post(take)
+
+    def _release_hosts(self, wanted: set[str]) -> None:
+        for host in list(self._known.values()):
+            if host.name not in wanted and not host.running and not host.waiting:
+                self._forget(host)
+
+    def _forget(self, host: _Host) -> None:
+        if self._known.get(host.name) is host:
+            del self._known[host.name]
+        order = {"kind": "stop", "to": host.index, "signal": int(signal.SIGTERM), "grace": 0.0}
+        if self._fleet.leads_to(host.index):
+            self._fleet.send(order)
+
+    # ------------------------------------------------------------------ what the driver wants
+
+    def start(self, order: Start) -> None:
+        """Starts a process, when its host has a supervisor."""
+        if self._stopped:
+            return
+        host = self._known.get(order.host)
+        if host is None:
+            host = _Host(len(self._by_index), order.host, self._commands[order.host])
+            self._by_index.append(host)
+            self._known[host.name] = host
+            host.waiting.append(order)
+            spec = HostSpec(host.index, host.name, host.command)
+            self._hosts.append(spec)
+            # Not now: that it fails is news for the driver, which is at work.
+            self._post(lambda: self._adopt(host, spec))
+        elif host.address is None:
+            host.waiting.append(order)
+        else:
+            self._start_on(host, order)
+
+    def _adopt(self, host: _Host, spec: HostSpec) -> None:
+        if not self._stopped and self._known.get(host.name) is host:
+            self._fleet.adopt([spec], self._spec.start_timeout_s)
+
+    def stop(self, process: int, grace_s: float) -> None:
+        """Ends a process."""
+        host = self._places.get(process)
+        if host is not None:
+            order = {"kind": "end", "to": host.index, "rank": process, "grace": grace_s}
+            self._fleet.send(order)
+            return
+        for host in self._known.values():
+            if any(one.process == process for one in host.waiting):
+                host.waiting = [one for one in host.waiting if one.process != process]
+                self._post(lambda: self._ended(process, -9, "was not started"))
+
+    def send(self, process: int, line: bytes) -> None:
+        """Sends a line to a process."""
+        host = self._places.get(process)
+        if host is not None:
+            self._fleet.send({"kind": "tell", "to": host.index, "rank": process}, line)
+
+    def call_off(self, view: int, why: str) -> None:
+        """Tells ranks that are starting in a view to give up."""
+        assert self._rendezvous is not None
+        value = why.encode(errors="replace")[:1000]
+        try:
+            if self._store is None:
+                self._store = StoreClient(
+                    self._spec.addresses[-1],
+                    self._rendezvous.port,
+                    self._rendezvous.secret,
+                    _CALL_OFF_S,
+                    encrypt=self._spec.encrypt,
+                )
+            for key in store_keys(view):
+                with contextlib.suppress(ValueError):  # a rank has set it
+                    self._store.set(key, value)
+        except (
+            HorovodInternalError,
+            ValueError,
+        ) as error:  # the ranks then meet their START_TIMEOUT
+            self._log(f"the start of view {view} can't be called off: {error}")
+            self._store = None  # the next one gets another connection
+
+    def say(self, text: str) -> None:
+        """Tells the user."""
+        self._say(text)
+
+    def finish(self, status: int, why: str) -> None:
+        """Ends the job."""
+        self._finish = Finish(status, why)
+        if not self._stopped:
+            self._stop(signal.SIGTERM, self._spec.grace_s)
+
+    # ------------------------------------------------------------------ hosts
+
+    def _on_host(self, name: str, header: Header) -> None:
+        host = self._by_index[header["host"]]
+        kind = header["kind"]
+        if kind == "hello":
+            self._on_hello(host, header)
+        elif kind == "reached":
+            if host.address is None and header["address"] in self._spec.addresses:
+                self._ready(host, header["address"])
+        elif kind == "drain":
+            self._driver.drain(host.name, time.monotonic())
+        elif kind == "lost":
+            self._lost(host, f"the supervisor {header['error']}")
+
+    def _on_hello(self, host: _Host, header: Header) -> None:
+        if header["version"] != VERSION:
+            raise ProtocolError(
+                f"its supervisor speaks version {header['version']}, the launcher version "
+                f"{VERSION}: install the same horoscale on all hosts"
+            )
+        self._log(f"{host.name}: supervisor is process {header['pid']} on {header['machine']}")
+        if self._beacon is None:
+            self._ready(host, self._spec.addresses[0])
+            return
+        host.reach_by = time.monotonic() + self._spec.start_timeout_s
+        self._fleet.send(
+            {
+                "kind": "probe",
+                "to": host.index,
+                "addresses": list(self._spec.addresses),
+                "port": self._beacon.port,
+                "token": self._beacon.token,
+            }
+        )
+
+    def _ready(self, host: _Host, address: str) -> None:
+        assert self._rendezvous is not None
+        host.address, host.reach_by = address, None
+        bracketed = f"[{address}]" if ":" in address else address
+        way = rendezvous_environment(
+            f"{bracketed}:{self._rendezvous.port}", self._rendezvous.secret
+        )
+        task = self._spec.task or b""
+        for begin in range(0, len(task), MAX_PAYLOAD_BYTES):
+            piece = task[begin : begin + MAX_PAYLOAD_BYTES]
+            self._fleet.send({"kind": "task", "to": host.index}, piece)
+        self._fleet.send(
+            {
+                "kind": "job",
+                "to": host.index,
+                "command": list(self._spec.command),
+                "directory": self._spec.directory,
+                "environment": {**self._spec.environment, **way},
+                "grace": self._spec.grace_s,
+                "elastic": True,
+            }
+        )
+        waiting, host.waiting = host.waiting, []
+        for order in waiting:
+            self._start_on(host, order)
+
+    def _start_on(self, host: _Host, order: Start) -> None:
+        process, role = order.process, order.role
+        place = Place(
+            rank=role.rank,
+            size=role.size,
+            local_rank=role.local_rank,
+            local_size=role.local_size,
+            cross_rank=role.cross_rank,
+            cross_size=role.cross_size,
+            hostname=host.name,
+        )
+        self._places[process] = self._owners[process] = host
+        host.running.add(process)
+        try:
+            self._open_output(process, role.rank, role.size)
+        except OSError as error:
+            self._say(f"can't write the output of a rank to a file: {error}")
+        elastic = {"HOROVOD_ELASTIC": "1", "HOROSCALE_ELASTIC": "1"}
+        environment = {**rank_environment(place), **elastic}
+        self._fleet.send(
+            {
+                "kind": "start",
+                "to": host.index,
+                "ranks": [{"rank": process, "environment": environment}],
+                "slots": role.local_size,
+            }
+        )
+        self.send(process, first_line(order))
+        what = f"rank {role.rank}" if isinstance(role, View) else "a standby"
+        self._log(f"{host.name}: {what} in slot {order.slot}")
+
+    def _open_output(self, process: int, rank: int, size: int) -> None:
+        files = {}
+        try:
+            if self._spec.output_directory is not None:
+                files = open_rank_files(self._spec.output_directory, process, process + 1)
+        finally:
+            for stream in ("stdout", "stderr"):
+                self._outputs[process, stream] = RankOutput(
+                    self._console,
+                    rank,
+                    stream,
+                    timestamp=self._spec.timestamp,
+                    file=files.get(stream),
+                )
+
+    def _lost(self, host: _Host, why: str) -> None:
+        if self._known.get(host.name) is not host or self._stopped:
+            return
+        del self._known[host.name]
+        self._say(f"{host.name}: {why}")
+        for process in host.running:
+            self._places.pop(process, None)
+        host.running.clear()
+        self._driver.host_lost(host.name, why, time.monotonic())
+
+    # ------------------------------------------------------------------ processes
+
+    def _on_frame(self, header: Header, payload: bytes) -> None:
+        kind = header["kind"]
+        host = self._by_index[header["host"]]
+        if "rank" in header:
+            process = header["rank"]
+            if self._owners.get(process) is not host:
+                raise ProtocolError(f"a {kind!r} about process {process}, which is elsewhere")
+            if process not in self._places and kind != "output":
+                return  # the last words of a host that was given up
+        if kind == "output":
+            self._on_process_output(header["rank"], header["stream"], payload)
+        elif kind == "said":
+            self._on_said(header["rank"], payload)
+        elif kind == "exit":
+            self._on_end(host, header["rank"], header["status"])
+        elif kind == "refused":
+            self._places.pop(header["rank"], None)
+            host.running.discard(header["rank"])
+            self._ended(header["rank"], 127, f"can't be started: {header['error']}")
+        elif kind in ("stuck", "note"):
+            super()._on_frame(header, payload)
+        else:
+            self._on_host(host.name, header)
+
+    def _on_process_output(self, process: int, stream: str, data: bytes) -> None:
+        if stream == "result":
+            if process in self._places:
+                self._results.setdefault(process, []).append(data)
+            return
+        output = self._outputs[process, stream]
+        rank = self._driver.rank_of(process)
+        output.rank = output.rank if rank is None else rank
+        self._feed(output, data)
+
+    def _on_said(self, process: int, line: bytes) -> None:
+        try:
+            self._driver.said(process, line, time.monotonic())
+        except MessageError as error:
+            self._say(f"process {process}: {error}")
+            self.stop(process, 0.0)
+
+    def _on_end(self, host: _Host, process: int, status: int) -> None:
+        del self._places[process]
+        host.running.discard(process)
+        rank = self._driver.rank_of(process)
+        pieces = self._results.pop(process, None)
+        if pieces is not None and rank is not None:
+            if status == 0:
+                self._hand_in(rank, pieces)
+            else:
+                self._failed_results.append((rank, pieces))
+        if status != 0 and not self._stopped:
+            self._last_failure = self._outputs.get((process, "stderr"))
+        hint = " (out of memory?)" if status == -signal.SIGKILL else ""
+        self._ended(process, status, f"{_how(status)}{hint}")
+        if host.name not in self._commands and not host.running:
+            self._forget(host)
+
+    def _ended(self, process: int, status: int, why: str) -> None:
+        if not self._stopped:
+            self._driver.ended(process, status, why, time.monotonic())
+
+    def _hand_in(self, rank: int, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            self._on_result(rank, piece)
+
+    def _on_request(self, request: dict[str, object]) -> dict[str, object]:
+        """Answers `horoscalerun --status` and `--drain`."""
+        if request.get("kind") == "status":
+            return self._driver.status()
+        host = request.get("host")
+        if request.get("kind") == "drain" and isinstance(host, str):
+            if host not in self._commands:
+                return {"error": f"the job has no host {host!r}: {', '.join(self._commands)}"}
+            self._driver.drain(host, time.monotonic())
+            return {}
+        return {"error": "an unknown request"}
+
+    # ------------------------------------------------------------------ time, and the end
+
+    def _timeout(self) -> float | None:
+        timeout = super()._timeout()
+        if self._stopped:
+            return timeout
+        now = time.monotonic()
+        times = [one.reach_by for one in self._known.values() if one.reach_by is not None]
+        if (deadline := self._driver.deadline(now)) is not None:
+            times.append(deadline)
+        waits = [max(0.0, one - now) for one in times]
+        return min([*waits, *([] if timeout is None else [timeout])], default=None)
+
+    def _check_deadlines(self) -> None:
+        super()._check_deadlines()
+        if self._stopped or self._finish is not None:
+            return
+        now = time.monotonic()
+        for host in list(self._known.values()):
+            if host.reach_by is not None and now >= host.reach_by:
+                self._lost(host, "reaches no address of this machine: is there a firewall?")
+                self._forget(host)
+        self._driver.check_deadlines(now)
+
+    def _stop(self, signum: int, grace_s: float) -> None:
+        if self._discovery is not None:
+            self._discovery.close()
+        super()._stop(signum, grace_s)
+
+    def _conclude(self) -> int:
+        for closed in (self._control, self._beacon, self._store):
+            if closed is not None:
+                closed.close()
+        if self._interrupted is not None or self._finish is None:
+            return super()._conclude()
+        if self._finish.status == 0:
+            if self._finish.why:
+                self._say(self._finish.why)
+            return 0
+        for rank, pieces in self._failed_results:
+            self._hand_in(rank, pieces)
+        self.report = f"{LAUNCHER}: the job has failed: {self._finish.why}\n".encode()
+        if self._last_failure is not None and self._last_failure.last_lines:
+            rank = self._last_failure.rank
+            self.report += f"{LAUNCHER}: last lines of rank {rank} on stderr:\n".encode()
+            for line in self._last_failure.last_lines:
+                self.report += b"    " + line.rstrip(b"\r\n") + b"\n"
+        return self._finish.status
+
+
+def _how(status: int) -> str:
+    return processes.status_text(status) if status else "ended"

@@ -1,0 +1,232 @@
+"""What horoscalerun's flags say about an elastic job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from horoscale.runner import control
+from horoscale.runner.environment import read_by_ranks
+from horoscale.runner.hosts import Host
+
+if TYPE_CHECKING:  # other jobs do without
+    from horoscale.driver import BanPolicy, Rules
+
+UNLIMITED = 1 << 20
+_MAX_PID = 1 << 22  # Linux has no larger one
+
+# Attribute and flag of those that make a job elastic.
+_ELASTIC = (
+    ("min_num_proc", "--min-np"),
+    ("max_num_proc", "--max-np"),
+    ("host_discovery_script", "--host-discovery-script"),
+    ("slots_per_host", "--slots-per-host"),
+    ("elastic_timeout", "--elastic-timeout"),
+    ("reset_limit", "--reset-limit"),
+    ("blacklist_cooldown_range", "--blacklist-cooldown-range"),
+    ("evict_seconds", "--evict-seconds"),
+)
+
+
+class ElasticUsageError(ValueError):
+    """Flags that can't be; the message is for the user."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of elastic jobs, and those that ask one."""
+    group = parser.add_argument_group("elastic jobs, whose ranks come and go")
+    add = group.add_argument
+    add(
+        "--min-np",
+        "--min-num-proc",
+        dest="min_num_proc",
+        metavar="N",
+        help="go on with as few ranks as this (default: -np)",
+    )
+    add(
+        "--max-np",
+        "--max-num-proc",
+        dest="max_num_proc",
+        metavar="N",
+        help="use no more ranks than this (default: all slots)",
+    )
+    add("--slots-per-host", metavar="N", help="for hosts that the script gives without slots")
+    add(
+        "--host-discovery-script",
+        metavar="SCRIPT",
+        help="prints the hosts that there are now, a line host:slots each; run once a second",
+    )
+    add(
+        "--elastic-timeout",
+        metavar="S",
+        help="how long to wait with fewer than --min-np ranks (default 600)",
+    )
+    add("--reset-limit", metavar="N", help="how often ranks may change (default: no limit)")
+    add(
+        "--blacklist-cooldown-range",
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="seconds for which a host where processes fail is not used: LOW, then twice as long "
+        "each time, up to HIGH (default 10 300)",
+    )
+    add(
+        "--evict-seconds",
+        metavar="S",
+        help="kill ranks that have not noticed for so long that others failed (default 30)",
+    )
+    asking = parser.add_argument_group("asking an elastic job, from another terminal")
+    asking.add_argument(
+        "--status", action="store_true", help="tell which processes it has, and how far they are"
+    )
+    asking.add_argument("--drain", metavar="HOST", help="leave a host at the next commit")
+    asking.add_argument(
+        "--job", metavar="PID", help="the process of its launcher, if there are several jobs"
+    )
+    asking.add_argument("--json", action="store_true", help="tell --status as JSON")
+
+
+def wanted(arguments: argparse.Namespace) -> str | None:
+    """Return the flag that makes the job elastic; None if it is not."""
+    for name, flag in _ELASTIC:
+        if getattr(arguments, name) is not None:
+            return flag
+    return None
+
+
+def parse_rules(arguments: argparse.Namespace, grace_s: float) -> Rules:
+    """Return the rules of the job. Raises ElasticUsageError naming the flag that is wrong."""
+    from horoscale.driver import Rules
+
+    min_np = _count("--min-np", arguments.min_num_proc)
+    max_np = _count("--max-np", arguments.max_num_proc) or UNLIMITED
+    np = _count("-np", arguments.num_proc) or min_np
+    if np is None:
+        raise ElasticUsageError("how many ranks? Give -np N or --min-np N")
+    reset_limit = arguments.reset_limit
+    try:
+        return Rules(
+            np=np,
+            min_np=min_np or np,
+            max_np=max_np,
+            elastic_timeout_s=_seconds("--elastic-timeout", arguments.elastic_timeout, 600.0),
+            evict_s=_seconds("--evict-seconds", arguments.evict_seconds, 30.0),
+            reset_limit=(
+                None if reset_limit is None else _count("--reset-limit", reset_limit, least=0)
+            ),
+            grace_s=grace_s,
+            leave_s=max(30.0, grace_s),
+            bans=_bans(arguments),
+        )
+    except ElasticUsageError:
+        raise
+    except ValueError:
+        raise ElasticUsageError(
+            f"--min-np {min_np or np}, -np {np} and --max-np {max_np} must be in ascending order"
+        ) from None
+
+
+def parse_hosts(
+    arguments: argparse.Namespace, rules: Rules, given: Sequence[Host], own_name: str
+) -> tuple[tuple[tuple[str, int], ...] | None, int | None]:
+    """Return the fixed hosts, or None where the script says, and the slots of others."""
+    slots = _count("--slots-per-host", arguments.slots_per_host)
+    if arguments.host_discovery_script is not None:
+        if given:
+            raise ElasticUsageError("--host-discovery-script takes the place of -H and --hostfile")
+        return None, slots
+    if given:
+        return tuple((host.name, host.slots) for host in given), slots
+    return ((own_name, slots or (rules.np if rules.max_np == UNLIMITED else rules.max_np)),), slots
+
+
+def check_checkpoints(job_environment: Mapping[str, str]) -> None:
+    """Raise ElasticUsageError where checkpoints are to be written nowhere."""
+    every = read_by_ranks(job_environment, "CHECKPOINT_EVERY")
+    if every and not read_by_ranks(job_environment, "CHECKPOINT_DIR"):
+        raise ElasticUsageError("--checkpoint-every needs --checkpoint-dir DIR")
+
+
+def check_resumable(job_environment: Mapping[str, str]) -> None:
+    """Raise ElasticUsageError where there is nothing to resume from on this host."""
+    folder = read_by_ranks(job_environment, "RESUME")
+    if not folder:
+        return
+    place = Path(folder)
+    if not (place / "manifest.json").exists() and not any(place.glob("commit-*")):
+        raise ElasticUsageError(f"--resume: there is no checkpoint in {folder}")
+
+
+def _bans(arguments: argparse.Namespace) -> BanPolicy:
+    from horoscale.driver import BanPolicy
+
+    cooldown = None
+    if arguments.blacklist_cooldown_range is not None:
+        flag = "--blacklist-cooldown-range"
+        low, high = (_seconds(flag, text, 0.0) for text in arguments.blacklist_cooldown_range)
+        if not 0 < low <= high:
+            raise ElasticUsageError(f"{flag}: expected 0 < LOW <= HIGH, not {low:g} {high:g}")
+        cooldown = (low, high)
+    if arguments.compat:
+        return BanPolicy.horovod(cooldown)
+    return BanPolicy() if cooldown is None else BanPolicy(cooldown_s=cooldown)
+
+
+def _count(flag: str, text: str | None, least: int = 1, most: int = UNLIMITED) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise ElasticUsageError(f"{flag}: expected a number from {least} to {most}, not {text!r}")
+    return int(text)
+
+
+def _seconds(flag: str, text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ElasticUsageError(f"{flag}: expected a number of seconds, not {text!r}")
+    return value
+
+
+# ------------------------------------------------------------------ asking a job
+
+
+def ask(arguments: argparse.Namespace, show: Callable[[str], object]) -> None:
+    """Do what --status or --drain asks for. Raises control.ControlError."""
+    job = _count("--job", arguments.job, most=_MAX_PID)
+    if arguments.drain is not None:
+        control.ask({"kind": "drain", "host": arguments.drain}, job)
+        show(f"{arguments.drain} is left at the job's next commit\n")
+        return
+    status = control.ask({"kind": "status"}, job)
+    show(json.dumps(status, indent=2) + "\n" if arguments.json else _table(status))
+
+
+def _table(status: dict[str, Any]) -> str:
+    import io
+
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from horoscale.runner.text import printable
+
+    table = Table(
+        title=f"view {status['view']}: {status['size']} ranks, {status['resets']} changes so far"
+    )
+    for column in ("rank", "host", "slot", "state", "progress"):
+        table.add_column(column)
+    for one in sorted(status["processes"], key=lambda one: (one["rank"] is None, one["rank"] or 0)):
+        progress = ", ".join(f"{name} {value}" for name, value in one["progress"].items())
+        rank = "" if one["rank"] is None else str(one["rank"])
+        cells = (rank, one["host"], str(one["slot"]), one["part"], progress)
+        table.add_row(*(escape(printable(cell)) for cell in cells))
+    text = io.StringIO()
+    Console(file=text, width=120).print(table)
+    return text.getvalue()

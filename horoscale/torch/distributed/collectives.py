@@ -1,0 +1,311 @@
+"""The collectives of a process group: how each one is described to the library and completed.
+
+Every function starts its operation and returns the handles, the results and what completes them,
+as Started. Roots are global ranks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from horoscale import _core
+from horoscale._core import MismatchError, OpKind, TensorArg
+from horoscale.common.job import current_runtime
+from horoscale.torch.distributed.operators import reduction
+from horoscale.torch.distributed.places import Room, Tensors, argument, flat, joined, write
+from horoscale.torch.tensors import adopt
+
+
+class Place(NamedTuple):
+    """Among whom an operation runs."""
+
+    set_id: int
+    size: int
+    rank: int  # in the group
+    will_wait: bool  # this thread waits next
+
+
+class Started(NamedTuple):
+    """An operation that was started."""
+
+    handle: _core.Handle
+    results: list[torch.Tensor]
+    finish: Callable[[], None] | None = None
+
+
+def _start(kind: OpKind, place: Place, *tensors: TensorArg, keep: object, **request: Any) -> Any:
+    return current_runtime().enqueue(
+        kind,
+        tensors=tensors,
+        process_set=place.set_id,
+        will_wait=place.will_wait,
+        keep_alive=keep,
+        **request,
+    )
+
+
+def _is_object(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may hold a pickle, as those of the object collectives do.
+
+    Between hosts nobody can change those without making the operation fail.
+    """
+    return tensor.dtype is torch.uint8
+
+
+def _written(tensors: Tensors, values: Tensors) -> Callable[[], None]:
+    def finish() -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            write(tensor, value)
+
+    return finish
+
+
+def allreduce(place: Place, tensors: Tensors, op: Any) -> Started:
+    """Reduce each tensor in place, all or none of them."""
+    values = [flat(tensor) for tensor in tensors]
+    how = [reduction(op, value.dtype) for value in values]
+    handle = _start(
+        OpKind.ALLREDUCE,
+        place,
+        *[argument(value, value) for value in values],
+        keep=values,
+        reduce_op=how[0].op,
+        prescale=how[0].prescale,
+    )
+    return Started(handle, list(tensors), _written(tensors, values))
+
+
+def broadcast(place: Place, tensor: torch.Tensor, root: int) -> Started:
+    """Send the root's tensor to all."""
+    value = flat(tensor, moved_only=True)
+    handle = _start(
+        OpKind.BROADCAST,
+        place,
+        argument(value, value),
+        keep=value,
+        root=root,
+        sealed=_is_object(tensor),
+    )
+    return Started(handle, [tensor], _written([tensor], [value]))
+
+
+def reduce(place: Place, tensor: torch.Tensor, root: int, is_root: bool, op: Any) -> Started:
+    """Reduce a tensor to the root, in place; the others' stay as they are."""
+    value = flat(tensor)
+    how = reduction(op, value.dtype)
+    handle = _start(
+        OpKind.REDUCE,
+        place,
+        argument(value, value),
+        keep=value,
+        root=root,
+        reduce_op=how.op,
+        prescale=how.prescale,
+    )
+    return Started(handle, [tensor], _written([tensor], [value]) if is_root else None)
+
+
+def allgather(place: Place, outputs: Sequence[Tensors], inputs: Tensors) -> Started:
+    """Gather each input from all ranks into a list of outputs, whose sizes may differ."""
+    rooms = [Room(lists, moved_only=True) for lists in outputs]
+    return _allgather(place, rooms, inputs, [one for lists in outputs for one in lists])
+
+
+def allgather_single(place: Place, outputs: Tensors, inputs: Tensors) -> Started:
+    """Gather each input from all ranks into one output."""
+    for output, given in zip(outputs, inputs, strict=True):
+        _check_elements("the output", output, given.numel() * place.size)
+    return _allgather(place, [Room([one], moved_only=True) for one in outputs], inputs, outputs)
+
+
+def _allgather(place: Place, rooms: list[Room], inputs: Tensors, results: Tensors) -> Started:
+    sources = [flat(tensor, moved_only=True) for tensor in inputs]
+    handle = _start(
+        OpKind.ALLGATHER,
+        place,
+        *[argument(one, room.values) for one, room in zip(sources, rooms, strict=True)],
+        keep=(sources, rooms),
+        sealed=all(_is_object(tensor) for tensor in inputs),
+    )
+
+    def finish() -> None:
+        for index, room in enumerate(rooms):
+            if len(room.sizes) > 1:
+                _check_rows(handle.output_rows(index, place.size), room.sizes)
+            room.deliver()
+
+    return Started(handle, list(results), finish)
+
+
+def reduce_scatter(place: Place, outputs: Tensors, inputs: Sequence[Tensors], op: Any) -> Started:
+    """Reduce each list of inputs, which has one for each rank, and leave every rank its own."""
+    sources = [joined(lists) for lists in inputs]
+    splits = [sum(one.numel() for one in parts) for parts in zip(*inputs, strict=True)]
+    if len(inputs) > 1 and len(set(splits)) > 1:
+        raise ValueError("a group of reduce_scatter() needs inputs of equal sizes")
+    uneven = len(set(splits)) > 1
+    return _reduce_scatter(place, outputs, sources, op, splits if uneven else None)
+
+
+def reduce_scatter_single(place: Place, outputs: Tensors, inputs: Tensors, op: Any) -> Started:
+    """Reduce each input and leave every rank its equal part."""
+    for output, given in zip(outputs, inputs, strict=True):
+        _check_elements("the input", given, output.numel() * place.size)
+    return _reduce_scatter(place, outputs, [flat(one) for one in inputs], op, None)
+
+
+def _reduce_scatter(
+    place: Place, outputs: Tensors, sources: Tensors, op: Any, splits: list[int] | None
+) -> Started:
+    targets = [flat(tensor) for tensor in outputs]
+    how = [reduction(op, one.dtype) for one in sources]
+    handle = _start(
+        OpKind.REDUCESCATTER,
+        place,
+        *[argument(*pair) for pair in zip(sources, targets, strict=True)],
+        keep=(sources, targets),
+        reduce_op=how[0].op,
+        prescale=how[0].prescale,
+        splits=splits,
+    )
+    return Started(handle, list(outputs), _written(outputs, targets))
+
+
+def alltoall_single(
+    place: Place,
+    output: torch.Tensor,
+    given: torch.Tensor,
+    output_rows: Sequence[int],
+    input_rows: Sequence[int],
+) -> Started:
+    """Send each rank the rows that are for it; the lists may be empty: equal parts."""
+    target, source = Room([output], moved_only=True), flat(given, moved_only=True)
+    wanted = _elements(target.values, output, output_rows, place.size)
+    splits = _elements(source, given, input_rows, place.size)
+    return _alltoall(place, target, source, splits, wanted, [output])
+
+
+def alltoall(place: Place, outputs: Tensors, inputs: Tensors) -> Started:
+    """Send each rank the tensor that is for it."""
+    _check_count("outputs", outputs, place.size)
+    _check_count("inputs", inputs, place.size)
+    target = Room(outputs, moved_only=True)
+    splits = [flat(one, moved_only=True).numel() for one in inputs]
+    source = joined(inputs, moved_only=True)
+    return _alltoall(place, target, source, splits, target.sizes, list(outputs))
+
+
+def _alltoall(
+    place: Place,
+    target: Room,
+    source: torch.Tensor,
+    splits: list[int],
+    wanted: list[int],
+    results: list[torch.Tensor],
+) -> Started:
+    handle = _start(
+        OpKind.ALLTOALL,
+        place,
+        argument(source, target.values),
+        keep=(source, target),
+        splits=splits,
+    )
+
+    def finish() -> None:
+        _check_rows(handle.output_rows(0, place.size), wanted)
+        target.deliver()
+
+    return Started(handle, results, finish)
+
+
+def gather(place: Place, outputs: Tensors | None, given: torch.Tensor, root: int) -> Started:
+    """Gather all ranks' tensors on the root, which alone has outputs."""
+    source = flat(given, moved_only=True)
+    if outputs is not None:
+        _check_count("gather_list", outputs, place.size)
+    handle = _start(
+        OpKind.GATHER,
+        place,
+        argument(source),
+        keep=source,
+        root=root,
+        sealed=_is_object(given),
+    )
+    if outputs is None:
+        return Started(handle, [])
+
+    def finish() -> None:
+        rows = handle.output_rows(0, place.size)
+        _check_rows(rows, [flat(one, moved_only=True).numel() for one in outputs])
+        values = adopt(handle.output(0), source.dtype, (sum(rows),))
+        for output, value in zip(outputs, torch.split(values, rows), strict=True):
+            write(output, value)
+
+    return Started(handle, list(outputs), finish)
+
+
+def scatter(place: Place, output: torch.Tensor, inputs: Tensors | None, root: int) -> Started:
+    """Send each rank its one of the root's tensors."""
+    target = flat(output, moved_only=True)
+    source, splits = target[:0], None
+    if inputs is not None:
+        _check_count("scatter_list", inputs, place.size)
+        splits = [flat(one, moved_only=True).numel() for one in inputs]
+        source = joined(inputs, moved_only=True)
+    handle = _start(
+        OpKind.SCATTER,
+        place,
+        argument(source),
+        keep=source,
+        root=root,
+        splits=splits,
+        sealed=_is_object(output),
+    )
+
+    def finish() -> None:
+        rows = sum(handle.output_rows(0, place.size))
+        _check_rows([rows], [target.numel()])
+        write(output, adopt(handle.output(0), target.dtype, (rows,)))
+
+    return Started(handle, [output], finish)
+
+
+def barrier(place: Place) -> Started:
+    """Wait for all ranks."""
+    return Started(_start(OpKind.BARRIER, place, keep=None), [])
+
+
+def _elements(
+    values: torch.Tensor, tensor: torch.Tensor, rows: Sequence[int], size: int
+) -> list[int]:
+    """Return how many elements of the memory `values` of a tensor each rank's rows have."""
+    if rows:
+        if len(rows) != size:
+            raise ValueError(f"{len(rows)} split sizes for a group of {size} ranks")
+        if sum(rows) != tensor.shape[0]:
+            raise ValueError(f"split sizes {list(rows)} for a tensor of {tensor.shape[0]} rows")
+        each = values.numel() // tensor.shape[0] if tensor.shape[0] else 0
+        return [count * each for count in rows]
+    if tensor.dim() and tensor.shape[0] % size:
+        raise ValueError(f"{tensor.shape[0]} rows can't be dealt out evenly to {size} ranks")
+    return [values.numel() // size] * size
+
+
+def _check_elements(what: str, tensor: torch.Tensor, expected: int) -> None:
+    if tensor.numel() != expected:
+        raise ValueError(f"{what} has {tensor.numel()} elements, where {expected} are needed")
+
+
+def _check_count(what: str, tensors: Tensors, size: int) -> None:
+    if len(tensors) != size:
+        raise ValueError(f"{what} has {len(tensors)} tensors for a group of {size} ranks")
+
+
+def _check_rows(sent: list[int], wanted: list[int]) -> None:
+    if len(wanted) == len(sent) and wanted != sent:
+        raise MismatchError(
+            f"the ranks of the group have sent {sent} elements, and this rank expects {wanted}"
+        )

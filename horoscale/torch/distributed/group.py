@@ -1,0 +1,405 @@
+"""HoroscaleProcessGroup: a process set as torch.distributed's process group."""
+
+# ProcessGroup's stubs have an overload for each of its callers; one method serves them here.
+# mypy: disable-error-code="override, assignment, no-any-return"
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup, ReduceOp
+
+from horoscale.common import job
+from horoscale.common.process_sets import ProcessSet
+from horoscale.torch.distributed import collectives, messages, monitored, sets
+from horoscale.torch.distributed.collectives import Place, Started
+from horoscale.torch.distributed.errors import GroupClosedError
+from horoscale.torch.distributed.places import Tensors
+from horoscale.torch.distributed.work import Operation, Receive
+
+NAME = "horoscale"
+
+
+class HoroscaleProcessGroup(ProcessGroup):
+    """A process set as a process group. Made by init_process_group() and new_group().
+
+    Python's torch.distributed calls the methods here, and so do DDP, functional collectives and
+    others written in C++, by what ProcessGroup lets subclasses override. Every method that starts
+    an operation returns its Operation; where the caller says that it waits next (asyncOp=False),
+    the operation is executed by the call.
+    """
+
+    def __init__(self, process_set: ProcessSet, timeout: timedelta, owns_job: bool = False) -> None:
+        """Wrap a registered set that this process is in.
+
+        `timeout` is for operations without one of their own; `owns_job`: the job was joined for
+        this group, and is left with it.
+        """
+        assert process_set.ranks is not None
+        assert process_set.process_set_id is not None
+        self._members = list(process_set.ranks)  # global ranks
+        self._rank = self._members.index(job.current_runtime().topology.rank)
+        super().__init__(self._rank, len(self._members))  # type: ignore[call-arg]
+        self.process_set = process_set
+        self._set_id = process_set.process_set_id
+        self._owns_job = owns_job
+        self._timeout = timeout.total_seconds()
+        self._coalesced: list[Operation] | None = None  # started since _start_coalescing()
+        self._started = 0
+        self._barriers = itertools.count()
+        self._closed: str | None = None
+        self._group_name = self._group_desc = ""
+
+    # What it is.
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return "horoscale"."""
+        return NAME
+
+    def name(self) -> str:
+        """Return "horoscale"."""
+        return NAME
+
+    def rank(self) -> int:
+        """Return this process' rank in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of ranks in the group."""
+        return len(self._members)
+
+    def getRank(self) -> int:  # noqa: N802
+        """Return this process' rank in the group."""
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """Return the number of ranks in the group."""
+        return len(self._members)
+
+    @property
+    def group_name(self) -> str:
+        """The name by which torch.distributed knows the group."""
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        """What new_group() was given to describe the group."""
+        return self._group_desc
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Return the group's name."""
+        return self._group_name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Return the group's description."""
+        return self._group_desc
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Give the group a name."""
+        self._group_name = name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Give the group a description."""
+        self._group_desc = description
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> HoroscaleProcessGroup:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"the horoscale process group has no backend for {device}")
+        return self
+
+    def _get_backend_name(self) -> str:
+        return NAME
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether split_group() works."""
+        return True
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of the operations from now on."""
+        self._timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._started
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: the number counts this rank's operations from 0 on all ranks."""
+
+    # Operations.
+
+    def _place(self, opts: object) -> Place:
+        if self._closed is not None:
+            raise GroupClosedError(f"the process group was {self._closed}")
+        self._started += 1
+        return Place(self._set_id, len(self._members), self._rank, self._waits(opts))
+
+    def _waits(self, opts: object) -> bool:
+        return self._coalesced is None and not getattr(opts, "asyncOp", True)
+
+    def _seconds(self, opts: object) -> float:
+        timeout = getattr(opts, "timeout", None)
+        if isinstance(opts, timedelta):
+            timeout = opts
+        # A negative one says that there is none.
+        return timeout.total_seconds() if timeout and timeout > timedelta(0) else self._timeout
+
+    def _follow(self, what: str, started: Started, opts: object) -> Operation:
+        described = f"{what} number {self._started} of ranks {self._members}"
+        operation = Operation(
+            described,
+            (started.handle,),
+            started.results,
+            self._seconds(opts),
+            started.finish,
+            queue=self,
+        )
+        return self._started_one(operation, opts)
+
+    def _started_one(self, operation: Operation, opts: object) -> Operation:
+        if self._coalesced is not None:
+            self._coalesced.append(operation)
+        elif self._waits(opts):
+            operation.wait()
+        return operation
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Operation:
+        """Reduce tensors in place. `opts` are AllreduceOptions, or the operator."""
+        tensors = _list_of(tensors)
+        op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
+        started = collectives.allreduce(self._place(opts), tensors, op)
+        return self._follow("all_reduce", started, timeout or opts)
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Operation:
+        """Send the root's tensor to all. `opts` are BroadcastOptions, or the root."""
+        [tensor] = _list_of(tensors)
+        started = collectives.broadcast(self._place(opts), tensor, self._root(opts))
+        return self._follow("broadcast", started, timeout or opts)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Operation:
+        """Reduce a tensor to the root. `opts` are ReduceOptions, or the root."""
+        [tensor] = _list_of(tensors)
+        operator = op if op is not None else getattr(opts, "reduceOp", ReduceOp.SUM)
+        is_root = getattr(opts, "rootRank", opts or 0) == self._rank
+        place = self._place(opts)
+        started = collectives.reduce(place, tensor, self._root(opts), is_root, operator)
+        return self._follow("reduce", started, opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Operation:
+        """Gather tensors from all ranks into lists of tensors."""
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        started = collectives.allgather(self._place(opts), outputs, inputs)
+        return self._follow("all_gather", started, opts)
+
+    allgather_coalesced = allgather
+
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Operation:
+        """Gather tensors from all ranks into one."""
+        started = collectives.allgather_single(self._place(opts), [output], [given])
+        return self._follow("all_gather_into_tensor", started, opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Operation:
+        """Do all_gather_single() for several tensors at once."""
+        started = collectives.allgather_single(self._place(opts), outputs, inputs)
+        return self._follow("all_gather_into_tensor", started, opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Operation:
+        """Reduce lists of one tensor for each rank, and leave every rank its own."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
+        started = collectives.reduce_scatter(self._place(opts), outputs, inputs, op)
+        return self._follow("reduce_scatter", started, opts)
+
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> Operation:
+        """Reduce a tensor, and leave every rank its part."""
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, inputs: Any, opts: Any = None
+    ) -> Operation:
+        """Do reduce_scatter_single() for several tensors at once."""
+        op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
+        started = collectives.reduce_scatter_single(self._place(opts), outputs, inputs, op)
+        return self._follow("reduce_scatter_tensor", started, opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> Operation:
+        """Send each rank its rows."""
+        started = collectives.alltoall_single(
+            self._place(opts), output, given, output_split_sizes or (), input_split_sizes or ()
+        )
+        return self._follow("all_to_all_single", started, opts)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Operation:
+        """Send each rank its tensor."""
+        started = collectives.alltoall(self._place(opts), outputs, inputs)
+        return self._follow("all_to_all", started, opts)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Operation:
+        """Gather tensors on the root, which has outputs. `opts`: GatherOptions, or the root."""
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        is_root = getattr(opts, "rootRank", opts or 0) == self._rank
+        lists = outputs[0] if is_root else None
+        started = collectives.gather(self._place(opts), lists, inputs[0], self._root(opts))
+        return self._follow("gather", started, timeout or opts)
+
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
+    ) -> Operation:
+        """Deal out the root's tensors. `opts`: ScatterOptions, or the root."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        is_root = getattr(opts, "rootRank", opts or 0) == self._rank
+        lists = inputs[0] if is_root else None
+        started = collectives.scatter(self._place(opts), outputs[0], lists, self._root(opts))
+        return self._follow("scatter", started, timeout or opts)
+
+    def barrier(self, opts: Any = None) -> Operation:
+        """Wait for all ranks."""
+        return self._follow("barrier", collectives.barrier(self._place(opts)), opts)
+
+    def _root(self, opts: Any) -> int:
+        return self._members[getattr(opts, "rootRank", opts or 0)]
+
+    # Messages.
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Operation:
+        """Send a tensor to a rank of the group."""
+        self._place(None)
+        started = messages.send(self._set_id, tensors[0], self._members[dst], tag)
+        return self._follow_message(f"send to rank {dst}", started, Operation)
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Operation:
+        """Receive a tensor from a rank of the group."""
+        self._place(None)
+        started = messages.recv(self._set_id, tensors[0], self._members[src], tag)
+        operation = self._follow_message(f"recv from rank {src}", started, Receive)
+        operation.source = src
+        return operation
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Operation:
+        """Receive a tensor from the first rank that sends one."""
+        self._place(None)
+        started = messages.recv(self._set_id, tensors[0], None, tag)
+        deliver = started.finish
+        assert deliver is not None
+
+        def finish() -> None:
+            deliver()
+            operation.source = self._members.index(started.handle.result())
+
+        operation: Receive = self._follow_message(
+            "recv from any rank", started._replace(finish=finish), Receive
+        )
+        return operation
+
+    def _follow_message(self, what: str, started: Started, kind: Callable[..., Any]) -> Any:
+        described = f"{what} of ranks {self._members}"
+        finish = started.finish
+        operation = kind(described, (started.handle,), started.results, self._timeout, finish)
+        return self._started_one(operation, None)
+
+    # Several operations as one.
+
+    def _start_coalescing(self, device: torch.device | None = None) -> None:
+        if self._coalesced is not None:
+            raise RuntimeError("the process group is coalescing operations already")
+        self._coalesced = []
+
+    def _end_coalescing(self, device: torch.device | None = None) -> Operation:
+        operations, self._coalesced = self._coalesced or [], None
+
+        def finish() -> None:
+            for operation in operations:
+                operation.wait()
+
+        results = [one for operation in operations for one in operation._results]
+        handles = [one for operation in operations for one in operation._handles]
+        what = f"{len(operations)} coalesced operations of ranks {self._members}"
+        return Operation(what, handles, results, self._timeout, finish)
+
+    # Other groups, and the end.
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: object = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: object = None,
+    ) -> HoroscaleProcessGroup | None:
+        """Return a group of some ranks of this one, which call it; None on the others."""
+        if self._rank not in new_ranks:
+            return None
+        members = [self._members[rank] for rank in new_ranks]
+        limit = timeout or timedelta(seconds=self._timeout)
+        group = HoroscaleProcessGroup(sets.make(members), limit)
+        if group_name is not None:
+            group._set_group_name(group_name)
+        if group_desc is not None:
+            group._set_group_desc(group_desc)
+        return group
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Wait for all ranks; see horoscale.torch.distributed.monitored_barrier()."""
+        self._place(None)
+        seconds = timeout.total_seconds() if timeout else self._timeout
+        number = next(self._barriers)
+        monitored.meet(self._set_id, self._members, self._rank, number, seconds, wait_all_ranks)
+
+    def shutdown(self) -> None:
+        """Leave the group, without waiting for other ranks: destroy_process_group() calls it."""
+        self._close("destroyed", None)
+
+    def abort(self) -> None:
+        """Fail what is pending on this rank; if the job was joined for this group, all of it."""
+        self._close("aborted", "its process group was aborted")
+
+    def _close(self, how: str, failure: str | None) -> None:
+        if self._closed is not None:
+            return
+        self._closed = how
+        if self._owns_job:
+            job.stop(failure)
+        elif job.is_initialized():
+            sets.give_up(self.process_set)
+
+
+def _list_of(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors

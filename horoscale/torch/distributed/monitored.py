@@ -1,0 +1,87 @@
+"""monitored_barrier(): a barrier that says who has not come."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import ProcessGroup, distributed_c10d
+
+from horoscale import _core
+from horoscale._core import DataType, MessageArg, address_of
+from horoscale.common.job import current_runtime
+from horoscale.common.messages import Channel
+from horoscale.torch.distributed.errors import GroupTimeoutError
+
+
+def monitored_barrier(
+    group: ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """Wait for all ranks of a group of this backend; raise an error that names who is missing.
+
+    dist.monitored_barrier() refuses all backends but Gloo. The first rank of the group finds out
+    who is missing; the others learn that it has not answered.
+
+    Args:
+        group: the group; None: the default one.
+        timeout: how long to wait; None: the group's timeout.
+        wait_all_ranks: name all ranks that are missing, instead of the first one.
+
+    Raises:
+        GroupTimeoutError: ranks did not come in time.
+        RankFailedError: a rank of the group died or left.
+    """
+    chosen: Any = group or distributed_c10d._get_default_group()
+    chosen.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+
+def meet(
+    set_id: int,
+    members: Sequence[int],
+    rank: int,
+    number: int,
+    seconds: float,
+    wait_all_ranks: bool,
+) -> None:
+    """Do the barrier of this number of a group, whose first rank asks for the others."""
+    deadline = time.monotonic() + seconds
+    if rank != 0:
+        _message(set_id, members[0], number, True)
+        try:
+            _message(set_id, members[0], number, False).wait(seconds)
+        except TimeoutError:
+            raise GroupTimeoutError(
+                f"monitored_barrier: rank 0 of ranks {members} did not answer within {seconds} s: "
+                "it has not come, or lacks another rank"
+            ) from None
+        return
+    came = [_message(set_id, peer, number, False) for peer in members[1:]]
+    missing: list[int] = []
+    for position, handle in enumerate(came, start=1):
+        try:
+            handle.wait(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            missing.append(position)
+            if not wait_all_ranks:
+                break
+    if missing:
+        raise GroupTimeoutError(
+            f"monitored_barrier: ranks {missing} of the group of ranks {list(members)} did not "
+            f"come within {seconds} s"
+            + ("" if wait_all_ranks else " (wait_all_ranks=True would name all that are missing)")
+        )
+    for peer in members[1:]:
+        _message(set_id, peer, number, True)
+
+
+def _message(set_id: int, peer: int, number: int, is_send: bool) -> _core.Handle:
+    room = array("B", [0])
+    message = MessageArg(
+        peer, number, Channel.GROUP_BARRIERS, address_of(room), DataType.UINT8, 1, set_id
+    )
+    return current_runtime().start_message(message, is_send, False, room)

@@ -1,0 +1,100 @@
+"""Tensors of torch.distributed's calls as one-dimensional memory that the library reads or writes.
+
+The library gets elements without shapes, as torch.distributed's other backends do: members may give
+tensors of different shapes that have equally many elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horoscale._core import TensorArg, UnsupportedError
+from horoscale.torch.tensors import data_type, in_memory, knows
+
+Tensors = Sequence[torch.Tensor]
+
+
+def flat(tensor: torch.Tensor, moved_only: bool = False) -> torch.Tensor:
+    """Return a tensor's elements, in its own memory where they lie there in order.
+
+    What is `moved_only` may be of a dtype that the library has no arithmetic for: bytes then.
+    Raises UnsupportedError for tensors that aren't on the CPU.
+    """
+    if not tensor.is_cpu:
+        raise UnsupportedError(
+            f"the tensor is on {tensor.device}: the horoscale backend of torch.distributed takes "
+            "CPU tensors. A group of this backend is for all devices, also where it was named in "
+            '"cpu:horoscale,cuda:nccl"; make another one for CUDA tensors by '
+            'dist.new_group(backend="nccl")'
+        )
+    values = in_memory(tensor).view(-1)
+    return values.view(torch.uint8) if moved_only and not knows(tensor.dtype) else values
+
+
+def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Complete an output whose memory flat() gave as `values`, or copy others there.
+
+    Autograd isn't told, as by torch.distributed's other backends: libraries receive into memory
+    that it has saved, such as FSDP's parameters.
+    """
+    target = tensor.data  # with a version of its own
+    if values.data_ptr() != target.data_ptr():
+        if values.dtype != target.dtype:
+            values = values.view(target.dtype)
+        target.copy_(values.view(target.shape))
+
+
+def argument(source: torch.Tensor, target: torch.Tensor | None = None) -> TensorArg:
+    """Describe flat tensors: what is read, and what is written; None: allocated by the library."""
+    described = TensorArg(source.data_ptr(), 0, data_type(source.dtype), (source.numel(),))
+    if target is None:
+        return described
+    # What has no elements has no address; nothing is written there.
+    return described._replace(out_ptr=target.data_ptr() or 1, out_rows=target.numel())
+
+
+def joined(tensors: Tensors, moved_only: bool = False) -> torch.Tensor:
+    """Return the elements of tensors in a row: where they lie already, if they do, else copied."""
+    parts = [flat(tensor, moved_only) for tensor in tensors]
+    whole = _in_one_piece(parts)
+    return torch.cat(parts) if whole is None else whole
+
+
+class Room:
+    """Where the elements of several tensors are received in a row."""
+
+    def __init__(self, tensors: Tensors, moved_only: bool = False) -> None:
+        """Find it: the tensors' own memory if they lie there in a row, else new memory."""
+        self._tensors = tensors
+        self._parts = [flat(tensor, moved_only) for tensor in tensors]
+        self.sizes = [part.numel() for part in self._parts]
+        whole = _in_one_piece(self._parts)
+        self._own = whole is not None
+        self.values = self._parts[0].new_empty(sum(self.sizes)) if whole is None else whole
+
+    def deliver(self) -> None:
+        """Have the tensors hold what was received."""
+        parts = self._parts if self._own else torch.split(self.values, self.sizes)
+        for tensor, part in zip(self._tensors, parts, strict=True):
+            write(tensor, part)
+
+
+def _in_one_piece(parts: Tensors) -> torch.Tensor | None:
+    """Return flat tensors as one if they follow each other in one storage, as chunks do."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    total = 0
+    for part in parts:
+        if part.numel() and (
+            part.data_ptr() != end
+            or part.dtype != first.dtype
+            or part.untyped_storage().data_ptr() != storage
+        ):
+            return None
+        end += part.numel() * part.element_size()
+        total += part.numel()
+    return first.as_strided((total,), (1,)) if first.numel() else None

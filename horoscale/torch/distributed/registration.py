@@ -1,0 +1,54 @@
+"""How torch.distributed comes to know the backend, and makes groups of it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, distributed_c10d
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+import horoscale.common as hvd
+from horoscale.common import job
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.torch.distributed import joining, sets
+from horoscale.torch.distributed.group import NAME, HoroscaleProcessGroup
+
+
+def register() -> None:
+    """Have init_process_group("horoscale") make groups of this backend."""
+    with contextlib.suppress(RuntimeError):  # it is known already
+        register_rendezvous_handler(NAME, joining.rendezvous)  # type: ignore[no-untyped-call]
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+
+
+def create(options: Any, backend_options: object = None) -> HoroscaleProcessGroup:
+    """Make a group: the default one, or one of some ranks, who all call it.
+
+    `options` are torch.distributed's: its store, the group's ranks and timeout.
+    """
+    members = list(options.global_ranks_in_group)
+    if not members:
+        joining.join(options.store, options.group_rank, options.group_size)
+        return HoroscaleProcessGroup(global_process_set, options.timeout, joining.joined_here())
+    if not job.is_initialized():
+        # The default group is of another backend.
+        joining.join_world()
+    return HoroscaleProcessGroup(sets.make(members), options.timeout)
+
+
+def process_set(group: ProcessGroup | None = None) -> ProcessSet:
+    """Return the process set that a group of this backend is, for use with horoscale.torch.
+
+    Args:
+        group: the group; None: the default one, which is hvd.global_process_set.
+
+    Raises:
+        ValueError: the group is of another backend.
+    """
+    chosen = group or distributed_c10d._get_default_group()
+    if not isinstance(chosen, HoroscaleProcessGroup):
+        raise ValueError(f"{chosen} is no process group of the horoscale backend")
+    hvd.current_runtime()  # says it better where the job was left
+    return chosen.process_set

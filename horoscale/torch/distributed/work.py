@@ -1,0 +1,198 @@
+"""Work: one operation of a process group, as torch.distributed's callers see it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import Work
+
+from horoscale import _core
+from horoscale.torch.distributed import completion
+from horoscale.torch.distributed.errors import GroupTimeoutError
+
+
+class Operation(Work):
+    """What an operation of a group returns. Any thread may use it.
+
+    Results that need more than the library's own writing (copies into lists of tensors) are there
+    when it was waited for, or its future has a value.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        handles: Sequence[_core.Handle],
+        results: list[torch.Tensor],
+        timeout: float | None,
+        finish: Callable[[], None] | None = None,
+        queue: object = None,
+    ) -> None:
+        """Follow what was started: `handles`, all of which have to be done.
+
+        `what` names it in errors. `finish` is called once they are, and `results` is the value of
+        the future. `timeout` is for wait() without one of its own. Operations of one `queue` are
+        done in their order; None: this one is in none.
+        """
+        super().__init__()
+        self._what = what
+        self._handles = handles
+        self._results = results
+        self._timeout = timeout
+        self._finish = finish
+        self._error: Exception | None = None
+        self._settled = False
+        self._lock = threading.RLock()  # a callback of finish() may wait again
+        self._future: Any = None
+        self._public_future: Any = None
+        self._followed: threading.Event | None = None  # by the completion thread, until it is set
+        self.queue = queue if queue is not None else self
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it is done; raise what went wrong. After `timeout` raises GroupTimeoutError.
+
+        Without one, or with one of zero, the operation's or else the group's timeout counts.
+        """
+        seconds = timeout.total_seconds() if timeout else self._timeout
+        followed = self._followed
+        if followed is not None and not completion.is_current_thread():
+            if not followed.wait(seconds):
+                raise self._late(seconds)
+        else:
+            with self._lock:
+                if not self._settled and not self._try_settle(seconds):
+                    raise self._late(seconds)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """Do wait()."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Tell whether wait() would return, or raise, at once."""
+        if self._settled:
+            return True
+        if self._followed is not None:
+            return self._followed.is_set()
+        with self._lock:
+            return self._settled or all(handle.done() for handle in self._handles)
+
+    def is_success(self) -> bool:
+        """Tell whether it is done, and well."""
+        if not self.is_completed():
+            return False
+        return self.exception() is None
+
+    def exception(self) -> Exception | None:
+        """Return what went wrong with it; None while it is not done, and where nothing did."""
+        if self.is_completed():
+            try:
+                self.wait()
+            except Exception as error:
+                return error
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """Wait for it and return its results."""
+        self.wait()
+        return self._results
+
+    def get_future(self) -> Any:
+        """Return a future of the list of results.
+
+        C++ reads values without a look at errors that were set as values, as Python's
+        set_exception() does: only the future of a callback that raised has an error of its own.
+        """
+        with self._lock:
+            if self._public_future is None:
+                self._future = torch.futures.Future()
+                self._public_future = self._future.then(lambda done: done.value())
+                if not self._settled and completion.is_current_thread():
+                    # A callback that waits for this future would keep this thread from setting it.
+                    self._try_settle(self._timeout)
+                if self._settled:
+                    self._tell_future()
+                else:
+                    self._followed = threading.Event()
+                    completion.follow(self)
+            return self._public_future
+
+    def _source_rank(self) -> int:
+        raise RuntimeError("source rank: this is no receive")
+
+    def source_rank(self) -> int:
+        """Return the rank in the group that has sent, of a receive."""
+        return self._source_rank()
+
+    # What the completion thread calls.
+
+    def advance(self, seconds: float) -> bool:
+        """Wait for at most so long; tell whether the operation is done and its future set."""
+        with self._lock:
+            if not self._settled and not self._try_settle(seconds):
+                return False
+        self._tell_future()
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """Give it up: nobody will wait for the operation any more."""
+        with self._lock:
+            if not self._settled:
+                self._settle(error)
+        self._tell_future()
+
+    def _tell_future(self) -> None:
+        future, self._future = self._future, None
+        if self._followed is not None:
+            self._followed.set()
+        if future is None:
+            return
+        if self._error is None:
+            future.set_result(self._results)
+        else:
+            future.set_exception(self._error)
+
+    def _try_settle(self, seconds: float | None) -> bool:
+        """Wait for the operation for at most so long; tell whether it is done."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        error: Exception | None = None
+        while self._handles:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self._handles[0].wait(left)
+            except TimeoutError:
+                return False
+            except Exception as failure:
+                error = error or failure
+            self._handles = self._handles[1:]
+        if error is None and self._finish is not None:
+            try:
+                self._finish()
+            except Exception as failure:
+                error = failure
+        self._settle(error)
+        return True
+
+    def _settle(self, error: Exception | None) -> None:
+        self._error = error
+        self._finish = None
+        self._handles = ()
+        self._settled = True
+
+    def _late(self, seconds: float | None) -> GroupTimeoutError:
+        return GroupTimeoutError(f"{self._what} is not done after {seconds} s")
+
+
+class Receive(Operation):
+    """A receive, which knows who has sent."""
+
+    source: int = -1  # rank in the group
+
+    def _source_rank(self) -> int:
+        return self.source

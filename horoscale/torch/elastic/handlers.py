@@ -1,0 +1,128 @@
+"""Handlers: how a TorchState saves, restores and sends values of one type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from horoscale.elastic.membership import membership
+from horoscale.elastic.snapshot import Snapshot
+from horoscale.elastic.transfer import send_snapshot
+from horoscale.torch.elastic.sampler import ElasticSampler
+
+
+class StateHandler:
+    """The interface: a value that is saved, restored and sent; for own types, override all."""
+
+    def __init__(self, value: Any) -> None:
+        """Handle a value."""
+        self.value = value
+
+    def set_value(self, value: Any) -> None:
+        """Handle another value from now on, and save it."""
+        self.value = value
+        self.save()
+
+    def save(self) -> None:
+        """Keep the present state of the value."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Give the value the state of the last save()."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give all ranks the state of the one that the job has chosen. Collective."""
+        raise NotImplementedError
+
+
+class StateDictHandler(StateHandler):
+    """Handles what has state_dict() and load_state_dict().
+
+    TorchState has such values in its own numbered commits, so that save(), restore() and sync() are
+    for programs that use a handler by itself.
+    """
+
+    def __init__(self, value: Any) -> None:
+        """Handle a value."""
+        super().__init__(value)
+        self._saved: Snapshot | None = None
+
+    def capture(self) -> Any:
+        """Return the present state."""
+        return self.value.state_dict()
+
+    def load(self, state: Any) -> None:
+        """Give the value the state that capture() returned."""
+        self.value.load_state_dict(state)
+
+    def set_value(self, value: Any) -> None:
+        """Handle another value from now on."""
+        self.value = value
+        self._saved = None
+
+    def save(self) -> None:
+        """Keep the present state."""
+        self._saved = self._saved or Snapshot()
+        self._saved.take(self.capture())
+
+    def restore(self) -> None:
+        """Go back to the last save(); do nothing where there was none."""
+        if self._saved is not None:
+            self.load(self._saved.value())
+
+    def sync(self) -> None:
+        """Give all ranks the present state of the one that the job has chosen. Collective."""
+        self.save()
+        self._saved, _ = send_snapshot(self._saved, 0, membership().source)
+        self.restore()
+
+
+class ModelStateHandler(StateDictHandler):
+    """Handles a torch.nn.Module: parameters and buffers."""
+
+
+class OptimizerStateHandler(StateDictHandler):
+    """Handles an optimizer, plain or of DistributedOptimizer()."""
+
+    def load(self, state: Any) -> None:
+        """Load the state; forget gradients, which belong to a step that is not done."""
+        self.value.load_state_dict(state)
+        # Not zero_grad(): its checks are for training loops.
+        for group in self.value.__dict__["param_groups"]:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+class SamplerStateHandler(StateDictHandler):
+    """Handles an ElasticSampler: what is left of the epoch is dealt out to the present ranks."""
+
+
+Registry = list[tuple[type, type[StateHandler]]]
+
+_registry: Registry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> Registry:
+    """Return the pairs of a type and the handler of its values; the first that fits is used."""
+    return list(_registry)
+
+
+def set_handler_registry(registry: Iterable[tuple[type, type[StateHandler]]]) -> None:
+    """Replace the pairs that get_handler_registry() returns, for states made from now on."""
+    global _registry
+    _registry = list(registry)
+
+
+def handler_of(value: Any) -> StateHandler | None:
+    """Return a handler of the value; None where no type fits."""
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    return None

@@ -1,0 +1,120 @@
+"""A script that trains on ranks that die: elastic_torch.py FOLDER STEPS [KILL_STEP RANK]...
+
+The process that has RANK when it is about to do KILL_STEP for the first time kills itself, within
+backward(). Each rank that ends leaves the bits of its weights in FOLDER.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import horoscale.torch as hvd
+from horoscale.elastic.membership import membership
+
+FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
+KILLS = list(zip(map(int, sys.argv[3::2]), map(int, sys.argv[4::2]), strict=True))
+
+SIZE = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
+
+torch.set_num_threads(1)
+even = hvd.elastic.surviving(lambda rank, size: rank % 2 == 0)
+hvd.init(process_sets=[even])
+torch.manual_seed(hvd.rank())
+width = int(os.environ.get("WIDTH", "8"))
+model = torch.nn.Sequential(
+    torch.nn.Linear(4, width),
+    torch.nn.Tanh(),
+    torch.nn.Linear(width, width),
+    torch.nn.Linear(width, 1),
+)
+inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(9))
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.Adam(model.parameters(), 0.01), named_parameters=model.named_parameters()
+)
+plan = hvd.elastic.DataPlan(len(inputs), 3, seed=2)
+state = hvd.elastic.TorchState(model, optimizer, plan=plan, step=0, views=[], seen=[])
+log = (FOLDER / f"log.{os.getpid()}").open("a", buffering=1)
+
+
+def note(event: str, **what: object) -> None:
+    view = membership().view
+    log.write(
+        json.dumps(
+            {
+                "time": time.time(),
+                "event": event,
+                "size": hvd.size(),
+                "step": state.step,
+                "view": view.number if view else 0,
+                **what,
+            }
+        )
+        + "\n"
+    )
+
+
+def die(step: int) -> bool:
+    """Tell whether this process is to die in this step: the first that comes to it."""
+    if (step, hvd.rank()) not in KILLS:
+        return False
+    try:
+        (FOLDER / f"killed.{step}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    note("kill")
+    return True
+
+
+def kill(gradient: torch.Tensor) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@hvd.elastic.run
+def train(state) -> None:
+    note("begin", source=membership().source, rank=hvd.rank())
+    first = True
+    state.views = [*state.views, [state.step, hvd.size()]]
+    assert even.ranks == list(range(0, hvd.size(), 2)), even
+    while state.step < STEPS or hvd.size() < SIZE:
+        if not plan.position < plan.length:
+            plan.next_epoch()
+        share = plan.take(hvd.rank(), hvd.size())
+        optimizer.zero_grad()
+        if die(state.step):
+            model[2].weight.register_hook(kill)
+        loss = model(inputs[share.indices]).square().sum() / max(1, len(share)) * share.weight
+        if even.included():
+            one = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=even)
+            assert one.item() == even.size()
+        loss.backward()
+        optimizer.step()
+        state.step += 1
+        if hvd.size() < SIZE:
+            time.sleep(0.02)  # a replacement is on its way
+        state.commit()
+        if first:
+            note("step")
+            first = False
+
+
+state.register_reset_callbacks([lambda: note("reset")])
+train(state)
+bits = hashlib.sha256(
+    b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+).hexdigest()
+done = {
+    "rank": hvd.rank(),
+    "size": hvd.size(),
+    "bits": bits,
+    "steps": state.step,
+    "views": state.views,
+}
+(FOLDER / f"done.{os.getpid()}").write_text(json.dumps(done))

@@ -1,0 +1,116 @@
+"""Programs of torch.distributed on horoscale: how they are started, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.ranks import clean_environment, run_alone, run_ranks
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_distributed_ddp.py"
+SECONDS = 200
+
+pytest.importorskip("torch")
+
+
+def digits() -> str:
+    """What the example prints under torchrun."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    job = subprocess.run(
+        [*torchrun, "--nproc-per-node=2", str(EXAMPLE), "--epochs=2"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=clean_environment() | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert job.returncode == 0, job.stderr
+    return job.stdout
+
+
+@pytest.mark.timeout(SECONDS + 30)
+def test_the_example_learns_under_torchrun() -> None:
+    """That its bits are those of Gloo is tested with the libraries, on smaller models."""
+    learned = re.match(r"2 ranks, accuracy ([0-9.]+)", digits())
+    assert learned
+    assert float(learned[1]) > 0.85
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_ranks_that_share_a_file_only(tmp_path: Path) -> None:
+    """There is no launcher. Groups are made again after the first have been destroyed."""
+    program = """
+        import sys, torch, torch.distributed as dist
+        rank, path = {rank}, {path!r}
+        for number in range(2):
+            dist.init_process_group(
+                "horoscale", init_method=f"file://{{path}}{{number}}", rank=rank, world_size=2)
+            total = torch.ones(3) * (rank + 1)
+            dist.all_reduce(total)
+            pair = dist.new_group([0, 1])
+            dist.all_reduce(total, group=pair)
+            dist.barrier()
+            dist.destroy_process_group()
+        print(total.tolist())
+    """
+    path = str(tmp_path / "store")
+    with ThreadPoolExecutor(2) as threads:
+        ranks = list(
+            threads.map(
+                lambda rank: run_alone(program.format(rank=rank, path=path), SECONDS), range(2)
+            )
+        )
+    for rank in ranks:
+        assert rank.returncode == 0, rank.stderr
+        assert rank.stdout.strip() == "[6.0, 6.0, 6.0]"
+
+
+# Rank 2 is killed when its first gradients are there; the reducer of the others waits for it.
+DEATH = """
+    import json, os, signal, time
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    import horoscale.torch as hvd, horoscale.torch.distributed
+
+    dist.init_process_group("horoscale", init_method="horoscale://")
+    rank = dist.get_rank()
+    layers = [torch.nn.Linear(64, 64) for _ in range(6)]
+    module = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.001)
+    other = dist.all_reduce(torch.ones(2), async_op=True)
+    other.get_future().wait()
+    if rank == 2:
+        layers[3].weight.register_hook(lambda gradient: os.kill(os.getpid(), signal.SIGKILL))
+    said = {}
+    try:
+        for step in range(1000):
+            optimizer.zero_grad()
+            module(torch.ones(4, 64)).sum().backward()
+            optimizer.step()
+            said["steps"] = step
+    except RuntimeError as error:
+        said["backward"] = f"{type(error).__name__}: {error}"
+    try:
+        dist.all_reduce(torch.ones(1))
+    except hvd.RankFailedError as error:
+        said["ranks"] = list(error.ranks)
+    print(json.dumps(said))
+    dist.destroy_process_group()
+"""
+
+
+def test_a_rank_killed_in_a_backward_pass_raises_on_all_others() -> None:
+    ranks = run_ranks(3, DEATH, SECONDS)
+    assert ranks[2].returncode == -9
+    for rank in ranks[:2]:
+        assert rank.returncode == 0, rank.stderr
+        said = json.loads(rank.stdout)
+        assert "RankFailedError" in said["backward"]
+        assert "rank 2" in said["backward"]
+        assert said["ranks"] == [2]
+        assert "steps" not in said
