@@ -55,7 +55,8 @@ class ElasticLink:
         self._connection = connection
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._view: View | None = None
+        self._view: View | None = None  # that this process is in
+        self._newest: View | None = None
         self._provisional: Provisional | None = None
         self._greeted = False
         self._interruption = 0
@@ -71,6 +72,7 @@ class ElasticLink:
                     if self._gone is None
                     else str(self._gone)
                 )
+            self._view = self._newest
 
     def view(self) -> View | None:
         """Return the view that this process is in; None in a standby that has none yet."""
@@ -104,8 +106,7 @@ class ElasticLink:
         if any(type(one) is not int or one < 0 for one in commits):
             raise ValueError(f"commits are numbers, not {commits!r}")
         with self._changed:
-            known = self._view
-        number = 0 if known is None else known.number
+            number = 0 if self._view is None else self._view.number
         self._send(
             {
                 "kind": "report",
@@ -116,11 +117,12 @@ class ElasticLink:
         )
         with self._changed:
             # In slices, so that Ctrl-C is heard wherever the platform's lock is not interrupted.
-            while self._gone is None and (self._view is None or self._view.number <= number):
+            while self._gone is None and (self._newest is None or self._newest.number <= number):
                 self._changed.wait(1.0)
             if self._gone is not None:
                 raise self._gone
-            assert self._view is not None
+            assert self._newest is not None
+            self._view = self._newest
             return self._view
 
     def report(self, **progress: Any) -> None:
@@ -172,7 +174,7 @@ class ElasticLink:
                 self._provisional = Provisional.from_fields(message["provisional"])
                 self._greeted = True
             elif kind == "view":
-                self._view = View.from_fields(message["view"])
+                self._newest = View.from_fields(message["view"])
                 self._interruption = 0
                 self._greeted = True
             elif kind == "interrupt":
