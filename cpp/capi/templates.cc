@@ -14,26 +14,34 @@ namespace {
 // What the thread's last hs_run_again() that ran out of time has left.
 thread_local std::unique_ptr<hs_handle> unfinished;
 
+// Whether the library allocates the result where no memory is given for it.
+bool AllocatesResult(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
+
 Status CheckRepeatable(const Operation& model) {
   const OpKind kind = model.request.signature.kind;
-  const bool has_room =
-      kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReducescatter;
+  const bool has_room = AllocatesResult(kind) || kind == OpKind::kAllreduce ||
+                        kind == OpKind::kBroadcast || kind == OpKind::kReducescatter;
   if (has_room && model.tensors.size() == 1 && !model.callback && !model.on_device) {
     return Status::Ok();
   }
   return Status::InvalidArgument(
-      "only an allreduce, broadcast or reducescatter of one tensor in host memory, without a "
-      "callback, can be prepared");
+      "only an allreduce, broadcast, reducescatter, allgather or alltoall of one tensor in host "
+      "memory, without a callback, can be prepared");
 }
 
-OperationPtr Repeat(const hs_template& prepared, uintptr_t in, uintptr_t out) {
+Result<OperationPtr> Repeat(const hs_template& prepared, uintptr_t in, uintptr_t out) {
   const Operation& model = *prepared.model;
+  // Nobody would take what is allocated.
+  if (out == 0 && AllocatesResult(model.request.signature.kind)) {
+    return Status::InvalidArgument("a prepared operation needs memory for its result");
+  }
   auto operation = std::make_shared<Operation>();
   operation->process_set_id = model.process_set_id;
   operation->request = model.request;
   operation->tensors = model.tensors;
   operation->tensors.front().in = reinterpret_cast<const std::byte*>(in);
   operation->tensors.front().out = reinterpret_cast<std::byte*>(out);
+  operation->splits = model.splits;
   operation->sealed = model.sealed;
   return operation;
 }
@@ -63,9 +71,12 @@ hs_handle* hs_enqueue_again(const hs_template* prepared, uintptr_t in, uintptr_t
   Status status = CheckGiven(prepared);
   if (status.ok()) status = CheckAlive(prepared->runtime);
   if (status.ok()) {
-    OperationPtr operation = horoscale::Repeat(*prepared, in, out);
-    status = prepared->runtime->job->runtime().Enqueue(operation, will_wait != 0);
-    if (status.ok()) return new hs_handle{std::move(operation), prepared->runtime};
+    auto operation = horoscale::Repeat(*prepared, in, out);
+    status = operation.status();
+    if (status.ok()) {
+      status = prepared->runtime->job->runtime().Enqueue(*operation, will_wait != 0);
+    }
+    if (status.ok()) return new hs_handle{operation.TakeValue(), prepared->runtime};
   }
   (void)ToCode(status);
   return nullptr;
@@ -74,7 +85,9 @@ hs_handle* hs_enqueue_again(const hs_template* prepared, uintptr_t in, uintptr_t
 hs_code hs_run_again(const hs_template* prepared, uintptr_t in, uintptr_t out, double seconds) {
   if (Status status = CheckGiven(prepared); !status.ok()) return ToCode(status);
   if (Status status = CheckAlive(prepared->runtime); !status.ok()) return ToCode(status);
-  OperationPtr operation = horoscale::Repeat(*prepared, in, out);
+  auto repeated = horoscale::Repeat(*prepared, in, out);
+  if (!repeated.ok()) return ToCode(repeated.status());
+  OperationPtr operation = repeated.TakeValue();
   horoscale::Runtime& job = prepared->runtime->job->runtime();
   if (Status status = job.Enqueue(operation, true); !status.ok()) return ToCode(status);
   Status status = job.Wait(operation, seconds);

@@ -160,9 +160,19 @@ class Templates:
             self._keep(key, template)
         return template
 
-    def prepare(self, key: Hashable, runtime: object, signature: Signature) -> Any:
-        """Prepare an operation of one tensor of the host's memory; see hs_prepare()."""
+    def get(self, key: Hashable) -> Any:
+        """Return the template of a key; None: there is none."""
+        template = self.recent.get(key)
+        return self.find(key) if template is None else template
+
+    def prepare(self, key: Hashable, runtime: object, signature: Signature, rows: int = 0) -> Any:
+        """Prepare an operation of one tensor of the host's memory; see hs_prepare().
+
+        `rows` as place() takes it.
+        """
         request = Request(signature)
+        if rows:
+            request.place(0, 0, 0, rows)
         check(lib.hs_prepare(runtime, request.pointer, out := ffi.new("hs_template **")))
         template = ffi.gc(out[0], lib.hs_template_free)
         self._keep(key, template)

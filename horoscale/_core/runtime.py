@@ -179,9 +179,12 @@ class Runtime:
         handle.own(request.out[0])
         return handle
 
-    def prepare(self, key: Hashable, signature: Signature) -> Any:
-        """Return a template of an operation, which `templates` then know by a key."""
-        return self.templates.prepare(key, self._pointer, signature)
+    def prepare(self, key: Hashable, signature: Signature, rows: int = 0) -> Any:
+        """Return a template of an operation, which `templates` then know by a key.
+
+        `rows` is for how many rows there is room, where that isn't clear from the input.
+        """
+        return self.templates.prepare(key, self._pointer, signature, rows)
 
     def start_again(self, template: Any, source: int, target: int, keep_alive: object) -> Handle:
         """Enqueue an operation of one of the templates, with memory at these addresses."""

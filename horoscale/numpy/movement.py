@@ -19,12 +19,16 @@ from horoscale.common.arguments import (
     members_of,
     set_id,
 )
+from horoscale.common.moves_at_once import broadcast_at_once, gather_at_once
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import (
     Array,
+    address,
     adopt,
     contiguous,
+    data_type,
     gathered_arg,
+    is_plain,
     need_room,
     need_writable,
     split_list,
@@ -202,6 +206,20 @@ def allgather(
         DuplicateNameError: an operation of this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
+    if is_plain(tensor) and is_plain(out):
+        gather_at_once(
+            OpKind.ALLGATHER,
+            tensor,
+            address(tensor),
+            out,
+            address(out),
+            data_type,
+            name,
+            process_set,
+            priority,
+            keep_alive=(tensor, out),
+        )
+        return out
     group = None if out is None else [out]
     return _allgather([tensor], name, process_set, priority, group, will_wait=True).wait()[0]
 
@@ -278,6 +296,20 @@ def broadcast(
         DuplicateNameError: an operation of this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
+    if is_plain(tensor):
+        result = np.empty_like(tensor)
+        broadcast_at_once(
+            tensor,
+            address(tensor),
+            address(result),
+            root_rank,
+            data_type,
+            name,
+            process_set,
+            priority,
+            keep_alive=(tensor, result),
+        )
+        return result
     handle = _broadcast_out_of_place(tensor, root_rank, name, process_set, priority, will_wait=True)
     return handle.wait()
 
@@ -309,6 +341,12 @@ def broadcast_(
     Raises as broadcast(), and TypeError or ValueError if `tensor` is not an array that can be
     changed. After an error its values are undefined.
     """
+    if is_plain(tensor):
+        place = address(tensor)
+        broadcast_at_once(
+            tensor, place, place, root_rank, data_type, name, process_set, priority, tensor
+        )
+        return tensor
     return _broadcast_in_place(
         tensor, root_rank, name, process_set, priority, will_wait=True
     ).wait()
@@ -360,6 +398,20 @@ def alltoall(
             evenly.
         HorovodInternalError: as allgather().
     """
+    if splits is None and is_plain(tensor) and is_plain(out):
+        gather_at_once(
+            OpKind.ALLTOALL,
+            tensor,
+            address(tensor),
+            out,
+            address(out),
+            data_type,
+            name,
+            process_set,
+            priority,
+            keep_alive=(tensor, out),
+        )
+        return out
     return _alltoall(tensor, splits, name, process_set, priority, out, will_wait=True).wait()
 
 

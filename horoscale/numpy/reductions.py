@@ -21,6 +21,7 @@ from horoscale.common.arguments import (
     set_id,
 )
 from horoscale.common.at_once import allreduce_at_once, start_allreduce
+from horoscale.common.moves_at_once import reducescatter_at_once
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import (
     Array,
@@ -431,6 +432,22 @@ def reducescatter(
             negative element or another sum, and for an `out` of another type or shape.
         HorovodInternalError: as allreduce().
     """
+    if splits is None and is_plain(tensor) and is_plain(out):
+        reducescatter_at_once(
+            tensor,
+            address(tensor),
+            out,
+            address(out),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority,
+            keep_alive=(tensor, out),
+        )
+        return out
     call = _Call(
         resolve_op(op),
         name,

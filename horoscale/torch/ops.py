@@ -9,9 +9,15 @@ import torch
 from torch.autograd.graph import increment_version
 
 from horoscale import common
+from horoscale._core import OpKind
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op
 from horoscale.common.at_once import allreduce_at_once, start_allreduce
+from horoscale.common.moves_at_once import (
+    broadcast_at_once,
+    gather_at_once,
+    reducescatter_at_once,
+)
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives, compiled
 from horoscale.torch.collectives import Call, Reduction, Tensors
@@ -22,7 +28,8 @@ from horoscale.torch.tensors import data_type, is_plain, room_for, written
 
 Splits = Sequence[int] | torch.Tensor | None
 
-outside_graph(allreduce_at_once)
+for at_once in (allreduce_at_once, broadcast_at_once, gather_at_once, reducescatter_at_once):
+    outside_graph(at_once)
 
 
 def allreduce(
@@ -65,7 +72,7 @@ def allreduce(
         and compression is Compression.none
         and not is_compiling()
         and is_plain(tensor)
-        and not (tensor.requires_grad and torch.is_grad_enabled())
+        and not _is_followed(tensor)
     ):
         result = room_for(tensor)
         allreduce_at_once(
@@ -108,11 +115,7 @@ def allreduce_async(
     priority: int = 0,
 ) -> Handle:
     """Start allreduce() and return a handle at once. The tensor may not change meanwhile."""
-    if (
-        average is None
-        and is_plain(tensor)
-        and not (tensor.requires_grad and torch.is_grad_enabled())
-    ):
+    if average is None and is_plain(tensor) and not _is_followed(tensor):
         memory, result = tensor.detach(), room_for(tensor)
         operation = start_allreduce(
             tensor,
@@ -307,6 +310,9 @@ def allgather(
         MismatchError: dtypes or other dimensions differ; all ranks get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
+    if out is not None and _is_plain_move(tensor, out):
+        _gather_at_once(OpKind.ALLGATHER, tensor, out, name, process_set)
+        return out
     call = Call(name, process_set, will_wait=True)
     if out is not None:
         return _only(collectives.allgather([tensor], call, [out]).wait())
@@ -374,6 +380,20 @@ def broadcast(
         MismatchError: shapes, dtypes or roots differ; all ranks get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
+    if not is_compiling() and is_plain(tensor) and not _is_followed(tensor):
+        result = room_for(tensor)
+        broadcast_at_once(
+            tensor,
+            tensor.data_ptr(),
+            result.data_ptr(),
+            root_rank,
+            data_type,
+            name,
+            process_set,
+            priority=0,
+            keep_alive=(tensor, result),
+        )
+        return result
     call = Call(name, process_set, will_wait=True)
     return _only(_how().broadcast([tensor], root_rank, call).wait())
 
@@ -396,6 +416,21 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Do broadcast() in place and return the tensor. Not differentiable."""
+    if not is_compiling() and is_plain(tensor):
+        address = tensor.data_ptr()
+        broadcast_at_once(
+            tensor,
+            address,
+            address,
+            root_rank,
+            data_type,
+            name,
+            process_set,
+            priority=0,
+            keep_alive=tensor,
+        )
+        increment_version(tensor)
+        return tensor
     call = Call(name, process_set, will_wait=True)
     return _only(_how().broadcast([tensor], root_rank, call, in_place=True).wait())
 
@@ -438,6 +473,9 @@ def alltoall(
         MismatchError: dtypes or other dimensions differ; all ranks get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
+    if splits is None and out is not None and _is_plain_move(tensor, out):
+        _gather_at_once(OpKind.ALLTOALL, tensor, out, name, process_set)
+        return out
     return _alltoall(tensor, splits, Call(name, process_set, will_wait=True), out).wait()  # type: ignore[no-any-return]
 
 
@@ -492,6 +530,28 @@ def reducescatter(
         MismatchError: the ranks contradict each other; all of them get this.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
+    if (
+        splits is None
+        and compression is Compression.none
+        and out is not None
+        and _is_plain_move(tensor, out)
+    ):
+        reducescatter_at_once(
+            tensor,
+            tensor.data_ptr(),
+            out,
+            out.data_ptr(),
+            data_type,
+            op,
+            name,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority=0,
+            keep_alive=(tensor, out),
+        )
+        increment_version(out)
+        return out
     group = None if out is None else [out]
     [result] = grouped_reducescatter(
         [tensor],
@@ -603,6 +663,39 @@ def join(device: int = -1) -> int:
         HorovodInternalError: a rank failed.
     """
     return common.join()
+
+
+def _is_followed(tensor: torch.Tensor) -> bool:
+    """Tell whether autograd follows what is made of a tensor here."""
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def _is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:
+    """Tell whether values can go from the memory of one tensor to that of another as they are."""
+    return (
+        not is_compiling()
+        and is_plain(tensor)
+        and is_plain(out)
+        and not (out.requires_grad or _is_followed(tensor))
+    )
+
+
+def _gather_at_once(
+    kind: OpKind, tensor: torch.Tensor, out: torch.Tensor, name: str | None, process_set: ProcessSet
+) -> None:
+    gather_at_once(
+        kind,
+        tensor,
+        tensor.data_ptr(),
+        out,
+        out.data_ptr(),
+        data_type,
+        name,
+        process_set,
+        priority=0,
+        keep_alive=(tensor, out),
+    )
+    increment_version(out)
 
 
 def _only(results: Tensors) -> torch.Tensor:

@@ -107,9 +107,27 @@ TEST_F(Templates, SeveralThreadsUseOne) {
   hs_template_free(doubling);
 }
 
+TEST_F(Templates, ResultsOfAnyNumberOfRowsNeedMemory) {
+  for (const int32_t kind : {HS_ALLGATHER, HS_ALLTOALL}) {
+    VectorRequest call(kind, data_);
+    call.tensor.in = call.tensor.out = nullptr;
+    call.tensor.out_rows = 3;
+    hs_template* made = nullptr;
+    ASSERT_EQ(hs_prepare(runtime_, &call.request, &made), HS_OK) << hs_error()->message;
+    for (int i = 0; i < 2; ++i) {
+      std::vector<float> result(3);
+      EXPECT_EQ(hs_run_again(made, AddressOf(data_), AddressOf(result), kDeadlineSeconds), HS_OK);
+      EXPECT_EQ(result, data_);
+    }
+    EXPECT_EQ(hs_run_again(made, AddressOf(data_), 0, kDeadlineSeconds), HS_INVALID_ARGUMENT);
+    EXPECT_EQ(hs_enqueue_again(made, AddressOf(data_), 0, 0), nullptr);
+    hs_template_free(made);
+  }
+}
+
 TEST_F(Templates, WhatCantBePreparedIsRefused) {
   hs_template* made = nullptr;
-  VectorRequest gather(HS_ALLGATHER, data_);
+  VectorRequest gather(HS_GATHER, data_);
   EXPECT_EQ(hs_prepare(runtime_, &gather.request, &made), HS_INVALID_ARGUMENT);
   VectorRequest callback(HS_ALLREDUCE, data_);
   callback.request.callback = [](void*, hs_code) {};
