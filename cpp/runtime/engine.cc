@@ -36,6 +36,7 @@ Engine::~Engine() {
 
 void Engine::Start() {
   transport_.CallOnEnd([this] { Look(); });
+  has_thread_ = true;
   thread_ = std::thread([this] { ThreadMain(); });
 }
 
@@ -45,6 +46,19 @@ void Engine::NotifyInput() {
   } else if (parked_.load()) {
     std::lock_guard lock(mutex_);
     if (!owned_) parked_cv_.notify_one();
+  }
+}
+
+void Engine::TurnOrNotify() {
+  // Without a thread somebody makes all turns himself.
+  if (!has_thread_ || !Own()) return NotifyInput();
+  (void)work_.Step();
+  const bool has_callbacks = work_.HasCallbacks();
+  Leave();
+  if (has_callbacks) {
+    Look();
+  } else if (waiting_.load() == 0 && work_.HasWork()) {
+    NotifyInput();
   }
 }
 
@@ -134,12 +148,14 @@ bool Engine::RunCallbacks(bool is_thread, std::vector<std::function<void()>> cal
   return true;
 }
 
+bool Engine::Own() {
+  std::lock_guard lock(mutex_);
+  if (owned_ || stop_.load()) return false;
+  return owned_ = true;
+}
+
 bool Engine::Turn() {
-  {
-    std::lock_guard lock(mutex_);
-    if (owned_ || stop_.load()) return false;
-    owned_ = true;
-  }
+  if (!Own()) return false;
   const bool moved = work_.Step();
   const auto callbacks = work_.TakeCallbacks();
   Leave();

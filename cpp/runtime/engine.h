@@ -41,6 +41,7 @@ class Engine {
     virtual double MaxSleepSeconds() { return std::numeric_limits<double>::infinity(); }
     // Completion callbacks that Step() collected, to be run without the engine. By the owner.
     virtual std::vector<std::function<void()>> TakeCallbacks() = 0;
+    virtual bool HasCallbacks() const = 0;
   };
 
   Engine(Work& work, Transport& transport);
@@ -50,6 +51,10 @@ class Engine {
 
   // Something was enqueued that nobody is going to wait for right now. Any thread.
   void NotifyInput();
+
+  // The same of what takes one turn, which this thread makes where the engine is free: cheaper than
+  // to wake the progress thread. It runs no callbacks: its caller may hold locks. Any thread.
+  void TurnOrNotify();
 
   // Wakes the waiters: an operation is done. By the owner.
   void NotifyDone();
@@ -73,6 +78,8 @@ class Engine {
   void ThreadMain();
   // The transport has to be polled soon. Any thread.
   void Look();
+  // Takes the engine if it is free.
+  bool Own();
   // Drives as the owner, and no longer owns the engine when it returns: for a waiter until *done or
   // the deadline, for the progress thread (done is null) until there is no work or somebody waits.
   void Drive(const std::function<bool()>* done, double deadline);
@@ -84,6 +91,7 @@ class Engine {
   Work& work_;
   Transport& transport_;
   std::thread thread_;
+  bool has_thread_ = false;  // since Start()
 
   std::mutex mutex_;
   std::condition_variable waiters_cv_;  // completion, or the engine is free

@@ -89,6 +89,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   bool HasWork() const override;
   double MaxSleepSeconds() override;
   std::vector<std::function<void()>> TakeCallbacks() override;
+  bool HasCallbacks() const override { return !callbacks_.empty(); }
   // TransportSink
   void OnFrame(int from_rank, const FrameHeader& header,
                std::span<const std::byte> payload) override;

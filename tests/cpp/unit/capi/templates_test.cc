@@ -108,7 +108,7 @@ TEST_F(Templates, SeveralThreadsUseOne) {
 }
 
 TEST_F(Templates, ResultsOfAnyNumberOfRowsNeedMemory) {
-  for (const int32_t kind : {HS_ALLGATHER, HS_ALLTOALL}) {
+  for (const hs_kind kind : {HS_ALLGATHER, HS_ALLTOALL}) {
     VectorRequest call(kind, data_);
     call.tensor.in = call.tensor.out = nullptr;
     call.tensor.out_rows = 3;

@@ -52,6 +52,7 @@ class StuckWork final : public Engine::Work {
   bool HasWork() const override { return true; }
   double MaxSleepSeconds() override { return most_; }
   std::vector<std::function<void()>> TakeCallbacks() override { return {}; }
+  bool HasCallbacks() const override { return false; }
 
  private:
   const double most_;
@@ -65,8 +66,36 @@ class NoWork final : public Engine::Work {
   }
   bool HasWork() const override { return false; }
   std::vector<std::function<void()>> TakeCallbacks() override { return {}; }
+  bool HasCallbacks() const override { return false; }
 
   std::atomic<int> steps{0};
+};
+
+// Each step that it is asked for leaves a callback; both note their thread.
+class WorkWithCallbacks final : public Engine::Work {
+ public:
+  bool Step() override {
+    if (!wanted.exchange(false)) return false;
+    stepped_by = std::this_thread::get_id();
+    callbacks_.push_back([this] {
+      called_by = std::this_thread::get_id();
+      called.store(true);
+    });
+    return true;
+  }
+  bool HasWork() const override { return wanted.load(); }
+  std::vector<std::function<void()>> TakeCallbacks() override {
+    return std::exchange(callbacks_, {});
+  }
+  bool HasCallbacks() const override { return !callbacks_.empty(); }
+
+  std::atomic<bool> wanted{false};
+  std::atomic<bool> called{false};
+  std::thread::id stepped_by;
+  std::thread::id called_by;
+
+ private:
+  std::vector<std::function<void()>> callbacks_;
 };
 
 double FirstSleep(double most) {
@@ -99,6 +128,27 @@ TEST(EngineTest, LooksAtTheTransportWhenThatSaysSo) {
     }
   }
   EXPECT_LT(MonotonicSeconds() - before, kLooks * 0.5 / 4);
+  engine.Stop();
+}
+
+// The progress thread may have the engine just then.
+TEST(EngineTest, AShortTurnIsMadeByItsCallerButNotItsCallbacks) {
+  SleepyTransport transport;
+  WorkWithCallbacks work;
+  Engine engine(work, transport);
+  engine.Start();
+  const double deadline = MonotonicSeconds() + 60;
+  bool by_caller = false;
+  while (!by_caller && MonotonicSeconds() < deadline) {
+    work.called.store(false);
+    work.wanted.store(true);
+    engine.TurnOrNotify();
+    while (!work.called.load() && MonotonicSeconds() < deadline) std::this_thread::yield();
+    ASSERT_TRUE(work.called.load());
+    EXPECT_NE(work.called_by, std::this_thread::get_id());
+    by_caller = work.stepped_by == std::this_thread::get_id();
+  }
+  EXPECT_TRUE(by_caller);
   engine.Stop();
 }
 
