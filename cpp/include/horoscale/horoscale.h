@@ -404,8 +404,9 @@ hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out)
 const void* hs_view(const hs_handle* handle);
 
 /* Gives such a message back to its sender; also before it has come, which nobody waits for then.
- * Later calls do nothing. The runtime may be shut down already, but not freed. HS_RANK_FAILED: a
- * rank of the set was lost meanwhile; the sender may have gone on, and changed what was seen. */
+ * Later calls do nothing, nor does one after the runtime was shut down, or the set removed; the
+ * runtime may not have been freed. HS_RANK_FAILED: a rank of the set was lost meanwhile; the sender
+ * may have gone on, and changed what was seen. */
 hs_code hs_release(hs_runtime* runtime, hs_handle* handle);
 
 /* Gives it back if that was not done, and frees the handle. */

@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp
 
 from horoscale.common import job
-from horoscale.common.process_sets import ProcessSet
+from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.distributed import collectives, messages, monitored, sets
 from horoscale.torch.distributed.collectives import Place, Started
 from horoscale.torch.distributed.errors import GroupClosedError
@@ -398,6 +398,8 @@ class HoroscaleProcessGroup(ProcessGroup):
         if self._owns_job:
             job.stop(failure)
         elif job.is_initialized():
+            if self.process_set is global_process_set:  # the default group: all end with it
+                sets.give_up_all()
             sets.give_up(self.process_set)
 
 
