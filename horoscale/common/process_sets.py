@@ -219,17 +219,23 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def give_up_process_set(process_set: ProcessSet) -> None:
+def give_up_process_set(process_set: ProcessSet, *, abandon: bool = False) -> None:
     """Do remove_process_set() for a set of its members' own, without waiting for them.
 
-    It can't be used any more here, and is gone once all members have given it up.
+    It can't be used any more here, and is gone once all members have given it up and what is
+    pending is done. With `abandon` that is not waited for: it fails, on all members.
     """
     set_id = process_set.process_set_id
     assert set_id is not None
     assert _is_made_by_members(process_set)
     _forget_set(process_set, set_id)
     with contextlib.suppress(HorovodInternalError, ValueError):  # it is lost already
-        job.current_runtime().enqueue(OpKind.REMOVE_PROCESS_SET, name=REGISTRATION, target=set_id)
+        job.current_runtime().enqueue(
+            OpKind.REMOVE_PROCESS_SET,
+            name=REGISTRATION,
+            target=set_id,
+            set_flags=SetFlags.ABANDONED if abandon else SetFlags(0),
+        )
 
 
 def _forget_set(process_set: ProcessSet, set_id: int) -> None:

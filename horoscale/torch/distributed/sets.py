@@ -24,11 +24,14 @@ def make(members: Sequence[int]) -> ProcessSet:
     return process_set
 
 
-def give_up(process_set: ProcessSet) -> None:
-    """Give up a group's set. It is removed once all members have: nobody waits for that here."""
+def give_up(process_set: ProcessSet, *, abandon: bool = False) -> None:
+    """Give up a group's set. It is removed once all members have: nobody waits for that here.
+
+    With `abandon` operations that are pending fail, on all members, instead of holding it.
+    """
     if process_set.process_set_id:
         _in_use.pop(process_set.process_set_id, None)
-        give_up_process_set(process_set)
+        give_up_process_set(process_set, abandon=abandon)
 
 
 def give_up_all() -> None:

@@ -12,7 +12,7 @@ import pytest
 from launcher_process import environment, launcher_command
 from support.ranks import run_ranks
 
-SECONDS = 150.0  # for what takes a few
+SECONDS = 300.0  # for what takes a few
 PROGRAM = Path(__file__).with_name("elastic_training.py")
 
 
