@@ -37,8 +37,7 @@ class Operation(Work):
 
         `what` names it in errors. `finish` is called once they are, and `results` is the value of
         the future. `timeout` is for wait() without one of its own. Operations of one `queue` are
-        done in their order; None: this one is in none. `on_late` is called when it was waited for in
-        vain.
+        done in their order; None: this one is in none. `on_late` is called where wait() gives up.
         """
         super().__init__()
         self._what = what

@@ -113,7 +113,7 @@ class Soak:
         return list(batch.values())
 
     def _order(self, batch: Sequence[Collective]) -> list[int]:
-        """A random order of the own ones that keeps the unnamed ones, matched by it, in sequence."""
+        """A random order of this rank's that keeps unnamed ones, matched by it, in sequence."""
         own = [k for k, one in enumerate(batch) if self._rank in one.members.ranks]
         order = [own[k] for k in self._own.permutation(len(own))]
         unnamed = iter(sorted(k for k in order if batch[k].name is None))
