@@ -69,7 +69,11 @@ Status Release(hs_runtime* runtime, const OperationPtr& view) {
   message.peer = view->message->peer;
   message.envelope = view->message->envelope;
   message.released = view;
-  return runtime->job->runtime().Enqueue(operation, false);
+  const Status status = runtime->job->runtime().Enqueue(operation, false);
+  // The job has ended here, or the set: there is nobody to give it back to.
+  const bool is_over = status.code() == StatusCode::kShutdown ||
+                       status.code() == StatusCode::kInvalidArgument;
+  return is_over ? Status::Ok() : status;
 }
 
 }  // namespace

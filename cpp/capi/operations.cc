@@ -36,7 +36,8 @@ Status CheckRequest(const hs_request& given) {
   if (given.num_ranks < 0 || (given.num_ranks > 0 && given.ranks == nullptr)) {
     return Status::InvalidArgument("the request has no ranks");
   }
-  constexpr int32_t kSetFlags = HS_SET_DISTINCT | HS_SET_ORDERED | HS_SET_BY_MEMBERS;
+  constexpr int32_t kSetFlags =
+      HS_SET_DISTINCT | HS_SET_ORDERED | HS_SET_BY_MEMBERS | HS_SET_ABANDONED;
   if ((given.set_flags & ~kSetFlags) != 0) {
     return Status::InvalidArgument("unknown flags of a process set " +
                                    std::to_string(given.set_flags));
@@ -115,7 +116,9 @@ void DescribeNewSet(const hs_request& given, Operation* operation) {
 // Where its members have made a set, removing it is an operation of theirs.
 void DescribeRemoval(const hs_request& given, Operation* operation) {
   operation->request.signature.target_set = given.target;
-  if (IsMadeByMembers(given.target)) operation->process_set_id = given.target;
+  if (!IsMadeByMembers(given.target)) return;
+  operation->process_set_id = given.target;
+  operation->abandons = (given.set_flags & HS_SET_ABANDONED) != 0;
 }
 
 // Marks where the caller's stream is by now, as late as possible.

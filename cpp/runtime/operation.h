@@ -70,6 +70,7 @@ struct Operation {
   bool will_wait = false;               // a thread waits for it at once
   std::unique_ptr<Message> message;     // null: a collective
   std::unique_ptr<NewSet> new_set;      // that its members make: beside the plan, too
+  bool abandons = false;                // a removal: what is pending on the set is not waited for
   double enqueued_at = 0;
 
   // Written by the engine's owner until `done`, constant afterwards.

@@ -210,6 +210,7 @@ bool Runtime::TakeInput() {
   std::vector<OperationPtr> input = inbox_.Take();
   for (OperationPtr& operation : input) {
     if (operation->request.signature.kind == OpKind::kRemoveProcessSet) {
+      if (operation->abandons) AbandonSet(operation->process_set_id);
       held_removals_.push_back(std::move(operation));
       continue;
     }
@@ -227,6 +228,16 @@ bool Runtime::TakeInput() {
     if (operation->request.signature.kind == OpKind::kJoin) SubmitJoin(operation);
   }
   return !input.empty();
+}
+
+// What is pending there may wait for members that never come; they are told.
+void Runtime::AbandonSet(int id) {
+  const auto set = sets_.Find(static_cast<uint32_t>(id));
+  if (set == nullptr || !set->HasPending()) return;
+  set->Poison({StatusCode::kShutdown,
+               "rank " + std::to_string(topology_.rank) + " has given up process set " +
+                   std::to_string(id) + " with operations that were pending",
+               {{topology_.rank}, id, {}}});
 }
 
 // The global set has taken it. It concerns the rank's other sets too: until all of a set's members

@@ -111,6 +111,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
                    const std::function<bool()>& reached);
   void DrainDevice();
   bool TakeInput();
+  void AbandonSet(int id);
   void SubmitJoin(const OperationPtr& join);
   bool ReleaseHeldRemovals();
   void Tick(double now);

@@ -69,6 +69,7 @@ class SetFlags(IntFlag):
     DISTINCT = lib.HS_SET_DISTINCT
     ORDERED = lib.HS_SET_ORDERED
     BY_MEMBERS = lib.HS_SET_BY_MEMBERS
+    ABANDONED = lib.HS_SET_ABANDONED  # of a removal
 
 
 class TensorArg(NamedTuple):

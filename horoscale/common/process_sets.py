@@ -157,6 +157,8 @@ def add_process_set(
     """
     runtime = job.current_runtime()
     if not members_only:
+        if isinstance(process_set, ProcessSet) and _is_made_by_members(process_set):
+            raise ValueError(f"{process_set} is registered already, by its members alone")
         if not job.is_standby():
             _need_dynamic("add_process_set")
         if tag:
@@ -201,8 +203,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """
     runtime = job.current_runtime()
     set_id = process_set.process_set_id
-    by_members = set_id is not None and set_id >= FIRST_ID_BY_MEMBERS
-    if not by_members:
+    if not _is_made_by_members(process_set):
         _need_dynamic("remove_process_set")
     if set_id is None or set_id == 0:
         set_id = _NO_SET
@@ -218,17 +219,23 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def give_up_process_set(process_set: ProcessSet) -> None:
+def give_up_process_set(process_set: ProcessSet, *, abandon: bool = False) -> None:
     """Do remove_process_set() for a set of its members' own, without waiting for them.
 
-    It can't be used any more here, and is gone once all members have given it up.
+    It can't be used any more here, and is gone once all members have given it up and what is
+    pending is done. With `abandon` that is not waited for: it fails, on all members.
     """
     set_id = process_set.process_set_id
     assert set_id is not None
-    assert set_id >= FIRST_ID_BY_MEMBERS
+    assert _is_made_by_members(process_set)
     _forget_set(process_set, set_id)
     with contextlib.suppress(HorovodInternalError, ValueError):  # it is lost already
-        job.current_runtime().enqueue(OpKind.REMOVE_PROCESS_SET, name=REGISTRATION, target=set_id)
+        job.current_runtime().enqueue(
+            OpKind.REMOVE_PROCESS_SET,
+            name=REGISTRATION,
+            target=set_id,
+            set_flags=SetFlags.ABANDONED if abandon else SetFlags(0),
+        )
 
 
 def _forget_set(process_set: ProcessSet, set_id: int) -> None:
@@ -317,6 +324,11 @@ def ranks_by_rule(process_set: ProcessSet, runtime: Runtime) -> list[int]:
     if not ranks:
         raise ValueError("the rule of a process set accepts no rank")
     return ranks
+
+
+def _is_made_by_members(process_set: ProcessSet) -> bool:
+    set_id = process_set.process_set_id
+    return set_id is not None and set_id >= FIRST_ID_BY_MEMBERS
 
 
 def _flags_of(process_set: ProcessSet) -> SetFlags:

@@ -119,6 +119,8 @@ class Membership:
         self._change: _Change | None = None
         self._interrupted = False
         self._short_since: float | None = None
+        self._short_is_told = False
+        self._discovered = False
         self._ending = False  # a rank has done its work
         self._failures_at_end: list[str] = []
         self._fruitless = 0
@@ -163,6 +165,7 @@ class Membership:
     # ------------------------------------------------------------------ events
 
     def _on_discovered(self, event: Discovered, now: float) -> None:
+        self._discovered = True
         found = dict(event.hosts)
         kept = {host: found[host] for host in self._hosts if host in found}
         self._hosts = {**kept, **{host: found[host] for host in found if host not in kept}}
@@ -270,11 +273,13 @@ class Membership:
     def _is_short(self, have: int, needed: int, now: float) -> bool:
         """Whether the job has to wait for more; ends it if it has waited for too long."""
         if have >= needed:
-            self._short_since = None
+            self._short_since, self._short_is_told = None, False
             return False
+        if self._discovered and not self._short_is_told:
+            self._short_is_told = True
+            self._say(f"waits for {needed - have} more of at least {needed} ranks")
         if self._short_since is None:
             self._short_since = now
-            self._say(f"waits for {needed - have} more of at least {needed} ranks")
         elif now >= self._short_since + self.rules.elastic_timeout_s:
             self._finish(
                 1,

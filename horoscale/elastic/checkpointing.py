@@ -17,7 +17,13 @@ from pathlib import Path
 
 from horoscale.common.environment import variable
 from horoscale.common.job import current_runtime
-from horoscale.elastic.checkpoints import newest_number, read_checkpoint, write_checkpoint
+from horoscale.elastic.checkpoints import (
+    has_checkpoints,
+    may_begin_anew,
+    newest_number,
+    read_checkpoint,
+    write_checkpoint,
+)
 from horoscale.elastic.commits import Commits
 from horoscale.elastic.snapshot import Snapshot
 
@@ -89,12 +95,20 @@ def checkpointing() -> Checkpointing | None:
 
 
 def resumed() -> tuple[int, Snapshot] | None:
-    """Return the checkpoint that this job is to begin with; None where the variable is not set.
+    """Return the checkpoint that this job is to begin with.
 
-    Raises ValueError where there is none to read.
+    None where the variable is not set, and where there is none yet. Raises ValueError where there
+    should be one.
     """
-    _, folder = variable("RESUME")
-    return read_checkpoint(Path(folder)) if folder else None
+    _, given = variable("RESUME")
+    if not given:
+        return None
+    folder = Path(given)
+    _, own = variable("CHECKPOINT_DIR")
+    if not has_checkpoints(folder) and may_begin_anew(folder, Path(own) if own else None):
+        _log.warning("there is no checkpoint in %s yet: training begins anew", folder)
+        return None
+    return read_checkpoint(folder)
 
 
 def parse_interval(text: str) -> tuple[float, int]:

@@ -70,6 +70,23 @@ def read_checkpoint(folder: Path) -> tuple[int, Snapshot]:
     )
 
 
+def has_checkpoints(folder: Path) -> bool:
+    """Tell whether a folder has checkpoints or is one, whole or not."""
+    return bool(_candidates(folder))
+
+
+def may_begin_anew(folder: Path, own: Path | None) -> bool:
+    """Tell whether a job that is to resume from a folder without checkpoints begins anew there.
+
+    A job that is started again may have ended before its first checkpoint. So the folder may be
+    empty, or `own`, where the job writes its own ones, also if that is not there yet.
+    """
+    if own is not None and folder.absolute() == own.absolute():
+        return True
+    # What is left of a checkpoint that was being written counts as nothing.
+    return folder.is_dir() and all(one.name.startswith(".") for one in folder.iterdir())
+
+
 def newest_number(folder: Path) -> int:
     """Return the highest number of a checkpoint in a folder, whole or not; 0: there is none."""
     numbers = [place.name.removeprefix(_PREFIX) for place in _all(folder)]

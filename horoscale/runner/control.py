@@ -30,12 +30,18 @@ class ControlError(RuntimeError):
 
 
 def control_folder() -> Path:
-    """Where the sockets of this user's jobs are. Raises ControlError if others may write there."""
+    """Where the sockets of this user's jobs are.
+
+    Raises ControlError if it can't be made, or others may write there.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     folder = Path(base) / f"horoscale-{os.geteuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    state = folder.lstat()
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        state = folder.lstat()
+    except OSError as error:
+        raise ControlError(f"the folder of the jobs' sockets can't be made: {error}") from None
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
         raise ControlError(f"{folder} is no folder that only this user may enter")
     return folder
@@ -104,11 +110,15 @@ def jobs() -> list[int]:
 def ask(request: dict[str, Any], job: int | None) -> dict[str, Any]:
     """Ask a job, given by its launcher's process id, or the only one. Raises ControlError."""
     known = jobs()
+    if not known:
+        raise ControlError("no elastic job of this user is running on this machine")
+    running = f"running are {', '.join(map(str, known))}"
     if job is None:
         if len(known) != 1:
-            which = ", ".join(map(str, known)) or "none"
-            raise ControlError(f"which job? --job PID names its launcher; running: {which}")
+            raise ControlError(f"which job? --job PID names its launcher; {running}")
         job = known[0]
+    if job not in known:
+        raise ControlError(f"no elastic job has process {job} as its launcher; {running}")
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_S)

@@ -30,7 +30,7 @@ from horoscale.runner.output import RankOutput, open_rank_files
 from horoscale.runner.protocol import MAX_PAYLOAD_BYTES, VERSION, Header, ProtocolError
 from horoscale.runner.reach import Beacon
 from horoscale.runner.rendezvous import Rendezvous
-from horoscale.runner.report import LAUNCHER
+from horoscale.runner.report import CANNOT_START, LAUNCHER
 
 _CALL_OFF_S = 5.0  # to reach the store in this very process
 
@@ -77,6 +77,7 @@ class ElasticJob(Job):
         self._beacon: Beacon | None = None
         self._store: StoreClient | None = None
         self._discovery: ScriptDiscovery | None = None
+        self._script_works = False  # it has told hosts once, or that there is none yet
         self._news: deque[Callable[[], None]] = deque()  # of the discovery's thread
         self._finish: Finish | None = None
         self._control: ControlServer | None = None
@@ -109,8 +110,9 @@ class ElasticJob(Job):
                 self._elastic.script,
                 self._elastic.slots_per_host,
                 self._on_hosts,
-                lambda text: self._post(lambda: self._say(text)),
+                lambda text: self._post(lambda: self._on_discovery_error(text)),
             )
+            self._driver.check_deadlines(time.monotonic())  # --elastic-timeout begins
 
     def _over(self) -> bool:
         if self._finish is None and self._interrupted is None and not self._stopped:
@@ -133,11 +135,19 @@ class ElasticJob(Job):
         commands = {name: self._elastic.command_of(name) for name, _ in hosts}
 
         def take() -> None:
+            self._script_works = True
             self._commands.update(commands)
             self._driver.discovered(hosts, time.monotonic())
             self._release_hosts({name for name, _ in hosts})
 
         self._post(take)
+
+    def _on_discovery_error(self, text: str) -> None:
+        """Goes on with the hosts that there are; a script that never worked is a mistake."""
+        if self._script_works:
+            self._say(text)
+        elif not self._stopped:
+            self.finish(CANNOT_START, text)
 
     def _release_hosts(self, wanted: set[str]) -> None:
         for host in list(self._known.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,45 +102,51 @@ def parse_rules(arguments: argparse.Namespace, grace_s: float) -> Rules:
     from horoscale.driver import Rules
 
     min_np = _count("--min-np", arguments.min_num_proc)
-    max_np = _count("--max-np", arguments.max_num_proc) or UNLIMITED
-    np = _count("-np", arguments.num_proc) or min_np
+    given_np = _count("-np", arguments.num_proc)
+    max_np = _count("--max-np", arguments.max_num_proc)
+    np = given_np or min_np
     if np is None:
         raise ElasticUsageError("how many ranks? Give -np N or --min-np N")
-    reset_limit = arguments.reset_limit
-    try:
-        return Rules(
-            np=np,
-            min_np=min_np or np,
-            max_np=max_np,
-            elastic_timeout_s=_seconds("--elastic-timeout", arguments.elastic_timeout, 600.0),
-            evict_s=_seconds("--evict-seconds", arguments.evict_seconds, 30.0),
-            reset_limit=(
-                None if reset_limit is None else _count("--reset-limit", reset_limit, least=0)
-            ),
-            grace_s=grace_s,
-            leave_s=max(30.0, grace_s),
-            bans=_bans(arguments),
-        )
-    except ElasticUsageError:
-        raise
-    except ValueError:
-        raise ElasticUsageError(
-            f"--min-np {min_np or np}, -np {np} and --max-np {max_np} must be in ascending order"
-        ) from None
+    counts = [("--min-np", min_np), ("-np", given_np), ("--max-np", max_np)]
+    given = [(flag, count) for flag, count in counts if count is not None]
+    for (low, least), (high, most) in pairwise(given):
+        if least > most:
+            raise ElasticUsageError(f"{low} {least} is more than {high} {most}")
+    return Rules(
+        np=np,
+        min_np=min_np or np,
+        max_np=max_np or UNLIMITED,
+        elastic_timeout_s=_seconds("--elastic-timeout", arguments.elastic_timeout, 600.0),
+        evict_s=_seconds("--evict-seconds", arguments.evict_seconds, 30.0),
+        reset_limit=_count("--reset-limit", arguments.reset_limit, least=0),
+        grace_s=grace_s,
+        leave_s=max(30.0, grace_s),
+        bans=_bans(arguments),
+    )
 
 
 def parse_hosts(
     arguments: argparse.Namespace, rules: Rules, given: Sequence[Host], own_name: str
 ) -> tuple[tuple[tuple[str, int], ...] | None, int | None]:
-    """Return the fixed hosts, or None where the script says, and the slots of others."""
+    """Return the fixed hosts, or None where the script says, and the slots of others.
+
+    Raises ElasticUsageError where fixed hosts can never be enough.
+    """
     slots = _count("--slots-per-host", arguments.slots_per_host)
     if arguments.host_discovery_script is not None:
         if given:
             raise ElasticUsageError("--host-discovery-script takes the place of -H and --hostfile")
         return None, slots
     if given:
-        return tuple((host.name, host.slots) for host in given), slots
-    return ((own_name, slots or (rules.np if rules.max_np == UNLIMITED else rules.max_np)),), slots
+        fixed = tuple((host.name, host.slots) for host in given)
+    else:
+        fixed = ((own_name, slots or (rules.np if rules.max_np == UNLIMITED else rules.max_np)),)
+    total = sum(count for _, count in fixed)
+    if total < rules.np:
+        raise ElasticUsageError(
+            f"the job begins with {rules.np} ranks, but the hosts have {total} slots"
+        )
+    return fixed, slots
 
 
 def check_checkpoints(job_environment: Mapping[str, str]) -> None:
@@ -150,12 +157,14 @@ def check_checkpoints(job_environment: Mapping[str, str]) -> None:
 
 
 def check_resumable(job_environment: Mapping[str, str]) -> None:
-    """Raise ElasticUsageError where there is nothing to resume from on this host."""
+    """Raise ElasticUsageError where a job would look for a checkpoint in vain, on this host."""
     folder = read_by_ranks(job_environment, "RESUME")
     if not folder:
         return
-    place = Path(folder)
-    if not (place / "manifest.json").exists() and not any(place.glob("commit-*")):
+    from horoscale.elastic.checkpoints import has_checkpoints, may_begin_anew  # imports numpy
+
+    place, own = Path(folder), read_by_ranks(job_environment, "CHECKPOINT_DIR")
+    if not has_checkpoints(place) and not may_begin_anew(place, Path(own) if own else None):
         raise ElasticUsageError(f"--resume: there is no checkpoint in {folder}")
 
 

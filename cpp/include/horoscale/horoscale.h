@@ -98,9 +98,10 @@ typedef enum hs_kind {
 
 /* What a process set is to be, besides the set of its ranks. */
 typedef enum hs_set_flags {
-  HS_SET_DISTINCT = 1,  /* also if there is one of these ranks in this order */
-  HS_SET_ORDERED = 2,   /* its ranks are in the order given; else they are sorted */
-  HS_SET_BY_MEMBERS = 4 /* its members make it, and no other rank calls */
+  HS_SET_DISTINCT = 1,   /* also if there is one of these ranks in this order */
+  HS_SET_ORDERED = 2,    /* its ranks are in the order given; else they are sorted */
+  HS_SET_BY_MEMBERS = 4, /* its members make it, and no other rank calls */
+  HS_SET_ABANDONED = 8   /* removing one of its members': what is pending fails, on all of them */
 } hs_set_flags;
 
 typedef struct hs_runtime hs_runtime; /* this process' part of a job */
@@ -240,9 +241,9 @@ typedef void (*hs_callback)(void* user_data, hs_code code);
  *                  null: the own rows), root, splits (read at the root; null: as reducescatter)
  *   barrier, join  nothing
  *   add_process_set, remove_process_set
- *                  ranks, set_flags / target; on set 0. HS_SET_BY_MEMBERS: collective over these
- *                  ranks alone, as is removing the set then; calls of the same ranks that are
- *                  pending at once are told apart by their names
+ *                  ranks, set_flags / target, set_flags; on set 0. HS_SET_BY_MEMBERS: collective
+ *                  over these ranks alone, as is removing the set then; calls of the same ranks
+ *                  that are pending at once are told apart by their names
  *
  * Several tensors make a group, which is executed all or nothing. How many rows come of an
  * allgather or alltoall is known only when it is done. Where `out` is null the library allocates
@@ -277,7 +278,7 @@ typedef struct hs_request {
    * will be interpreted, such as pickles. All members say the same. The values of other operations
    * are as safe as the network, unless the job is encrypted. */
   int32_t sealed;
-  int32_t set_flags; /* add_process_set: hs_set_flags, or-ed */
+  int32_t set_flags; /* add_process_set, remove_process_set: hs_set_flags, or-ed */
 } hs_request;
 
 /* Enqueues an operation and returns at once. The strings, shapes and lists of the request are
@@ -405,8 +406,9 @@ hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out)
 const void* hs_view(const hs_handle* handle);
 
 /* Gives such a message back to its sender; also before it has come, which nobody waits for then.
- * Later calls do nothing. The runtime may be shut down already, but not freed. HS_RANK_FAILED: a
- * rank of the set was lost meanwhile; the sender may have gone on, and changed what was seen. */
+ * Later calls do nothing, nor does one after the runtime was shut down, or the set removed; the
+ * runtime may not have been freed. HS_RANK_FAILED: a rank of the set was lost meanwhile; the sender
+ * may have gone on, and changed what was seen. */
 hs_code hs_release(hs_runtime* runtime, hs_handle* handle);
 
 /* Gives it back if that was not done, and frees the handle. */

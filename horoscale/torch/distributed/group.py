@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp
 
 from horoscale.common import job
-from horoscale.common.process_sets import ProcessSet
+from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.distributed import collectives, messages, monitored, sets
 from horoscale.torch.distributed.collectives import Place, Started
 from horoscale.torch.distributed.errors import GroupClosedError
@@ -52,6 +52,7 @@ class HoroscaleProcessGroup(ProcessGroup):
         self._started = 0
         self._barriers = itertools.count()
         self._closed: str | None = None
+        self._was_late = False  # an operation, which others may never begin
         self._group_name = self._group_desc = ""
 
     # What it is.
@@ -165,6 +166,7 @@ class HoroscaleProcessGroup(ProcessGroup):
             self._seconds(opts),
             started.finish,
             queue=self,
+            on_late=self._note_late,
         )
         return self._started_one(operation, opts)
 
@@ -291,6 +293,9 @@ class HoroscaleProcessGroup(ProcessGroup):
         """Wait for all ranks."""
         return self._follow("barrier", collectives.barrier(self._place(opts)), opts)
 
+    def _note_late(self) -> None:
+        self._was_late = True
+
     def _root(self, opts: Any) -> int:
         return self._members[getattr(opts, "rootRank", opts or 0)]
 
@@ -329,7 +334,14 @@ class HoroscaleProcessGroup(ProcessGroup):
     def _follow_message(self, what: str, started: Started, kind: Callable[..., Any]) -> Any:
         described = f"{what} of ranks {self._members}"
         finish = started.finish
-        operation = kind(described, (started.handle,), started.results, self._timeout, finish)
+        operation = kind(
+            described,
+            (started.handle,),
+            started.results,
+            self._timeout,
+            finish,
+            on_late=self._note_late,
+        )
         return self._started_one(operation, None)
 
     # Several operations as one.
@@ -349,7 +361,8 @@ class HoroscaleProcessGroup(ProcessGroup):
         results = [one for operation in operations for one in operation._results]
         handles = [one for operation in operations for one in operation._handles]
         what = f"{len(operations)} coalesced operations of ranks {self._members}"
-        return Operation(what, handles, results, self._timeout, finish)
+        late = self._note_late
+        return Operation(what, handles, results, self._timeout, finish, on_late=late)
 
     # Other groups, and the end.
 
@@ -388,7 +401,7 @@ class HoroscaleProcessGroup(ProcessGroup):
         self._close("destroyed", None)
 
     def abort(self) -> None:
-        """Fail what is pending on this rank; if the job was joined for this group, all of it."""
+        """Fail what is pending in the group; if the job was joined for it, all that is."""
         self._close("aborted", "its process group was aborted")
 
     def _close(self, how: str, failure: str | None) -> None:
@@ -398,7 +411,9 @@ class HoroscaleProcessGroup(ProcessGroup):
         if self._owns_job:
             job.stop(failure)
         elif job.is_initialized():
-            sets.give_up(self.process_set)
+            if self.process_set is global_process_set:  # the default group: all end with it
+                sets.give_up_all()
+            sets.give_up(self.process_set, abandon=self._was_late or failure is not None)
 
 
 def _list_of(tensors: Any) -> list[torch.Tensor]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, add_process_set, give_up_process_set
+
+_in_use: dict[int, ProcessSet] = {}  # by id
+job.at_end(_in_use.clear)
 
 
 def make(members: Sequence[int]) -> ProcessSet:
@@ -13,10 +17,24 @@ def make(members: Sequence[int]) -> ProcessSet:
     There may be any number of groups of the same ranks, which don't meet each other's operations.
     """
     ordered = list(members) != sorted(members)
-    return add_process_set(ProcessSet(members, distinct=True, ordered=ordered), members_only=True)
+    given = ProcessSet(members, distinct=True, ordered=ordered)
+    process_set = add_process_set(given, members_only=True)
+    assert process_set.process_set_id is not None
+    _in_use[process_set.process_set_id] = process_set
+    return process_set
 
 
-def give_up(process_set: ProcessSet) -> None:
-    """Give up a group's set. It is removed once all members have: nobody waits for that here."""
+def give_up(process_set: ProcessSet, *, abandon: bool = False) -> None:
+    """Give up a group's set. It is removed once all members have: nobody waits for that here.
+
+    With `abandon` operations that are pending fail, on all members, instead of holding it.
+    """
     if process_set.process_set_id:
-        give_up_process_set(process_set)
+        _in_use.pop(process_set.process_set_id, None)
+        give_up_process_set(process_set, abandon=abandon)
+
+
+def give_up_all() -> None:
+    """Give up the sets of all groups: also of those that torch.distributed does not know."""
+    for process_set in list(_in_use.values()):
+        give_up(process_set)

@@ -31,12 +31,13 @@ class Operation(Work):
         timeout: float | None,
         finish: Callable[[], None] | None = None,
         queue: object = None,
+        on_late: Callable[[], None] | None = None,
     ) -> None:
         """Follow what was started: `handles`, all of which have to be done.
 
         `what` names it in errors. `finish` is called once they are, and `results` is the value of
         the future. `timeout` is for wait() without one of its own. Operations of one `queue` are
-        done in their order; None: this one is in none.
+        done in their order; None: this one is in none. `on_late` is called where wait() gives up.
         """
         super().__init__()
         self._what = what
@@ -50,6 +51,7 @@ class Operation(Work):
         self._future: Any = None
         self._public_future: Any = None
         self._followed: threading.Event | None = None  # by the completion thread, until it is set
+        self._on_late = on_late
         self.queue = queue if queue is not None else self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -186,6 +188,8 @@ class Operation(Work):
         self._settled = True
 
     def _late(self, seconds: float | None) -> GroupTimeoutError:
+        if self._on_late is not None:
+            self._on_late()
         return GroupTimeoutError(f"{self._what} is not done after {seconds} s")
 
 

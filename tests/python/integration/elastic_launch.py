@@ -68,6 +68,14 @@ class ElasticLaunch:
         os.kill(pid, signum)
         return now
 
+    def hold_standbys(self) -> None:
+        """Let no process join until let_standbys_join()."""
+        (self.folder / "hold").touch()
+
+    def let_standbys_join(self) -> None:
+        """Undo hold_standbys()."""
+        (self.folder / "hold").unlink()
+
     def end(self) -> tuple[int, str]:
         """Have the ranks finish; the launcher's status and what it said. Nothing may be left."""
         (self.folder / "finish").touch()

@@ -4,6 +4,7 @@
 
 Each step is an allreduce of ones, and a commit. Ranks leave what they see in FOLDER, in a file
 rank-PID each. When there is a file `finish` they end well, after STEPS steps in a view at least.
+While there is a file `hold` standbys do not say that they are ready.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def main() -> int:
     commit, cause = 0, None
     if job.is_standby():
         note(event="standby", rank=hvd.rank())
+        while (FOLDER / "hold").exists():
+            time.sleep(0.01)
     else:
         view = link.view()
         note(event="view", number=view.number, rank=view.rank, size=view.size, members=view.members)

@@ -49,7 +49,7 @@ def note(event: str, **what: object) -> None:
     log.write(
         json.dumps(
             {
-                "time": time.time(),
+                "time": time.monotonic(),
                 "event": event,
                 "size": hvd.size(),
                 "step": state.step,

@@ -42,11 +42,23 @@ FOLD: dict[int, np.ufunc] = {
 
 
 @dataclass(frozen=True)
+class Members:
+    """Who takes part: a process set, whose members are numbered from 0 here."""
+
+    process_set: hvd.ProcessSet
+    ranks: Sequence[int]  # global ones, ascending
+
+    @classmethod
+    def all_of(cls, size: int) -> Members:
+        return cls(hvd.global_process_set, range(size))
+
+
+@dataclass(frozen=True)
 class Operation:
-    """One collective: how a rank starts it, and what it must return there."""
+    """One collective: how a member starts it, and what it must return there."""
 
     description: str
-    start: Callable[[int, str | None], Any]  # (rank, name) -> handle
+    start: Callable[[int, str | None], Any]  # (member, name) -> handle
     expected: Callable[[int], list[np.ndarray]]
 
     def check(self, rank: int, result: Any) -> None:
@@ -68,11 +80,16 @@ class Operation:
 
 
 def draw(rng: np.random.Generator, size: int) -> Operation:
-    """Draws an operation over `size` ranks."""
-    kinds: list[Callable[[np.random.Generator, int], Operation]]
+    """Draws an operation over all of `size` ranks."""
+    return draw_of(rng, Members.all_of(size))
+
+
+def draw_of(rng: np.random.Generator, members: Members) -> Operation:
+    """Draws an operation over the members of a process set."""
+    kinds: list[Callable[[np.random.Generator, Members], Operation]]
     kinds = [_allreduce, _allreduce, _allgather, _broadcast, _alltoall, _reducescatter]
     kinds += [_reduce, _gather, _scatter]
-    return kinds[rng.integers(len(kinds))](rng, size)
+    return kinds[rng.integers(len(kinds))](rng, members)
 
 
 def reduced(
@@ -99,10 +116,15 @@ def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
 def _divided(total: np.ndarray, divisor: int) -> np.ndarray:
     if total.dtype.kind in "iu":  # towards zero
         return (total - np.fmod(total, total.dtype.type(divisor))) // total.dtype.type(divisor)
-    return np.asarray(total / total.real.dtype.type(divisor))
+    number = total.real.dtype.type(divisor)
+    if total.dtype.kind == "c":  # numpy's quotient is that of two complex numbers, less exact
+        parts = np.empty_like(total)
+        parts.real, parts.imag = total.real / number, total.imag / number
+        return parts
+    return np.asarray(total / number)
 
 
-def _values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def random_values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     kind = np.dtype(dtype).kind
     values: Any  # a number where the shape is ()
     if kind in "iu":
@@ -131,10 +153,11 @@ def _shape(rng: np.random.Generator, min_dims: int = 0) -> tuple[int, ...]:
 def _of_ranks(
     rng: np.random.Generator, dtype: str, shapes: Sequence[tuple[int, ...]]
 ) -> list[np.ndarray]:
-    return [_values(rng, dtype, shape) for shape in shapes]
+    return [random_values(rng, dtype, shape) for shape in shapes]
 
 
-def _allreduce(rng: np.random.Generator, size: int) -> Operation:
+def _allreduce(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     op = int(rng.choice(list(TYPES_OF_OP)))
     count = int(rng.choice([1, 1, 1, 2, 5]))
     dtypes = [str(rng.choice(TYPES_OF_OP[op])) for _ in range(count)]
@@ -149,9 +172,9 @@ def _allreduce(rng: np.random.Generator, size: int) -> Operation:
         own = [tensor[rank].copy() for tensor in tensors]
         if count == 1:
             call = hvd.allreduce_async_ if in_place else hvd.allreduce_async
-            return call(own[0], name=name, **factors)
+            return call(own[0], name=name, process_set=where, **factors)
         group = hvd.grouped_allreduce_async_ if in_place else hvd.grouped_allreduce_async
-        return group(own, name=name, **factors)
+        return group(own, name=name, process_set=where, **factors)
 
     return Operation(
         f"allreduce of {dtypes} {[t[0].shape for t in tensors]}, {factors}, in place: {in_place}",
@@ -160,7 +183,8 @@ def _allreduce(rng: np.random.Generator, size: int) -> Operation:
     )
 
 
-def _allgather(rng: np.random.Generator, size: int) -> Operation:
+def _allgather(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     dtype = str(rng.choice(ALL_TYPES))
     trailing = _shape(rng, min_dims=1)[1:]
     count = int(rng.choice([1, 1, 3]))
@@ -172,8 +196,8 @@ def _allgather(rng: np.random.Generator, size: int) -> Operation:
     def start(rank: int, name: str | None) -> Any:
         own = [tensor[rank] for tensor in tensors]
         if count == 1:
-            return hvd.allgather_async(own[0], name=name)
-        return hvd.grouped_allgather_async(own, name=name)
+            return hvd.allgather_async(own[0], name=name, process_set=where)
+        return hvd.grouped_allgather_async(own, name=name, process_set=where)
 
     return Operation(
         f"allgather of {count} {dtype} with rows {[len(x) for x in tensors[0]]} of {trailing}",
@@ -182,14 +206,17 @@ def _allgather(rng: np.random.Generator, size: int) -> Operation:
     )
 
 
-def _broadcast(rng: np.random.Generator, size: int) -> Operation:
+def _broadcast(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     dtype, root = str(rng.choice(ALL_TYPES)), int(rng.integers(size))
     in_place = bool(rng.integers(2))
     inputs = _of_ranks(rng, dtype, [_shape(rng)] * size)
 
     def start(rank: int, name: str | None) -> Any:
         call = hvd.broadcast_async_ if in_place else hvd.broadcast_async
-        return call(inputs[rank].copy(), root_rank=root, name=name)
+        return call(
+            inputs[rank].copy(), root_rank=members.ranks[root], name=name, process_set=where
+        )
 
     return Operation(
         f"broadcast of {dtype} {inputs[0].shape} from {root}, in place: {in_place}",
@@ -198,14 +225,15 @@ def _broadcast(rng: np.random.Generator, size: int) -> Operation:
     )
 
 
-def _alltoall(rng: np.random.Generator, size: int) -> Operation:
+def _alltoall(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     dtype = str(rng.choice(ALL_TYPES))
     trailing = _shape(rng, min_dims=1)[1:]
     splits = rng.integers(0, 100, (size, size)).astype(np.int32)  # [from][to]
     inputs = _of_ranks(rng, dtype, [(int(row.sum()), *trailing) for row in splits])
 
     def start(rank: int, name: str | None) -> Any:
-        return hvd.alltoall_async(inputs[rank], splits=splits[rank], name=name)
+        return hvd.alltoall_async(inputs[rank], splits=splits[rank], name=name, process_set=where)
 
     def expected(rank: int) -> list[np.ndarray]:
         first = splits.cumsum(axis=1) - splits
@@ -215,7 +243,8 @@ def _alltoall(rng: np.random.Generator, size: int) -> Operation:
     return Operation(f"alltoall of {dtype}, {splits.tolist()} rows of {trailing}", start, expected)
 
 
-def _reducescatter(rng: np.random.Generator, size: int) -> Operation:
+def _reducescatter(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     op = int(rng.choice(list(TYPES_OF_OP)))
     dtype = str(rng.choice(TYPES_OF_OP[op]))
     count = int(rng.choice([1, 1, 3]))
@@ -228,8 +257,10 @@ def _reducescatter(rng: np.random.Generator, size: int) -> Operation:
     def start(rank: int, name: str | None) -> Any:
         own = [tensor[rank] for tensor in tensors]
         if count == 1:
-            return hvd.reducescatter_async(own[0], op=op, name=name, splits=splits)
-        return hvd.grouped_reducescatter_async(own, op=op, name=name)
+            return hvd.reducescatter_async(
+                own[0], op=op, name=name, process_set=where, splits=splits
+            )
+        return hvd.grouped_reducescatter_async(own, op=op, name=name, process_set=where)
 
     def own_rows(array: np.ndarray, rank: int) -> np.ndarray:
         if splits is None:
@@ -244,7 +275,8 @@ def _reducescatter(rng: np.random.Generator, size: int) -> Operation:
     )
 
 
-def _reduce(rng: np.random.Generator, size: int) -> Operation:
+def _reduce(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     op, root = int(rng.choice(list(TYPES_OF_OP))), int(rng.integers(size))
     dtype = str(rng.choice(TYPES_OF_OP[op]))
     in_place = bool(rng.integers(2))
@@ -252,7 +284,7 @@ def _reduce(rng: np.random.Generator, size: int) -> Operation:
 
     def start(rank: int, name: str | None) -> Any:
         call = hvd.reduce_async_ if in_place else hvd.reduce_async
-        return call(inputs[rank].copy(), root, op=op, name=name)
+        return call(inputs[rank].copy(), members.ranks[root], op=op, name=name, process_set=where)
 
     return Operation(
         f"reduce of {dtype} {inputs[0].shape} to {root}, op {op}, in place: {in_place}",
@@ -261,27 +293,33 @@ def _reduce(rng: np.random.Generator, size: int) -> Operation:
     )
 
 
-def _gather(rng: np.random.Generator, size: int) -> Operation:
+def _gather(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     dtype, root = str(rng.choice(ALL_TYPES)), int(rng.integers(size))
     trailing = _shape(rng, min_dims=1)[1:]
     inputs = _of_ranks(rng, dtype, [(int(rng.integers(0, 300)), *trailing) for _ in range(size)])
     return Operation(
         f"gather of {dtype} to {root} with rows {[len(x) for x in inputs]} of {trailing}",
-        lambda rank, name: hvd.gather_async(inputs[rank], root, name=name),
+        lambda rank, name: hvd.gather_async(
+            inputs[rank], members.ranks[root], name=name, process_set=where
+        ),
         lambda rank: [np.concatenate(inputs)] if rank == root else [],
     )
 
 
-def _scatter(rng: np.random.Generator, size: int) -> Operation:
+def _scatter(rng: np.random.Generator, members: Members) -> Operation:
+    size, where = len(members.ranks), members.process_set
     dtype, root = str(rng.choice(ALL_TYPES)), int(rng.integers(size))
     trailing = _shape(rng, min_dims=1)[1:]
     splits = rng.integers(0, 300, size)
-    whole = _values(rng, dtype, (int(splits.sum()), *trailing))
+    whole = random_values(rng, dtype, (int(splits.sum()), *trailing))
 
     def start(rank: int, name: str | None) -> Any:
         if rank == root:
-            return hvd.scatter_async(whole, root, splits=splits, name=name)
-        return hvd.scatter_async(whole[:rank], root, name=name)
+            return hvd.scatter_async(
+                whole, members.ranks[root], splits=splits, name=name, process_set=where
+            )
+        return hvd.scatter_async(whole[:rank], members.ranks[root], name=name, process_set=where)
 
     ends = splits.cumsum()
     return Operation(

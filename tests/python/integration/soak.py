@@ -1,19 +1,26 @@
-"""One rank of a soak: random collectives, submitted in another order on every rank, all checked.
+"""One rank of a soak: random collectives and messages, in another order on every rank, all checked.
 
-    horoscalerun -np 4 python soak.py --seed 7 --iterations 1000
+    horoscalerun -np 4 python soak.py --seed 7 --operations 1000
 
-An iteration submits a handful of asynchronous operations, named and unnamed, and waits for them
-in yet another order; some end with a barrier or a join. The seed decides everything. A rank that
-makes no progress for a minute ends with the tracebacks of its threads.
+An iteration begins a handful of asynchronous operations of the global set and of some that overlap,
+named and unnamed, and messages; then come exchanges of blocking calls (random_messages.py tells why
+nobody waits for ever), and what was begun is waited for in yet another order. Some end with a
+barrier or a join. The seed decides everything. A rank that makes no progress for a minute ends with
+the tracebacks of its threads.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
 
 import numpy as np
-from random_operations import Operation, draw, reduced
+from random_messages import Drawing, Finish, Message, begin
+from random_operations import Members, Operation, draw_of, reduced
 
 import horoscale.numpy as hvd
 
@@ -21,53 +28,116 @@ SECONDS_WITHOUT_PROGRESS = 60
 STEADY_NAMES = 40  # names that come again and again, each with its operation
 
 
+@dataclass(frozen=True)
+class Collective:
+    """An operation of a set, and by which name all members begin it."""
+
+    operation: Operation
+    name: str | None
+    members: Members
+
+    def begin(self, rank: int, where: str) -> list[Finish]:
+        """Begin it on a member."""
+        member = list(self.members.ranks).index(rank)
+        handle = self.operation.start(member, self.name)
+
+        def finish() -> None:
+            try:
+                self.operation.check(member, hvd.synchronize(handle))
+            except Exception as error:
+                what = f"{where}, {self.name} of {self.members.process_set}"
+                raise RuntimeError(f"{what}: {self.operation.description}") from error
+
+        return [finish]
+
+
 class Soak:
     """The operations of one seed, drawn alike on all ranks, and this rank's part in them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(
+        self, seed: int, sets: Sequence[hvd.ProcessSet], bindings: Sequence[ModuleType]
+    ) -> None:
         self._rank, self._size = hvd.rank(), hvd.size()
         self._common = np.random.default_rng(seed)  # the same on all ranks
         self._own = np.random.default_rng([seed, self._rank])  # the order of this rank
+        self._sets = [Members.all_of(self._size)] * 2  # half of all operations
+        self._sets += [Members(one, one.ranks or ()) for one in sets]
         self._steady: dict[str, Operation] = {}
+        self._messages = Drawing(self._common, bindings)
 
     def iterate(self, iteration: int) -> int:
-        """Runs one iteration; returns the number of operations in it."""
-        batch = self._draw_batch(iteration)
-        handles = {k: batch[k][0].start(self._rank, batch[k][1]) for k in self._order(batch)}
-        for k in self._own.permutation(len(batch)):
-            operation, name = batch[k]
-            try:
-                operation.check(self._rank, hvd.synchronize(handles[k]))
-            except Exception as error:
-                where = f"iteration {iteration}, operation {k}, named {name}"
-                raise RuntimeError(f"{where}: {operation.description}") from error
+        """Run one iteration; return the number of operations in it, on all ranks."""
+        where = f"iteration {iteration}"
+        collectives = self._draw_collectives(iteration)
+        messages = [
+            self._messages.asynchronous(self._members()) for _ in range(self._common.integers(0, 7))
+        ]
+        exchanges = [
+            self._messages.blocking(self._members()) for _ in range(self._common.integers(0, 4))
+        ]
+        begins: list[Callable[[], list[Finish]]] = [
+            partial(collectives[k].begin, self._rank, where) for k in self._order(collectives)
+        ]
+        begins = self._merged(begins, self._begins_of(messages))
+        finishes = [finish for one in begins for finish in one()]
+        for exchange in exchanges:
+            if self._rank in exchange.ranks:
+                exchange.run(self._rank)
+        for k in self._own.permutation(len(finishes)):
+            finishes[k]()
         chance = self._common.random()
         if chance < 0.05:
             hvd.barrier()
         elif chance < 0.1:
             self._join(iteration)
-        return len(batch)
+        return len(collectives) + len(messages) + len(exchanges)
 
-    def _draw_batch(self, iteration: int) -> list[tuple[Operation, str | None]]:
-        batch: dict[str, tuple[Operation, str | None]] = {}
+    def _members(self) -> Members:
+        return self._sets[self._common.integers(len(self._sets))]
+
+    def _draw_collectives(self, iteration: int) -> list[Collective]:
+        batch: dict[str, Collective] = {}
         for k in range(self._common.integers(1, 9)):
-            chance = self._common.random()
+            chance, place = self._common.random(), self._common.integers(len(self._sets))
+            members = self._sets[place]
             if chance < 0.4:
-                name = f"steady.{self._common.integers(STEADY_NAMES)}"
+                name = f"steady.{place}.{self._common.integers(STEADY_NAMES)}"
                 # Now and then a known name comes with another operation, which no cache may hide.
                 if name not in self._steady or self._common.random() < 0.05:
-                    self._steady[name] = draw(self._common, self._size)
-                batch[name] = self._steady[name], name
+                    self._steady[name] = draw_of(self._common, members)
+                batch[name] = Collective(self._steady[name], name, members)
             else:
                 name = f"fresh.{iteration}.{k}"
-                batch[name] = draw(self._common, self._size), name if chance < 0.8 else None
+                given = name if chance < 0.8 else None
+                batch[name] = Collective(draw_of(self._common, members), given, members)
         return list(batch.values())
 
-    def _order(self, batch: list[tuple[Operation, str | None]]) -> list[int]:
-        """A random order of submission that keeps the unnamed ones, matched by it, in sequence."""
-        order = [int(k) for k in self._own.permutation(len(batch))]
-        unnamed = iter(sorted(k for k in order if batch[k][1] is None))
-        return [next(unnamed) if batch[k][1] is None else k for k in order]
+    def _order(self, batch: Sequence[Collective]) -> list[int]:
+        """A random order of this rank's that keeps unnamed ones, matched by it, in sequence."""
+        own = [k for k, one in enumerate(batch) if self._rank in one.members.ranks]
+        order = [own[k] for k in self._own.permutation(len(own))]
+        unnamed = iter(sorted(k for k in order if batch[k].name is None))
+        return [next(unnamed) if batch[k].name is None else k for k in order]
+
+    def _begins_of(
+        self, messages: Sequence[tuple[Message, bool]]
+    ) -> list[Callable[[], list[Finish]]]:
+        """In a random order that keeps those between the same ranks with the same tag."""
+        later: dict[tuple[object, ...], list[Callable[[], list[Finish]]]] = {}
+        for message, from_any in messages:
+            begins = later.setdefault(message.key, [])
+            begins.append(partial(begin, message, from_any, self._rank))
+        keys = [key for key, begins in later.items() for _ in begins]
+        return [later[keys[k]].pop(0) for k in self._own.permutation(len(keys))]
+
+    def _merged(
+        self, one: list[Callable[[], list[Finish]]], other: list[Callable[[], list[Finish]]]
+    ) -> list[Callable[[], list[Finish]]]:
+        """Both lists as one, in which either keeps its order."""
+        firsts = set(self._own.permutation(len(one) + len(other))[: len(one)].tolist())
+        one_by_one, the_others = iter(one), iter(other)
+        places = range(len(one) + len(other))
+        return [next(one_by_one if place in firsts else the_others) for place in places]
 
     def _join(self, iteration: int) -> None:
         """Some ranks run out of data, the others go on without them."""
@@ -85,19 +155,36 @@ class Soak:
         assert last in active, f"join() returned {last}; the ranks that went on were {active}"
 
 
+def overlapping_sets(size: int) -> list[hvd.ProcessSet]:
+    """Sets of which each rank is in several."""
+    some = [range(2), range(1, size), range(0, size, 2), range(max(1, size - 1))]
+    lists = dict.fromkeys(tuple(ranks) for ranks in some if 1 < len(ranks) < size)
+    return [hvd.ProcessSet(ranks) for ranks in lists]
+
+
 def main() -> None:
+    """Run the soak."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--iterations", type=int, required=True)
+    parser.add_argument("--operations", type=int, required=True)
+    parser.add_argument("--ranks", type=int, default=4, help="how many there are")
+    parser.add_argument("--torch", action="store_true", help="messages of PyTorch's tensors, too")
     arguments = parser.parse_args()
-    hvd.init()
-    soak = Soak(arguments.seed)
-    operations = 0
-    for iteration in range(arguments.iterations):
+    bindings: list[ModuleType] = [hvd]
+    if arguments.torch:
+        import horoscale.torch
+
+        bindings.append(horoscale.torch)
+    sets = overlapping_sets(arguments.ranks)
+    hvd.init(process_sets=sets)
+    soak = Soak(arguments.seed, sets, bindings)
+    iterations = operations = 0
+    while operations < arguments.operations:
         faulthandler.dump_traceback_later(SECONDS_WITHOUT_PROGRESS, exit=True)
-        operations += soak.iterate(iteration)
+        operations += soak.iterate(iterations)
+        iterations += 1
     faulthandler.cancel_dump_traceback_later()
-    print(f"{arguments.iterations} iterations, {operations} operations")
+    print(f"{iterations} iterations, {operations} operations")
     hvd.shutdown()
 
 

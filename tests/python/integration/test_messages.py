@@ -92,6 +92,37 @@ else:
     time.sleep(3600)
 """
 
+# What rank 1 sees is given back after its job, or the set, has ended there.
+LATE_RELEASES = """
+import sys, time
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+trio = hvd.add_process_set([0, 1, 2], members_only=True, distinct=True)
+x = hvd.empty_shared(1_000_000)
+if hvd.rank() == 0:
+    try:
+        hvd.send(x, 1, process_set=trio)
+    except hvd.RankFailedError as error:
+        print(*error.ranks, flush=True)
+elif hvd.rank() == 1:
+    view = hvd.recv_view(1_000_000, np.float32, 0, process_set=trio)
+    with view:
+        print("seen", flush=True)
+        if sys.argv[1] == "shutdown":
+            hvd.shutdown()
+        else:
+            try:
+                hvd.recv(np.zeros(1), 2, process_set=trio)  # which nobody sends
+            except hvd.RankFailedError:
+                assert hvd.remove_process_set(trio)
+    view.release()
+    print("released", flush=True)
+else:
+    time.sleep(3600)
+"""
+
 # A receive of any rank whose candidates all wait for the receiver.
 KNOT = """
 import numpy as np
@@ -166,6 +197,18 @@ def test_a_rank_is_killed_while_a_message_is_seen(victim: int, tmp_path: Path) -
         job.processes[victim].kill()
         for rank in {0, 1} - {victim}:
             assert job.read_line(rank, PATIENCE_S) == str(victim)
+            job.wait(rank, PATIENCE_S)
+
+
+@pytest.mark.parametrize(("how", "left"), [("shutdown", "1"), ("removal", "2")])
+def test_a_view_that_is_left_after_the_end(how: str, left: str, tmp_path: Path) -> None:
+    with RankProcesses(3, program_file(tmp_path, LATE_RELEASES), how, folder=tmp_path) as job:
+        assert job.read_line(1, PATIENCE_S) == "seen"
+        if how == "removal":
+            job.processes[2].kill()
+        assert job.read_line(1, PATIENCE_S) == "released"
+        assert job.read_line(0, PATIENCE_S) == left
+        for rank in range(2):
             job.wait(rank, PATIENCE_S)
 
 

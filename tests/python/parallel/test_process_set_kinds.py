@@ -11,6 +11,7 @@ import pytest
 from support.process_sets import registered, silent
 
 import horoscale.numpy as hvd
+from horoscale.common.process_sets import give_up_process_set
 
 pytestmark = pytest.mark.usefixtures("need_ranks")
 FIRST_BY_MEMBERS = 1 << 30
@@ -200,6 +201,9 @@ def test_only_members_may_call() -> None:
         hvd.add_process_set([0], members_only=True)
     with pytest.raises(ValueError, match="registered already"):
         hvd.add_process_set(alone, members_only=True)
+    with pytest.raises(ValueError, match="registered already, by its members alone"):
+        hvd.add_process_set(alone)
+    assert total(alone) == 1
     twin = hvd.add_process_set([0], members_only=True, distinct=True)
     assert twin != alone
     for one in (alone, twin):
@@ -215,6 +219,22 @@ def test_members_that_contradict_each_other_hear_so() -> None:
         process_set = by_members([0, 1], distinct=True)
         assert total(process_set) == 3
         hvd.remove_process_set(process_set)
+
+
+def test_a_set_is_given_up_with_what_is_pending(name: str) -> None:
+    process_set = by_members([0, 1], distinct=True)
+    if process_set is None:
+        return
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(np.ones(3), name=name, process_set=process_set)
+        give_up_process_set(process_set, abandon=True)
+        with pytest.raises(hvd.HorovodInternalError, match="rank 0 has given up process set"):
+            hvd.synchronize(handle)
+        return
+    with pytest.raises(hvd.RankFailedError, match="rank 0 has given up process set") as failed:
+        hvd.allreduce(np.ones(3), name=f"{name} too", process_set=process_set)
+    assert failed.value.ranks == (0,)
+    assert hvd.remove_process_set(process_set)
 
 
 @pytest.mark.conformance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,6 +22,7 @@ from horoscale.torch.distributed import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of names that torch has changed
 
+PATIENCE_S = 40
 DTYPES = [torch.float32, torch.int64, torch.bfloat16, torch.uint8]
 
 
@@ -28,10 +30,15 @@ DTYPES = [torch.float32, torch.int64, torch.bfloat16, torch.uint8]
 def gloo() -> Iterator[Any]:
     """The default group is horoscale's; the value is a group of Gloo's."""
     warnings.simplefilter("ignore")
+    before = hvd.get_process_set_ids_and_ranks()
     dist.init_process_group("horoscale", init_method="horoscale://")
     yield dist.new_group(backend="gloo")
     dist.destroy_process_group()
     assert hvd.is_initialized()  # the job was joined before, and goes on
+    deadline = time.monotonic() + PATIENCE_S
+    while hvd.get_process_set_ids_and_ranks() != before:  # as soon as others have destroyed it
+        assert time.monotonic() < deadline, "sets of groups are left"
+        time.sleep(0.01)
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32, of: int | None = None) -> torch.Tensor:
@@ -344,7 +351,7 @@ def test_timeouts(need_ranks: None) -> None:
     monitored_barrier(timeout=timedelta(seconds=20))
     group = dist.new_group()
     group.set_timeout(timedelta(milliseconds=20))
-    if hvd.rank() == 0:
+    if hvd.rank() == 0:  # it is destroyed with this pending, which the others never begin
         with pytest.raises(TimeoutError):
             dist.barrier(group=group)
     dist.barrier()

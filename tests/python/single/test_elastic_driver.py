@@ -32,7 +32,7 @@ def two_ranks(number: int = 1) -> list[View]:
 # -------------------------------------------------------------------------------- views
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_views_number_ranks_as_the_launcher_does(slots: list[int]) -> None:
     members = [f"host{i}:{slot}:{i}{slot}" for i, n in enumerate(slots) for slot in range(n)]
@@ -70,7 +70,7 @@ def test_views_that_contradict_themselves_are_refused(change: dict[str, object])
         View.from_fields({**fields, **change})
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4) | st.binary())
 def test_what_is_no_view_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"view|decode|Expecting|Extra|utf|literal|surrog"):
@@ -80,7 +80,7 @@ def test_what_is_no_view_is_refused(value: object) -> None:
 # -------------------------------------------------------------------------------- agreement
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.dictionaries(st.integers(0, 5), st.lists(st.integers(1, 9), max_size=2), min_size=1))
 def test_survivors_agree_on_the_highest_commit_that_those_with_one_hold(
     held: dict[int, list[int]],
@@ -243,7 +243,7 @@ def test_a_rank_that_ends_well_ends_the_job_once_all_have() -> None:
     assert driver.finished.status == 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.binary()
     | st.recursive(
