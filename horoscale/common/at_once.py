@@ -49,7 +49,7 @@ def allreduce_at_once(
     template = _template(
         runtime, tensor, data_type, op, name, prescale, postscale, process_set, priority
     )
-    runtime.run_again(template, source, target, keep_alive)
+    template.run(source, target, keep_alive)
 
 
 def start_allreduce(
@@ -70,7 +70,7 @@ def start_allreduce(
     template = _template(
         runtime, tensor, data_type, op, name, prescale, postscale, process_set, priority
     )
-    return runtime.start_again(template, source, target, keep_alive)
+    return template.start(source, target, keep_alive)
 
 
 def _template(
