@@ -20,7 +20,7 @@ from horoscale.common.arguments import (
     scattered_rows,
     set_id,
 )
-from horoscale.common.at_once import allreduce_at_once, start_allreduce
+from horoscale.common.at_once import prepared_allreduce
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import (
     Array,
@@ -164,10 +164,9 @@ def allreduce(
     """
     if average is None and compression is Compression.none and is_plain(tensor):
         result = np.empty_like(tensor)
-        allreduce_at_once(
-            tensor,
-            address(tensor),
-            address(result),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -175,8 +174,8 @@ def allreduce(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(tensor, result),
         )
+        template.run(address(tensor), address(result), (tensor, result))
         return result
     wire_dtype, compression = divide(compression)
     call = _Call(
@@ -209,10 +208,9 @@ def allreduce_async(
     """
     if average is None and is_plain(tensor):
         result = np.empty_like(tensor)
-        operation = start_allreduce(
-            tensor,
-            address(tensor),
-            address(result),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -220,8 +218,8 @@ def allreduce_async(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(tensor, result),
         )
+        operation = template.start(address(tensor), address(result), (tensor, result))
         return Handle(operation, lambda _: result)
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -245,11 +243,9 @@ def allreduce_(
     changed. After an error its values are undefined.
     """
     if average is None and is_plain(tensor):
-        place = address(tensor)
-        allreduce_at_once(
-            tensor,
-            place,
-            place,
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -257,8 +253,9 @@ def allreduce_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=tensor,
         )
+        place = address(tensor)
+        template.run(place, place, tensor)
         return tensor
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -282,11 +279,9 @@ def allreduce_async_(
     DuplicateNameError as allreduce_(); synchronize() raises the other errors.
     """
     if average is None and is_plain(tensor):
-        place = address(tensor)
-        operation = start_allreduce(
-            tensor,
-            place,
-            place,
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -294,8 +289,9 @@ def allreduce_async_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=tensor,
         )
+        place = address(tensor)
+        operation = template.start(place, place, tensor)
         return Handle(operation, lambda _: tensor)
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority

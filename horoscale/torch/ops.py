@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from horoscale import common
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op
-from horoscale.common.at_once import allreduce_at_once, start_allreduce
+from horoscale.common.at_once import prepared_allreduce
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives, compiled
 from horoscale.torch.collectives import Call, Reduction, Tensors
@@ -22,7 +22,7 @@ from horoscale.torch.tensors import data_type, is_plain, room_for, written
 
 Splits = Sequence[int] | torch.Tensor | None
 
-outside_graph(allreduce_at_once)
+outside_graph(prepared_allreduce)
 
 
 def allreduce(
@@ -68,10 +68,9 @@ def allreduce(
         and not (tensor.requires_grad and torch.is_grad_enabled())
     ):
         result = room_for(tensor)
-        allreduce_at_once(
-            tensor,
-            tensor.data_ptr(),
-            result.data_ptr(),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -79,8 +78,8 @@ def allreduce(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(tensor, result),
         )
+        template.run(tensor.data_ptr(), result.data_ptr(), (tensor, result))
         return result
     [result] = grouped_allreduce(
         [tensor],
@@ -113,11 +112,9 @@ def allreduce_async(
         and is_plain(tensor)
         and not (tensor.requires_grad and torch.is_grad_enabled())
     ):
-        memory, result = tensor.detach(), room_for(tensor)
-        operation = start_allreduce(
-            tensor,
-            memory.data_ptr(),
-            result.data_ptr(),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -125,8 +122,10 @@ def allreduce_async(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(memory, result),
         )
+        result = room_for(tensor)
+        memory = tensor.untyped_storage()  # whatever the tensor is made to be meanwhile
+        operation = template.start(tensor.data_ptr(), result.data_ptr(), (memory, result))
         return Handle(operation, lambda _: result)
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
@@ -145,11 +144,9 @@ def allreduce_(
 ) -> torch.Tensor:
     """Do allreduce() in place and return the tensor. Not differentiable."""
     if average is None and not is_compiling() and is_plain(tensor):
-        address = tensor.data_ptr()
-        allreduce_at_once(
-            tensor,
-            address,
-            address,
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -157,8 +154,9 @@ def allreduce_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=tensor,
         )
+        address = tensor.data_ptr()
+        template.run(address, address, tensor)
         increment_version(tensor)
         return tensor
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
@@ -179,12 +177,10 @@ def allreduce_async_(
 ) -> Handle:
     """Start allreduce_() and return a handle at once. The result is there after synchronize()."""
     if average is None and is_plain(tensor):
-        memory = tensor.detach()  # where the result will be, whatever the tensor is made to be
-        address = memory.data_ptr()
-        operation = start_allreduce(
-            tensor,
-            address,
-            address,
+        shape = tensor.shape
+        template = prepared_allreduce(
+            tensor.dtype,
+            shape,
             data_type,
             op,
             name,
@@ -192,9 +188,11 @@ def allreduce_async_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=memory,
         )
-        return Handle(operation, lambda _: written(tensor, memory, address))
+        memory = tensor.untyped_storage()  # where the result will be, whatever the tensor is then
+        address = tensor.data_ptr()
+        operation = template.start(address, address, memory)
+        return Handle(operation, lambda _: written(tensor, memory, address, shape))
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce([tensor], reduction, call, in_place=True).then(_only)
