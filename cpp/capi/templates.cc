@@ -16,13 +16,14 @@ thread_local std::unique_ptr<hs_handle> unfinished;
 
 Status CheckRepeatable(const Operation& model) {
   const OpKind kind = model.request.signature.kind;
-  const bool has_room =
-      kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReducescatter;
+  const bool has_room = kind == OpKind::kAllreduce || kind == OpKind::kBroadcast ||
+                        kind == OpKind::kReducescatter || kind == OpKind::kAllgather;
   if (has_room && model.tensors.size() == 1 && !model.callback && !model.on_device) {
     return Status::Ok();
   }
   return Status::InvalidArgument(
-      "only an allreduce, broadcast or reducescatter of one tensor in host memory, without a "
+      "only an allreduce, allgather, broadcast or reducescatter of one tensor in host memory, "
+      "without a "
       "callback, can be prepared");
 }
 

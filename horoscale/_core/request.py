@@ -161,9 +161,12 @@ class Templates:
             self._keep(key, template)
         return template
 
-    def prepare(self, key: Hashable, in_flight: InFlight, signature: Signature) -> Template:
+    def prepare(
+        self, key: Hashable, in_flight: InFlight, signature: Signature, rows: int
+    ) -> Template:
         """Prepare an operation of one tensor of the host's memory; see hs_prepare()."""
         request = Request(signature)
+        request.place(0, 0, 0, rows)
         template = Template(in_flight, request.address)
         self._keep(key, template)
         return template

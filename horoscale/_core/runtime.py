@@ -171,9 +171,12 @@ class Runtime:
         request.pointer.will_wait = not wake
         return self._in_flight.enqueue(request.address, keep_alive)
 
-    def prepare(self, key: Hashable, signature: Signature) -> Template:
-        """Return a template of an operation, which `templates` then know by a key."""
-        return self.templates.prepare(key, self._in_flight, signature)
+    def prepare(self, key: Hashable, signature: Signature, rows: int = 0) -> Template:
+        """Return a template of an operation, which `templates` then know by a key.
+
+        Of an allgather's result, `rows` is for how many there is room.
+        """
+        return self.templates.prepare(key, self._in_flight, signature, rows)
 
     def start_message(
         self, message: MessageArg, is_send: bool, will_wait: bool, keep_alive: object

@@ -325,9 +325,10 @@ hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, h
  * used by any number of threads at once, until that is freed; afterwards it can only be freed. */
 typedef struct hs_template hs_template;
 
-/* Describes an allreduce, broadcast or reducescatter of one tensor in host memory, without a
- * callback; `in`, `out` and `will_wait` of the request are not read. What is said of a request with
- * hs_enqueue() is found out each time that it is run. Local. HS_INVALID_ARGUMENT. */
+/* Describes an allreduce, allgather, broadcast or reducescatter of one tensor in host memory,
+ * without a callback; `in`, `out` and `will_wait` of the request are not read. An allgather that is
+ * run with `out` has room for `out_rows` there. What is said of a request with hs_enqueue() is
+ * found out each time that it is run. Local. HS_INVALID_ARGUMENT. */
 hs_code hs_prepare(hs_runtime* runtime, const hs_request* request, hs_template** out);
 
 /* hs_enqueue() with memory whose addresses are given as numbers. Returns the handle, or null where
