@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
@@ -76,8 +76,20 @@ class BuildLibraryAndBinding(build_ext):
         super().run()
 
 
+IN_FLIGHT = Extension(
+    "horoscale._core._in_flight",
+    ["cpp/python/in_flight.c"],
+    include_dirs=["cpp/include"],
+    depends=["cpp/include/horoscale/horoscale.h"],
+    define_macros=[("Py_LIMITED_API", "0x030A0000")],
+    libraries=["horoscale"],
+    runtime_library_dirs=["$ORIGIN/lib"],
+    py_limited_api=True,
+)
+
 setup(
     cmdclass={"build_ext": BuildLibraryAndBinding},
+    ext_modules=[IN_FLIGHT],
     cffi_modules=["cmake/binding.py:make_ffi"],
     options={} if BUILD_SIM else {"bdist_wheel": {"py_limited_api": "cp310"}},
 )

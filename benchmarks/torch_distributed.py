@@ -1,97 +1,167 @@
-"""How long torch.distributed's all_reduce takes over horoscale, beside Gloo in the same processes.
+"""How long torch.distributed's operations take over horoscale, beside Gloo in the same processes.
 
     python benchmarks/torch_distributed.py
 
-Starts two ranks (-n: more), whose default group is horoscale's and which have a second one of
-Gloo's. The groups take turns within each round; of a round it is the mean over its calls. A ratio
-is Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
+Starts two ranks, whose default group is horoscale's and which have a second one of Gloo's. The
+groups take turns within each round; of a round it is the mean over its calls, on rank 0. A ratio is
+Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import figures
 import torch
 import torch.distributed as dist
+from allreduce import size_text
 
 import horoscale.torch.distributed  # noqa: F401
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 SMALL_AT_ONCE = 160
+RANKS = 2
+ROUND_SECONDS = 0.2
+MOST_CALLS = 2000
+GROUPS = ("horoscale", "gloo")
+
+Call = Callable[[Any], object]
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+class Case(NamedTuple):
+    """A call on a group; what the tensor `read` holds after it, where `given` was filled with 1."""
+
+    call: Call
+    given: torch.Tensor
+    read: torch.Tensor
+    result: float
+    share: float = 1.0  # of the time of a call that counts
+
+
+def all_reduce(size: int) -> Case:
+    tensor = torch.zeros(size // 4)
+    return Case(lambda group: dist.all_reduce(tensor, group=group), tensor, tensor, RANKS)
+
+
+def all_gather(size: int) -> Case:
+    given, output = torch.zeros(size // 4 // RANKS), torch.zeros(size // 4)
+    return Case(
+        lambda group: dist.all_gather_into_tensor(output, given, group=group), given, output, 1
     )
-    parser.add_argument("-n", "--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
-def all_reduce(count: int) -> Callable[[Any], None]:
-    tensor = torch.ones(count)
+def reduce_scatter(size: int) -> Case:
+    given, output = torch.zeros(size // 4), torch.zeros(size // 4 // RANKS)
+    return Case(
+        lambda group: dist.reduce_scatter_tensor(output, given, group=group), given, output, RANKS
+    )
+
+
+def send_and_recv(size: int) -> Case:
+    """To the other rank and back: half of that counts."""
+    given, received = torch.zeros(size // 4), torch.zeros(size // 4)
+    peer = 1 - dist.get_rank()
 
     def call(group: Any) -> None:
-        tensor.fill_(1.0)
-        dist.all_reduce(tensor, group=group)
-        assert tensor[-1] == dist.get_world_size()
+        if peer == 1:
+            dist.send(given, peer, group=group)
+        dist.recv(received, peer, group=group)
+        if peer == 0:
+            dist.send(given, peer, group=group)
 
-    return call
-
-
-def many_small(group: Any) -> None:
-    tensors = [torch.ones(256) for _ in range(SMALL_AT_ONCE)]
-    works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
-    for work in works:
-        work.wait()
-    assert tensors[-1][0] == dist.get_world_size()
+    return Case(call, given, received, 1, share=0.5)
 
 
-def seconds(call: Callable[[Any], None], group: Any, repeats: int) -> float:
+def many_small() -> Case:
+    tensors = list(torch.zeros(SMALL_AT_ONCE, 256))
+
+    def call(group: Any) -> None:
+        works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+
+    return Case(call, tensors[-1], tensors[-1], RANKS)
+
+
+def verify(case: Case, group: Any) -> None:
+    case.given.fill_(1)
+    case.call(group)
+    assert case.read[0] == case.read[-1] == case.result
+    case.given.zero_()  # stays zero: a sum of sums would overflow
+
+
+def seconds(case: Case, group: Any, repeats: int) -> float:
+    verify(case, group)
     dist.barrier()
     start = time.perf_counter()
     for _ in range(repeats):
-        call(group)
-    return (time.perf_counter() - start) / repeats
+        case.call(group)
+    taken = time.perf_counter() - start
+    verify(case, group)
+    return taken / repeats * case.share
 
 
-def measure(rounds: int) -> None:
+def repeats_of(case: Case, group: Any) -> int:
+    """How many calls fill a round; the same on all ranks."""
+    count = torch.tensor([min(MOST_CALLS, int(ROUND_SECONDS / seconds(case, group, 3)) + 1)])
+    dist.broadcast(count, 0)
+    return int(count)
+
+
+def measure(rounds: int, smoke: bool, path: Path | None) -> None:
     dist.init_process_group("horoscale", init_method="horoscale://")
-    ours, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
-    cases = {f"all_reduce {size >> 10} KiB": all_reduce(size // 4) for size in SIZES}
-    cases[f"{SMALL_AT_ONCE} asynchronous all_reduce 1 KiB"] = many_small
-    for name, call in cases.items():
-        repeats = 5 if "16384" in name or call is many_small else 50
-        ratios, times = [], []
-        for number in range(rounds + 1):
-            pair = [seconds(call, group, repeats) for group in (ours, gloo)]
-            if number:  # the first warms up
-                times.append(pair[0])
-                ratios.append(pair[1] / pair[0])
-        if dist.get_rank() == 0:
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            ours_us = statistics.median(times) * 1e6
-            median = statistics.median(ratios)
-            print(f"{name:38} {ours_us:9.1f} µs   Gloo's / ours {median:5.2f} ({spread})")
+    groups = dict(zip(GROUPS, (dist.group.WORLD, dist.new_group(backend="gloo")), strict=True))
+    kinds = {
+        "all_reduce": (all_reduce, SIZES),
+        "all_gather_into_tensor": (all_gather, SIZES[1:]),
+        "reduce_scatter_tensor": (reduce_scatter, SIZES[1:]),
+        "send and recv": (send_and_recv, (SIZES[0], SIZES[-1])),
+    }
+    cases = {
+        f"{kind} {size_text(size)}": lambda make=make, size=size: make(size)
+        for kind, (make, sizes) in kinds.items()
+        for size in (sizes[:1] if smoke else sizes)
+    }
+    cases[f"{SMALL_AT_ONCE} all_reduce 1 KiB"] = many_small
+    measured: figures.Figures = {}
+    for name, make in cases.items():
+        case = make()
+        counts = {group: repeats_of(case, groups[group]) for group in GROUPS}
+        measured[name] = {group: [] for group in GROUPS}
+        for index in range(rounds):
+            for group in GROUPS[:: 1 if index % 2 else -1]:
+                measured[name][group].append(seconds(case, groups[group], counts[group]))
+    if dist.get_rank() == 0:
+        print(f"torch.distributed, {RANKS} ranks, {os.cpu_count()} cores, {rounds} rounds")
+        print("\n".join(figures.medians(measured, "µs", 1e6)))
+        print("\n".join(figures.comparison(measured, [("gloo", "horoscale")])))
+        figures.write(path, measured)
     dist.destroy_process_group()
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="one size, one round: does it run?")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
     if arguments.rank:
-        measure(arguments.rounds)
+        torch.set_num_threads(1)
+        rounds = 1 if arguments.smoke else arguments.rounds
+        measure(rounds, arguments.smoke, arguments.json)
         return
-    launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(arguments.ranks)]
-    program = [sys.executable, __file__, "--rank", "--rounds", str(arguments.rounds)]
-    subprocess.run([*launcher, *program], check=True)
+    launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(RANKS)]
+    subprocess.run([*launcher, sys.executable, __file__, "--rank", *sys.argv[1:]], check=True)
 
 
 if __name__ == "__main__":

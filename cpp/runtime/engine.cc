@@ -17,6 +17,10 @@ constexpr double kYieldSeconds = 50e-6;
 // The transport tells of lost ranks by itself; this bounds how late stall reports come.
 constexpr double kSleepSeconds = 0.5;
 
+// A loop that enqueues gives the next one within this time, to which timers add as much again.
+constexpr double kGatherSeconds = 50e-6;
+constexpr double kMostGatherSeconds = 500e-6;
+
 inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -98,7 +102,8 @@ bool Engine::WaitFor(const std::function<bool()>& done, double deadline) {
 void Engine::ThreadMain() {
   std::unique_lock lock(mutex_);
   while (!stop_.load()) {
-    if (!owned_ && waiting_.load() == 0) {
+    Gather(lock);
+    if (!owned_ && waiting_.load() == 0 && !stop_.load()) {
       owned_ = true;
       lock.unlock();
       look_.store(false);
@@ -111,6 +116,19 @@ void Engine::ThreadMain() {
       parked_cv_.wait_for(lock, std::chrono::duration<double>(kSleepSeconds));
     }
     parked_.store(false);
+  }
+}
+
+void Engine::Gather(std::unique_lock<std::mutex>& lock) {
+  const double until = MonotonicSeconds() + kMostGatherSeconds;
+  size_t before = 0;
+  for (;;) {
+    const size_t count = work_.Gathering();
+    const bool is_wanted = !owned_ && waiting_.load() == 0 && !stop_.load();
+    if (count <= before || !is_wanted || MonotonicSeconds() >= until) return;
+    before = count;
+    // Not parked meanwhile: who enqueues more needs no system call.
+    parked_cv_.wait_for(lock, std::chrono::duration<double>(kGatherSeconds));
   }
 }
 

@@ -9,6 +9,8 @@
 //   * An owner that leaves wakes the progress thread if work remains and no waiter is there.
 //   * An owner with nothing to do spins briefly, yields, then arms the transport's doorbell and
 //     sleeps in the transport: there is no other place where an owner sleeps.
+//   * The progress thread that is woken for little sleeps while more comes, though not for long:
+//     what is executed together costs less. Whoever waits takes the engine meanwhile.
 //   * The progress thread parks on a process-local condition variable when nothing is pending, and
 //     looks at the transport twice a second, and at once where it says that a rank may be lost of
 //     which others have to be told.
@@ -36,6 +38,9 @@ class Engine {
     virtual bool Step() = 0;
     // Whether anything is pending or was enqueued, so that the engine has to go on. Any thread.
     virtual bool HasWork() const = 0;
+    // How many operations have been enqueued, where nothing else is pending and they are so little
+    // that they had better wait a moment for more; else 0. Any thread.
+    virtual size_t Gathering() const { return 0; }
     // What runs now may end without waking the transport: how long it may be left alone. By the
     // owner.
     virtual double MaxSleepSeconds() { return std::numeric_limits<double>::infinity(); }
@@ -76,6 +81,8 @@ class Engine {
 
  private:
   void ThreadMain();
+  // By the progress thread: lets what is enqueued one after the other come together.
+  void Gather(std::unique_lock<std::mutex>& lock);
   // The transport has to be polled soon. Any thread.
   void Look();
   // Takes the engine if it is free.

@@ -9,6 +9,16 @@
 namespace horoscale {
 namespace {
 
+// With more than this the engine begins.
+constexpr int64_t kLittleBytes = 1 << 20;
+
+// What an operation adds to what waits for more: the rest is waited for by others.
+int64_t BytesOf(const Operation& operation) {
+  int64_t bytes = operation.tensors.empty() || operation.on_device ? kLittleBytes : 0;
+  for (const TensorMemory& tensor : operation.tensors) bytes += tensor.rows * tensor.row_bytes;
+  return bytes;
+}
+
 // What a rank sent before it left can be received afterwards.
 bool MayHaveCome(const Operation& operation, const Status& failure) {
   return operation.message && !operation.message->is_send && !operation.message->released &&
@@ -56,6 +66,7 @@ Status Inbox::Put(const OperationPtr& operation) {
   operation->enqueued_at = MonotonicSeconds();
   unfinished_.fetch_add(1);
   input_.push_back(operation);
+  input_bytes_ += BytesOf(*operation);
   has_input_.store(true);
   return Status::Ok();
 }
@@ -79,6 +90,12 @@ Status Inbox::BindDevice(const Operation& operation, SetView& view) {
               " has used device " + std::to_string(view.device->ordinal()) +
               " on this rank: a process set uses one device of each rank",
           {{}, operation.process_set_id, operation.request.name}};
+}
+
+size_t Inbox::Gathering() const {
+  std::lock_guard lock(mutex_);
+  const bool is_all = unfinished_.load() == static_cast<int64_t>(input_.size());
+  return is_all && input_bytes_ < kLittleBytes ? input_.size() : 0;
 }
 
 std::vector<int> Inbox::SetIds() const {
@@ -108,6 +125,7 @@ bool Inbox::IsClosed() const {
 std::vector<OperationPtr> Inbox::Take() {
   std::lock_guard lock(mutex_);
   has_input_.store(false);
+  input_bytes_ = 0;
   return std::exchange(input_, {});
 }
 

@@ -27,6 +27,9 @@ class Inbox {
   bool HasInput() const { return has_input_.load(); }
   // Operations that were taken and are not finished.
   int64_t unfinished() const { return unfinished_.load(); }
+  // How many were taken, where they are all that is not finished and so small that they can wait a
+  // moment for more; else 0.
+  size_t Gathering() const;
   std::vector<int> SetIds() const;
   // In the set's order.
   std::optional<std::vector<int>> SetRanks(int id) const;
@@ -63,6 +66,7 @@ class Inbox {
   const int rank_;
   mutable std::mutex mutex_;
   std::vector<OperationPtr> input_;  // guarded by mutex_, as the following
+  int64_t input_bytes_ = 0;          // what has to begin at once counts as many
   std::map<int, SetView> views_;
   Token next_token_ = 1;
   bool closed_ = false;

@@ -87,6 +87,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   // Engine::Work
   bool Step() override;
   bool HasWork() const override;
+  size_t Gathering() const override { return inbox_.Gathering(); }
   double MaxSleepSeconds() override;
   std::vector<std::function<void()>> TakeCallbacks() override;
   bool HasCallbacks() const override { return !callbacks_.empty(); }

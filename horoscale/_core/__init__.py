@@ -5,6 +5,7 @@ memory and exceptions come out.
 """
 
 from horoscale._core import loader  # first: checks the library before anything uses it
+from horoscale._core._in_flight import Template
 from horoscale._core.errors import (
     DuplicateNameError,
     HorovodInternalError,
@@ -47,6 +48,7 @@ __all__ = [
     "Signature",
     "StoreClient",
     "StoreServer",
+    "Template",
     "TensorArg",
     "Topology",
     "UnsupportedError",

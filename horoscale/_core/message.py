@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import Any, NamedTuple
 
 from horoscale._core._binding import ffi, lib
@@ -34,7 +33,7 @@ class MessageRoom(threading.local):
         """Make the structures."""
         self.pointer: Any = ffi.new("hs_message *")
         self.pointer.struct_size = ffi.sizeof("hs_message")
-        self.out = ffi.new("hs_handle **")
+        self.address = int(ffi.cast("uintptr_t", self.pointer))
 
     def describe(self, message: MessageArg, will_wait: bool, is_view: bool = False) -> None:
         """Fill in the structure."""
@@ -62,24 +61,14 @@ class MessageView:
         """Take a receive that is done."""
         self.source = handle.result()
         self._runtime = runtime
-        self._handle = handle.pointer
-        data = ffi.cast("char *", lib.hs_view(self._handle))
+        self._handle = handle
+        data = ffi.cast("char *", lib.hs_view(handle.pointer))
         # It keeps the handle; what ffi.gc() calls at the end does nothing.
-        self.memory = OwnedBuffer(ffi.gc(data, (self._handle,).count), nbytes)
+        self.memory = OwnedBuffer(ffi.gc(data, (handle,).count), nbytes)
 
     def release(self) -> None:
         """Give the message back. Later calls do nothing.
 
         Raises RankFailedError if a rank of the set was lost meanwhile.
         """
-        check(lib.hs_release(self._runtime, self._handle))
-
-
-class ViewHandle(Handle):
-    """A receive whose message is seen where it is. It keeps the runtime from being freed."""
-
-    __slots__ = ()
-
-    def own(self, pointer: Any) -> None:
-        """Take what the library gave."""
-        self.pointer = ffi.gc(pointer, partial(lib.hs_view_free, self._runtime))
+        check(lib.hs_release(self._runtime, self._handle.pointer))

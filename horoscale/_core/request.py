@@ -10,8 +10,9 @@ import threading
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from horoscale._core._binding import ffi, lib
-from horoscale._core.errors import c_string, check
+from horoscale._core._binding import ffi
+from horoscale._core._in_flight import InFlight, Template
+from horoscale._core.errors import c_string
 from horoscale._core.types import DataType, OpKind, ReduceOp
 
 # Names may be made anew for each call: those requests are never met again.
@@ -62,7 +63,7 @@ class Device(NamedTuple):
 class Request:
     """One signature as a structure of the C ABI. One thread at a time may use it."""
 
-    __slots__ = ("_device", "_keep_alive", "_words", "out", "pointer")
+    __slots__ = ("_device", "_keep_alive", "_words", "address", "pointer")
 
     def __init__(self, signature: Signature) -> None:
         """Describe the operation. Its memory is given by place(), anew for each call."""
@@ -75,8 +76,8 @@ class Request:
             tensors[i].shape = shapes[i]
         # Addresses are numbers here: cast to pointers they would each cost as much as a call.
         self._words = ffi.cast("uintptr_t *", tensors)
-        self.out = ffi.new("hs_handle **")
         self.pointer = request = ffi.new("hs_request *")
+        self.address = int(ffi.cast("uintptr_t", request))
         request.struct_size = _REQUEST_SIZE
         for field in _NUMBERS:
             value = getattr(signature, field)
@@ -146,39 +147,39 @@ class Templates:
 
     __slots__ = ("_earlier", "recent")
 
-    recent: dict[Hashable, Any]
+    recent: dict[Hashable, Template]
 
     def __init__(self) -> None:
         """Begin with none."""
         self.recent = {}
-        self._earlier: dict[Hashable, Any] = {}
+        self._earlier: dict[Hashable, Template] = {}
 
-    def find(self, key: Hashable) -> Any:
+    def find(self, key: Hashable) -> Template | None:
         """Return what is not in `recent`, which it is in from now on; None: nowhere."""
         template = self._earlier.get(key)
         if template is not None:
             self._keep(key, template)
         return template
 
-    def get(self, key: Hashable) -> Any:
+    def get(self, key: Hashable) -> Template | None:
         """Return the template of a key; None: there is none."""
         template = self.recent.get(key)
         return self.find(key) if template is None else template
 
-    def prepare(self, key: Hashable, runtime: object, signature: Signature, rows: int = 0) -> Any:
+    def prepare(
+        self, key: Hashable, in_flight: InFlight, signature: Signature, rows: int
+    ) -> Template:
         """Prepare an operation of one tensor of the host's memory; see hs_prepare().
 
         `rows` as place() takes it.
         """
         request = Request(signature)
-        if rows:
-            request.place(0, 0, 0, rows)
-        check(lib.hs_prepare(runtime, request.pointer, out := ffi.new("hs_template **")))
-        template = ffi.gc(out[0], lib.hs_template_free)
+        request.place(0, 0, 0, rows)
+        template = Template(in_flight, request.address)
         self._keep(key, template)
         return template
 
-    def _keep(self, key: Hashable, template: Any) -> None:
+    def _keep(self, key: Hashable, template: Template) -> None:
         if len(self.recent) >= _MAX_KNOWN // 2:
             self._earlier, self.recent = self.recent, {}
         self.recent[key] = template

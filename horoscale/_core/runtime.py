@@ -10,10 +10,11 @@ from typing import Any
 from weakref import WeakSet
 
 from horoscale._core._binding import ffi, lib
+from horoscale._core._in_flight import InFlight, Template
 from horoscale._core.errors import c_string, check, last_error, text
-from horoscale._core.handle import WAIT_SLICE_SECONDS, Handle, InFlight
+from horoscale._core.handle import Handle
 from horoscale._core.memory import OwnedBuffer
-from horoscale._core.message import MessageArg, MessageRoom, MessageView, ViewHandle
+from horoscale._core.message import MessageArg, MessageRoom, MessageView
 from horoscale._core.request import Device, Request, Requests, Signature, Templates
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
@@ -24,7 +25,7 @@ class Runtime:
     def __init__(self, pointer: object) -> None:
         """Take what owns hs_init()'s result; users call Runtime.init()."""
         self._pointer = pointer
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(pointer, self.address, Handle)
         self._requests = Requests()
         self.templates = Templates()
         self._message = MessageRoom()
@@ -160,7 +161,7 @@ class Runtime:
         for i, tensor in enumerate(tensors):
             request.place(i, tensor.in_ptr, tensor.out_ptr, tensor.out_rows)
         request.on_device(device)
-        return self._enqueue(request, keep_alive)
+        return self._in_flight.enqueue(request.address, keep_alive)
 
     def start(self, request: Request, keep_alive: object, wake: bool) -> Handle:
         """Enqueue an operation that was described before and whose memory has been placed.
@@ -168,59 +169,14 @@ class Runtime:
         Without `wake` it stays where it is until notify(), the next one with it, or somebody waits.
         """
         request.pointer.will_wait = not wake
-        return self._enqueue(request, keep_alive)
+        return self._in_flight.enqueue(request.address, keep_alive)
 
-    def _enqueue(self, request: Request, keep_alive: object) -> Handle:
-        handle = Handle(keep_alive, self._pointer, self._in_flight)
-        code = lib.hs_enqueue(self._pointer, request.pointer, request.out)
-        if code != lib.HS_OK:
-            handle.let_go()
-            raise last_error(code)
-        handle.own(request.out[0])
-        return handle
-
-    def prepare(self, key: Hashable, signature: Signature, rows: int = 0) -> Any:
+    def prepare(self, key: Hashable, signature: Signature, rows: int = 0) -> Template:
         """Return a template of an operation, which `templates` then know by a key.
 
         `rows` is for how many rows there is room, where that isn't clear from the input.
         """
-        return self.templates.prepare(key, self._pointer, signature, rows)
-
-    def start_again(self, template: Any, source: int, target: int, keep_alive: object) -> Handle:
-        """Enqueue an operation of one of the templates, with memory at these addresses."""
-        handle = Handle(keep_alive, self._pointer, self._in_flight)
-        pointer = lib.hs_enqueue_again(template, source, target, False)
-        if not pointer:
-            handle.let_go()
-            raise last_error(lib.hs_error().code)
-        handle.own(pointer)
-        return handle
-
-    def run_again(self, template: Any, source: int, target: int, keep_alive: object) -> None:
-        """Execute an operation of one of the templates and wait for it: nothing is made anew."""
-        handle = None
-        try:
-            code = lib.hs_run_again(template, source, target, WAIT_SLICE_SECONDS)
-            if not code:
-                return
-            if code == lib.HS_TIMEOUT:
-                handle = self._unfinished(keep_alive)
-        except BaseException:  # Ctrl-C, which Python looks for when the library has returned
-            if handle is None:
-                self._unfinished(keep_alive)
-            raise
-        if handle is None:
-            raise last_error(code)
-        handle.wait()
-
-    def _unfinished(self, keep_alive: object) -> Handle:
-        """Return the handle of what this thread's last run_again() has left, if anything."""
-        handle = Handle(keep_alive, self._pointer, self._in_flight)
-        if pointer := lib.hs_take_unfinished():
-            handle.own(pointer)
-        else:
-            handle.let_go()
-        return handle
+        return self.templates.prepare(key, self._in_flight, signature, rows)
 
     def start_message(
         self, message: MessageArg, is_send: bool, will_wait: bool, keep_alive: object
@@ -232,14 +188,8 @@ class Runtime:
         """
         room = self._message
         room.describe(message, will_wait)
-        handle = Handle(keep_alive, self._pointer, self._in_flight)
-        start = lib.hs_send if is_send else lib.hs_recv
-        code = start(self._pointer, room.pointer, room.out)
-        if code != lib.HS_OK:
-            handle.let_go()
-            raise last_error(code)
-        handle.own(room.out[0])
-        return handle
+        start = self._in_flight.send if is_send else self._in_flight.receive
+        return start(room.address, keep_alive)
 
     def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
         """Do a send or a receive and wait for it; return its result: the rank that has sent."""
@@ -251,12 +201,7 @@ class Runtime:
         """Wait for a message and return it where its sender has it, if that can be reached."""
         room = self._message
         room.describe(message, True, is_view=True)
-        handle = ViewHandle(None, self._pointer, self._in_flight)
-        code = lib.hs_recv(self._pointer, room.pointer, room.out)
-        if code != lib.HS_OK:
-            handle.let_go()
-            raise last_error(code)
-        handle.own(room.out[0])
+        handle = self._in_flight.receive_view(room.address, None)
         handle.wait()
         return MessageView(self._pointer, handle, nbytes)
 

@@ -19,7 +19,7 @@ from horoscale.common.arguments import (
     members_of,
     set_id,
 )
-from horoscale.common.moves_at_once import broadcast_at_once, gather_at_once
+from horoscale.common.prepared import prepared_broadcast, prepared_gather
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import (
     Array,
@@ -207,18 +207,18 @@ def allgather(
         RankFailedError: a rank of the process set died or left.
     """
     if is_plain(tensor) and is_plain(out):
-        gather_at_once(
+        template = prepared_gather(
             OpKind.ALLGATHER,
-            tensor,
-            address(tensor),
-            out,
-            address(out),
+            tensor.dtype,
+            tensor.shape,
             data_type,
+            out,
             name,
             process_set,
             priority,
-            keep_alive=(tensor, out),
         )
+        # What has no elements may have no address; nothing is written there.
+        template.run(address(tensor), address(out) or 1, (tensor, out))
         return out
     group = None if out is None else [out]
     return _allgather([tensor], name, process_set, priority, group, will_wait=True).wait()[0]
@@ -298,17 +298,10 @@ def broadcast(
     """
     if is_plain(tensor):
         result = np.empty_like(tensor)
-        broadcast_at_once(
-            tensor,
-            address(tensor),
-            address(result),
-            root_rank,
-            data_type,
-            name,
-            process_set,
-            priority,
-            keep_alive=(tensor, result),
+        template = prepared_broadcast(
+            tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority
         )
+        template.run(address(tensor), address(result), (tensor, result))
         return result
     handle = _broadcast_out_of_place(tensor, root_rank, name, process_set, priority, will_wait=True)
     return handle.wait()
@@ -342,10 +335,11 @@ def broadcast_(
     changed. After an error its values are undefined.
     """
     if is_plain(tensor):
-        place = address(tensor)
-        broadcast_at_once(
-            tensor, place, place, root_rank, data_type, name, process_set, priority, tensor
+        template = prepared_broadcast(
+            tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority
         )
+        place = address(tensor)
+        template.run(place, place, tensor)
         return tensor
     return _broadcast_in_place(
         tensor, root_rank, name, process_set, priority, will_wait=True
@@ -399,18 +393,18 @@ def alltoall(
         HorovodInternalError: as allgather().
     """
     if splits is None and is_plain(tensor) and is_plain(out):
-        gather_at_once(
+        template = prepared_gather(
             OpKind.ALLTOALL,
-            tensor,
-            address(tensor),
-            out,
-            address(out),
+            tensor.dtype,
+            tensor.shape,
             data_type,
+            out,
             name,
             process_set,
             priority,
-            keep_alive=(tensor, out),
         )
+        # What has no elements may have no address; nothing is written there.
+        template.run(address(tensor), address(out) or 1, (tensor, out))
         return out
     return _alltoall(tensor, splits, name, process_set, priority, out, will_wait=True).wait()
 

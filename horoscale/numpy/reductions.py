@@ -20,8 +20,7 @@ from horoscale.common.arguments import (
     scattered_rows,
     set_id,
 )
-from horoscale.common.at_once import allreduce_at_once, start_allreduce
-from horoscale.common.moves_at_once import reducescatter_at_once
+from horoscale.common.prepared import prepared_allreduce, prepared_reducescatter
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import (
     Array,
@@ -165,10 +164,9 @@ def allreduce(
     """
     if average is None and compression is Compression.none and is_plain(tensor):
         result = np.empty_like(tensor)
-        allreduce_at_once(
-            tensor,
-            address(tensor),
-            address(result),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -176,8 +174,8 @@ def allreduce(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(tensor, result),
         )
+        template.run(address(tensor), address(result), (tensor, result))
         return result
     wire_dtype, compression = divide(compression)
     call = _Call(
@@ -210,10 +208,9 @@ def allreduce_async(
     """
     if average is None and is_plain(tensor):
         result = np.empty_like(tensor)
-        operation = start_allreduce(
-            tensor,
-            address(tensor),
-            address(result),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -221,8 +218,8 @@ def allreduce_async(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(tensor, result),
         )
+        operation = template.start(address(tensor), address(result), (tensor, result))
         return Handle(operation, lambda _: result)
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -246,11 +243,9 @@ def allreduce_(
     changed. After an error its values are undefined.
     """
     if average is None and is_plain(tensor):
-        place = address(tensor)
-        allreduce_at_once(
-            tensor,
-            place,
-            place,
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -258,8 +253,9 @@ def allreduce_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=tensor,
         )
+        place = address(tensor)
+        template.run(place, place, tensor)
         return tensor
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -283,11 +279,9 @@ def allreduce_async_(
     DuplicateNameError as allreduce_(); synchronize() raises the other errors.
     """
     if average is None and is_plain(tensor):
-        place = address(tensor)
-        operation = start_allreduce(
-            tensor,
-            place,
-            place,
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -295,8 +289,9 @@ def allreduce_async_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=tensor,
         )
+        place = address(tensor)
+        operation = template.start(place, place, tensor)
         return Handle(operation, lambda _: tensor)
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -433,20 +428,19 @@ def reducescatter(
         HorovodInternalError: as allreduce().
     """
     if splits is None and is_plain(tensor) and is_plain(out):
-        reducescatter_at_once(
-            tensor,
-            address(tensor),
-            out,
-            address(out),
+        template = prepared_reducescatter(
+            tensor.dtype,
+            tensor.shape,
             data_type,
+            out,
             op,
             name,
             prescale_factor,
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(tensor, out),
         )
+        template.run(address(tensor), address(out), (tensor, out))
         return out
     call = _Call(
         resolve_op(op),

@@ -84,7 +84,9 @@ def poll(handle: Handle) -> bool:
     Raises:
         ValueError: this is no handle.
     """
-    return _checked(handle).done()
+    if isinstance(handle, Handle):
+        return handle.done()
+    raise _unknown(handle)
 
 
 @outside_graph
@@ -105,10 +107,10 @@ def synchronize(handle: Handle) -> Outcome:
         RankFailedError: a rank died or left; its process sets can't be used any more.
         HorovodInternalError: any other failure, such as hvd.shutdown() meanwhile.
     """
-    return _checked(handle).wait()
+    if isinstance(handle, Handle):  # not by a function, whose call costs as much as all of this
+        return handle.wait()
+    raise _unknown(handle)
 
 
-def _checked(handle: Handle) -> Handle:
-    if not isinstance(handle, Handle):
-        raise ValueError(f"unknown handle {handle!r}: expected what an _async function returned")
-    return handle
+def _unknown(handle: object) -> ValueError:
+    return ValueError(f"unknown handle {handle!r}: expected what an _async function returned")

@@ -12,11 +12,11 @@ from horoscale import common
 from horoscale._core import OpKind
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op
-from horoscale.common.at_once import allreduce_at_once, start_allreduce
-from horoscale.common.moves_at_once import (
-    broadcast_at_once,
-    gather_at_once,
-    reducescatter_at_once,
+from horoscale.common.prepared import (
+    prepared_allreduce,
+    prepared_broadcast,
+    prepared_gather,
+    prepared_reducescatter,
 )
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives, compiled
@@ -28,8 +28,8 @@ from horoscale.torch.tensors import data_type, is_plain, room_for, written
 
 Splits = Sequence[int] | torch.Tensor | None
 
-for at_once in (allreduce_at_once, broadcast_at_once, gather_at_once, reducescatter_at_once):
-    outside_graph(at_once)
+for prepare in (prepared_allreduce, prepared_broadcast, prepared_gather, prepared_reducescatter):
+    outside_graph(prepare)
 
 
 def allreduce(
@@ -75,10 +75,9 @@ def allreduce(
         and not _is_followed(tensor)
     ):
         result = room_for(tensor)
-        allreduce_at_once(
-            tensor,
-            tensor.data_ptr(),
-            result.data_ptr(),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -86,8 +85,8 @@ def allreduce(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(tensor, result),
         )
+        template.run(tensor.data_ptr(), result.data_ptr(), (tensor, result))
         return result
     [result] = grouped_allreduce(
         [tensor],
@@ -116,11 +115,9 @@ def allreduce_async(
 ) -> Handle:
     """Start allreduce() and return a handle at once. The tensor may not change meanwhile."""
     if average is None and is_plain(tensor) and not _is_followed(tensor):
-        memory, result = tensor.detach(), room_for(tensor)
-        operation = start_allreduce(
-            tensor,
-            memory.data_ptr(),
-            result.data_ptr(),
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -128,8 +125,10 @@ def allreduce_async(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=(memory, result),
         )
+        result = room_for(tensor)
+        memory = tensor.untyped_storage()  # whatever the tensor is made to be meanwhile
+        operation = template.start(tensor.data_ptr(), result.data_ptr(), (memory, result))
         return Handle(operation, lambda _: result)
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
@@ -148,11 +147,9 @@ def allreduce_(
 ) -> torch.Tensor:
     """Do allreduce() in place and return the tensor. Not differentiable."""
     if average is None and not is_compiling() and is_plain(tensor):
-        address = tensor.data_ptr()
-        allreduce_at_once(
-            tensor,
-            address,
-            address,
+        template = prepared_allreduce(
+            tensor.dtype,
+            tensor.shape,
             data_type,
             op,
             name,
@@ -160,8 +157,9 @@ def allreduce_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=tensor,
         )
+        address = tensor.data_ptr()
+        template.run(address, address, tensor)
         increment_version(tensor)
         return tensor
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
@@ -182,12 +180,10 @@ def allreduce_async_(
 ) -> Handle:
     """Start allreduce_() and return a handle at once. The result is there after synchronize()."""
     if average is None and is_plain(tensor):
-        memory = tensor.detach()  # where the result will be, whatever the tensor is made to be
-        address = memory.data_ptr()
-        operation = start_allreduce(
-            tensor,
-            address,
-            address,
+        shape = tensor.shape
+        template = prepared_allreduce(
+            tensor.dtype,
+            shape,
             data_type,
             op,
             name,
@@ -195,9 +191,11 @@ def allreduce_async_(
             postscale_factor,
             process_set,
             priority,
-            keep_alive=memory,
         )
-        return Handle(operation, lambda _: written(tensor, memory, address))
+        memory = tensor.untyped_storage()  # where the result will be, whatever the tensor is then
+        address = tensor.data_ptr()
+        operation = template.start(address, address, memory)
+        return Handle(operation, lambda _: written(tensor, memory, address, shape))
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce([tensor], reduction, call, in_place=True).then(_only)
@@ -311,7 +309,7 @@ def allgather(
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     if out is not None and _is_plain_move(tensor, out):
-        _gather_at_once(OpKind.ALLGATHER, tensor, out, name, process_set)
+        _gather(OpKind.ALLGATHER, tensor, out, name, process_set)
         return out
     call = Call(name, process_set, will_wait=True)
     if out is not None:
@@ -382,17 +380,10 @@ def broadcast(
     """
     if not is_compiling() and is_plain(tensor) and not _is_followed(tensor):
         result = room_for(tensor)
-        broadcast_at_once(
-            tensor,
-            tensor.data_ptr(),
-            result.data_ptr(),
-            root_rank,
-            data_type,
-            name,
-            process_set,
-            priority=0,
-            keep_alive=(tensor, result),
+        template = prepared_broadcast(
+            tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority=0
         )
+        template.run(tensor.data_ptr(), result.data_ptr(), (tensor, result))
         return result
     call = Call(name, process_set, will_wait=True)
     return _only(_how().broadcast([tensor], root_rank, call).wait())
@@ -417,18 +408,11 @@ def broadcast_(
 ) -> torch.Tensor:
     """Do broadcast() in place and return the tensor. Not differentiable."""
     if not is_compiling() and is_plain(tensor):
-        address = tensor.data_ptr()
-        broadcast_at_once(
-            tensor,
-            address,
-            address,
-            root_rank,
-            data_type,
-            name,
-            process_set,
-            priority=0,
-            keep_alive=tensor,
+        template = prepared_broadcast(
+            tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority=0
         )
+        address = tensor.data_ptr()
+        template.run(address, address, tensor)
         increment_version(tensor)
         return tensor
     call = Call(name, process_set, will_wait=True)
@@ -474,7 +458,7 @@ def alltoall(
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     if splits is None and out is not None and _is_plain_move(tensor, out):
-        _gather_at_once(OpKind.ALLTOALL, tensor, out, name, process_set)
+        _gather(OpKind.ALLTOALL, tensor, out, name, process_set)
         return out
     return _alltoall(tensor, splits, Call(name, process_set, will_wait=True), out).wait()  # type: ignore[no-any-return]
 
@@ -536,20 +520,19 @@ def reducescatter(
         and out is not None
         and _is_plain_move(tensor, out)
     ):
-        reducescatter_at_once(
-            tensor,
-            tensor.data_ptr(),
-            out,
-            out.data_ptr(),
+        template = prepared_reducescatter(
+            tensor.dtype,
+            tensor.shape,
             data_type,
+            out,
             op,
             name,
             prescale_factor,
             postscale_factor,
             process_set,
             priority=0,
-            keep_alive=(tensor, out),
         )
+        template.run(tensor.data_ptr(), out.data_ptr(), (tensor, out))
         increment_version(out)
         return out
     group = None if out is None else [out]
@@ -680,21 +663,14 @@ def _is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:
     )
 
 
-def _gather_at_once(
+def _gather(
     kind: OpKind, tensor: torch.Tensor, out: torch.Tensor, name: str | None, process_set: ProcessSet
 ) -> None:
-    gather_at_once(
-        kind,
-        tensor,
-        tensor.data_ptr(),
-        out,
-        out.data_ptr(),
-        data_type,
-        name,
-        process_set,
-        priority=0,
-        keep_alive=(tensor, out),
+    template = prepared_gather(
+        kind, tensor.dtype, tensor.shape, data_type, out, name, process_set, priority=0
     )
+    # What has no elements has no address; nothing is written there.
+    template.run(tensor.data_ptr(), out.data_ptr() or 1, (tensor, out))
     increment_version(out)
 
 

@@ -183,12 +183,17 @@ def adopt_on_device(
     return torch.as_tensor(buffer, device=device).view(dtype).view(shape)
 
 
-def written(tensor: torch.Tensor, memory: torch.Tensor, address: int) -> torch.Tensor:
+def written(
+    tensor: torch.Tensor, memory: torch.UntypedStorage, address: int, shape: torch.Size
+) -> torch.Tensor:
     """Complete an operation in place on a plain tensor, whose memory was that at the address."""
-    if tensor.data_ptr() != address:  # it was given other memory meanwhile
-        return write_back(tensor, memory)
-    increment_version(tensor)
-    return tensor
+    if tensor.data_ptr() == address:
+        increment_version(tensor)
+        return tensor
+    # It was given other memory meanwhile.
+    result = torch.empty(0, dtype=tensor.dtype)
+    offset = (address - memory.data_ptr()) // result.element_size()
+    return write_back(tensor, result.set_(memory, offset, shape))  # type: ignore[call-overload]
 
 
 def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:

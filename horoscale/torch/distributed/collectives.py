@@ -15,7 +15,15 @@ from horoscale import _core
 from horoscale._core import MismatchError, OpKind, TensorArg
 from horoscale.common.job import current_runtime
 from horoscale.torch.distributed.operators import reduction
-from horoscale.torch.distributed.places import Room, Tensors, argument, flat, joined, write
+from horoscale.torch.distributed.places import (
+    Room,
+    Tensors,
+    argument,
+    flat,
+    is_object,
+    joined,
+    write,
+)
 from horoscale.torch.tensors import adopt
 
 
@@ -45,14 +53,6 @@ def _start(kind: OpKind, place: Place, *tensors: TensorArg, keep: object, **requ
         keep_alive=keep,
         **request,
     )
-
-
-def _is_object(tensor: torch.Tensor) -> bool:
-    """Whether a tensor may hold a pickle, as those of the object collectives do.
-
-    Between hosts nobody can change those without making the operation fail.
-    """
-    return tensor.dtype is torch.uint8
 
 
 def _written(tensors: Tensors, values: Tensors) -> Callable[[], None]:
@@ -87,7 +87,7 @@ def broadcast(place: Place, tensor: torch.Tensor, root: int) -> Started:
         argument(value, value),
         keep=value,
         root=root,
-        sealed=_is_object(tensor),
+        sealed=is_object(tensor),
     )
     return Started(handle, [tensor], _written([tensor], [value]))
 
@@ -128,7 +128,7 @@ def _allgather(place: Place, rooms: list[Room], inputs: Tensors, results: Tensor
         place,
         *[argument(one, room.values) for one, room in zip(sources, rooms, strict=True)],
         keep=(sources, rooms),
-        sealed=all(_is_object(tensor) for tensor in inputs),
+        sealed=all(is_object(tensor) for tensor in inputs),
     )
 
     def finish() -> None:
@@ -232,7 +232,7 @@ def gather(place: Place, outputs: Tensors | None, given: torch.Tensor, root: int
         argument(source),
         keep=source,
         root=root,
-        sealed=_is_object(given),
+        sealed=is_object(given),
     )
     if outputs is None:
         return Started(handle, [])
@@ -262,7 +262,7 @@ def scatter(place: Place, output: torch.Tensor, inputs: Tensors | None, root: in
         keep=source,
         root=root,
         splits=splits,
-        sealed=_is_object(output),
+        sealed=is_object(output),
     )
 
     def finish() -> None:

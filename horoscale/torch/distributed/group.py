@@ -11,15 +11,16 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup, ReduceOp, Work
 
+from horoscale._core import Template
 from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.torch.distributed import collectives, messages, monitored, sets
+from horoscale.torch.distributed import collectives, messages, monitored, prepared, sets
 from horoscale.torch.distributed.collectives import Place, Started
 from horoscale.torch.distributed.errors import GroupClosedError
 from horoscale.torch.distributed.places import Tensors
-from horoscale.torch.distributed.work import Operation, Receive
+from horoscale.torch.distributed.work import Finished, Operation, Receive, late
 
 NAME = "horoscale"
 
@@ -141,9 +142,12 @@ class HoroscaleProcessGroup(ProcessGroup):
 
     # Operations.
 
-    def _place(self, opts: object) -> Place:
+    def _check_open(self) -> None:
         if self._closed is not None:
             raise GroupClosedError(f"the process group was {self._closed}")
+
+    def _place(self, opts: object) -> Place:
+        self._check_open()
         self._started += 1
         return Place(self._set_id, len(self._members), self._rank, self._waits(opts))
 
@@ -158,9 +162,8 @@ class HoroscaleProcessGroup(ProcessGroup):
         return timeout.total_seconds() if timeout and timeout > timedelta(0) else self._timeout
 
     def _follow(self, what: str, started: Started, opts: object) -> Operation:
-        described = f"{what} number {self._started} of ranks {self._members}"
         operation = Operation(
-            described,
+            self._described(what),
             (started.handle,),
             started.results,
             self._seconds(opts),
@@ -170,6 +173,31 @@ class HoroscaleProcessGroup(ProcessGroup):
         )
         return self._started_one(operation, opts)
 
+    def _described(self, what: str) -> tuple[object, ...]:
+        return "{} number {} of ranks {}", what, self._started, self._members
+
+    def _run(
+        self,
+        what: str,
+        template: Template,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        opts: object,
+    ) -> Work:
+        """Start an operation in the short way; execute it where the caller waits next."""
+        self._started += 1
+        memory = source.untyped_storage(), target.untyped_storage()
+        addresses = source.data_ptr(), target.data_ptr()
+        if not self._waits(opts):
+            return self._follow(what, Started(template.start(*addresses, memory), [target]), opts)
+        seconds = self._seconds(opts)
+        try:
+            template.run(*addresses, memory, seconds)
+        except TimeoutError:
+            self._note_late()
+            raise late(self._described(what), seconds) from None
+        return Finished([target])
+
     def _started_one(self, operation: Operation, opts: object) -> Operation:
         if self._coalesced is not None:
             self._coalesced.append(operation)
@@ -177,19 +205,28 @@ class HoroscaleProcessGroup(ProcessGroup):
             operation.wait()
         return operation
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Operation:
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Reduce tensors in place. `opts` are AllreduceOptions, or the operator."""
         tensors = _list_of(tensors)
         op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
+        if len(tensors) == 1 and timeout is None:
+            self._check_open()
+            if template := prepared.allreduce(self._set_id, tensors[0], op):
+                return self._run("all_reduce", template, tensors[0], tensors[0], opts)
         started = collectives.allreduce(self._place(opts), tensors, op)
         return self._follow("all_reduce", started, timeout or opts)
 
     allreduce_coalesced = allreduce
 
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Operation:
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Send the root's tensor to all. `opts` are BroadcastOptions, or the root."""
         [tensor] = _list_of(tensors)
-        started = collectives.broadcast(self._place(opts), tensor, self._root(opts))
+        root = self._root(opts)
+        if timeout is None:
+            self._check_open()
+            if template := prepared.broadcast(self._set_id, tensor, root):
+                return self._run("broadcast", template, tensor, tensor, opts)
+        started = collectives.broadcast(self._place(opts), tensor, root)
         return self._follow("broadcast", started, timeout or opts)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Operation:
@@ -210,8 +247,11 @@ class HoroscaleProcessGroup(ProcessGroup):
 
     allgather_coalesced = allgather
 
-    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Operation:
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Work:
         """Gather tensors from all ranks into one."""
+        self._check_open()
+        if template := prepared.allgather(self._set_id, len(self._members), output, given):
+            return self._run("all_gather_into_tensor", template, given, output, opts)
         started = collectives.allgather_single(self._place(opts), [output], [given])
         return self._follow("all_gather_into_tensor", started, opts)
 
@@ -232,8 +272,13 @@ class HoroscaleProcessGroup(ProcessGroup):
         started = collectives.reduce_scatter(self._place(opts), outputs, inputs, op)
         return self._follow("reduce_scatter", started, opts)
 
-    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> Operation:
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> Work:
         """Reduce a tensor, and leave every rank its part."""
+        op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
+        self._check_open()
+        size = len(self._members)
+        if template := prepared.reduce_scatter(self._set_id, size, output, given, op):
+            return self._run("reduce_scatter_tensor", template, given, output, opts)
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -332,7 +377,7 @@ class HoroscaleProcessGroup(ProcessGroup):
         return operation
 
     def _follow_message(self, what: str, started: Started, kind: Callable[..., Any]) -> Any:
-        described = f"{what} of ranks {self._members}"
+        described = "{} of ranks {}", what, self._members
         finish = started.finish
         operation = kind(
             described,
@@ -360,7 +405,7 @@ class HoroscaleProcessGroup(ProcessGroup):
 
         results = [one for operation in operations for one in operation._results]
         handles = [one for operation in operations for one in operation._handles]
-        what = f"{len(operations)} coalesced operations of ranks {self._members}"
+        what = "{} coalesced operations of ranks {}", len(operations), self._members
         late = self._note_late
         return Operation(what, handles, results, self._timeout, finish, on_late=late)
 

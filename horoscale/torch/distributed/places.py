@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from horoscale._core import TensorArg, UnsupportedError
-from horoscale.torch.tensors import data_type, in_memory, knows
+from horoscale.torch.tensors import data_type, in_memory, is_plain, knows
 
 Tensors = Sequence[torch.Tensor]
 
@@ -29,8 +29,17 @@ def flat(tensor: torch.Tensor, moved_only: bool = False) -> torch.Tensor:
             '"cpu:horoscale,cuda:nccl"; make another one for CUDA tensors by '
             'dist.new_group(backend="nccl")'
         )
-    values = in_memory(tensor).view(-1)
+    # Its own memory in a shorter way, which most are found by.
+    values = (tensor.detach() if is_plain(tensor) else in_memory(tensor)).view(-1)
     return values.view(torch.uint8) if moved_only and not knows(tensor.dtype) else values
+
+
+def is_object(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor may hold a pickle, as those of the object collectives do.
+
+    Between hosts nobody can change those without making the operation fail.
+    """
+    return tensor.dtype is torch.uint8
 
 
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:

@@ -25,7 +25,7 @@ class Operation(Work):
 
     def __init__(
         self,
-        what: str,
+        what: tuple[object, ...],
         handles: Sequence[_core.Handle],
         results: list[torch.Tensor],
         timeout: float | None,
@@ -35,9 +35,10 @@ class Operation(Work):
     ) -> None:
         """Follow what was started: `handles`, all of which have to be done.
 
-        `what` names it in errors. `finish` is called once they are, and `results` is the value of
-        the future. `timeout` is for wait() without one of its own. Operations of one `queue` are
-        done in their order; None: this one is in none. `on_late` is called where wait() gives up.
+        `what`, a format and what goes into it, names it in errors. `finish` is called once they
+        are, and `results` is the value of the future. `timeout` is for wait() without one of its
+        own. Operations of one `queue` are done in their order; None: this one is in none. `on_late`
+        is called where wait() gives up.
         """
         super().__init__()
         self._what = what
@@ -190,7 +191,55 @@ class Operation(Work):
     def _late(self, seconds: float | None) -> GroupTimeoutError:
         if self._on_late is not None:
             self._on_late()
-        return GroupTimeoutError(f"{self._what} is not done after {seconds} s")
+        return late(self._what, seconds)
+
+
+def late(what: tuple[object, ...], seconds: float | None) -> GroupTimeoutError:
+    """Return the error of an operation that is not done in time."""
+    described = str(what[0]).format(*what[1:])
+    return GroupTimeoutError(f"{described} is not done after {seconds} s")
+
+
+class Finished(Work):
+    """What an operation of a group returns that was executed by the call itself."""
+
+    def __init__(self, results: list[torch.Tensor]) -> None:
+        """Keep the results."""
+        Work.__init__(self)
+        self._results = results
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return True."""
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True."""
+        return True
+
+    def exception(self) -> Exception | None:
+        """Return None."""
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the results."""
+        return self._results
+
+    def get_future(self) -> Any:
+        """Return a future that has the list of results."""
+        future: Any = torch.futures.Future()
+        future.set_result(self._results)
+        return future
+
+    def source_rank(self) -> int:
+        """Raise RuntimeError."""
+        raise RuntimeError("source rank: this is no receive")
 
 
 class Receive(Operation):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import re
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -12,9 +14,8 @@ import pytest
 import torch
 from support.torch_reference import check
 
-import horoscale._core.runtime
 import horoscale.torch as hvd
-from horoscale._core._binding import lib
+from horoscale._core._in_flight import InFlight
 from horoscale.common import current_runtime
 
 
@@ -223,41 +224,37 @@ def test_one_operation_in_several_threads() -> None:
     assert not failures
 
 
-class _Interrupted:
-    """The library, with Ctrl-C arriving while an operation is waited for."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(lib, name)
-
-    def hs_run_again(self, *arguments: Any) -> int:
-        assert lib.hs_run_again(*arguments) == lib.HS_TIMEOUT
-        raise KeyboardInterrupt
+def _interrupt_what_is_in_flight(in_flight: InFlight) -> None:
+    """Have the main thread get a Ctrl-C once the operation that it waits for is out of its call."""
+    deadline = time.monotonic() + 60
+    while not len(in_flight) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    _thread.interrupt_main()
 
 
-def test_ctrl_c_loses_no_memory(
-    name: str, need_ranks: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_loses_no_memory(name: str, need_ranks: None) -> None:
     tensor = own(1)
     in_flight = current_runtime()._in_flight
     hvd.barrier()
     in_flight.reap()
     alone = hvd.rank() == 0
     if alone:
-        monkeypatch.setattr(horoscale._core.runtime, "lib", _Interrupted())
+        interrupts = threading.Thread(target=_interrupt_what_is_in_flight, args=(in_flight,))
+        interrupts.start()
         with pytest.raises(KeyboardInterrupt):
             hvd.allreduce_(tensor, op=hvd.Sum, name=name)
-        monkeypatch.undo()
+        interrupts.join()
         kept = weakref.ref(tensor)
         del tensor
         gc.collect()
         assert kept() is not None
-        assert len(in_flight.handles) == 1
+        assert len(in_flight) == 1
     hvd.barrier()
     if not alone:
         check(hvd.allreduce_(tensor, op=hvd.Sum, name=name), total(1))
     hvd.barrier()  # executed after it, on all ranks
     in_flight.reap()
-    assert not in_flight.handles
+    assert not len(in_flight)
     if alone:
         gc.collect()
         assert kept() is None

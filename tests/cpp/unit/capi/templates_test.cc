@@ -73,6 +73,22 @@ TEST_F(Templates, EnqueueAgain) {
   hs_template_free(nullptr);
 }
 
+TEST_F(Templates, AnAllgatherHasRoomForSoManyRows) {
+  for (const int64_t rows : {3, 4}) {
+    VectorRequest call(HS_ALLGATHER, data_);
+    call.tensor.out_rows = rows;
+    hs_template* made = nullptr;
+    ASSERT_EQ(hs_prepare(runtime_, &call.request, &made), HS_OK) << hs_error()->message;
+    std::vector<float> result(4);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(hs_run_again(made, AddressOf(data_), AddressOf(result), kDeadlineSeconds),
+                rows == 3 ? HS_OK : HS_INVALID_ARGUMENT);
+      EXPECT_EQ(result[2], rows == 3 ? 3 : 0);
+    }
+    hs_template_free(made);
+  }
+}
+
 TEST_F(Templates, WhatIsNotDoneInTimeCanBeTaken) {
   hs_template* const doubling = Doubling();
   hs_code code = HS_OK;

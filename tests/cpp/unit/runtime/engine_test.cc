@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <limits>
@@ -98,6 +99,27 @@ class WorkWithCallbacks final : public Engine::Work {
   std::vector<std::function<void()>> callbacks_;
 };
 
+// Each look finds one more, up to `most`.
+class GrowingWork final : public Engine::Work {
+ public:
+  explicit GrowingWork(size_t most) : most_(most) {}
+  bool Step() override {
+    size_t none = 0;
+    looks_before_step.compare_exchange_strong(none, looks_);
+    return false;
+  }
+  bool HasWork() const override { return looks_before_step.load() == 0; }
+  size_t Gathering() const override { return std::min(++looks_, most_); }
+  std::vector<std::function<void()>> TakeCallbacks() override { return {}; }
+  bool HasCallbacks() const override { return false; }
+
+  std::atomic<size_t> looks_before_step{0};
+
+ private:
+  const size_t most_;
+  mutable std::atomic<size_t> looks_{0};
+};
+
 double FirstSleep(double most) {
   SleepyTransport transport;
   StuckWork work(most);
@@ -110,6 +132,20 @@ double FirstSleep(double most) {
 TEST(EngineTest, SleepsNoLongerThanItsWorkAllows) {
   EXPECT_EQ(FirstSleep(1e-3), 1e-3);
   EXPECT_EQ(FirstSleep(std::numeric_limits<double>::infinity()), 0.5);
+}
+
+TEST(EngineTest, LetsWhatIsEnqueuedComeTogetherAsLongAsMoreComes) {
+  // The last look finds no more than the one before; there is always more in the second case.
+  for (const size_t most : {size_t{1}, std::numeric_limits<size_t>::max()}) {
+    SleepyTransport transport;
+    GrowingWork work(most);
+    Engine engine(work, transport);
+    engine.Start();
+    const double deadline = MonotonicSeconds() + 60;
+    while (work.HasWork() && MonotonicSeconds() < deadline) std::this_thread::yield();
+    engine.Stop();
+    EXPECT_GE(work.looks_before_step.load(), 2u);
+  }
 }
 
 // By itself it looks twice a second.

@@ -1,0 +1,175 @@
+"""The short way for collectives that come again: one call of the library, little made in Python.
+
+Preparing a call in the general way takes longer than a small operation. Each function here returns
+a template, which runs or starts the operation on memory at two addresses, and which is found again
+when the same is asked for. All take:
+
+    dtype: of the elements, as the framework calls it.
+    shape: of the tensor, whose elements lie in C order.
+    data_type: gives the runtime's name of the dtype.
+    name: tells this operation from others that are pending; None: matched by order.
+    process_set: the ranks that take part.
+    priority: higher is more urgent.
+
+All raise ValueError: an argument is wrong, or there is no job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any
+
+from horoscale._core import DataType, OpKind, Signature, Template
+from horoscale.common.arguments import (
+    check_even_split,
+    check_has_rows,
+    check_out,
+    check_reduction,
+    check_root,
+    resolve_op,
+    scattered_rows,
+    set_id,
+)
+from horoscale.common.job import current_runtime
+from horoscale.common.process_sets import ProcessSet, global_process_set
+
+
+def prepared_allreduce(
+    dtype: Any,
+    shape: Sequence[int],
+    data_type: Callable[[Any], DataType],
+    op: int | None,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    priority: int,
+) -> Template:
+    """Find an allreduce.
+
+    `op` is as resolve_op() takes it; each rank's values are multiplied by `prescale` before the
+    reduction, the result by `postscale`.
+    """
+    templates = current_runtime().templates
+    identity = 0 if process_set is global_process_set else set_id(process_set)
+    if type(prescale) is not float or type(postscale) is not float:
+        prescale, postscale = float(prescale), float(postscale)  # tensors may change later
+    key = (name, op, prescale, postscale, identity, priority, dtype, shape)
+    template = templates.recent.get(key)
+    if template is None and (template := templates.find(key)) is None:
+        how = op, prescale, postscale
+        signature = _reduction(
+            OpKind.ALLREDUCE, data_type(dtype), shape, how, name, identity, priority
+        )
+        template = current_runtime().prepare(key, signature)
+    return template
+
+
+def prepared_broadcast(
+    dtype: Any,
+    shape: Sequence[int],
+    data_type: Callable[[Any], DataType],
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+) -> Template:
+    """Find a broadcast from a global rank."""
+    runtime = current_runtime()
+    identity = set_id(process_set)
+    root = index(root_rank)
+    key = ("broadcast", name, root, identity, priority, dtype, shape)
+    template = runtime.templates.get(key)
+    if template is None:
+        check_root(root, process_set)
+        tensors = ((data_type(dtype), tuple(shape)),)
+        signature = Signature(
+            OpKind.BROADCAST, tensors, name, identity, root=root, priority=priority
+        )
+        template = runtime.prepare(key, signature)
+    return template
+
+
+def prepared_gather(
+    kind: OpKind,
+    dtype: Any,
+    shape: Sequence[int],
+    data_type: Callable[[Any], DataType],
+    out: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    priority: int,
+) -> Template:
+    """Find an allgather, or an alltoall of equal parts, into memory like that of `out`."""
+    runtime = current_runtime()
+    identity = set_id(process_set)
+    key = (kind, name, identity, priority, dtype, shape, out.dtype, out.shape)
+    template = runtime.templates.get(key)
+    if template is None:
+        check_has_rows(shape, kind.name.lower())
+        if kind is OpKind.ALLTOALL:
+            check_even_split(shape[0], process_set)
+        _check_room(out, None, dtype, shape)
+        tensors = ((data_type(dtype), tuple(shape)),)
+        signature = Signature(kind, tensors, name, identity, priority=priority)
+        template = runtime.prepare(key, signature, out.shape[0])
+    return template
+
+
+def prepared_reducescatter(
+    dtype: Any,
+    shape: Sequence[int],
+    data_type: Callable[[Any], DataType],
+    out: Any,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    priority: int,
+) -> Template:
+    """Find a reducescatter of equal parts into memory like that of `out`."""
+    runtime = current_runtime()
+    identity = set_id(process_set)
+    how = op, float(prescale), float(postscale)
+    key = (how, name, identity, priority, dtype, shape, out.dtype, out.shape)
+    template = runtime.templates.get(key)
+    if template is None:
+        check_has_rows(shape, "reducescatter")
+        _check_room(out, scattered_rows(shape[0], process_set), dtype, shape)
+        signature = _reduction(
+            OpKind.REDUCESCATTER, data_type(dtype), shape, how, name, identity, priority
+        )
+        template = runtime.prepare(key, signature)
+    return template
+
+
+def _reduction(
+    kind: OpKind,
+    element: DataType,
+    shape: Sequence[int],
+    how: tuple[int | None, float, float],
+    name: str | None,
+    identity: int,
+    priority: int,
+) -> Signature:
+    op, prescale, postscale = how
+    operator = resolve_op(op)
+    check_reduction(element, operator)
+    return Signature(
+        kind,
+        ((element, tuple(shape)),),
+        name,
+        identity,
+        operator,
+        prescale,
+        postscale,
+        priority=priority,
+    )
+
+
+def _check_room(out: Any, rows: int | None, dtype: Any, shape: Sequence[int]) -> None:
+    if out.dtype != dtype:
+        raise ValueError(f"out= is of {out.dtype}, the result of {dtype}")
+    check_out(out.shape, rows, shape[1:])
