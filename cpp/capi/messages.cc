@@ -71,8 +71,8 @@ Status Release(hs_runtime* runtime, const OperationPtr& view) {
   message.released = view;
   const Status status = runtime->job->runtime().Enqueue(operation, false);
   // The job has ended here, or the set: there is nobody to give it back to.
-  const bool is_over = status.code() == StatusCode::kShutdown ||
-                       status.code() == StatusCode::kInvalidArgument;
+  const bool is_over =
+      status.code() == StatusCode::kShutdown || status.code() == StatusCode::kInvalidArgument;
   return is_over ? Status::Ok() : status;
 }
 

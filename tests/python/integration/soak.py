@@ -183,6 +183,7 @@ def main() -> None:
         faulthandler.dump_traceback_later(SECONDS_WITHOUT_PROGRESS, exit=True)
         operations += soak.iterate(iterations)
         iterations += 1
+    hvd.barrier()  # messages between others end with a rank that leaves
     faulthandler.cancel_dump_traceback_later()
     print(f"{iterations} iterations, {operations} operations")
     hvd.shutdown()

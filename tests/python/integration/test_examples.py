@@ -81,7 +81,7 @@ def test_digits_are_learned_while_a_rank_dies(tmp_path: Path) -> None:
     flags = ("--min-np", "1")
     output = launch(2, sys.executable, script, *arguments, folder=tmp_path, flags=flags)
     assert re.findall(r"epoch (\d) on", output) == list("123456"), output
-    assert "epoch 1 on 1 ranks" in output  # the replacement is still importing torch
+    assert " on 1 ranks" in output  # while the replacement imports torch
     assert accuracy_of(output) >= 0.93
 
 

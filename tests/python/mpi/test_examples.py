@@ -45,9 +45,10 @@ def test_the_split_example_learns_both_tasks(mpi: Mpi) -> None:
     assert min(map(float, found.values())) > 0.9
 
 
-def test_a_pipeline_of_two_stages(mpi: Mpi) -> None:
-    output = run(mpi, 2, str(EXAMPLES / "pipeline_two_stages.py"))
-    assert "the same weights as in one process: True" in output
+def test_a_pipeline_of_two_stages(both: dict[str, Mpi]) -> None:
+    for mpi in both.values():
+        output = run(mpi, 2, str(EXAMPLES / "pipeline_two_stages.py"))
+        assert "the same weights as in one process: True" in output
 
 
 def test_the_digits_example_unmodified(both: dict[str, Mpi]) -> None:

@@ -94,6 +94,24 @@ TEST_F(MessagesOfOneRank, AreGivenBackByAViewThatNobodyWaitsFor) {
   hs_handle_free(handles[1]);
 }
 
+TEST_F(MessagesOfOneRank, AreGivenBackQuietlyAfterTheEnd) {
+  std::vector<float> sent(100'000);
+  message_.count = 100'000;
+  message_.memory = sent.data();
+  hs_message receive = message_;
+  receive.memory = nullptr;
+  receive.is_view = 1;
+  hs_handle* handles[2] = {};
+  ASSERT_EQ(hs_recv(runtime_, &receive, &handles[0]), HS_OK);
+  ASSERT_EQ(hs_send(runtime_, &message_, &handles[1]), HS_OK);
+  ASSERT_EQ(hs_wait(handles[0], testing::kDeadlineSeconds), HS_OK);
+  ASSERT_EQ(hs_shutdown(runtime_), HS_OK);
+  EXPECT_EQ(hs_wait(handles[1], testing::kDeadlineSeconds), HS_SHUTDOWN);
+  EXPECT_EQ(hs_release(runtime_, handles[0]), HS_OK);
+  hs_view_free(runtime_, handles[0]);
+  hs_handle_free(handles[1]);
+}
+
 TEST_F(MessagesOfOneRank, TellAMismatch) {
   hs_message receive = message_;
   receive.count = 2;
