@@ -92,6 +92,7 @@ RUNS = (
     ),
     Run("movement-2", ("movement.py", "--np", "2", *FEW, "--peers", "gloo,mpich")),
     Run("messages", ("messages.py", "--peers", "gloo,mpich,memcpy")),
+    Run("torch_distributed", ("torch_distributed.py",)),
     Run("gradients", ("gradients.py",)),
     Run("training", ("training.py",)),
     Run("process_sets", ("process_sets.py",)),
@@ -232,6 +233,40 @@ AIMS = (
     Aim("messages", "4 KiB: Gloo / ours", 10, worst_of(("4 KiB",), "gloo", OURS)),
     Aim("messages", "16 MiB: Gloo / ours", 2, worst_of(("16 MiB",), "gloo", OURS)),
     Aim("messages", "64 KiB to 16 MiB, worst: MPICH / ours", 1, worst_of(LARGE[:3], "mpich", OURS)),
+    Aim(
+        "torch_distributed",
+        "all_reduce, 4 KiB: Gloo / ours",
+        3,
+        worst_of(("all_reduce 4 KiB",), "gloo", OURS),
+    ),
+    *(
+        Aim(
+            "torch_distributed",
+            f"{kind}, 64 KiB to 16 MiB: Gloo / ours",
+            least,
+            mean_over([f"{kind} {size}" for size in LARGE[:3]], "gloo", OURS),
+        )
+        for kind, least in (
+            ("all_reduce", 5),
+            ("all_gather_into_tensor", 4),
+            ("reduce_scatter_tensor", 4),
+        )
+    ),
+    *(
+        Aim(
+            "torch_distributed",
+            f"send and recv, {size}: Gloo / ours",
+            least,
+            worst_of((f"send and recv {size}",), "gloo", OURS),
+        )
+        for size, least in (("4 KiB", 5), ("16 MiB", 2))
+    ),
+    Aim(
+        "torch_distributed",
+        "160 asynchronous all_reduce: Gloo / ours",
+        10,
+        worst_of(("160 all_reduce 1 KiB",), "gloo", OURS),
+    ),
     Aim("gradients", "gradients of a model, worst: DDP / ours", 1, worst_of(MODELS, "ddp", OURS)),
     *(
         Aim(

@@ -160,8 +160,13 @@ def main() -> None:
         rounds = 1 if arguments.smoke else arguments.rounds
         measure(rounds, arguments.smoke, arguments.json)
         return
-    launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(RANKS)]
-    subprocess.run([*launcher, sys.executable, __file__, "--rank", *sys.argv[1:]], check=True)
+    program = Path(__file__).resolve()
+    launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(RANKS), sys.executable]
+    options = ["--rounds", str(arguments.rounds), *(["--smoke"] if arguments.smoke else [])]
+    if arguments.json:
+        options += ["--json", str(arguments.json.resolve())]
+    # Not from where horoscale/ may lie as sources: the installed package is measured.
+    subprocess.run([*launcher, program, "--rank", *options], check=True, cwd=program.parent)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).parents[3]
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+BINDINGS = ("horoscale/_core/_binding.abi3.so", "horoscale/_core/_in_flight.abi3.so")
 LIBRARIES = (
-    "horoscale/_core/_binding.abi3.so",
+    *BINDINGS,
     "horoscale/_core/lib/libhoroscale.so",
     "horoscale/tensorflow/libhoroscale_tensorflow.so",
     "horoscale/keras/libhoroscale_xla.so",
@@ -125,8 +126,10 @@ def test_name_and_contents(unpacked: tuple[str, Path]) -> None:
 def test_exports(unpacked: tuple[str, Path]) -> None:
     """Another C++ library of the process, torch's for one, can't meet the one inside."""
     _, folder = unpacked
-    assert symbols(folder / LIBRARIES[0], defined=True) == {"PyInit__binding"}
-    for name in LIBRARIES[1:]:
+    for name in BINDINGS:
+        module = Path(name).name.partition(".")[0]
+        assert symbols(folder / name, defined=True) == {f"PyInit_{module}"}
+    for name in LIBRARIES[len(BINDINGS) :]:
         found = symbols(folder / name, defined=True)
         assert any(one.startswith(("hs_", "horoscale_")) for one in found), name
         assert {one for one in found if not one.startswith(("hs_", "horoscale_"))} == set(), name
@@ -137,7 +140,7 @@ def test_both_bindings_use_the_same_of_python(tmp_path: Path) -> None:
     used = []
     for machine in MACHINES:
         with zipfile.ZipFile(wheel_for(machine)) as archive:
-            binding = Path(archive.extract(LIBRARIES[0], tmp_path / machine))
+            binding = Path(archive.extract(BINDINGS[0], tmp_path / machine))
         used.append(
             {one for one in symbols(binding, defined=False) if one.startswith(("Py", "_Py"))}
         )
