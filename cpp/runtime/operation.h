@@ -48,10 +48,14 @@ struct Message {
   std::shared_ptr<Operation> released =
       {};  // not null: this is no receive, but gives that view back
 
-  // Of a view, written by the engine's owner.
-  uint64_t number = 0;       // the sender's, of the message that is seen at its place; 0: none
-  OwnedBytes copy = {};      // what is seen otherwise
-  bool is_unwanted = false;  // it was given back before the message came
+  // Written by the engine's owner.
+  uint64_t number = 0;  // of a view, the sender's, of the message that is seen at its place; 0: none
+  bool is_unwanted = false;  // of a view: it was given back before the message came
+  OwnedBytes copy = {};      // of a view: what is seen otherwise; of a CUDA tensor: it on the host
+  bool at_device = false;    // the device copies it
+
+  // Where the bytes are for the host.
+  std::byte* place() const { return copy ? copy.get() : memory; }
 };
 
 struct Operation {

@@ -48,7 +48,8 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
                 [this](const OperationPtr& operation, const Status& status) {
                   if (!operation->message->released) Count(*operation->message, status);
                   Finish(operation, status);
-                }),
+                },
+                [&host] { host.OnLaunched(); }),
       watch_(host, config, place_, pending_, control_, execution_, posts_, messages_) {}
 
 void ProcessSet::Submit(OperationPtr operation) {
@@ -214,8 +215,9 @@ void ProcessSet::Fail(const Status& cause) {
 }
 
 bool ProcessSet::FinishFailed(double now) {
-  if (!execution_.IsOver(now)) return false;
-  const bool moved = execution_.HasLaunched() || !pending_.empty();
+  const bool copied = messages_.WaitsForDevice() && messages_.StepFailed(now);
+  if (!execution_.IsOver(now)) return copied;
+  const bool moved = copied || execution_.HasLaunched() || !pending_.empty();
   execution_.Forget();
   while (!pending_.empty()) FinishToken(pending_.begin()->first, failure_);
   return moved;
@@ -223,8 +225,12 @@ bool ProcessSet::FinishFailed(double now) {
 
 void ProcessSet::Close(double seconds) {
   const double deadline = MonotonicSeconds() + seconds;
-  while (execution_.HasLane() && MonotonicSeconds() < deadline &&
-         (!execution_.HasLaneEnded() || execution_.HasLaunched())) {
+  const auto is_at_work = [this] {
+    const bool is_lane =
+        execution_.HasLane() && (!execution_.HasLaneEnded() || execution_.HasLaunched());
+    return is_lane || messages_.WaitsForDevice();
+  };
+  while (is_at_work() && MonotonicSeconds() < deadline) {
     if (!FinishFailed(MonotonicSeconds())) std::this_thread::sleep_for(kClosePause);
   }
   (void)FinishFailed(std::numeric_limits<double>::infinity());

@@ -25,7 +25,7 @@ void SetMessages::Pump(int peer, uint64_t number, Outgoing& outgoing) {
   while (outgoing.sent < message.envelope.bytes && outgoing.sent - outgoing.taken < kWindowBytes) {
     const uint64_t bytes =
         std::min<uint64_t>(kMaxDataFrameBytes, message.envelope.bytes - outgoing.sent);
-    frame.payload = {message.memory + outgoing.sent, bytes};
+    frame.payload = {message.place() + outgoing.sent, bytes};
     Send(peer, frame);
     outgoing.sent += bytes;
   }
@@ -152,7 +152,7 @@ Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
   const Message& message = *incoming.operation->message;
   const uint64_t left = message.envelope.bytes - incoming.taken;
   if (frame.payload.size() > left) return Status::Protocol("a message longer than it was said");
-  std::memcpy(message.memory + incoming.taken, frame.payload.data(), frame.payload.size());
+  std::memcpy(message.place() + incoming.taken, frame.payload.data(), frame.payload.size());
   incoming.taken += frame.payload.size();
   incoming.operation->started_at = MonotonicSeconds();
   MessageFrame taken;
