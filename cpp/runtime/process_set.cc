@@ -44,7 +44,10 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
       // An autotuner counts the plan's entries; MPI's own operations are as they are.
       posts_(transport, config, place_, pending_, control_, counters_,
              !config.autotune && execution_.mpi() == nullptr),
-      messages_(transport, channel,
+      launches_(
+          host.launch_order(), place_, [this] { return execution_.LaneInOrder(); },
+          [this](const OperationPtr& operation) { messages_.OnLaunched(operation); }),
+      messages_(transport, channel, launches_,
                 [this](const OperationPtr& operation, const Status& status) {
                   if (!operation->message->released) Count(*operation->message, status);
                   Finish(operation, status);
@@ -174,6 +177,7 @@ void ProcessSet::Count(const Message& message, const Status& status) {
     counters_.messages_viewed += message.number != 0 ? 1 : 0;
     counters_.message_bytes_received += message.envelope.bytes;
   }
+  counters_.nccl_messages += message.by_nccl ? 1 : 0;
 }
 
 void ProcessSet::FinishToken(Token token, const Status& status) {
@@ -208,7 +212,7 @@ void ProcessSet::Fail(const Status& cause) {
   failure_ = cause;
   leavers_.clear();
   host_.OnFailed(place_, failure_);
-  execution_.Abandon();
+  execution_.Abandon(messages_.UsesLane());
   control_.Abandon();
   messages_.Fail(cause);
   (void)FinishFailed(MonotonicSeconds());

@@ -18,6 +18,7 @@
 
 #include "backends/mpi/mpi_communicators.h"
 #include "runtime/config.h"
+#include "runtime/message_launches.h"
 #include "runtime/operation.h"
 #include "runtime/pending_operations.h"
 #include "runtime/set_control.h"
@@ -114,6 +115,7 @@ class ProcessSet final : private SetExecution::Owner {
   SetExecution execution_;
   SetControl control_;
   SetPosts posts_;
+  MessageLaunches launches_;
   SetMessages messages_;  // sends and receives, which the plan knows nothing of
   SetWatch watch_;
 

@@ -65,7 +65,11 @@ Result<bool> SetMessages::Step() {
     HS_RETURN_IF_ERROR(OnFrame(transport_.rank(), frame));
     moved = true;
   }
-  moved |= StepCopies();
+  const auto launched = launches_.Step();
+  if (!launched.ok()) return launched;
+  const auto ended = StepDevice();
+  if (!ended.ok()) return ended;
+  moved |= *launched || *ended;
   if (reading_.empty()) return moved;
   ReadPiece();
   return true;
@@ -101,7 +105,9 @@ void SetMessages::Announce(const OperationPtr& operation) {
   }
   frame.type = FrameType::kOffer;
   const int64_t offset = bytes > 0 ? transport_.SharedOffset(message.place(), bytes) : -1;
-  if (offset >= 0) {
+  if (IsOnDevice(*operation) && !message.copy) {
+    frame.source.kind = MessageSource::Kind::kDevice;
+  } else if (offset >= 0) {
     frame.source = {MessageSource::Kind::kShared, static_cast<uint64_t>(offset)};
   } else {
     frame.source = {MessageSource::Kind::kPrivate,
@@ -123,6 +129,9 @@ void SetMessages::Take(const OperationPtr& operation, ArrivedMessage message) {
   operation->started_at = MonotonicSeconds();
   const auto incoming =
       incoming_.emplace(key, Incoming{operation, message.source, message.envelope.bytes}).first;
+  if (message.source.kind == MessageSource::Kind::kDevice && launches_.CanCarry(*operation, peer)) {
+    return Propose(incoming);
+  }
   if (operation->message->is_view && See(incoming)) return;
   if (Status room = MakeRoom(*operation); !room.ok()) {
     incoming->second.operation = nullptr;
@@ -296,6 +305,10 @@ void SetMessages::Fail(const Status& cause) {
   copied_out_.clear();
   failure_ = cause;
   give_up_at_ = MonotonicSeconds() + kCopySeconds;
+  if (const OperationPtr begun = launches_.Abandon()) {
+    begun->message->by_nccl = begun->message->at_device = true;
+    at_device_.push_back(begun);
+  }
   const std::map<Token, OperationPtr> pending = pending_;
   for (const auto& [token, operation] : pending) {
     if (!operation->message->at_device) End(operation, cause);
@@ -303,8 +316,8 @@ void SetMessages::Fail(const Status& cause) {
 }
 
 bool SetMessages::StepFailed(double now) {
-  const bool moved = StepCopies();
-  if (now < give_up_at_) return moved;
+  const auto ended = StepDevice();
+  if (now < give_up_at_) return ended.ok() && *ended;
   for (const OperationPtr& operation : std::exchange(at_device_, {})) {
     (void)operation->message->copy.release();  // it may be written still, and is lost
     End(operation, *failure_);

@@ -7,9 +7,11 @@
 // way. A view takes nothing: it sees the message at its sender's, who has it back when the view is
 // released.
 //
-// A CUDA tensor goes through pinned memory: a send is copied there before it is announced, and holds
-// back those behind it that have its tag; a receive has room there when its message comes, and is
-// launched when all of it has. Such a copy ends by itself, also when the set has failed.
+// A large message between CUDA tensors is carried by NCCL where that has a place in the launch order
+// (message_launches.h). Any other CUDA tensor goes through pinned memory: a send is copied there
+// before it is announced, and holds back those behind it that have its tag; a receive has room there
+// when its message comes, and is launched when all of it has. Such a copy ends by itself, also when
+// the set has failed.
 //
 // Called by the engine's owner; nothing blocks.
 #pragma once
@@ -28,6 +30,7 @@
 #include "backends/nccl/message_copies.h"
 #include "core/mailbox.h"
 #include "core/message_frames.h"
+#include "runtime/message_launches.h"
 #include "runtime/operation.h"
 #include "transport/transport.h"
 
@@ -37,11 +40,12 @@ class SetMessages {
  public:
   using Finish = std::function<void(const OperationPtr& operation, const Status& status)>;
 
-  // `launched` is called when a receive into a CUDA tensor is.
-  SetMessages(Transport& transport, ChannelId channel, Finish finish,
+  // `launched` is called when a message of a CUDA tensor is.
+  SetMessages(Transport& transport, ChannelId channel, MessageLaunches& launches, Finish finish,
               std::function<void()> launched)
       : transport_(transport),
         channel_(channel),
+        launches_(launches),
         finish_(std::move(finish)),
         launched_(std::move(launched)) {}
 
@@ -58,10 +62,13 @@ class SetMessages {
   // Messages that came and nobody has asked for.
   size_t num_kept() const { return mailbox_.num_kept(); }
 
-  // Whether a device copies something, of which nothing but polling tells; and whether a receive is
-  // launched.
-  bool WaitsForDevice() const { return !at_device_.empty(); }
+  // NCCL has given it to the device.
+  void OnLaunched(const OperationPtr& operation);
+  // Whether a device is at work, of which nothing but polling tells; whether for callers whose
+  // streams may wait for it; and whether on the set's lane.
+  bool WaitsForDevice() const { return !at_device_.empty() || !launches_.empty(); }
   bool HasLaunched() const;
+  bool UsesLane() const;
 
   // The set has failed: ends what is pending, except what a device copies. What has come as a whole
   // can still be received.
@@ -87,6 +94,7 @@ class SetMessages {
     MessageSource source;
     uint64_t bytes = 0;
     bool by_frames = false;
+    bool by_nccl = false;
     bool told = false;  // that it was read, or seen
     uint64_t taken = 0;
     const Operation* view = nullptr;  // that sees it
@@ -135,16 +143,22 @@ class SetMessages {
   // CUDA tensors.
   Status CopyToHost(const OperationPtr& operation);
   void Deliver(const OperationPtr& operation);
-  bool StepCopies();
-  void OnCopied(const OperationPtr& operation, const Status& status);
+  Result<bool> StepDevice();
+  Status OnCopied(const OperationPtr& operation, const Status& status);
   void AnnounceCopied(const Stream& stream);
+  static bool IsOnDevice(const Operation& operation);
   static Stream StreamOf(const Operation& operation);
+  // NCCL.
+  void Propose(IncomingEntry incoming);
+  Status OnProposed(OutgoingEntry outgoing, uint64_t stamp);
+  Status OnAgreed(IncomingEntry incoming, uint64_t stamp);
 
   void Send(int peer, const MessageFrame& frame);
   void End(const OperationPtr& operation, const Status& status);
 
   Transport& transport_;
   const ChannelId channel_;
+  MessageLaunches& launches_;
   const Finish finish_;
   const std::function<void()> launched_;
   Mailbox mailbox_;

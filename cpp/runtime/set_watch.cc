@@ -42,7 +42,7 @@ std::string DescribeStall(const StallReport& report, int process_set_id) {
 // What a send or a receive waits for.
 std::string Missing(const Operation& operation) {
   const Message& message = *operation.message;
-  if (message.at_device) return " for the device, which copies its tensor after what was called before";
+  if (message.at_device) return " for the device";
   if (operation.started_at != 0) return ", and its bytes don't move";
   if (message.is_send) return ": there is no recv for it, or a view of it was not released";
   return ": no such message was sent";

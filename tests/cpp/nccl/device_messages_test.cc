@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <random>
 #include <cstring>
 #include <span>
 
@@ -198,6 +199,161 @@ TEST_F(DeviceTest, MessagesAndCollectivesOfSeveralSetsInAnyOrder) {
       EXPECT_EQ(sums[1], std::vector<float>(100, 6.0f));
       EXPECT_EQ(in, std::vector<float>(kLarge, static_cast<float>((rank + 2) % 3)));
     }
+  });
+}
+
+// How many of a rank's messages NCCL has carried, on a process set.
+uint64_t CarriedByNccl(Runtime& runtime, int set) {
+  const std::string json = runtime.MetricsJson();
+  const std::string key = "\"nccl_messages\": ";
+  const size_t from = json.find(key, json.find("\"" + std::to_string(set) + "\": {"));
+  EXPECT_NE(from, std::string::npos) << json;
+  return std::stoull(json.substr(from + key.size()));
+}
+
+// A set whose collectives all have a place in the launch order, and have met on NCCL.
+int MakeReadySet(int rank, Runtime& runtime, const std::vector<int>& members) {
+  const OperationPtr added = AddSet(members);
+  added->request.signature.distinct = true;
+  EXPECT_TRUE(Call(runtime, added).ok());
+  const auto set = static_cast<int>(added->result);
+  std::vector<float> data(10, 1.0f);
+  if (std::find(members.begin(), members.end(), rank) != members.end()) {
+    EXPECT_TRUE(Call(runtime, OnCuda(Allreduce(data, "first", set), rank)).ok());
+  }
+  return set;
+}
+
+OperationPtr OnSet(OperationPtr operation, int set) {
+  operation->process_set_id = set;
+  return operation;
+}
+
+TEST_F(DeviceTest, NcclCarriesLargeMessagesWhereTheyHaveAPlaceInTheOrder) {
+  Ranks ranks(3);
+  RunAll(ranks, [](int rank, Runtime& runtime) {
+    std::vector<float> out(kLarge, static_cast<float>(rank));
+    std::vector<float> in(kLarge);
+    const auto exchange = [&](int set, bool from_device, bool to_device) {
+      auto send = OnSet(SendOf(out, (rank + 1) % 3), set);
+      auto recv = OnSet(RecvOf(in, kAnyPeer), set);
+      if (from_device) send = OnCuda(send, rank);
+      if (to_device) recv = OnCuda(recv, rank);
+      Enqueued(runtime, send);
+      Enqueued(runtime, recv);
+      EXPECT_TRUE(runtime.Wait(send, kDeadlineSeconds).ok()) << send->status.message();
+      EXPECT_TRUE(runtime.Wait(recv, kDeadlineSeconds).ok()) << recv->status.message();
+      EXPECT_EQ(recv->result, (rank + 2) % 3);
+      EXPECT_EQ(in, std::vector<float>(kLarge, static_cast<float>((rank + 2) % 3)));
+    };
+    // NCCL is there, but the global set's collectives are launched as they come.
+    ASSERT_TRUE(Call(runtime, OnCuda(Allreduce(in, "sum"), rank)).ok());
+    exchange(0, true, true);
+    EXPECT_EQ(CarriedByNccl(runtime, 0), 0U);
+    const int set = MakeReadySet(rank, runtime, {0, 1, 2});
+    for (const int on : {0, set}) {
+      exchange(on, true, true);
+      EXPECT_EQ(CarriedByNccl(runtime, on), 2U);
+      exchange(on, true, false);
+      exchange(on, false, true);
+      EXPECT_EQ(CarriedByNccl(runtime, on), 2U);
+    }
+    const auto own = Enqueued(runtime, OnCuda(OnSet(SendOf(out, rank, 3), set), rank));
+    EXPECT_TRUE(Call(runtime, OnCuda(OnSet(RecvOf(in, rank, 3), set), rank)).ok());
+    EXPECT_TRUE(runtime.Wait(own, kDeadlineSeconds).ok());
+    EXPECT_EQ(CarriedByNccl(runtime, set), 2U);
+    EXPECT_TRUE(Call(runtime, Barrier("before anybody leaves")).ok());
+  });
+}
+
+// One kernel at a time on each device, in the order of the launches: two ranks that launched
+// messages, or messages and collectives of three sets, in two orders would wait for ever.
+TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
+  Ranks ranks(3);
+  Double::Get().set_exclusive(1);
+  RunAll(ranks, [](int rank, Runtime& runtime) {
+    const int sets[] = {MakeReadySet(rank, runtime, {0, 1, 2}),
+                        MakeReadySet(rank, runtime, {0, 1}), MakeReadySet(rank, runtime, {1, 2})};
+    std::minstd_rand random(static_cast<uint32_t>(rank) + 1);
+    const std::vector<std::pair<int, int>> pairs = {{0, 1}, {1, 0}, {1, 2}, {2, 0}, {0, 2}, {2, 1}};
+    for (int step = 0; step < 15; ++step) {
+      std::vector<std::vector<float>> data;
+      data.reserve(40);
+      std::vector<OperationPtr> operations;
+      const auto add = [&](OperationPtr operation, int set) {
+        operations.push_back(OnCuda(OnSet(std::move(operation), set), rank));
+      };
+      const auto is_in = [&](int set) { return set < 2 || (set == 2 ? rank < 2 : rank > 0); };
+      for (int set = 0; set < 4; ++set) {  // 0: the global one
+        if (!is_in(set)) continue;
+        const int id = set == 0 ? 0 : sets[set - 1];
+        data.emplace_back(100, 1.0f);
+        add(Allreduce(data.back(), "sum." + std::to_string(step), id), id);
+        for (int64_t tag = 0; tag < static_cast<int64_t>(pairs.size()); ++tag) {
+          const auto [from, to] = pairs[static_cast<size_t>(tag)];
+          const bool both = set < 2 || (set == 2 ? from + to == 1 : from + to == 3 && from * to == 2);
+          if (!both || (rank != from && rank != to)) continue;
+          data.emplace_back(kLarge, rank == from ? static_cast<float>(100 * set + step) : -1.0f);
+          add(rank == from ? SendOf(data.back(), to, tag) : RecvOf(data.back(), from, tag), id);
+        }
+      }
+      std::shuffle(operations.begin(), operations.end(), random);
+      for (const OperationPtr& operation : operations) Enqueued(runtime, operation);
+      for (const OperationPtr& operation : operations) {
+        const Status status = runtime.Wait(operation, kDeadlineSeconds);
+        ASSERT_TRUE(status.ok()) << operation->DisplayName() << status.message();
+        if (operation->message == nullptr) continue;
+        const auto* floats = reinterpret_cast<const float*>(operation->message->memory);
+        const auto at = std::find(std::begin(sets), std::end(sets), operation->process_set_id);
+        const auto set = at == std::end(sets) ? 0 : 1 + (at - std::begin(sets));
+        EXPECT_EQ(floats[kLarge - 1], static_cast<float>(100 * set + step));
+      }
+    }
+    EXPECT_GT(CarriedByNccl(runtime, sets[0]), 0U);
+    EXPECT_TRUE(Call(runtime, Barrier("before anybody leaves")).ok());
+  });
+}
+
+// The kernel at its peer ends with the communicator.
+TEST_F(DeviceTest, ALostRankEndsMessagesThatNcclCarries) {
+  Ranks ranks(3);
+  std::barrier launched(3);
+  const int aborted = Double::Get().aborted_communicators();
+  ranks.Run([&](int rank, Runtime& runtime) {
+    const int set = MakeReadySet(rank, runtime, {0, 1, 2});
+    launched.arrive_and_wait();
+    Double::Get().hold(0, 1);
+    launched.arrive_and_wait();
+    std::vector<float> data(kLarge, static_cast<float>(rank));
+    OperationPtr operation;
+    if (rank < 2) {
+      auto message = rank == 0 ? SendOf(data, 1) : RecvOf(data, 0);
+      operation = Enqueued(runtime, OnCuda(OnSet(std::move(message), set), rank));
+      ASSERT_TRUE(runtime.WaitLaunched(operation, kDeadlineSeconds).ok());
+      EXPECT_FALSE(operation->done.load());
+    }
+    launched.arrive_and_wait();
+    if (rank == 2) return runtime.Shutdown("out of luck");
+    EXPECT_EQ(runtime.Wait(operation, kDeadlineSeconds).code(), StatusCode::kRankFailed);
+    runtime.Shutdown("");
+  });
+  EXPECT_GT(Double::Get().aborted_communicators(), aborted);
+}
+
+TEST_F(DeviceTest, AnErrorOfNcclInAMessageLosesItsSet) {
+  Ranks ranks(2);
+  std::barrier ready(2);
+  ranks.Run([&](int rank, Runtime& runtime) {
+    const int set = MakeReadySet(rank, runtime, {0, 1});
+    if (rank == 0) Double::Get().fail_next(0, 6);
+    ready.arrive_and_wait();
+    std::vector<float> data(kLarge);
+    auto message = rank == 0 ? SendOf(data, 1) : RecvOf(data, 0);
+    const auto operation = Enqueued(runtime, OnCuda(OnSet(std::move(message), set), rank));
+    const Status status = runtime.Wait(operation, kDeadlineSeconds);
+    EXPECT_THAT(status.message(), HasSubstr("network error")) << status.message();
+    EXPECT_TRUE(Call(runtime, Barrier("of the other set")).ok());
+    runtime.Shutdown("");
   });
 }
 

@@ -23,6 +23,7 @@ from horoscale._core import (
     OpKind,
     ReduceOp,
     Runtime,
+    SetFlags,
     TensorArg,
     build_info,
 )
@@ -166,10 +167,19 @@ def survive() -> dict[str, object]:
     return {"error": None}
 
 
-def message(is_send: bool, peer: int, data: np.ndarray, tag: int = 0, on_device: bool = True):
+def message(
+    is_send: bool,
+    peer: int,
+    data: np.ndarray,
+    tag: int = 0,
+    on_device: bool = True,
+    process_set: int = 0,
+):
     """Start a send or a receive of float32 on this rank's device."""
     place = device if on_device else None
-    room = MessageArg(peer, tag, 0, data.ctypes.data, DataType.FLOAT32, data.size, 0, place)
+    room = MessageArg(
+        peer, tag, 0, data.ctypes.data, DataType.FLOAT32, data.size, process_set, place
+    )
     return runtime.start_message(room, is_send, False, data)
 
 
@@ -222,6 +232,49 @@ def messages() -> dict[str, object]:
     return said
 
 
+def nccl_messages() -> dict[str, object]:
+    """Rings in both directions on a set of its own, and its sums: NCCL carries all of it."""
+    double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
+    double.double_set_exclusive(1)
+    added = runtime.enqueue(
+        OpKind.ADD_PROCESS_SET, name="set", ranks=range(size), set_flags=SetFlags.DISTINCT
+    )
+    added.wait()
+    process_set = added.result()
+    ones = np.ones(10, np.float32)
+    start(OpKind.ALLREDUCE, ones, ones, name="first", process_set=process_set).wait()
+    peers = [(rank + 1) % size, (rank - 1) % size]
+    said = []
+    for step in range(10):
+        outs = [np.full(10_000, 10 * rank + step, np.float32) for _ in peers]
+        ins = [np.zeros(10_000, np.float32) for _ in peers]
+        total = [np.ones(10, np.float32) for _ in range(2)]
+        starts = [
+            lambda i=i, is_send=is_send: message(
+                is_send,
+                peers[i] if is_send else peers[1 - i],
+                (outs if is_send else ins)[i],
+                tag=i,
+                process_set=process_set,
+            )
+            for i in range(2)
+            for is_send in (True, False)
+        ]
+        starts += [
+            lambda one=one, on=on: start(OpKind.ALLREDUCE, one, one, name="sum", process_set=on)
+            for one, on in zip(total, (0, process_set), strict=True)
+        ]
+        order = (rank + step) % len(starts)
+        handles = [begin() for begin in starts[order:] + starts[:order]]
+        for handle in handles:
+            handle.wait_on_stream(0)
+            handle.wait()
+        assert all((one == size).all() for one in total)
+        said.append([float(data[-1]) for data in ins])
+    metrics = runtime.metrics()["process_sets"][str(process_set)]
+    return {"received": said, "nccl_messages": metrics["nccl_messages"]}
+
+
 def lose_sender() -> dict[str, object]:
     """The last rank is killed: what it had sent comes, what is still awaited of it fails."""
     data = np.full(1000, rank, np.float32)
@@ -255,6 +308,7 @@ PARTS = {
     "types": types,
     "survive": survive,
     "messages": messages,
+    "nccl_messages": nccl_messages,
     "lose_sender": lose_sender,
     "build": build,
 }

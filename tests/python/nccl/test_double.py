@@ -139,6 +139,20 @@ def test_messages(size: int, variables: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
+def test_messages_by_nccl(size: int, variables: dict[str, str], tmp_path: Path) -> None:
+    with RankProcesses(
+        size, PROGRAM, "nccl_messages", folder=tmp_path, variables=variables
+    ) as ranks:
+        for rank in range(size):
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            before, after = (rank - 1) % size, (rank + 1) % size
+            assert said["received"] == [[10 * before + s, 10 * after + s] for s in range(10)]
+            assert said["nccl_messages"] == 40
+        for rank in range(size):
+            ranks.wait(rank, SECONDS)
+
+
+@pytest.mark.parametrize("size", [2, 3])
 def test_messages_of_torch(size: int, variables: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     program = PROGRAM.with_name("torch_rank.py")

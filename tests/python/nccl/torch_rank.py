@@ -35,7 +35,7 @@ _core.Handle.wait_on_stream = wait_for_device  # type: ignore[method-assign]
 
 
 def full(count: int, value: float) -> torch.Tensor:
-    return torch.full((count,), value)
+    return torch.full((count,), float(value))
 
 
 def blocking() -> None:
