@@ -47,12 +47,13 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
       launches_(
           host.launch_order(), place_, [this] { return execution_.LaneInOrder(); },
           [this](const OperationPtr& operation) { messages_.OnLaunched(operation); }),
-      messages_(transport, channel, launches_,
-                [this](const OperationPtr& operation, const Status& status) {
-                  if (!operation->message->released) Count(*operation->message, status);
-                  Finish(operation, status);
-                },
-                [&host] { host.OnLaunched(); }),
+      messages_(
+          transport, channel, launches_,
+          [this](const OperationPtr& operation, const Status& status) {
+            if (!operation->message->released) Count(*operation->message, status);
+            Finish(operation, status);
+          },
+          [&host] { host.OnLaunched(); }),
       watch_(host, config, place_, pending_, control_, execution_, posts_, messages_) {}
 
 void ProcessSet::Submit(OperationPtr operation) {

@@ -68,9 +68,7 @@ class ProcessSet final : private SetExecution::Owner {
   double MaxSleepSeconds(double now) const {
     return std::min(control_.MaxSleepSeconds(now), execution_.MaxSleepSeconds(now));
   }
-  bool WaitsForDevice() const {
-    return execution_.WaitsForDevice() || messages_.WaitsForDevice();
-  }
+  bool WaitsForDevice() const { return execution_.WaitsForDevice() || messages_.WaitsForDevice(); }
   bool HasLaunched() const { return execution_.HasLaunched() || messages_.HasLaunched(); }
   bool HasPending() const { return !pending_.empty() || !messages_.pending().empty(); }
   bool HasPending(Token token) const { return pending_.Find(token) != nullptr; }

@@ -24,8 +24,8 @@ constexpr size_t kMaxLoopback = 64;
 // After a failure: a copy ends as soon as the caller's stream has come to it.
 constexpr double kCopySeconds = 10;
 
-// For what can't be put where it belongs at once: a view that can't be seen where it is, and what is
-// for a device.
+// For what can't be put where it belongs at once: a view that can't be seen where it is, and what
+// is for a device.
 Status MakeRoom(Operation& operation) {
   Message& message = *operation.message;
   const uint64_t bytes = message.envelope.bytes;

@@ -7,11 +7,11 @@
 // way. A view takes nothing: it sees the message at its sender's, who has it back when the view is
 // released.
 //
-// A large message between CUDA tensors is carried by NCCL where that has a place in the launch order
-// (message_launches.h). Any other CUDA tensor goes through pinned memory: a send is copied there
-// before it is announced, and holds back those behind it that have its tag; a receive has room there
-// when its message comes, and is launched when all of it has. Such a copy ends by itself, also when
-// the set has failed.
+// A large message between CUDA tensors is carried by NCCL where that has a place in the launch
+// order (message_launches.h). Any other CUDA tensor goes through pinned memory: a send is copied
+// there before it is announced, and holds back those behind it that have its tag; a receive has
+// room there when its message comes, and is launched when all of it has. Such a copy ends by
+// itself, also when the set has failed.
 //
 // Called by the engine's owner; nothing blocks.
 #pragma once
@@ -20,8 +20,8 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -144,7 +144,7 @@ class SetMessages {
   Status CopyToHost(const OperationPtr& operation);
   void Deliver(const OperationPtr& operation);
   Result<bool> StepDevice();
-  Status OnCopied(const OperationPtr& operation, const Status& status);
+  Status OnDeviceDone(const OperationPtr& operation, const Status& status);
   void AnnounceCopied(const Stream& stream);
   static bool IsOnDevice(const Operation& operation);
   static Stream StreamOf(const Operation& operation);

@@ -43,7 +43,9 @@ def _place(values: torch.Tensor) -> Place:
     return Place(values.data_ptr(), data_type(values.dtype), values.numel(), values, device)
 
 
-def _handle(operation: _core.Handle, place: Place, complete: Callable[[_core.Handle], Any]) -> Handle:
+def _handle(
+    operation: _core.Handle, place: Place, complete: Callable[[_core.Handle], Any]
+) -> Handle:
     return Handle(operation, complete, None if place.device is None else place.device.cuda_device)
 
 

@@ -47,8 +47,8 @@ Status NcclCommunicator::Transfer(bool is_send, std::byte* memory, size_t bytes,
     return library_.Check(call.ncclSend(memory, bytes, nccl::kUint8, to, handle_, stream),
                           "ncclSend", handle_);
   }
-  return library_.Check(call.ncclRecv(memory, bytes, nccl::kUint8, to, handle_, stream),
-                        "ncclRecv", handle_);
+  return library_.Check(call.ncclRecv(memory, bytes, nccl::kUint8, to, handle_, stream), "ncclRecv",
+                        handle_);
 }
 
 NcclEnding NcclCommunicator::End(How how) {

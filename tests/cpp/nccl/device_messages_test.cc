@@ -1,10 +1,10 @@
-// Messages of CUDA tensors: through the host's memory, in order, and beside what devices compute.
+// Messages of CUDA tensors: by NCCL or through the host, in order, and beside what devices compute.
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <barrier>
-#include <random>
 #include <cstring>
+#include <random>
 #include <span>
 
 #include "core/mailbox.h"
@@ -13,7 +13,6 @@
 namespace horoscale {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::AddSet;
 using testing::Allreduce;
 using testing::Barrier;
@@ -22,6 +21,7 @@ using testing::Device;
 using testing::DeviceTest;
 using testing::Double;
 using testing::Enqueued;
+using ::testing::HasSubstr;
 using testing::kDeadlineSeconds;
 using testing::kNotSeconds;
 using testing::OnCuda;
@@ -199,6 +199,7 @@ TEST_F(DeviceTest, MessagesAndCollectivesOfSeveralSetsInAnyOrder) {
       EXPECT_EQ(sums[1], std::vector<float>(100, 6.0f));
       EXPECT_EQ(in, std::vector<float>(kLarge, static_cast<float>((rank + 2) % 3)));
     }
+    EXPECT_TRUE(Call(runtime, Barrier("before anybody leaves")).ok());
   });
 }
 
@@ -272,8 +273,8 @@ TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
   Ranks ranks(3);
   Double::Get().set_exclusive(1);
   RunAll(ranks, [](int rank, Runtime& runtime) {
-    const int sets[] = {MakeReadySet(rank, runtime, {0, 1, 2}),
-                        MakeReadySet(rank, runtime, {0, 1}), MakeReadySet(rank, runtime, {1, 2})};
+    const int sets[] = {MakeReadySet(rank, runtime, {0, 1, 2}), MakeReadySet(rank, runtime, {0, 1}),
+                        MakeReadySet(rank, runtime, {1, 2})};
     std::minstd_rand random(static_cast<uint32_t>(rank) + 1);
     const std::vector<std::pair<int, int>> pairs = {{0, 1}, {1, 0}, {1, 2}, {2, 0}, {0, 2}, {2, 1}};
     for (int step = 0; step < 15; ++step) {
@@ -291,7 +292,8 @@ TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
         add(Allreduce(data.back(), "sum." + std::to_string(step), id), id);
         for (int64_t tag = 0; tag < static_cast<int64_t>(pairs.size()); ++tag) {
           const auto [from, to] = pairs[static_cast<size_t>(tag)];
-          const bool both = set < 2 || (set == 2 ? from + to == 1 : from + to == 3 && from * to == 2);
+          const bool both =
+              set < 2 || (set == 2 ? from + to == 1 : from + to == 3 && from * to == 2);
           if (!both || (rank != from && rank != to)) continue;
           data.emplace_back(kLarge, rank == from ? static_cast<float>(100 * set + step) : -1.0f);
           add(rank == from ? SendOf(data.back(), to, tag) : RecvOf(data.back(), from, tag), id);
@@ -362,15 +364,14 @@ TEST_F(DeviceTest, AMismatchOfMessagesConcernsTheTwoRanksAlone) {
   RunAll(ranks, [](int rank, Runtime& runtime) {
     std::vector<float> data(kLarge, 1.0f);
     std::vector<float> less(kLarge - 1);
-    const Status status = Call(runtime, rank == 0 ? OnCuda(SendOf(data, 1), 0)
-                                                  : OnCuda(RecvOf(less, 0), 1));
+    const Status status =
+        Call(runtime, rank == 0 ? OnCuda(SendOf(data, 1), 0) : OnCuda(RecvOf(less, 0), 1));
     EXPECT_EQ(status.code(), StatusCode::kMismatch) << status.message();
     EXPECT_EQ(status.detail().ranks, (std::vector<int>{0, 1}));
     ASSERT_TRUE(Call(runtime, Barrier("afterwards")).ok());
     std::vector<float> more(kLarge);
-    EXPECT_TRUE(Call(runtime, rank == 0 ? OnCuda(SendOf(data, 1), 0)
-                                        : OnCuda(RecvOf(more, 0), 1))
-                    .ok());
+    EXPECT_TRUE(
+        Call(runtime, rank == 0 ? OnCuda(SendOf(data, 1), 0) : OnCuda(RecvOf(more, 0), 1)).ok());
     EXPECT_EQ(more, rank == 1 ? data : std::vector<float>(kLarge));
   });
 }

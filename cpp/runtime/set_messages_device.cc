@@ -76,9 +76,8 @@ bool SetMessages::HasLaunched() const {
 
 bool SetMessages::UsesLane() const {
   return launches_.IsIssued() ||
-         std::any_of(at_device_.begin(), at_device_.end(), [](const OperationPtr& operation) {
-           return operation->message->by_nccl;
-         });
+         std::any_of(at_device_.begin(), at_device_.end(),
+                     [](const OperationPtr& operation) { return operation->message->by_nccl; });
 }
 
 // Kernels of a communicator that fails end too: whether it has failed is asked after how far the
@@ -93,12 +92,12 @@ Result<bool> SetMessages::StepDevice() {
   for (const auto& [operation, status] : ended) {
     std::erase(at_device_, operation);
     operation->message->at_device = false;
-    HS_RETURN_IF_ERROR(OnCopied(operation, status));
+    HS_RETURN_IF_ERROR(OnDeviceDone(operation, status));
   }
   return !ended.empty();
 }
 
-Status SetMessages::OnCopied(const OperationPtr& operation, const Status& status) {
+Status SetMessages::OnDeviceDone(const OperationPtr& operation, const Status& status) {
   const Message& message = *operation->message;
   if (!message.is_send || message.by_nccl || failure_) {
     // What was copied had come in full before.
