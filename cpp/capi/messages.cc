@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/mailbox.h"
-#include "handles.h"
+#include "operations.h"
 
 namespace horoscale {
 namespace {
@@ -32,12 +32,16 @@ Result<OperationPtr> MessageOperation(const hs_message& given, bool is_send) {
                              &message.envelope.bytes)) {
     return Status::InvalidArgument("a message is too large");
   }
+  if (message.is_view && given.device != nullptr) {
+    return Status::InvalidArgument("a view is of host memory: a message on a device is a copy");
+  }
   if (given.callback != nullptr) {
     operation->callback = [callback = given.callback,
                            user = given.user_data](const Status& status) {
       callback(user, static_cast<hs_code>(status.code()));
     };
   }
+  if (given.device != nullptr) HS_RETURN_IF_ERROR(AttachDevice(*given.device, operation.get()));
   return operation;
 }
 

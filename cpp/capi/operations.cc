@@ -121,7 +121,8 @@ void DescribeRemoval(const hs_request& given, Operation* operation) {
   operation->abandons = (given.set_flags & HS_SET_ABANDONED) != 0;
 }
 
-// Marks where the caller's stream is by now, as late as possible.
+}  // namespace
+
 Status AttachDevice(const hs_device& given, Operation* operation) {
   const auto device = CudaDevice::Get(given.cuda_device);
   if (!device.ok()) return device.status();
@@ -133,8 +134,6 @@ Status AttachDevice(const hs_device& given, Operation* operation) {
   operation->on_device->ready = ready.TakeValue();
   return Status::Ok();
 }
-
-}  // namespace
 
 Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
   HS_RETURN_IF_ERROR(CheckRequest(given));
@@ -309,7 +308,7 @@ hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t 
 }
 
 int64_t hs_result(const hs_handle* handle) {
-  return hs_poll(handle) == 1 ? handle->operation->result : -1;
+  return hs_launched(handle) == 1 ? handle->operation->result : -1;
 }
 
 void hs_handle_free(hs_handle* handle) { delete handle; }

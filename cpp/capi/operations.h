@@ -9,4 +9,8 @@ namespace horoscale {
 // one is kInvalidArgument; the rest is for Runtime::Enqueue() to refuse.
 Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given);
 
+// Makes it an operation on tensors of a device: marks where the caller's stream is by now, so the
+// last thing to do.
+Status AttachDevice(const hs_device& given, Operation* operation);
+
 }  // namespace horoscale

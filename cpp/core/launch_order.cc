@@ -17,8 +17,7 @@ Result<LaunchStamp> DecodeLaunchStamp(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   LaunchStamp stamp;
   stamp.sequence = in.Varint();
-  // A clock that a stranger could bring to its end would stop all sets.
-  stamp.stamp = in.Varint(UINT64_MAX / 2);
+  stamp.stamp = in.Varint(kMaxLaunchStamp);
   if (in.left() != 0) in.Fail("bytes are left over");
   if (!in.ok()) return Status::Protocol(std::string("a launch stamp can't be: ") + in.reason());
   return stamp;

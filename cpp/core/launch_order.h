@@ -10,7 +10,8 @@
 //      proposed still can't get a smaller one than its proposal, so that nothing overtakes.
 //
 // Stamps, with the set's incarnation to part equals, are one total order; in each set they follow
-// the plan. Only engines are waited for, never a call of the user's code. Pure.
+// the plan. Only engines are waited for, never a call of the user's code. A message from one member
+// to another one is an operation of these two, planned when it has found its receive. Pure.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,9 @@
 #include "base/status.h"
 
 namespace horoscale {
+
+// A clock that a stranger could bring to its end would stop all sets.
+inline constexpr uint64_t kMaxLaunchStamp = UINT64_MAX / 2;
 
 // What travels: a member's proposal to its coordinator, and the coordinator's decision to all.
 struct LaunchStamp {

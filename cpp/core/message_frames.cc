@@ -3,12 +3,15 @@
 #include <limits>
 #include <string>
 
+#include "core/launch_order.h"
 #include "core/wire.h"
 
 namespace horoscale {
 namespace {
 
 using Type = MessageFrame::Type;
+
+bool HasStamp(Type type) { return type == Type::kPropose || type == Type::kLaunch; }
 
 bool HasEnvelope(Type type) {
   return type == Type::kEager || type == Type::kOffer || type == Type::kRefused;
@@ -38,7 +41,7 @@ Envelope ReadEnvelope(WireReader& in) {
 
 MessageSource ReadSource(WireReader& in) {
   MessageSource source;
-  const uint64_t kind = in.Varint(static_cast<uint64_t>(MessageSource::Kind::kShared));
+  const uint64_t kind = in.Varint(static_cast<uint64_t>(MessageSource::Kind::kDevice));
   source.kind = static_cast<MessageSource::Kind>(kind);
   source.place = in.Varint();
   return source;
@@ -56,6 +59,7 @@ std::vector<std::byte> Encode(const MessageFrame& frame) {
     out.Varint(frame.source.place);
   }
   if (frame.type == Type::kTaken || frame.type == Type::kCredit) out.Varint(frame.bytes);
+  if (HasStamp(frame.type)) out.Varint(frame.stamp);
   if (frame.type == Type::kEager || frame.type == Type::kData) out.Rest(frame.payload);
   return out.Take();
 }
@@ -64,7 +68,7 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   MessageFrame frame;
   const uint8_t type = in.Byte();
-  if (type > static_cast<uint8_t>(Type::kCredit)) in.Fail("its type is unknown");
+  if (type > static_cast<uint8_t>(Type::kLaunch)) in.Fail("its type is unknown");
   if (in.ok()) frame.type = static_cast<Type>(type);
   if (frame.type != Type::kCredit) frame.number = in.Varint();
   if (HasEnvelope(frame.type)) frame.envelope = ReadEnvelope(in);
@@ -72,6 +76,7 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
   if (frame.type == Type::kTaken || frame.type == Type::kCredit) {
     frame.bytes = in.Varint(kMaxMessageDataBytes);
   }
+  if (HasStamp(frame.type)) frame.stamp = in.Varint(kMaxLaunchStamp);
   if (frame.type == Type::kEager || frame.type == Type::kData) frame.payload = in.Rest();
   if (frame.type == Type::kEager &&
       (frame.payload.size() != frame.envelope.bytes || frame.payload.size() > kMaxEagerBytes)) {

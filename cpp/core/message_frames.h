@@ -11,6 +11,9 @@
 //   kTaken      receiver → sender   how many it has by now
 //   kConfirmed  sender → receiver   what was read at the sender's place was the message's until
 //   then
+// Between CUDA tensors that NCCL can carry it between, both launch it (core/launch_order.h):
+//   kPropose    receiver → sender   the receiver's stamp for it
+//   kLaunch     sender → receiver   the stamp that is agreed on
 // A message that its receive can't take, of either form, is answered by
 //   kRefused    receiver → sender   what the receive wanted
 #pragma once
@@ -44,6 +47,7 @@ struct MessageSource {
   enum class Kind : uint8_t {
     kPrivate = 0,  // at this address of the sender
     kShared = 1,   // at this offset of its shared memory
+    kDevice = 2,   // on a device of its: by NCCL, or in frames
   };
   Kind kind = Kind::kPrivate;
   uint64_t place = 0;
@@ -60,12 +64,15 @@ struct MessageFrame {
     kConfirmed = 5,
     kRefused = 6,
     kCredit = 7,
+    kPropose = 8,
+    kLaunch = 9,
   };
   Type type = Type::kEager;
   uint64_t number = 0;                 // of the message; kCredit: none
   Envelope envelope;                   // kEager, kOffer; kRefused: of the receive
   MessageSource source;                // kOffer
   uint64_t bytes = 0;                  // kTaken, kCredit
+  uint64_t stamp = 0;                  // kPropose, kLaunch
   std::span<const std::byte> payload;  // kEager, kData; in the frame that was decoded
 };
 

@@ -74,7 +74,7 @@ DeviceQueue::Launched DeviceQueue::TakeFront() {
 }
 
 void DeviceQueue::End(std::unique_ptr<FusedOperation> running,
-                      std::unique_ptr<Collective> collective) {
+                      std::unique_ptr<Collective> collective, bool is_used) {
   if (!lane_) return;
   if (running) {
     auto given = lane_->device().Record(lane_->stream());
@@ -83,7 +83,8 @@ void DeviceQueue::End(std::unique_ptr<FusedOperation> running,
     launched_.push_back({{}, std::move(running), 0});
   }
   // Where nothing is at work a peer may still need this rank's part of what is done here.
-  lane_->End(launched_.empty() ? NcclCommunicator::How::kTogether : NcclCommunicator::How::kAbort);
+  const bool is_at_work = is_used || !launched_.empty();
+  lane_->End(is_at_work ? NcclCommunicator::How::kAbort : NcclCommunicator::How::kTogether);
   abort_deadline_ = MonotonicSeconds() + kAbortSeconds;
 }
 

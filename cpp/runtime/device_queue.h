@@ -42,11 +42,13 @@ class DeviceQueue {
   const Launched& front() const { return launched_.front(); }
 
   // Nothing is started any more. `running` and its collective, if any, may have given the device
-  // something to do.
-  void End(std::unique_ptr<FusedOperation> running, std::unique_ptr<Collective> collective);
+  // something to do, and so may somebody else through the lane.
+  void End(std::unique_ptr<FusedOperation> running, std::unique_ptr<Collective> collective,
+           bool is_used);
   // Kernels that wait for a lost rank end only by force: whether what was at work is over, or was
   // waited for long enough.
   bool IsOver(double now) const;
+  const DeviceLane* lane() const { return lane_.get(); }
   bool HasLane() const { return lane_ != nullptr; }
   bool HasLaneEnded() const { return lane_ == nullptr || lane_->has_ended(); }
   void Clear() { launched_.clear(); }

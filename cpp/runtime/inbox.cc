@@ -54,7 +54,10 @@ Status Inbox::Put(const OperationPtr& operation) {
     detail.tensor = operation->message ? operation->DisplayName() : name;
     return {view.failure.code(), view.failure.message(), std::move(detail)};
   }
-  if (operation->on_device) HS_RETURN_IF_ERROR(BindDevice(*operation, view));
+  // Messages have no communicator.
+  if (operation->on_device && !operation->message) {
+    HS_RETURN_IF_ERROR(BindDevice(*operation, view));
+  }
   if (!name.empty() && !view.pending_names.insert(name).second) {
     return {StatusCode::kDuplicateName,
             "an operation named \"" + name + "\" is pending on process set " +

@@ -14,15 +14,18 @@ bool IsLaunchedByNccl(const Action& action) {
 }  // namespace
 
 LaunchStamps::LaunchStamps(LaunchOrder& order, Transport& transport, const SetPlace& place)
-    : order_(order), transport_(transport), place_(place), has_company_(place.id() != 0) {
+    : order_(order), transport_(transport), place_(place) {
+  if (place.id() != 0) stamped_from_ = 0;
   if (place.IsMember() && place.self == 0) collector_.emplace(place.ranks.size());
 }
 
 // Which entries are stamped follows from the plan alone: those of the global set from the first
 // registration on, and all of other sets.
 void LaunchStamps::Propose(const Action& action) {
-  if (action.common.kind == OpKind::kAddProcessSet) has_company_ = true;
-  if (!has_company_ || !IsLaunchedByNccl(action) || place_.ranks.size() < 2) return;
+  if (action.common.kind == OpKind::kAddProcessSet && !stamped_from_) {
+    stamped_from_ = action.sequence;
+  }
+  if (!stamped_from_ || !IsLaunchedByNccl(action) || place_.ranks.size() < 2) return;
   const LaunchStamp proposal{action.sequence,
                              order_.Propose(place_.channel.incarnation, action.sequence)};
   if (collector_) {

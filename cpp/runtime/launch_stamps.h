@@ -24,6 +24,10 @@ class LaunchStamps {
   // The set has failed, or is at its end.
   void End() { order_.RemoveSet(place_.channel.incarnation); }
 
+  // Whether all that will be launched has a place in the order, when entries up to this one have
+  // been executed.
+  bool OrdersAll(uint64_t ended) const { return stamped_from_ && ended >= *stamped_from_; }
+
   // In whose order an entry is launched; null: in none, as nobody else launches anything.
   LaunchOrder* OrderOf(const Action& action) {
     return order_.Has(place_.channel.incarnation, action.sequence) ? &order_ : nullptr;
@@ -36,7 +40,8 @@ class LaunchStamps {
   Transport& transport_;
   const SetPlace& place_;
   std::optional<StampCollector> collector_;  // on the coordinator
-  bool has_company_;                         // other sets have been registered by now
+  // The entry from which on all are stamped: other sets have been registered by then.
+  std::optional<uint64_t> stamped_from_;
 };
 
 }  // namespace horoscale

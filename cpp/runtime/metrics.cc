@@ -25,6 +25,7 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
                        .Add("messages_sent", counters.messages_sent)
                        .Add("messages_received", counters.messages_received)
                        .Add("messages_viewed", counters.messages_viewed)
+                       .Add("nccl_messages", counters.nccl_messages)
                        .Add("message_bytes_sent", counters.message_bytes_sent)
                        .Add("message_bytes_received", counters.message_bytes_received)
                        .Add("negotiate_seconds", counters.negotiate_seconds)

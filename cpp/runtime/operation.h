@@ -48,10 +48,16 @@ struct Message {
   std::shared_ptr<Operation> released =
       {};  // not null: this is no receive, but gives that view back
 
-  // Of a view, written by the engine's owner.
-  uint64_t number = 0;       // the sender's, of the message that is seen at its place; 0: none
-  OwnedBytes copy = {};      // what is seen otherwise
-  bool is_unwanted = false;  // it was given back before the message came
+  // Written by the engine's owner. The number, which is the sender's: of a view where it is seen at
+  // its place, of a send whose tensor is copied when it has been asked for; 0: otherwise.
+  uint64_t number = 0;
+  bool is_unwanted = false;  // of a view: it was given back before the message came
+  OwnedBytes copy = {};      // of a view: what is seen otherwise; of a CUDA tensor: it on the host
+  bool at_device = false;    // the device copies it, or carries it
+  bool by_nccl = false;      // it carries it
+
+  // Where the bytes are for the host.
+  std::byte* place() const { return copy ? copy.get() : memory; }
 };
 
 struct Operation {

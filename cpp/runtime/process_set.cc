@@ -44,11 +44,16 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
       // An autotuner counts the plan's entries; MPI's own operations are as they are.
       posts_(transport, config, place_, pending_, control_, counters_,
              !config.autotune && execution_.mpi() == nullptr),
-      messages_(transport, channel,
-                [this](const OperationPtr& operation, const Status& status) {
-                  if (!operation->message->released) Count(*operation->message, status);
-                  Finish(operation, status);
-                }),
+      launches_(
+          host.launch_order(), place_, [this] { return execution_.LaneInOrder(); },
+          [this](const OperationPtr& operation) { messages_.OnLaunched(operation); }),
+      messages_(
+          transport, channel, launches_,
+          [this](const OperationPtr& operation, const Status& status) {
+            if (!operation->message->released) Count(*operation->message, status);
+            Finish(operation, status);
+          },
+          [&host] { host.OnLaunched(); }),
       watch_(host, config, place_, pending_, control_, execution_, posts_, messages_) {}
 
 void ProcessSet::Submit(OperationPtr operation) {
@@ -173,6 +178,7 @@ void ProcessSet::Count(const Message& message, const Status& status) {
     counters_.messages_viewed += message.number != 0 ? 1 : 0;
     counters_.message_bytes_received += message.envelope.bytes;
   }
+  counters_.nccl_messages += message.by_nccl ? 1 : 0;
 }
 
 void ProcessSet::FinishToken(Token token, const Status& status) {
@@ -207,15 +213,16 @@ void ProcessSet::Fail(const Status& cause) {
   failure_ = cause;
   leavers_.clear();
   host_.OnFailed(place_, failure_);
-  execution_.Abandon();
+  execution_.Abandon(messages_.UsesLane());
   control_.Abandon();
   messages_.Fail(cause);
   (void)FinishFailed(MonotonicSeconds());
 }
 
 bool ProcessSet::FinishFailed(double now) {
-  if (!execution_.IsOver(now)) return false;
-  const bool moved = execution_.HasLaunched() || !pending_.empty();
+  const bool copied = messages_.WaitsForDevice() && messages_.StepFailed(now);
+  if (!execution_.IsOver(now)) return copied;
+  const bool moved = copied || execution_.HasLaunched() || !pending_.empty();
   execution_.Forget();
   while (!pending_.empty()) FinishToken(pending_.begin()->first, failure_);
   return moved;
@@ -223,8 +230,12 @@ bool ProcessSet::FinishFailed(double now) {
 
 void ProcessSet::Close(double seconds) {
   const double deadline = MonotonicSeconds() + seconds;
-  while (execution_.HasLane() && MonotonicSeconds() < deadline &&
-         (!execution_.HasLaneEnded() || execution_.HasLaunched())) {
+  const auto is_at_work = [this] {
+    const bool is_lane =
+        execution_.HasLane() && (!execution_.HasLaneEnded() || execution_.HasLaunched());
+    return is_lane || messages_.WaitsForDevice();
+  };
+  while (is_at_work() && MonotonicSeconds() < deadline) {
     if (!FinishFailed(MonotonicSeconds())) std::this_thread::sleep_for(kClosePause);
   }
   (void)FinishFailed(std::numeric_limits<double>::infinity());

@@ -18,6 +18,7 @@
 
 #include "backends/mpi/mpi_communicators.h"
 #include "runtime/config.h"
+#include "runtime/message_launches.h"
 #include "runtime/operation.h"
 #include "runtime/pending_operations.h"
 #include "runtime/set_control.h"
@@ -67,8 +68,8 @@ class ProcessSet final : private SetExecution::Owner {
   double MaxSleepSeconds(double now) const {
     return std::min(control_.MaxSleepSeconds(now), execution_.MaxSleepSeconds(now));
   }
-  bool WaitsForDevice() const { return execution_.WaitsForDevice(); }
-  bool HasLaunched() const { return execution_.HasLaunched(); }
+  bool WaitsForDevice() const { return execution_.WaitsForDevice() || messages_.WaitsForDevice(); }
+  bool HasLaunched() const { return execution_.HasLaunched() || messages_.HasLaunched(); }
   bool HasPending() const { return !pending_.empty() || !messages_.pending().empty(); }
   bool HasPending(Token token) const { return pending_.Find(token) != nullptr; }
 
@@ -112,6 +113,7 @@ class ProcessSet final : private SetExecution::Owner {
   SetExecution execution_;
   SetControl control_;
   SetPosts posts_;
+  MessageLaunches launches_;
   SetMessages messages_;  // sends and receives, which the plan knows nothing of
   SetWatch watch_;
 

@@ -64,7 +64,8 @@ Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
   operation->will_wait = will_wait;
   // A send puts a frame on its way, as does a release: nothing large is moved.
   const Message* const message = operation->message.get();
-  const bool is_short = message != nullptr && (message->is_send || message->released != nullptr);
+  const bool is_short = message != nullptr && operation->on_device == nullptr &&
+                        (message->is_send || message->released != nullptr);
   HS_RETURN_IF_ERROR(inbox_.Put(operation));
   if (will_wait) return Status::Ok();
   is_short ? engine_.TurnOrNotify() : engine_.NotifyInput();

@@ -19,6 +19,7 @@ struct SetCounters {
   uint64_t messages_sent = 0;
   uint64_t messages_received = 0;
   uint64_t messages_viewed = 0;  // of them, those that were seen where their senders had them
+  uint64_t nccl_messages = 0;    // of both, those of CUDA tensors that NCCL carried
   uint64_t message_bytes_sent = 0;
   uint64_t message_bytes_received = 0;
   double negotiate_seconds = 0;  // enqueue → planned: waiting for peers

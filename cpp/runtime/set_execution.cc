@@ -238,7 +238,7 @@ void SetExecution::TakeResults(const Action& action, FusedOperation& fused) {
   }
 }
 
-void SetExecution::Abandon() {
+void SetExecution::Abandon(bool has_messages_at_work) {
   abandoned_ = true;
   stamps_.End();
   const bool may_be_at_work = collective_ != nullptr && !fused_->ready.empty();
@@ -246,10 +246,10 @@ void SetExecution::Abandon() {
   if (exchange_) exchange_->Withdraw();
   std::unique_ptr<FusedOperation> running = std::move(fused_);
   if (may_be_at_work && device_.HasLane()) {
-    device_.End(std::move(running), std::move(collective_));
+    device_.End(std::move(running), std::move(collective_), has_messages_at_work);
   } else {
     collective_.reset();
-    device_.End(nullptr, nullptr);
+    device_.End(nullptr, nullptr, has_messages_at_work);
   }
   queue_.clear();
 }

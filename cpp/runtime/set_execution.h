@@ -53,13 +53,20 @@ class SetExecution final : public PlanSink {
   }
   bool HasLaunched() const { return !device_.empty(); }
 
-  // The set has failed: nothing more is started.
-  void Abandon();
+  // The set has failed: nothing more is started. Messages may be at work on its device.
+  void Abandon(bool has_messages_at_work);
   // After that. Operations whose tensors a kernel may still write to end with the kernel: their
   // memory is the caller's again from then on. Whether anything was still at work is forgotten by
   // Forget().
   bool IsOver(double now) const { return device_.IsOver(now); }
   void Forget() { device_.Clear(); }
+  // The set's lane on its device, where NCCL carries what is launched there, and all that this set
+  // and the global one will launch has a place in the launch order; else null.
+  const DeviceLane* LaneInOrder() const {
+    const DeviceLane* const lane = device_.lane();
+    const bool is_ready = lane != nullptr && lane->CanLaunch();
+    return is_ready && stamps_.OrdersAll(ended_sequence_) ? lane : nullptr;
+  }
   bool HasLane() const { return device_.HasLane(); }
   bool HasLaneEnded() const { return device_.HasLaneEnded(); }
 

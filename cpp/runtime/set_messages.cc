@@ -21,6 +21,29 @@ constexpr uint64_t kPieceBytes = 1 << 20;
 constexpr uint32_t kMaxComing = 4;
 // To this rank itself, of one step.
 constexpr size_t kMaxLoopback = 64;
+// After a failure: a copy ends as soon as the caller's stream has come to it.
+constexpr double kCopySeconds = 10;
+
+// For what can't be put where it belongs at once: a view that can't be seen where it is, and what
+// is for a device.
+Status MakeRoom(Operation& operation) {
+  Message& message = *operation.message;
+  const uint64_t bytes = message.envelope.bytes;
+  if (bytes == 0) return Status::Ok();
+  if (operation.on_device) {
+    auto pinned = operation.on_device->device->AllocatePinned(bytes);
+    if (!pinned.ok()) return pinned.status();
+    message.copy = pinned.TakeValue();
+    return Status::Ok();
+  }
+  if (!message.is_view) return Status::Ok();
+  message.copy = OwnedBytes(static_cast<std::byte*>(std::malloc(bytes)));
+  message.memory = message.copy.get();
+  if (message.copy != nullptr) return Status::Ok();
+  return Status::System(
+      operation.DisplayName() + ": no memory for a message of " + std::to_string(bytes) + " bytes",
+      ENOMEM);
+}
 
 }  // namespace
 
@@ -42,6 +65,11 @@ Result<bool> SetMessages::Step() {
     HS_RETURN_IF_ERROR(OnFrame(transport_.rank(), frame));
     moved = true;
   }
+  const auto launched = launches_.Step();
+  if (!launched.ok()) return launched;
+  const auto ended = StepDevice();
+  if (!ended.ok()) return ended;
+  moved |= *launched || *ended;
   if (reading_.empty()) return moved;
   ReadPiece();
   return true;
@@ -50,14 +78,16 @@ Result<bool> SetMessages::Step() {
 void SetMessages::Begin(const OperationPtr& operation) {
   const Message& message = *operation->message;
   if (message.released) return Release(operation);
-  if (message.is_send) {
-    Peer& peer = peers_[message.peer];
-    if (peer.held.empty() && peer.offers < kMaxOffers) return Announce(operation);
-    return peer.held.push_back(operation);
-  }
+  if (message.is_send) return BeginSend(operation);
   auto arrived =
       mailbox_.Post(operation->token, message.peer, message.envelope.channel, message.envelope.tag);
   if (arrived) Take(operation, std::move(*arrived));
+}
+
+void SetMessages::AnnounceOrHold(const OperationPtr& operation) {
+  Peer& peer = peers_[operation->message->peer];
+  if (peer.held.empty() && peer.offers < kMaxOffers) return Announce(operation);
+  peer.held.push_back(operation);
 }
 
 void SetMessages::Announce(const OperationPtr& operation) {
@@ -69,17 +99,19 @@ void SetMessages::Announce(const OperationPtr& operation) {
   frame.envelope = message.envelope;
   if (peer.credit.Take(bytes)) {
     frame.type = FrameType::kEager;
-    frame.payload = {message.memory, bytes};
+    frame.payload = {message.place(), bytes};
     Send(message.peer, frame);
     return End(operation, Status::Ok());
   }
   frame.type = FrameType::kOffer;
-  const int64_t offset = bytes > 0 ? transport_.SharedOffset(message.memory, bytes) : -1;
-  if (offset >= 0) {
+  const int64_t offset = bytes > 0 ? transport_.SharedOffset(message.place(), bytes) : -1;
+  if (IsOnDevice(*operation) && !message.copy) {
+    frame.source.kind = MessageSource::Kind::kDevice;
+  } else if (offset >= 0) {
     frame.source = {MessageSource::Kind::kShared, static_cast<uint64_t>(offset)};
   } else {
     frame.source = {MessageSource::Kind::kPrivate,
-                    static_cast<uint64_t>(reinterpret_cast<uintptr_t>(message.memory))};
+                    static_cast<uint64_t>(reinterpret_cast<uintptr_t>(message.place()))};
   }
   ++peer.offers;
   outgoing_.emplace(Key(message.peer, frame.number), Outgoing{operation});
@@ -97,13 +129,14 @@ void SetMessages::Take(const OperationPtr& operation, ArrivedMessage message) {
   operation->started_at = MonotonicSeconds();
   const auto incoming =
       incoming_.emplace(key, Incoming{operation, message.source, message.envelope.bytes}).first;
-  if (operation->message->is_view) {
-    if (See(incoming)) return;
-    if (Status room = MakeRoom(*operation); !room.ok()) {
-      incoming->second.operation = nullptr;
-      TellTaken(incoming);  // or its sender would wait
-      return End(operation, room);
-    }
+  if (message.source.kind == MessageSource::Kind::kDevice && launches_.CanCarry(*operation, peer)) {
+    return Propose(incoming);
+  }
+  if (operation->message->is_view && See(incoming)) return;
+  if (Status room = MakeRoom(*operation); !room.ok()) {
+    incoming->second.operation = nullptr;
+    TellTaken(incoming);  // or its sender would wait
+    return End(operation, room);
   }
   reading_.push_back(key);
 }
@@ -123,19 +156,6 @@ bool SetMessages::See(IncomingEntry incoming) {
   if (message.is_unwanted) TellTaken(incoming);
   End(operation, Status::Ok());
   return true;
-}
-
-// Of a view, for what can't be seen where it is.
-Status SetMessages::MakeRoom(Operation& operation) {
-  Message& message = *operation.message;
-  const uint64_t bytes = message.envelope.bytes;
-  if (bytes == 0) return Status::Ok();
-  message.copy = OwnedBytes(static_cast<std::byte*>(std::malloc(bytes)));
-  message.memory = message.copy.get();
-  if (message.copy != nullptr) return Status::Ok();
-  return Status::System(
-      operation.DisplayName() + ": no memory for a message of " + std::to_string(bytes) + " bytes",
-      ENOMEM);
 }
 
 // Ends when the sender has confirmed that the message was its own until then. The view may be of a
@@ -181,12 +201,10 @@ bool SetMessages::Agrees(const OperationPtr& operation, int peer, uint64_t numbe
 void SetMessages::ReceiveEager(const OperationPtr& operation, int peer, uint64_t number,
                                const Envelope& envelope, std::span<const std::byte> payload) {
   if (!Agrees(operation, peer, number, envelope)) return;
-  if (operation->message->is_view) {
-    if (Status room = MakeRoom(*operation); !room.ok()) return End(operation, room);
-  }
-  if (!payload.empty()) std::memcpy(operation->message->memory, payload.data(), payload.size());
+  if (Status room = MakeRoom(*operation); !room.ok()) return End(operation, room);
+  if (!payload.empty()) std::memcpy(operation->message->place(), payload.data(), payload.size());
   operation->result = peer;
-  End(operation, Status::Ok());
+  Deliver(operation);
 }
 
 // Of the message whose turn it is.
@@ -198,7 +216,7 @@ void SetMessages::ReadPiece() {
   Incoming& incoming = found->second;
   const Message& message = *incoming.operation->message;
   const uint64_t bytes = std::min(kPieceBytes, message.envelope.bytes - incoming.taken);
-  if (!Read(peer, incoming, {message.memory + incoming.taken, bytes})) {
+  if (!Read(peer, incoming, {message.place() + incoming.taken, bytes})) {
     incoming.taken = 0;
     incoming.by_frames = true;
     if (peers_[peer].coming < kMaxComing) return Clear(peer, number);
@@ -271,7 +289,7 @@ void SetMessages::EndReceive(IncomingEntry incoming) {
   incoming_.erase(incoming);
   if (operation == nullptr) return;  // nobody waits for it
   operation->result = peer;
-  End(operation, Status::Ok());
+  Deliver(operation);
 }
 
 // ------------------------------------------------------------------ the end
@@ -284,7 +302,27 @@ void SetMessages::Fail(const Status& cause) {
   incoming_.clear();
   reading_.clear();
   loopback_.clear();
-  while (!pending_.empty()) End(OperationPtr(pending_.begin()->second), cause);
+  copied_out_.clear();
+  failure_ = cause;
+  give_up_at_ = MonotonicSeconds() + kCopySeconds;
+  if (const OperationPtr begun = launches_.Abandon()) {
+    begun->message->by_nccl = begun->message->at_device = true;
+    at_device_.push_back(begun);
+  }
+  const std::map<Token, OperationPtr> pending = pending_;
+  for (const auto& [token, operation] : pending) {
+    if (!operation->message->at_device) End(operation, cause);
+  }
+}
+
+bool SetMessages::StepFailed(double now) {
+  const auto ended = StepDevice();
+  if (now < give_up_at_) return ended.ok() && *ended;
+  for (const OperationPtr& operation : std::exchange(at_device_, {})) {
+    (void)operation->message->copy.release();  // it may be written still, and is lost
+    End(operation, *failure_);
+  }
+  return true;
 }
 
 void SetMessages::ReceiveWhatCame(const OperationPtr& operation, const Status& cause) {
@@ -297,14 +335,13 @@ void SetMessages::ReceiveWhatCame(const OperationPtr& operation, const Status& c
     return finish_(operation, Mismatch(operation, transport_.rank(), arrived->peer, wanted,
                                        arrived->envelope));
   }
-  if (message.is_view) {
-    if (Status room = MakeRoom(*operation); !room.ok()) return finish_(operation, room);
-  }
+  if (Status room = MakeRoom(*operation); !room.ok()) return finish_(operation, room);
   if (!arrived->payload.empty()) {
-    std::memcpy(message.memory, arrived->payload.data(), arrived->payload.size());
+    std::memcpy(message.place(), arrived->payload.data(), arrived->payload.size());
   }
   operation->result = arrived->peer;
-  finish_(operation, Status::Ok());
+  give_up_at_ = MonotonicSeconds() + kCopySeconds;
+  Deliver(operation);
 }
 
 void SetMessages::Send(int peer, const MessageFrame& frame) {
@@ -315,6 +352,7 @@ void SetMessages::Send(int peer, const MessageFrame& frame) {
 
 void SetMessages::End(const OperationPtr& operation, const Status& status) {
   pending_.erase(operation->token);
+  if (operation->on_device) operation->message->copy.reset();
   finish_(operation, status);
 }
 

@@ -5,20 +5,32 @@
 // where they lie, if it can reach them: in this process, in shared memory, in the memory of a
 // process of this host. Otherwise it asks for them in frames, of which a bounded number is under
 // way. A view takes nothing: it sees the message at its sender's, who has it back when the view is
-// released. Called by the engine's owner; nothing blocks.
+// released.
+//
+// A large message between CUDA tensors is carried by NCCL where that has a place in the launch
+// order (message_launches.h). Any other CUDA tensor goes through pinned memory: a send is copied
+// there before it is announced, and holds back those behind it that have its tag; a receive has
+// room there when its message comes, and is launched when all of it has. Such a copy ends by
+// itself, also when the set has failed.
+//
+// Called by the engine's owner; nothing blocks.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "backends/nccl/message_copies.h"
 #include "core/mailbox.h"
 #include "core/message_frames.h"
+#include "runtime/message_launches.h"
 #include "runtime/operation.h"
 #include "transport/transport.h"
 
@@ -28,8 +40,14 @@ class SetMessages {
  public:
   using Finish = std::function<void(const OperationPtr& operation, const Status& status)>;
 
-  SetMessages(Transport& transport, ChannelId channel, Finish finish)
-      : transport_(transport), channel_(channel), finish_(std::move(finish)) {}
+  // `launched` is called when a message of a CUDA tensor is.
+  SetMessages(Transport& transport, ChannelId channel, MessageLaunches& launches, Finish finish,
+              std::function<void()> launched)
+      : transport_(transport),
+        channel_(channel),
+        launches_(launches),
+        finish_(std::move(finish)),
+        launched_(std::move(launched)) {}
 
   // Takes a send or a receive, which the next step begins.
   void Submit(OperationPtr operation);
@@ -44,10 +62,22 @@ class SetMessages {
   // Messages that came and nobody has asked for.
   size_t num_kept() const { return mailbox_.num_kept(); }
 
-  // The set has failed: ends what is pending. What has come as a whole can still be received.
+  // NCCL has given it to the device.
+  void OnLaunched(const OperationPtr& operation);
+  // Whether a device is at work, of which nothing but polling tells; whether for callers whose
+  // streams may wait for it; and whether on the set's lane.
+  bool WaitsForDevice() const { return !at_device_.empty() || !launches_.empty(); }
+  bool HasLaunched() const;
+  bool UsesLane() const;
+
+  // The set has failed: ends what is pending, except what a device copies. What has come as a whole
+  // can still be received.
   void Fail(const Status& cause);
   // What comes after that: a receive ends with what has come, or with `cause`, as all else does.
   void ReceiveWhatCame(const OperationPtr& operation, const Status& cause);
+  // After that: ends what has been copied meanwhile, and all after some seconds; whether anything
+  // was.
+  bool StepFailed(double now);
 
  private:
   using Key = std::pair<int, uint64_t>;  // peer, number
@@ -64,6 +94,7 @@ class SetMessages {
     MessageSource source;
     uint64_t bytes = 0;
     bool by_frames = false;
+    bool by_nccl = false;
     bool told = false;  // that it was read, or seen
     uint64_t taken = 0;
     const Operation* view = nullptr;  // that sees it
@@ -77,17 +108,19 @@ class SetMessages {
     std::deque<uint64_t> uncleared;  // to come by frames when another one has come
   };
 
+  using Stream = std::tuple<int, uint8_t, int64_t>;  // of messages: receiver, channel, tag
   using OutgoingEntry = std::map<Key, Outgoing>::iterator;
   using IncomingEntry = std::map<Key, Incoming>::iterator;
 
   void Begin(const OperationPtr& operation);
+  void BeginSend(const OperationPtr& operation);
+  void AnnounceOrHold(const OperationPtr& operation);
   void Announce(const OperationPtr& operation);
   void Take(const OperationPtr& operation, ArrivedMessage message);
   bool Agrees(const OperationPtr& operation, int peer, uint64_t number, const Envelope& envelope);
   void ReceiveEager(const OperationPtr& operation, int peer, uint64_t number,
                     const Envelope& envelope, std::span<const std::byte> payload);
   bool See(IncomingEntry incoming);
-  static Status MakeRoom(Operation& operation);
   void Release(const OperationPtr& operation);
   void TellTaken(IncomingEntry incoming);
   void ReadPiece();
@@ -107,12 +140,27 @@ class SetMessages {
   Status OnRefused(int from_rank, const MessageFrame& frame);
   Status OnContent(int from_rank, const MessageFrame& frame);
 
+  // CUDA tensors.
+  Status CopyToHost(const OperationPtr& operation);
+  void Deliver(const OperationPtr& operation);
+  Result<bool> StepDevice();
+  Status OnDeviceDone(const OperationPtr& operation, const Status& status);
+  void AnnounceCopied(const Stream& stream);
+  static bool IsOnDevice(const Operation& operation);
+  static Stream StreamOf(const Operation& operation);
+  // NCCL.
+  void Propose(IncomingEntry incoming);
+  Status OnProposed(OutgoingEntry outgoing, uint64_t stamp);
+  Status OnAgreed(IncomingEntry incoming, uint64_t stamp);
+
   void Send(int peer, const MessageFrame& frame);
   void End(const OperationPtr& operation, const Status& status);
 
   Transport& transport_;
   const ChannelId channel_;
+  MessageLaunches& launches_;
   const Finish finish_;
+  const std::function<void()> launched_;
   Mailbox mailbox_;
   std::map<Token, OperationPtr> pending_;
   std::deque<OperationPtr> submitted_;  // of the pending ones
@@ -121,6 +169,13 @@ class SetMessages {
   std::map<Key, Incoming> incoming_;
   std::deque<Key> reading_;                      // of them, by turns
   std::deque<std::vector<std::byte>> loopback_;  // frames to this rank itself
+
+  MessageCopies copies_;
+  std::vector<OperationPtr> at_device_;  // of the pending ones
+  // Sends whose turn comes when those before them have been copied.
+  std::map<Stream, std::deque<OperationPtr>> copied_out_;
+  std::optional<Status> failure_;
+  double give_up_at_ = 0;  // what is copied then
 };
 
 }  // namespace horoscale

@@ -25,7 +25,7 @@ void SetMessages::Pump(int peer, uint64_t number, Outgoing& outgoing) {
   while (outgoing.sent < message.envelope.bytes && outgoing.sent - outgoing.taken < kWindowBytes) {
     const uint64_t bytes =
         std::min<uint64_t>(kMaxDataFrameBytes, message.envelope.bytes - outgoing.sent);
-    frame.payload = {message.memory + outgoing.sent, bytes};
+    frame.payload = {message.place() + outgoing.sent, bytes};
     Send(peer, frame);
     outgoing.sent += bytes;
   }
@@ -45,11 +45,13 @@ Status SetMessages::TakeFrame(int from_rank, const MessageFrame& frame) {
       return OnArrival(from_rank, frame);
     case FrameType::kClear:
     case FrameType::kTaken:
+    case FrameType::kPropose:
       return OnAnswer(from_rank, frame);
     case FrameType::kRefused:
       return OnRefused(from_rank, frame);
     case FrameType::kData:
     case FrameType::kConfirmed:
+    case FrameType::kLaunch:
       return OnContent(from_rank, frame);
     case FrameType::kCredit:
       return peers_[from_rank].credit.Give(frame.bytes);
@@ -84,8 +86,14 @@ Status SetMessages::OnAnswer(int from_rank, const MessageFrame& frame) {
   if (frame.type == FrameType::kTaken) return OnTaken(found, frame.bytes);
   Outgoing& outgoing = found->second;
   if (outgoing.by_frames) return Status::Protocol("it wants a message twice");
+  if (frame.type == FrameType::kPropose) return OnProposed(found, frame.stamp);
   outgoing.by_frames = true;
-  Pump(from_rank, frame.number, outgoing);
+  if (IsOnDevice(*outgoing.operation) && !outgoing.operation->message->copy) {
+    outgoing.operation->message->number = frame.number;
+    HS_RETURN_IF_ERROR(CopyToHost(outgoing.operation));
+  } else {
+    Pump(from_rank, frame.number, outgoing);
+  }
   OnAnswered(from_rank);
   return Status::Ok();
 }
@@ -140,6 +148,9 @@ Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
 Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
   const auto found = incoming_.find({from_rank, frame.number});
   const bool is_data = frame.type == FrameType::kData;
+  if (frame.type == FrameType::kLaunch && found != incoming_.end()) {
+    return OnAgreed(found, frame.stamp);
+  }
   if (found == incoming_.end() || found->second.by_frames != is_data) {
     return Status::Protocol("the content of a message that was not asked for");
   }
@@ -152,7 +163,7 @@ Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
   const Message& message = *incoming.operation->message;
   const uint64_t left = message.envelope.bytes - incoming.taken;
   if (frame.payload.size() > left) return Status::Protocol("a message longer than it was said");
-  std::memcpy(message.memory + incoming.taken, frame.payload.data(), frame.payload.size());
+  std::memcpy(message.place() + incoming.taken, frame.payload.data(), frame.payload.size());
   incoming.taken += frame.payload.size();
   incoming.operation->started_at = MonotonicSeconds();
   MessageFrame taken;

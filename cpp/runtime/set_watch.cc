@@ -42,6 +42,7 @@ std::string DescribeStall(const StallReport& report, int process_set_id) {
 // What a send or a receive waits for.
 std::string Missing(const Operation& operation) {
   const Message& message = *operation.message;
+  if (message.at_device) return " for the device";
   if (operation.started_at != 0) return ", and its bytes don't move";
   if (message.is_send) return ": there is no recv for it, or a view of it was not released";
   return ": no such message was sent";
@@ -199,6 +200,7 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
       return Status(StatusCode::kRankFailed, text, {std::move(missed), place_.id(), name});
     }
     Log(LogLevel::kWarning, text);
+    if (missed.empty()) continue;
     if (missed.size() > 1) {  // one of them would do
       if (operation->blocked_since == 0) continue;
       host_.OnStall(place_,
@@ -214,6 +216,7 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
 
 // The ranks that could let a send or a receive go on.
 std::vector<int> SetWatch::MissedBy(const Operation& operation) const {
+  if (operation.message->at_device) return {};
   if (operation.message->peer != kAnyPeer) return {operation.message->peer};
   std::vector<int> others = place_.ranks;
   if (others.size() > 1) std::erase(others, place_.rank);

@@ -9,6 +9,7 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core.errors import check
 from horoscale._core.handle import Handle
 from horoscale._core.memory import OwnedBuffer
+from horoscale._core.request import Device
 from horoscale._core.types import DataType
 
 ANY_RANK = -1
@@ -24,6 +25,7 @@ class MessageArg(NamedTuple):
     dtype: DataType
     elements: int
     process_set: int = 0
+    device: Device | None = None  # where the memory is; None: the host
 
 
 class MessageRoom(threading.local):
@@ -34,6 +36,7 @@ class MessageRoom(threading.local):
         self.pointer: Any = ffi.new("hs_message *")
         self.pointer.struct_size = ffi.sizeof("hs_message")
         self.address = int(ffi.cast("uintptr_t", self.pointer))
+        self._device = ffi.new("hs_device *")
 
     def describe(self, message: MessageArg, will_wait: bool, is_view: bool = False) -> None:
         """Fill in the structure."""
@@ -47,6 +50,13 @@ class MessageRoom(threading.local):
         pointer.memory = ffi.cast("void *", message.address)
         pointer.will_wait = will_wait
         pointer.is_view = is_view
+        device = message.device
+        if device is None:
+            pointer.device = ffi.NULL
+            return
+        pointer.device = self._device
+        self._device.cuda_device = device.cuda_device
+        self._device.stream = ffi.cast("void *", device.stream)
 
 
 class MessageView:

@@ -192,9 +192,15 @@ class Runtime:
         return start(room.address, keep_alive)
 
     def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
-        """Do a send or a receive and wait for it; return its result: the rank that has sent."""
+        """Do a send or a receive and wait for it; return its result: the rank that has sent.
+
+        On a device its stream waits for the rest: see Handle.wait_on_stream().
+        """
         handle = self.start_message(message, is_send, True, keep_alive)
-        handle.wait()
+        if message.device is None:
+            handle.wait()
+        else:
+            handle.wait_on_stream(message.device.stream)
         return handle.result()
 
     def receive_view(self, message: MessageArg, nbytes: int) -> MessageView:

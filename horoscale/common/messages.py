@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import cloudpickle
 
 from horoscale import _core
-from horoscale._core import ANY_RANK, DataType, MessageArg, address_of
+from horoscale._core import ANY_RANK, DataType, Device, MessageArg, address_of
 from horoscale.common.arguments import members_of, set_id
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
@@ -43,6 +43,7 @@ class Place(NamedTuple):
     dtype: DataType
     elements: int
     owner: object  # of the memory
+    device: Device | None = None  # where that is; None: the host
 
 
 class View(Generic[T]):
@@ -190,7 +191,14 @@ def _message(
     identity = set_id(process_set)
     peer = ANY_RANK if rank is None else check_peer(argument, rank, process_set)
     return MessageArg(
-        peer, check_tag(tag), channel, place.address, place.dtype, place.elements, identity
+        peer,
+        check_tag(tag),
+        channel,
+        place.address,
+        place.dtype,
+        place.elements,
+        identity,
+        place.device,
     )
 
 

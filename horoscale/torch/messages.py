@@ -9,8 +9,9 @@ sent to each other would wait for each other.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch.autograd import Variable
@@ -34,21 +35,18 @@ from horoscale.torch.autograd import connect, needs_gradient
 from horoscale.torch.collectives import Tensors
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
-from horoscale.torch.tensors import adopt, data_type, in_memory, write_back
-
-
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    values = in_memory(tensor)
-    if not values.is_cpu:
-        raise NotImplementedError(
-            f"the tensor is on {values.device}, and messages of CUDA tensors are not implemented: "
-            "copy it to the CPU first"
-        )
-    return values
+from horoscale.torch.tensors import adopt, data_type, device_of, in_memory, write_back
 
 
 def _place(values: torch.Tensor) -> Place:
-    return Place(values.data_ptr(), data_type(values.dtype), values.numel(), values)
+    device = device_of([values])
+    return Place(values.data_ptr(), data_type(values.dtype), values.numel(), values, device)
+
+
+def _handle(
+    operation: _core.Handle, place: Place, complete: Callable[[_core.Handle], Any]
+) -> Handle:
+    return Handle(operation, complete, None if place.device is None else place.device.cuda_device)
 
 
 def _start_send(
@@ -58,17 +56,19 @@ def _start_send(
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> Handle:
-    operation = start_send(_place(_on_host(tensor)), dst, tag, process_set, channel)
-    return Handle(operation, lambda _: None)
+    place = _place(in_memory(tensor))
+    operation = start_send(place, dst, tag, process_set, channel)
+    return _handle(operation, place, lambda _: None)
 
 
 def _start_recv(tensor: torch.Tensor, src: int | None, tag: int, process_set: ProcessSet) -> Handle:
-    values = _on_host(tensor)
+    values = in_memory(tensor)
+    place = _place(values)
 
     def complete(done: _core.Handle) -> tuple[torch.Tensor, int]:
         return write_back(tensor, values), done.result()
 
-    return Handle(start_recv(_place(values), src, tag, process_set), complete)
+    return _handle(start_recv(place, src, tag, process_set), place, complete)
 
 
 def _recv_and_wait(
@@ -78,32 +78,37 @@ def _recv_and_wait(
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> int:
-    values = _on_host(tensor)
+    values = in_memory(tensor)
     source = recv_and_wait(_place(values), src, tag, process_set, channel)
     write_back(tensor, values)
     return source
 
 
-class _BackwardSends(threading.local):
-    """The gradients that a thread's backward pass has sent, until its end."""
+class _BackwardSends:
+    """The gradients that one backward pass has sent, until its end."""
 
     def __init__(self) -> None:
-        self._handles: list[Handle] = []
-        self._pass = -1  # autograd's number of it
+        self.handles: list[Handle] = []
 
-    def add(self, handle: Handle) -> None:
-        this_pass = torch._C._current_graph_task_id()
-        if this_pass != self._pass:  # the one before has ended, or failed
-            self._pass, self._handles = this_pass, []
-            Variable._execution_engine.queue_callback(self._wait)
-        self._handles.append(handle)
-
-    def _wait(self) -> None:
-        handles, self._handles, self._pass = self._handles, [], -1
+    def wait(self) -> None:
+        """Wait for all, at the end of the pass; in any of autograd's threads."""
+        handles, self.handles = self.handles, []
         wait_for_all(handles)
 
 
-_backward_sends = _BackwardSends()
+# By autograd's number of the pass, which keeps them. Its nodes run in the thread of their device.
+_passes: WeakValueDictionary[int, _BackwardSends] = WeakValueDictionary()
+_passes_lock = threading.Lock()
+
+
+def _wait_after_backward(handle: Handle) -> None:
+    number = torch._C._current_graph_task_id()
+    with _passes_lock:
+        sends = _passes.get(number)
+        if sends is None:
+            sends = _passes[number] = _BackwardSends()
+            Variable._execution_engine.queue_callback(sends.wait)
+        sends.handles.append(handle)
 
 
 @outside_graph
@@ -116,7 +121,7 @@ def send(
     not; see docs/messages.md.
 
     Args:
-        tensor: what is sent. On the CPU.
+        tensor: what is sent. On the CPU or a GPU; the other rank's may be on either.
         dst: the global rank that it is for; also the own one.
         tag: messages between the same two ranks are received in order for each tag; from 0.
         process_set: both ranks belong to it.
@@ -128,20 +133,19 @@ def send(
 
     Raises:
         ValueError: before hvd.init(), or an argument is wrong.
-        NotImplementedError: a CUDA tensor.
         MismatchError: it is received into another dtype or number of elements; on these two ranks
             only (of a small message on the receiver only).
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    send_and_wait(_place(_on_host(tensor)), dst, tag, process_set)
-    nothing = torch.zeros((), dtype=tensor.dtype)
+    send_and_wait(_place(in_memory(tensor)), dst, tag, process_set)
+    nothing = torch.zeros((), dtype=tensor.dtype, device=tensor.device)
     if not needs_gradient([tensor]):
         return nothing
-    shape, dtype = tensor.shape, tensor.dtype
+    shape, dtype, device = tensor.shape, tensor.dtype, tensor.device
 
     def gradient(_: Tensors) -> Tensors:
-        received = torch.empty(shape, dtype=dtype)
+        received = torch.empty(shape, dtype=dtype, device=device)
         _recv_and_wait(received, dst, tag, process_set, Channel.GRADIENTS)
         return [received]
 
@@ -167,10 +171,10 @@ def recv(
     """Receive into a tensor what one rank sends here by send(), and return it. Differentiable.
 
     Args:
-        tensor: of the dtype and number of elements of the message. On the CPU. If it requires a
-            gradient (and autograd records), so does what is returned: a tensor over the same
-            memory, whose gradient goes to the sender, where the tensor of send() has to require
-            one as well.
+        tensor: of the dtype and number of elements of the message. On the CPU or a GPU. If it
+            requires a gradient (and autograd records), so does what is returned: a tensor over the
+            same memory, whose gradient goes to the sender, where the tensor of send() has to
+            require one as well.
         src: the global rank that sends; also the own one.
         tag: as send() is given it.
         process_set: both ranks belong to it.
@@ -180,7 +184,6 @@ def recv(
 
     Raises:
         ValueError: before hvd.init(), or an argument is wrong.
-        NotImplementedError: a CUDA tensor.
         MismatchError: the message has another dtype or number of elements; on these two ranks only.
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
@@ -190,7 +193,7 @@ def recv(
         return tensor
 
     def gradient(gradients: Tensors) -> Sequence[Any]:
-        _backward_sends.add(
+        _wait_after_backward(
             _start_send(gradients[0], src, tag, process_set, channel=Channel.GRADIENTS)
         )
         return [None]

@@ -63,6 +63,8 @@ class DeviceLane {
   // For a collective that copies the bucket's tensors together: at least so large, and in use only
   // by what the lane's stream holds.
   Result<std::byte*> FusionBuffer(int64_t bytes);
+  // Whether the members have agreed on NCCL, and have met there.
+  bool CanLaunch() const { return is_connected_ && communicator_ != nullptr; }
   // Null where NCCL is not used, or not yet.
   const NcclCommunicator* communicator() const { return communicator_.get(); }
 

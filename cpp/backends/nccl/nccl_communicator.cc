@@ -39,6 +39,18 @@ Result<bool> NcclCommunicator::Poll() const {
   return state == nccl::kSuccess;
 }
 
+Status NcclCommunicator::Transfer(bool is_send, std::byte* memory, size_t bytes, uint32_t peer,
+                                  CudaStreamHandle stream) const {
+  const NcclFunctions& call = library_.call();
+  const int to = static_cast<int>(peer);
+  if (is_send) {
+    return library_.Check(call.ncclSend(memory, bytes, nccl::kUint8, to, handle_, stream),
+                          "ncclSend", handle_);
+  }
+  return library_.Check(call.ncclRecv(memory, bytes, nccl::kUint8, to, handle_, stream), "ncclRecv",
+                        handle_);
+}
+
 NcclEnding NcclCommunicator::End(How how) {
   const auto ended = std::make_shared<std::atomic<bool>>(false);
   const NcclCommHandle handle = std::exchange(handle_, nullptr);

@@ -31,6 +31,11 @@ class NcclCommunicator {
   // asynchronous error: nothing but the end is left.
   Result<bool> Poll() const;
 
+  // Gives a stream a message to send to another rank, or to receive from it, which makes the other
+  // call. The device is the thread's current one.
+  Status Transfer(bool is_send, std::byte* memory, size_t bytes, uint32_t peer,
+                  CudaStreamHandle stream) const;
+
   // Ends it: with the other ranks, if they come to it within a few seconds, or by force, which
   // makes kernels that wait for a lost rank end.
   enum class How { kTogether, kAbort };

@@ -358,7 +358,8 @@ hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes);
 hs_code hs_output_rows(hs_handle* handle, int32_t index, int64_t* rows, int32_t capacity);
 
 /* The number that an operation returns: join the last rank to join, add_process_set the id,
- * remove_process_set 0, hs_recv() the sender; -1 for others. Only after HS_OK. */
+ * remove_process_set 0, hs_recv() the sender; -1 for others. Only after HS_OK of hs_wait() or
+ * hs_wait_on_stream(). */
 int64_t hs_result(const hs_handle* handle);
 
 /* Frees the handle. The operation goes on if it is not done: the tensors' memory must still live.
@@ -388,6 +389,7 @@ typedef struct hs_message {
   hs_callback callback; /* may be null */
   void* user_data;
   int32_t is_view; /* hs_recv(): not 0: see the message instead of copying it; memory is null */
+  const hs_device* device; /* where the memory is; null: the host. The peer's may be elsewhere */
 } hs_message;
 
 /* Starts sending a message, or receiving one, and returns at once; the handle works with hs_wait()
@@ -395,6 +397,8 @@ typedef struct hs_message {
  * the same channel and tag are received in the order in which they were sent. A small message is
  * sent, and its handle done, whether or not the peer receives it; the handle of a larger one, or of
  * one of many that were not received, is done when it is. hs_result() of a receive is the sender.
+ * On a device hs_wait_on_stream() waits for a receive until the message has come, and for a send as
+ * hs_wait() does.
  * Failures as of hs_enqueue(); later HS_MISMATCH on the two ranks, where type or count differ (of a
  * message that was sent already: on the receiver alone), HS_RANK_FAILED, HS_SHUTDOWN. */
 hs_code hs_send(hs_runtime* runtime, const hs_message* message, hs_handle** out);

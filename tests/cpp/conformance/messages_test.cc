@@ -31,10 +31,12 @@ class MessagesOverTransport : public TransportTest {
     Start(size);
     for (int rank = 0; rank < size; ++rank) {
       messages_.push_back(std::make_unique<SetMessages>(
-          At(rank), kChannel, [](const OperationPtr& operation, const Status& status) {
+          At(rank), kChannel, launches_,
+          [](const OperationPtr& operation, const Status& status) {
             EXPECT_TRUE(status.ok()) << operation->DisplayName() << ": " << status.message();
             operation->done.store(true);
-          }));
+          },
+          [] {}));
     }
   }
 
@@ -89,6 +91,11 @@ class MessagesOverTransport : public TransportTest {
     operations_.push_back(operation);
   }
 
+  // No devices.
+  LaunchOrder order_;
+  const SetPlace place_{kChannel, {0}, 0};
+  MessageLaunches launches_{order_, place_, [] { return static_cast<const DeviceLane*>(nullptr); },
+                            [](const OperationPtr&) {}};
   std::vector<std::unique_ptr<SetMessages>> messages_;
   std::vector<OperationPtr> operations_;
   Token next_token_ = 1;

@@ -15,7 +15,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!fabric.ok()) return 0;
   const std::unique_ptr<Transport> transport = (*fabric)->Endpoint(0);
   size_t ended = 0;
-  SetMessages messages(*transport, {0, 0}, [&](const OperationPtr&, const Status&) { ++ended; });
+  LaunchOrder order;
+  const SetPlace place({0, 0}, {0, 1}, 0);
+  const auto no_lane = [] { return static_cast<const DeviceLane*>(nullptr); };
+  MessageLaunches launches(order, place, no_lane, [](const OperationPtr&) {});
+  const auto on_end = [&](const OperationPtr&, const Status&) { ++ended; };
+  SetMessages messages(*transport, {0, 0}, launches, on_end, [] {});
   std::vector<std::vector<std::byte>> memory(8, std::vector<std::byte>(100'000));
   for (Token token = 1; token <= memory.size(); ++token) {
     auto operation = std::make_shared<Operation>();

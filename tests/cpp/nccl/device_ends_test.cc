@@ -13,14 +13,12 @@ using testing::Double;
 using testing::Enqueued;
 using testing::Join;
 using testing::kDeadlineSeconds;
+using testing::kNotSeconds;
 using testing::Moved;
 using testing::OnCuda;
 using testing::Ranks;
 using testing::ResultOf;
 using testing::RunAll;
-
-// For which something that must not happen is waited for.
-constexpr double kNotSeconds = 0.2;
 
 // Callers whose streams wait for the result have nothing else to wait for before they leave.
 TEST_F(DeviceTest, ACleanShutdownWaitsForWhatTheDeviceHasBeenGiven) {

@@ -28,6 +28,7 @@ Double::Double() {
   HS_FIND(set_delay, double_set_delay);
   HS_FIND(hold, double_hold);
   HS_FIND(fail_next, double_fail_next);
+  HS_FIND(block, double_block);
   HS_FIND(set_capturing, double_set_capturing);
   HS_FIND(live_communicators, double_live_communicators);
   HS_FIND(aborted_communicators, double_aborted_communicators);

@@ -16,6 +16,9 @@
 
 namespace horoscale::testing {
 
+// For which something that must not happen is waited for.
+inline constexpr double kNotSeconds = 0.2;
+
 // The double's own functions. The library is opened by the test, and found loaded by the runtime.
 class Double {
  public:
@@ -25,6 +28,7 @@ class Double {
   decltype(double_set_delay)* set_delay;
   decltype(double_hold)* hold;
   decltype(double_fail_next)* fail_next;
+  decltype(double_block)* block;
   decltype(double_set_capturing)* set_capturing;
   decltype(double_live_communicators)* live_communicators;
   decltype(double_aborted_communicators)* aborted_communicators;

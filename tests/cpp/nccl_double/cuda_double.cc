@@ -71,7 +71,7 @@ struct Stream {
   void Run() {
     std::unique_lock lock(mutex);
     for (;;) {
-      changed.wait(lock, [this] { return closing || !work.empty(); });
+      changed.wait(lock, [this] { return closing || (!work.empty() && !blocked); });
       if (work.empty()) return;
       const std::function<void()> next = std::move(work.front());
       work.pop_front();
@@ -86,6 +86,7 @@ struct Stream {
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   bool closing = false;
+  bool blocked = false;
   std::thread thread;  // last: it uses the others
 };
 
@@ -138,6 +139,13 @@ using nccl_double::Context;
 using nccl_double::Event;
 using nccl_double::Stream;
 using nccl_double::Token;
+
+void double_block(void* stream, int block) {
+  auto* const to = nccl_double::Resolve(static_cast<Stream*>(stream));
+  std::lock_guard lock(to->mutex);
+  to->blocked = block != 0;
+  to->changed.notify_all();
+}
 
 void double_set_capturing(int value) { nccl_double::capturing.store(value != 0); }
 

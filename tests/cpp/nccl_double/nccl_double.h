@@ -18,6 +18,9 @@ void double_set_delay(int device, int microseconds);
 void double_hold(int device, int hold);
 // The next kernel of the device does not run: its communicator has this asynchronous error.
 void double_fail_next(int device, int result);
+// What the stream is given from now on waits, until 0 is set: as after a kernel that computes for
+// long.
+void double_block(void* stream, int block);
 // All streams claim that a graph is being captured on them.
 void double_set_capturing(int capturing);
 // Communicators that have neither been destroyed nor aborted, and those aborted so far.

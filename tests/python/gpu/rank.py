@@ -76,6 +76,43 @@ def places() -> None:
     assert all((hvd.synchronize(handle) == TOTAL).all() for handle in handles)
 
 
+def messages() -> None:
+    """To the next rank, which may be the own: of all sizes, CPU to GPU and back, and gradients."""
+    following, before = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 1, 4097, 1 << 20):
+        out = full(count, rank)
+        received = full(count, -1)
+        hvd.batch([hvd.P2POp(hvd.send, out, following), hvd.P2POp(hvd.recv, received, before)])
+        assert (received == before).all()
+    send = hvd.send_async(torch.full((10_000,), float(rank)), following, tag=1)
+    received = full(10_000, -1)
+    assert hvd.recv_any(received, tag=1) == before
+    assert (received == before).all()
+    hvd.synchronize(send)
+    send = hvd.send_async(full(10_000, rank), following, tag=2)
+    assert (hvd.recv(torch.zeros(10_000), before, tag=2) == before).all()
+    hvd.synchronize(send)
+    # What another stream computes is what is sent; what it does next sees what has come.
+    stream = torch.cuda.Stream(device) if on_gpu else None
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            data = full((512, 512), 1.0)
+            for _ in range(8):
+                data = data @ data / 512
+            send = hvd.send_async(data * (rank + 1), following)
+            received = torch.zeros_like(data)
+            assert (hvd.recv(received, before) * 2 == 2 * before + 2).all().item()
+            hvd.synchronize(send)
+    # A small message does not wait for its receive, so that one thread can do both.
+    weights = full(100, 2.0).requires_grad_()
+    sent = hvd.send(weights * 3, following, tag=3)
+    received = hvd.recv(full(100, 0.0).requires_grad_(), before, tag=3)
+    assert (received == 6).all()
+    ((received * (rank + 1)).sum() + sent).backward()
+    assert (weights.grad == 3 * (following + 1)).all()
+    assert sent.device == weights.grad.device == device
+
+
 def training() -> None:
     """Hooks reduce gradients: the average is the gradient of all ranks' batches."""
     torch.manual_seed(1)
@@ -113,7 +150,7 @@ def leaving() -> None:
     hvd.join(device.index if on_gpu else -1)
 
 
-parts = [reductions, movements, streams, places, training, leaving]
+parts = [reductions, movements, streams, places, messages, training, leaving]
 if on_gpu:
     parts.insert(-1, capture)
 for part in parts:

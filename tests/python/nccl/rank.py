@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -18,9 +19,12 @@ from horoscale._core import (
     Device,
     DeviceBuffer,
     HorovodInternalError,
+    MessageArg,
+    MismatchError,
     OpKind,
     ReduceOp,
     Runtime,
+    SetFlags,
     TensorArg,
     build_info,
 )
@@ -164,12 +168,146 @@ def survive() -> dict[str, object]:
     return {"error": None}
 
 
+def message(
+    is_send: bool,
+    peer: int,
+    data: np.ndarray,
+    tag: int = 0,
+    on_device: bool = True,
+    process_set: int = 0,
+):
+    """Start a send or a receive of float32 on this rank's device."""
+    place = device if on_device else None
+    room = MessageArg(
+        peer, tag, 0, data.ctypes.data, DataType.FLOAT32, data.size, process_set, place
+    )
+    return runtime.start_message(room, is_send, False, data)
+
+
+SIZES = [0, 1, 4096, 4097, 1 << 20]  # elements: nothing, small messages, and offered ones
+
+
+def messages() -> dict[str, object]:
+    """To the next rank and from the one before: in order, by tags, of any rank, and a mismatch."""
+    following, before = (rank + 1) % size, (rank - 1) % size
+    said: dict[str, object] = {"sums": []}
+    for count in SIZES:
+        out, there = np.full(count, rank + 1, np.float32), np.zeros(count, np.float32)
+        handles = [message(True, following, out), message(False, before, there)]
+        handles[1].wait_on_stream(0)
+        handles[1].wait()  # the host reads: it has to wait too
+        handles[0].wait_on_stream(0)
+        said["sums"].append(float(there.sum()))
+    # The later tag first, into the host's memory; then both of the other in order.
+    outs = [np.full(10_000, 10 * rank + i, np.float32) for i in range(3)]
+    sends = [message(True, following, out, tag) for out, tag in zip(outs, (5, 5, 6), strict=True)]
+    ins = [np.zeros(10_000, np.float32) for _ in range(3)]
+    message(False, before, ins[0], 6, on_device=False).wait()
+    for data in ins[1:]:
+        message(False, before, data, 5).wait()
+    for handle in sends:
+        handle.wait()
+    said["tags"] = [float(data[-1]) for data in ins]
+    # Of any rank: who has sent is known before the device is done.
+    handles = [message(True, peer, outs[0], 7) for peer in range(size) if peer != rank]
+    sources = []
+    for _ in range(size - 1):
+        receive = message(False, -1, ins[0], 7)
+        receive.wait_on_stream(0)
+        sources.append(receive.result())
+        receive.wait()
+        assert ins[0][0] == 10 * sources[-1]
+    said["sources"] = sorted(sources)
+    for handle in handles:
+        handle.wait()
+    short, errors = np.zeros(9_999, np.float32), []
+    for handle in (message(True, following, outs[0], 8), message(False, before, short, 8)):
+        try:
+            handle.wait_on_stream(0)
+        except MismatchError as error:
+            errors.append("MismatchError")
+            said["mismatch"] = "9999" in str(error) or "39996" in str(error)
+    said["errors"] = errors
+    metrics = runtime.metrics()["process_sets"]["0"]
+    said["received"] = metrics["messages_received"]
+    return said
+
+
+def nccl_messages() -> dict[str, object]:
+    """Rings in both directions on a set of its own, and its sums: NCCL carries all of it."""
+    double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
+    double.double_set_exclusive(1)
+    added = runtime.enqueue(
+        OpKind.ADD_PROCESS_SET, name="set", ranks=range(size), set_flags=SetFlags.DISTINCT
+    )
+    added.wait()
+    process_set = added.result()
+    ones = np.ones(10, np.float32)
+    start(OpKind.ALLREDUCE, ones, ones, name="first", process_set=process_set).wait()
+    peers = [(rank + 1) % size, (rank - 1) % size]
+    said = []
+    for step in range(10):
+        outs = [np.full(10_000, 10 * rank + step, np.float32) for _ in peers]
+        ins = [np.zeros(10_000, np.float32) for _ in peers]
+        total = [np.ones(10, np.float32) for _ in range(2)]
+        starts = []
+        for i, (out, into) in enumerate(zip(outs, ins, strict=True)):
+            on_set = {"tag": i, "process_set": process_set}
+            starts.append(partial(message, True, peers[i], out, **on_set))
+            starts.append(partial(message, False, peers[1 - i], into, **on_set))
+        for one, on in zip(total, (0, process_set), strict=True):
+            starts.append(partial(start, OpKind.ALLREDUCE, one, one, name="sum", process_set=on))
+        order = (rank + step) % len(starts)
+        handles = [begin() for begin in starts[order:] + starts[:order]]
+        for handle in handles:
+            handle.wait_on_stream(0)
+            handle.wait()
+        assert all((one == size).all() for one in total)
+        said.append([float(data[-1]) for data in ins])
+    metrics = runtime.metrics()["process_sets"][str(process_set)]
+    return {"received": said, "nccl_messages": metrics["nccl_messages"]}
+
+
+def lose_sender() -> dict[str, object]:
+    """The last rank is killed: what it had sent comes, what is still awaited of it fails."""
+    data = np.full(1000, rank, np.float32)
+    if rank == size - 1:
+        for peer in range(size - 1):
+            message(True, peer, data).wait()
+        for peer in range(size - 1):  # all have begun what fails
+            message(False, peer, data, 9).wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+    received = np.zeros_like(data)
+    message(False, size - 1, received).wait()
+    large = np.zeros(100_000, np.float32)
+    handles = [message(False, size - 1, large, 1), message(True, size - 1, large, 2)]
+    message(True, size - 1, data, 9).wait()
+    said: dict[str, object] = {"received": float(received[-1]), "errors": []}
+    for handle in handles:
+        try:
+            handle.wait_on_stream(0)
+        except HorovodInternalError as error:
+            said["errors"].append([type(error).__name__, getattr(error, "ranks", None)])
+    return said
+
+
 def build() -> dict[str, object]:
     """What was found."""
     return dict(build_info()["backends"]["nccl"])
 
 
-PARTS = {"collectives": collectives, "types": types, "survive": survive, "build": build}
-print(json.dumps(PARTS[sys.argv[1]]()))
+PARTS = {
+    "collectives": collectives,
+    "types": types,
+    "survive": survive,
+    "messages": messages,
+    "nccl_messages": nccl_messages,
+    "lose_sender": lose_sender,
+    "build": build,
+}
+said = PARTS[sys.argv[1]]()
+if "messages" in sys.argv[1]:  # what two ranks still exchange would fail when a third one leaves
+    runtime.enqueue(OpKind.BARRIER, name="end").wait()
+print(json.dumps(said))
 sys.stdout.flush()
 runtime.shutdown()

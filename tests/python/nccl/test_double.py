@@ -117,6 +117,61 @@ def test_a_killed_rank_ends_the_kernels_of_the_others(
             ranks.wait(rank, SECONDS)
 
 
+MESSAGE_SIZES = [0, 1, 4096, 4097, 1 << 20]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_messages(size: int, variables: dict[str, str], tmp_path: Path) -> None:
+    with RankProcesses(size, PROGRAM, "messages", folder=tmp_path, variables=variables) as ranks:
+        for rank in range(size):
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            before = (rank - 1) % size
+            assert said == {
+                "sums": [float(count * (before + 1)) for count in MESSAGE_SIZES],
+                "tags": [10 * before + 2, 10 * before, 10 * before + 1],
+                "sources": [other for other in range(size) if other != rank],
+                "mismatch": True,
+                "errors": ["MismatchError"] * 2,
+                "received": len(MESSAGE_SIZES) + 3 + size - 1,
+            }
+        for rank in range(size):
+            ranks.wait(rank, SECONDS)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_messages_by_nccl(size: int, variables: dict[str, str], tmp_path: Path) -> None:
+    with RankProcesses(
+        size, PROGRAM, "nccl_messages", folder=tmp_path, variables=variables
+    ) as ranks:
+        for rank in range(size):
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            before, after = (rank - 1) % size, (rank + 1) % size
+            assert said["received"] == [[10 * before + s, 10 * after + s] for s in range(10)]
+            assert said["nccl_messages"] == 40
+        for rank in range(size):
+            ranks.wait(rank, SECONDS)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_messages_of_torch(size: int, variables: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = PROGRAM.with_name("torch_rank.py")
+    with RankProcesses(size, program, folder=tmp_path, variables=variables) as ranks:
+        for rank in range(size):
+            assert ranks.processes[rank].wait(SECONDS) == 0, ranks.errors(rank)
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            assert said["waits"] > 6
+            assert said["streams"] == [0]
+
+
+def test_what_a_killed_rank_had_sent_is_received(variables: dict[str, str], tmp_path: Path) -> None:
+    with RankProcesses(3, PROGRAM, "lose_sender", folder=tmp_path, variables=variables) as ranks:
+        for rank in range(2):
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            assert said == {"received": 2.0, "errors": [["RankFailedError", [2]]] * 2}
+            ranks.wait(rank, SECONDS)
+
+
 @pytest.mark.parametrize(
     ("version", "line"),
     [

@@ -1,0 +1,82 @@
+// MessageLaunches: the messages of a set that NCCL carries, from their match until the device has
+// them.
+//
+// To the launch order (core/launch_order.h) a message is an operation of two members, sender and
+// receiver: each proposes a stamp when the receive has found its message, the sender decides, and
+// both launch it on the set's communicator when it is its turn among all that this rank launches.
+// Where a collective may have no place in that order, messages are not carried so.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+
+#include "backends/nccl/device_lane.h"
+#include "core/launch_order.h"
+#include "runtime/operation.h"
+#include "runtime/set_place.h"
+
+namespace horoscale {
+
+class MessageLaunches {
+ public:
+  // A message by its place among the launches of all ranks: no plan entry of the set has it.
+  struct Id {
+    int sender = 0;
+    int receiver = 0;
+    uint64_t number = 0;
+  };
+  // The set's lane, if messages can be launched there and have a place in the order; else null.
+  using LaneInOrder = std::function<const DeviceLane*()>;
+  // The device has the message of this operation, whose event is set.
+  using Launched = std::function<void(const OperationPtr& operation)>;
+
+  MessageLaunches(LaunchOrder& order, const SetPlace& place, LaneInOrder lane_in_order,
+                  Launched launched)
+      : order_(order),
+        place_(place),
+        lane_in_order_(std::move(lane_in_order)),
+        launched_(std::move(launched)) {}
+
+  // Whether the operation's tensor can go to another member, or come from it, by NCCL.
+  bool CanCarry(const Operation& operation, int peer) const;
+
+  // As LaunchOrder.
+  uint64_t Propose(const Id& id) { return order_.Propose(Incarnation(), SequenceOf(id)); }
+  // What is agreed on is launched in its turn.
+  Status Agree(const Id& id, uint64_t stamp, const OperationPtr& operation);
+
+  // Launches what has its turn; whether anything moved. A failed status: NCCL's.
+  Result<bool> Step();
+  bool empty() const { return agreed_.empty(); }
+  // Whether NCCL has been given one that isn't launched.
+  bool IsIssued() const { return is_issued_; }
+  // An asynchronous error of NCCL's, while the set's lane is used.
+  Status Check() const { return lane_->Poll(); }
+
+  // The set has failed: nothing more is launched. The operation that NCCL may have begun with, if
+  // there is one, has its event.
+  OperationPtr Abandon();
+
+ private:
+  struct Agreed {
+    uint64_t sequence;
+    OperationPtr operation;
+    uint32_t peer;
+  };
+
+  uint32_t Incarnation() const { return place_.channel.incarnation; }
+  uint64_t SequenceOf(const Id& id) const;
+  Status Issue(const Agreed& message) const;
+
+  LaunchOrder& order_;
+  const SetPlace& place_;
+  const LaneInOrder lane_in_order_;
+  const Launched launched_;
+  const DeviceLane* lane_ = nullptr;  // from the first message on
+  std::deque<Agreed> agreed_;
+  bool is_issued_ = false;  // the one whose turn it is, which is the front then
+};
+
+}  // namespace horoscale
