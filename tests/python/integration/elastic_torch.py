@@ -7,20 +7,17 @@ backward(). Each rank that ends leaves the bits of its weights in FOLDER.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
-import sys
 import time
-from pathlib import Path
 
 import torch
+from elastic_journal import Journal, arguments
 
 import horoscale.torch as hvd
 from horoscale.elastic.membership import membership
 
-FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
-KILLS = list(zip(map(int, sys.argv[3::2]), map(int, sys.argv[4::2]), strict=True))
+FOLDER, STEPS, KILLS = arguments()
 
 SIZE = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
 
@@ -41,36 +38,7 @@ optimizer = hvd.DistributedOptimizer(
 )
 plan = hvd.elastic.DataPlan(len(inputs), 3, seed=2)
 state = hvd.elastic.TorchState(model, optimizer, plan=plan, step=0, views=[], seen=[])
-log = (FOLDER / f"log.{os.getpid()}").open("a", buffering=1)
-
-
-def note(event: str, **what: object) -> None:
-    view = membership().view
-    log.write(
-        json.dumps(
-            {
-                "time": time.monotonic(),
-                "event": event,
-                "size": hvd.size(),
-                "step": state.step,
-                "view": view.number if view else 0,
-                **what,
-            }
-        )
-        + "\n"
-    )
-
-
-def die(step: int) -> bool:
-    """Tell whether this process is to die in this step: the first that comes to it."""
-    if (step, hvd.rank()) not in KILLS:
-        return False
-    try:
-        (FOLDER / f"killed.{step}").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    note("kill")
-    return True
+journal = Journal(FOLDER, state, KILLS)
 
 
 def kill(gradient: torch.Tensor) -> None:
@@ -79,7 +47,7 @@ def kill(gradient: torch.Tensor) -> None:
 
 @hvd.elastic.run
 def train(state) -> None:
-    note("begin", source=membership().source, rank=hvd.rank())
+    journal.note("begin", source=membership().source, rank=hvd.rank())
     first = True
     state.views = [*state.views, [state.step, hvd.size()]]
     assert even.ranks == list(range(0, hvd.size(), 2)), even
@@ -88,7 +56,7 @@ def train(state) -> None:
             plan.next_epoch()
         share = plan.take(hvd.rank(), hvd.size())
         optimizer.zero_grad()
-        if die(state.step):
+        if journal.dies():
             model[2].weight.register_hook(kill)
         loss = model(inputs[share.indices]).square().sum() / max(1, len(share)) * share.weight
         if even.included():
@@ -101,20 +69,13 @@ def train(state) -> None:
             time.sleep(0.02)  # a replacement is on its way
         state.commit()
         if first:
-            note("step")
+            journal.note("step")
             first = False
 
 
-state.register_reset_callbacks([lambda: note("reset")])
+state.register_reset_callbacks([lambda: journal.note("reset")])
 train(state)
 bits = hashlib.sha256(
     b"".join(p.detach().numpy().tobytes() for p in model.parameters())
 ).hexdigest()
-done = {
-    "rank": hvd.rank(),
-    "size": hvd.size(),
-    "bits": bits,
-    "steps": state.step,
-    "views": state.views,
-}
-(FOLDER / f"done.{os.getpid()}").write_text(json.dumps(done))
+journal.end(bits)

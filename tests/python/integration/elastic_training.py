@@ -7,21 +7,18 @@ rank that is there at the end leaves the bits of its weights in FOLDER.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from elastic_journal import Journal, arguments
 
 import horoscale.numpy as hvd
 from horoscale import elastic
 from horoscale.elastic.membership import membership
 
-FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
-KILLS = list(zip(map(int, sys.argv[3::2]), map(int, sys.argv[4::2]), strict=True))
+FOLDER, STEPS, KILLS = arguments()
 
 SIZE = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
 
@@ -30,41 +27,12 @@ hvd.init(process_sets=[even])
 samples = np.random.default_rng(9).standard_normal((200, 5)).astype(np.float32)
 plan = elastic.DataPlan(len(samples), 3, seed=2)
 state = elastic.ObjectState(weights=np.full(4, hvd.rank(), np.float32), plan=plan, step=0, views=[])
-log = (FOLDER / f"log.{os.getpid()}").open("a", buffering=1)
-
-
-def note(event: str, **what: object) -> None:
-    view = membership().view
-    log.write(
-        json.dumps(
-            {
-                "time": time.monotonic(),
-                "event": event,
-                "size": hvd.size(),
-                "step": state.step,
-                "view": view.number if view else 0,
-                **what,
-            }
-        )
-        + "\n"
-    )
-
-
-def die(step: int) -> bool:
-    """Tell whether this process is to die in this step: the first that comes to it."""
-    if (step, hvd.rank()) not in KILLS:
-        return False
-    try:
-        (FOLDER / f"killed.{step}").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    note("kill")
-    return True
+journal = Journal(FOLDER, state, KILLS)
 
 
 @elastic.run
 def train(state) -> None:
-    note("begin", source=membership().source, rank=hvd.rank())
+    journal.note("begin", source=membership().source, rank=hvd.rank())
     first = True
     state.views = [*state.views, [state.step, hvd.size()]]
     assert even.ranks == list(range(0, hvd.size(), 2)), even
@@ -72,7 +40,7 @@ def train(state) -> None:
         if not plan.position < plan.length:
             plan.next_epoch()
         share = plan.take(hvd.rank(), hvd.size())
-        if die(state.step):
+        if journal.dies():
             os.kill(os.getpid(), signal.SIGKILL)
         if even.included():
             ones = hvd.allreduce(np.ones(1, np.float32), op=hvd.Sum, process_set=even)
@@ -85,18 +53,11 @@ def train(state) -> None:
             time.sleep(0.02)  # a replacement is on its way
         state.commit()
         if first:
-            note("step")
+            journal.note("step")
             first = False
 
 
-state.register_reset_callbacks([lambda: note("reset")])
+state.register_reset_callbacks([lambda: journal.note("reset")])
 train(state)
 bits = hashlib.sha256(state.weights.tobytes()).hexdigest()
-done = {
-    "rank": hvd.rank(),
-    "size": hvd.size(),
-    "bits": bits,
-    "steps": state.step,
-    "views": state.views,
-}
-(FOLDER / f"done.{os.getpid()}").write_text(json.dumps(done))
+journal.end(bits)

@@ -57,6 +57,7 @@ def without_faults(folder: Path, views: list[tuple[int, int]], steps: int) -> st
         if number:
             variables["HOROSCALE_RESUME"] = str(checkpoints)
         program = f"import sys, runpy\nsys.argv[1:] = {[str(place), str(end)]}\n"
+        program += f"sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
         program += f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
         ended = run_ranks(size, program, SECONDS, **variables)
         assert all(one.returncode == 0 for one in ended), ended
