@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from horoscale._core import _in_flight
 from horoscale._core._binding import ffi, lib
+from horoscale._core._in_flight import Handle as InFlightHandle
 from horoscale._core.errors import check
 from horoscale._core.memory import DeviceBuffer, OwnedBuffer
 
 
-class Handle(_in_flight.Handle):
+class Handle(InFlightHandle):
     """One operation that is enqueued. One thread at a time may use it.
 
     It is made, waited for and freed without a step of Python, in which a Ctrl-C would be lost.
