@@ -3,8 +3,8 @@
     python benchmarks/torch_distributed.py
 
 Starts two ranks, whose default group is horoscale's and which have a second one of Gloo's. The
-groups take turns within each round; of a round it is the median over its calls, on rank 0. A ratio is
-Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
+groups take turns within each round; of a round it is the median over its calls, on rank 0. A ratio
+is Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
 """
 
 from __future__ import annotations
