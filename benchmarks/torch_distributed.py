@@ -3,17 +3,17 @@
     python benchmarks/torch_distributed.py
 
 Starts two ranks, whose default group is horoscale's and which have a second one of Gloo's. The
-groups take turns within each round; of a round it is the mean over its calls, on rank 0. A ratio is
-Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
+groups take turns within each round; of a round it is the median over its calls, on rank 0. A ratio
+is Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ import figures
 import torch
 import torch.distributed as dist
 from allreduce import size_text
+from orders import times
 
 import horoscale.torch.distributed  # noqa: F401
 
@@ -100,12 +101,9 @@ def verify(case: Case, group: Any) -> None:
 def seconds(case: Case, group: Any, repeats: int) -> float:
     verify(case, group)
     dist.barrier()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        case.call(group)
-    taken = time.perf_counter() - start
+    taken = statistics.median(times(lambda: case.call(group), repeats))
     verify(case, group)
-    return taken / repeats * case.share
+    return taken * case.share
 
 
 def repeats_of(case: Case, group: Any) -> int:
