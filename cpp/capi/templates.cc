@@ -15,7 +15,9 @@ namespace {
 thread_local std::unique_ptr<hs_handle> unfinished;
 
 // Whether the library allocates the result where no memory is given for it.
-bool AllocatesResult(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
+bool AllocatesResult(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+}
 
 Status CheckRepeatable(const Operation& model) {
   const OpKind kind = model.request.signature.kind;

@@ -19,6 +19,11 @@ int64_t BytesOf(const Operation& operation) {
   return bytes;
 }
 
+// Nobody waits for its end, which comes with the sender's answer: it keeps no engine at work.
+bool IsRelease(const Operation& operation) {
+  return operation.message != nullptr && operation.message->released != nullptr;
+}
+
 // What a rank sent before it left can be received afterwards.
 bool MayHaveCome(const Operation& operation, const Status& failure) {
   return operation.message && !operation.message->is_send && !operation.message->released &&
@@ -67,7 +72,7 @@ Status Inbox::Put(const OperationPtr& operation) {
   }
   operation->token = next_token_++;
   operation->enqueued_at = MonotonicSeconds();
-  unfinished_.fetch_add(1);
+  if (!IsRelease(*operation)) unfinished_.fetch_add(1);
   input_.push_back(operation);
   input_bytes_ += BytesOf(*operation);
   has_input_.store(true);
@@ -140,7 +145,7 @@ void Inbox::OnFinished(const Operation& operation, const Status& status) {
     }
     if (harm_.ok() && status.code() == StatusCode::kRankFailed) harm_ = status;
   }
-  unfinished_.fetch_sub(1);
+  if (!IsRelease(operation)) unfinished_.fetch_sub(1);
 }
 
 void Inbox::OnSetAdded(int id, const std::vector<int>& ranks, const std::vector<int>& order) {

@@ -25,7 +25,7 @@ class Inbox {
   // Takes a valid operation; a failed status means that it was not taken.
   Status Put(const OperationPtr& operation);
   bool HasInput() const { return has_input_.load(); }
-  // Operations that were taken and are not finished.
+  // Operations that were taken and are not finished, without releases of views.
   int64_t unfinished() const { return unfinished_.load(); }
   // How many were taken, where they are all that is not finished and so small that they can wait a
   // moment for more; else 0.
