@@ -159,15 +159,17 @@ static hs_code WaitDone(hs_handle* handle, void* argument, double seconds) {
   return hs_wait(handle, seconds);
 }
 
-/* Waits in slices, between which Ctrl-C is looked for, for at most `timeout` seconds (null or None:
- * for ever). Returns 0 with an exception set where nothing is known about the operation yet. */
-static int Wait(Handle* self, WaitFunction wait, void* argument, PyObject* timeout, hs_code* code) {
+/* Waits in slices, between which Ctrl-C is looked for, until `timeout` seconds (null or None: for
+ * ever) after `began`. Returns 0 with an exception set where nothing is known about the operation
+ * yet. */
+static int Wait(Handle* self, WaitFunction wait, void* argument, PyObject* timeout, double began,
+                hs_code* code) {
   double deadline = 0;
   const int has_deadline = timeout != NULL && timeout != Py_None;
   if (has_deadline) {
     const double seconds = PyFloat_AsDouble(timeout);
     if (seconds == -1.0 && PyErr_Occurred()) return 0;
-    deadline = Now() + seconds;
+    deadline = began + seconds;
   }
   /* Another thread may shut the runtime down meanwhile, and let go of it everywhere else. */
   InFlight* registry = self->registry;
@@ -193,11 +195,11 @@ static int Wait(Handle* self, WaitFunction wait, void* argument, PyObject* timeo
   return is_known;
 }
 
-static PyObject* WaitAndLetGo(Handle* self, PyObject* timeout) {
+static PyObject* WaitAndLetGo(Handle* self, PyObject* timeout, double began) {
   hs_code code = HS_OK;
   if (hs_poll(self->pointer)) {
     code = hs_wait(self->pointer, 0);
-  } else if (!Wait(self, WaitDone, NULL, timeout, &code)) {
+  } else if (!Wait(self, WaitDone, NULL, timeout, began, &code)) {
     return NULL;
   }
   /* The exception is made first: releasing memory may call the library again. */
@@ -212,7 +214,7 @@ static PyObject* WaitAndLetGo(Handle* self, PyObject* timeout) {
 
 static PyObject* HandleWait(Handle* self, PyObject* const* args, Py_ssize_t count) {
   if (!CheckCount("wait", count, 0, 1)) return NULL;
-  return WaitAndLetGo(self, count == 1 ? args[0] : NULL);
+  return WaitAndLetGo(self, count == 1 ? args[0] : NULL, Now());
 }
 
 static PyObject* HandleDone(Handle* self, PyObject* unused) {
@@ -229,7 +231,7 @@ static PyObject* HandleWaitOnStream(Handle* self, PyObject* stream) {
   void* address = PyLong_AsVoidPtr(stream);
   if (address == NULL && PyErr_Occurred()) return NULL;
   hs_code code = HS_OK;
-  if (!Wait(self, hs_wait_on_stream, address, NULL, &code)) return NULL;
+  if (!Wait(self, hs_wait_on_stream, address, NULL, 0, &code)) return NULL;
   if (code != HS_OK) return Raise(code);
   Py_RETURN_NONE;
 }
@@ -441,7 +443,9 @@ static PyObject* TemplateRun(Template* self, PyObject* const* args, Py_ssize_t c
   if (!CheckCount("run", count, 3, 4) || !ReadAddresses(args, &source, &target)) return NULL;
   PyObject* timeout = count == 4 ? args[3] : Py_None;
   double slice = kWaitSliceSeconds;
+  double began = 0;
   if (timeout != Py_None) {
+    began = Now();
     const double seconds = PyFloat_AsDouble(timeout);
     if (seconds == -1.0 && PyErr_Occurred()) return NULL;
     if (seconds < slice) slice = seconds < 0 ? 0 : seconds;
@@ -457,7 +461,7 @@ static PyObject* TemplateRun(Template* self, PyObject* const* args, Py_ssize_t c
   if (handle == NULL) return NULL; /* the operation goes on: its memory is the caller's still */
   handle->pointer = unfinished;
   Begin(self->registry, handle, args[2]);
-  PyObject* done = PyErr_CheckSignals() == 0 ? WaitAndLetGo(handle, timeout) : NULL;
+  PyObject* done = PyErr_CheckSignals() == 0 ? WaitAndLetGo(handle, timeout, began) : NULL;
   Py_DECREF(handle);
   return done;
 }

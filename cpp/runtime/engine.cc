@@ -95,7 +95,8 @@ bool Engine::WaitFor(const std::function<bool()>& done, double deadline) {
     waiters_cv_.wait_for(lock, std::chrono::duration<double>(left));
   }
   lock.unlock();
-  if (waiting_.fetch_sub(1) == 1 && work_.HasWork()) NotifyInput();
+  // A turn may have left callbacks to the progress thread, which was not to drive meanwhile.
+  if (waiting_.fetch_sub(1) == 1 && (work_.HasWork() || look_.load())) NotifyInput();
   return is_done;
 }
 

@@ -14,7 +14,9 @@ constexpr int64_t kLittleBytes = 1 << 20;
 
 // What an operation adds to what waits for more: the rest is waited for by others.
 int64_t BytesOf(const Operation& operation) {
-  int64_t bytes = operation.tensors.empty() || operation.on_device ? kLittleBytes : 0;
+  const bool is_waited_for =
+      operation.tensors.empty() || operation.on_device || operation.callback != nullptr;
+  int64_t bytes = is_waited_for ? kLittleBytes : 0;
   for (const TensorMemory& tensor : operation.tensors) bytes += tensor.rows * tensor.row_bytes;
   return bytes;
 }

@@ -77,8 +77,8 @@ Status MessageLaunches::Issue(const Agreed& message) const {
 OperationPtr MessageLaunches::Abandon() {
   OperationPtr begun;
   if (is_issued_) {
+    begun = agreed_.front().operation;
     if (auto given = lane_->device().Record(lane_->stream()); given.ok()) {
-      begun = agreed_.front().operation;
       begun->on_device->finished = given.TakeValue();
     }
   }

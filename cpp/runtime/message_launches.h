@@ -56,7 +56,7 @@ class MessageLaunches {
   Status Check() const { return lane_->Poll(); }
 
   // The set has failed: nothing more is launched. The operation that NCCL may have begun with, if
-  // there is one, has its event.
+  // there is one: it has its event, unless the device refused one.
   OperationPtr Abandon();
 
  private:

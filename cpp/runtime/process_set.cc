@@ -220,7 +220,8 @@ void ProcessSet::Fail(const Status& cause) {
 }
 
 bool ProcessSet::FinishFailed(double now) {
-  const bool copied = messages_.WaitsForDevice() && messages_.StepFailed(now);
+  const bool copied =
+      messages_.WaitsForDevice() && messages_.StepFailed(now, execution_.HasLaneEnded());
   if (!execution_.IsOver(now)) return copied;
   const bool moved = copied || execution_.HasLaunched() || !pending_.empty();
   execution_.Forget();

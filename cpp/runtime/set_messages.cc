@@ -315,7 +315,8 @@ void SetMessages::Fail(const Status& cause) {
   }
 }
 
-bool SetMessages::StepFailed(double now) {
+bool SetMessages::StepFailed(double now, bool has_lane_ended) {
+  has_lane_ended_ = has_lane_ended;
   const auto ended = StepDevice();
   if (now < give_up_at_) return ended.ok() && *ended;
   for (const OperationPtr& operation : std::exchange(at_device_, {})) {

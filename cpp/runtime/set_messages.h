@@ -75,9 +75,9 @@ class SetMessages {
   void Fail(const Status& cause);
   // What comes after that: a receive ends with what has come, or with `cause`, as all else does.
   void ReceiveWhatCame(const OperationPtr& operation, const Status& cause);
-  // After that: ends what has been copied meanwhile, and all after some seconds; whether anything
-  // was.
-  bool StepFailed(double now);
+  // After that: ends what has been copied meanwhile, what NCCL has when the set's lane has ended,
+  // and all after some seconds; whether anything was.
+  bool StepFailed(double now, bool has_lane_ended);
 
  private:
   using Key = std::pair<int, uint64_t>;  // peer, number
@@ -175,7 +175,8 @@ class SetMessages {
   // Sends whose turn comes when those before them have been copied.
   std::map<Stream, std::deque<OperationPtr>> copied_out_;
   std::optional<Status> failure_;
-  double give_up_at_ = 0;  // what is copied then
+  double give_up_at_ = 0;        // what is copied then
+  bool has_lane_ended_ = false;  // after a failure
 };
 
 }  // namespace horoscale

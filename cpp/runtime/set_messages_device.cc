@@ -85,7 +85,10 @@ bool SetMessages::UsesLane() const {
 Result<bool> SetMessages::StepDevice() {
   std::vector<std::pair<OperationPtr, Status>> ended;
   for (const OperationPtr& operation : at_device_) {
-    const auto is_done = operation->on_device->finished->IsDone();
+    // NCCL may launch what it has begun with until its communicator has been aborted.
+    if (failure_ && operation->message->by_nccl && !has_lane_ended_) continue;
+    const CudaEventPtr& finished = operation->on_device->finished;
+    const auto is_done = finished == nullptr ? Result<bool>(true) : finished->IsDone();
     if (!is_done.ok() || *is_done) ended.emplace_back(operation, is_done.status());
   }
   if (!failure_ && UsesLane()) HS_RETURN_IF_ERROR(launches_.Check());

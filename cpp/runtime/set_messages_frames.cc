@@ -104,7 +104,11 @@ Status SetMessages::OnTaken(OutgoingEntry found, uint64_t bytes) {
   const uint64_t all = outgoing.operation->message->envelope.bytes;
   const uint64_t most = outgoing.by_frames ? outgoing.sent : all;
   const uint64_t least = outgoing.by_frames ? outgoing.taken : all;
-  if (bytes < least || bytes > most) return Status::Protocol("it took what it did not get");
+  // What is being copied from a device has not been sent.
+  const bool is_to_come = outgoing.by_frames && outgoing.operation->message->at_device;
+  if (bytes < least || bytes > most || is_to_come) {
+    return Status::Protocol("it took what it did not get");
+  }
   outgoing.taken = bytes;
   if (outgoing.by_frames) {
     if (bytes < all) {

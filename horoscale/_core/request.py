@@ -161,6 +161,11 @@ class Templates:
             self._keep(key, template)
         return template
 
+    def clear(self) -> None:
+        """Forget all."""
+        self.recent = {}
+        self._earlier = {}
+
     def get(self, key: Hashable) -> Template | None:
         """Return the template of a key; None: there is none."""
         template = self.recent.get(key)

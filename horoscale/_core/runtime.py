@@ -207,8 +207,14 @@ class Runtime:
         """Wait for a message and return it where its sender has it, if that can be reached."""
         room = self._message
         room.describe(message, True, is_view=True)
-        handle = self._in_flight.receive_view(room.address, None)
-        handle.wait()
+        handle = None
+        try:
+            handle = self._in_flight.receive_view(room.address, None)
+            handle.wait()
+        except BaseException:  # Ctrl-C: what comes is given back unseen
+            if handle is not None:
+                lib.hs_release(self._pointer, handle.pointer)
+            raise
         return MessageView(self._pointer, handle, nbytes)
 
     def notify(self) -> None:

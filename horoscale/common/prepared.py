@@ -32,7 +32,10 @@ from horoscale.common.arguments import (
     set_id,
 )
 from horoscale.common.job import current_runtime
-from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.process_sets import ProcessSet, at_removal, global_process_set
+
+# Another set may be given the id, with other ranks.
+at_removal(lambda _: current_runtime().templates.clear())
 
 
 def prepared_allreduce(

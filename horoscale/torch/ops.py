@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from horoscale import common
-from horoscale._core import OpKind
+from horoscale._core import OpKind, Template
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op
 from horoscale.common.prepared import (
@@ -86,7 +86,7 @@ def allreduce(
             process_set,
             priority,
         )
-        template.run(tensor.data_ptr(), result.data_ptr(), (tensor, result))
+        _run(template, tensor, result)
         return result
     [result] = grouped_allreduce(
         [tensor],
@@ -158,8 +158,7 @@ def allreduce_(
             process_set,
             priority,
         )
-        address = tensor.data_ptr()
-        template.run(address, address, tensor)
+        _run(template, tensor, tensor)
         increment_version(tensor)
         return tensor
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
@@ -180,9 +179,9 @@ def allreduce_async_(
 ) -> Handle:
     """Start allreduce_() and return a handle at once. The result is there after synchronize()."""
     if average is None and is_plain(tensor):
-        shape = tensor.shape
+        dtype, shape = tensor.dtype, tensor.shape
         template = prepared_allreduce(
-            tensor.dtype,
+            dtype,
             shape,
             data_type,
             op,
@@ -195,7 +194,7 @@ def allreduce_async_(
         memory = tensor.untyped_storage()  # where the result will be, whatever the tensor is then
         address = tensor.data_ptr()
         operation = template.start(address, address, memory)
-        return Handle(operation, lambda _: written(tensor, memory, address, shape))
+        return Handle(operation, lambda _: written(tensor, memory, address, dtype, shape))
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce([tensor], reduction, call, in_place=True).then(_only)
@@ -383,7 +382,7 @@ def broadcast(
         template = prepared_broadcast(
             tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority=0
         )
-        template.run(tensor.data_ptr(), result.data_ptr(), (tensor, result))
+        _run(template, tensor, result)
         return result
     call = Call(name, process_set, will_wait=True)
     return _only(_how().broadcast([tensor], root_rank, call).wait())
@@ -411,8 +410,7 @@ def broadcast_(
         template = prepared_broadcast(
             tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority=0
         )
-        address = tensor.data_ptr()
-        template.run(address, address, tensor)
+        _run(template, tensor, tensor)
         increment_version(tensor)
         return tensor
     call = Call(name, process_set, will_wait=True)
@@ -532,7 +530,7 @@ def reducescatter(
             process_set,
             priority=0,
         )
-        template.run(tensor.data_ptr(), out.data_ptr(), (tensor, out))
+        _run(template, tensor, out)
         increment_version(out)
         return out
     group = None if out is None else [out]
@@ -653,6 +651,13 @@ def _is_followed(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and torch.is_grad_enabled()
 
 
+def _run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Execute an operation on the memory of two plain tensors, whatever they are made to be."""
+    memory = source.untyped_storage(), target.untyped_storage()
+    # What has no elements has no address; nothing is written there.
+    template.run(source.data_ptr(), target.data_ptr() or 1, memory)
+
+
 def _is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:
     """Tell whether values can go from the memory of one tensor to that of another as they are."""
     return (
@@ -669,8 +674,7 @@ def _gather(
     template = prepared_gather(
         kind, tensor.dtype, tensor.shape, data_type, out, name, process_set, priority=0
     )
-    # What has no elements has no address; nothing is written there.
-    template.run(tensor.data_ptr(), out.data_ptr() or 1, (tensor, out))
+    _run(template, tensor, out)
     increment_version(out)
 
 

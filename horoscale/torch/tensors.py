@@ -184,14 +184,18 @@ def adopt_on_device(
 
 
 def written(
-    tensor: torch.Tensor, memory: torch.UntypedStorage, address: int, shape: torch.Size
+    tensor: torch.Tensor,
+    memory: torch.UntypedStorage,
+    address: int,
+    dtype: torch.dtype,
+    shape: torch.Size,
 ) -> torch.Tensor:
-    """Complete an operation in place on a plain tensor, whose memory was that at the address."""
-    if tensor.data_ptr() == address:
+    """Complete an operation in place on a plain tensor, which was this at the address."""
+    if tensor.data_ptr() == address and tensor.dtype is dtype:
         increment_version(tensor)
         return tensor
     # It was given other memory meanwhile.
-    result = torch.empty(0, dtype=tensor.dtype)
+    result = torch.empty(0, dtype=dtype)
     offset = (address - memory.data_ptr()) // result.element_size()
     return write_back(tensor, result.set_(memory, offset, shape))  # type: ignore[call-overload]
 

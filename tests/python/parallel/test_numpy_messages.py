@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from support.interrupts import interrupted
 from support.reference import DTYPES, values
 
 import horoscale.numpy as hvd
@@ -290,3 +291,15 @@ def test_wrong_arguments(tag: int) -> None:
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match="writable"):
         hvd.recv(read_only, 0, tag)
+
+
+def test_an_interrupted_view_is_given_back(need_ranks: None) -> None:
+    """Its sender would wait for ever."""
+    message = hvd.empty_shared(300_000, dtype=np.uint8)
+    if hvd.rank() == 1:
+        with interrupted():
+            hvd.recv_view(300_000, np.uint8, 0)
+    hvd.barrier()
+    if hvd.rank() == 0:
+        hvd.send(message, 1)
+    hvd.barrier()

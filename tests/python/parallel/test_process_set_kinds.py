@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -342,3 +343,27 @@ def test_random_sequences_against_a_model(seed: int) -> None:
         if one.set is not None:
             hvd.remove_process_set(one.set)
     assert list(hvd.get_process_set_ids_and_ranks()) == [0]
+
+
+# ---------------------------------------------------------------- ids that come again
+
+
+def test_a_set_is_not_taken_for_an_earlier_one_of_its_id() -> None:
+    """What was prepared for the ranks of the earlier one does not fit."""
+    rows = np.arange(2.0 * hvd.size())
+    with registered(hvd.ProcessSet(range(hvd.size()), distinct=True)) as one:
+        identity = one.process_set_id
+        hvd.alltoall(rows, process_set=one, out=np.empty_like(rows))
+        share = np.empty(2)
+        hvd.reducescatter(rows, op=hvd.Sum, process_set=one, out=share)
+    with ExitStack() as stack:
+        for _ in range(100):
+            other = stack.enter_context(registered(hvd.ProcessSet([0], distinct=True)))
+            if other.process_set_id == identity:
+                break
+        assert other.process_set_id == identity
+        if other.included():
+            assert (hvd.alltoall(rows, process_set=other, out=np.empty_like(rows)) == rows).all()
+            with pytest.raises(ValueError, match="out= has shape"):
+                hvd.reducescatter(rows, op=hvd.Sum, process_set=other, out=share)
+    hvd.barrier()

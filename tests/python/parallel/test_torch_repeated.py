@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import re
 import threading
-import time
-import weakref
 from typing import Any
 
 import pytest
 import torch
+from support.interrupts import interrupted
 from support.torch_reference import check
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import horoscale.torch as hvd
-from horoscale._core._in_flight import InFlight
 from horoscale.common import current_runtime
 
 
@@ -224,14 +222,6 @@ def test_one_operation_in_several_threads() -> None:
     assert not failures
 
 
-def _interrupt_what_is_in_flight(in_flight: InFlight, before: int) -> None:
-    """Have the main thread get a Ctrl-C once the operation that it waits for is out of its call."""
-    deadline = time.monotonic() + 60
-    while len(in_flight) == before and time.monotonic() < deadline:
-        time.sleep(0.001)
-    _thread.interrupt_main()
-
-
 def test_ctrl_c_loses_no_memory(name: str, need_ranks: None) -> None:
     tensor = own(1)
     in_flight = current_runtime()._in_flight
@@ -240,15 +230,13 @@ def test_ctrl_c_loses_no_memory(name: str, need_ranks: None) -> None:
     before = len(in_flight)  # what other tests have left to nobody
     alone = hvd.rank() == 0
     if alone:
-        interrupts = threading.Thread(target=_interrupt_what_is_in_flight, args=(in_flight, before))
-        interrupts.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted():
             hvd.allreduce_(tensor, op=hvd.Sum, name=name)
-        interrupts.join()
-        kept = weakref.ref(tensor)
+        kept = StorageWeakRef(tensor.untyped_storage())
+        tensor.data = torch.zeros(1)  # as module.half() does
         del tensor
         gc.collect()
-        assert kept() is not None
+        assert not kept.expired()
         assert len(in_flight) == before + 1
     hvd.barrier()
     if not alone:
@@ -258,4 +246,13 @@ def test_ctrl_c_loses_no_memory(name: str, need_ranks: None) -> None:
     assert len(in_flight) == before
     if alone:
         gc.collect()
-        assert kept() is None
+        assert kept.expired()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+def test_a_tensor_may_change_its_type_before_it_is_reduced(name: str, dtype: torch.dtype) -> None:
+    tensor = torch.full((4,), 1.5)
+    handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name=name)
+    tensor.data = tensor.data.to(dtype)
+    hvd.synchronize(handle)
+    check(tensor, torch.full((4,), 1.5 * hvd.size(), dtype=dtype))
