@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import Any
@@ -59,6 +60,17 @@ class ProcessSet:
             raise ValueError(f"a process set can't contain a rank twice: {self.ranks}")
         if not self.ranks:
             raise ValueError("a process set needs at least one rank")
+
+    @staticmethod
+    def from_group(group: Any = None) -> ProcessSet:
+        """Return the process set that a group of torch.distributed's backend "horoscale" is.
+
+        None: the default group, which is hvd.global_process_set. Raises ValueError if the group is
+        of another backend.
+        """
+        distributed = importlib.import_module("horoscale.torch.distributed")
+        process_set: ProcessSet = distributed.process_set(group)
+        return process_set
 
     def size(self) -> int | None:
         """Return the number of its ranks, or None while it is not registered."""

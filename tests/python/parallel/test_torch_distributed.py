@@ -53,6 +53,7 @@ def test_the_group_says_what_it_is() -> None:
     assert dist.get_backend() == "horoscale"
     assert (dist.get_rank(), dist.get_world_size()) == (hvd.rank(), hvd.size())
     assert process_set() is hvd.global_process_set
+    assert hvd.ProcessSet.from_group() is hvd.global_process_set
     before = group._get_sequence_number_for_group()
     dist.barrier()
     assert group._get_sequence_number_for_group() == before + 1
@@ -298,7 +299,9 @@ def test_groups(need_ranks: None) -> None:
             work.wait()
         assert (tensor.tolist(), other.tolist()) == ([2.0, 2.0], [10.0, 10.0])
         dist.broadcast(tensor, src=1, group=pair)
-        hvd_sum = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=process_set(pair))
+        hvd_sum = hvd.allreduce(
+            torch.ones(1), op=hvd.Sum, process_set=hvd.ProcessSet.from_group(pair)
+        )
         assert hvd_sum.item() == 2
         dist.destroy_process_group(pair)
         with pytest.raises(hvd.HorovodInternalError, match="destroyed"):
