@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horoscale.runner import control
+from horoscale.runner import control, usage
 from horoscale.runner.environment import read_by_ranks
 from horoscale.runner.hosts import Host
 
@@ -30,10 +30,6 @@ _ELASTIC = (
     ("blacklist_cooldown_range", "--blacklist-cooldown-range"),
     ("evict_seconds", "--evict-seconds"),
 )
-
-
-class ElasticUsageError(ValueError):
-    """Flags that can't be; the message is for the user."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +94,7 @@ def wanted(arguments: argparse.Namespace) -> str | None:
 
 
 def parse_rules(arguments: argparse.Namespace, grace_s: float) -> Rules:
-    """Return the rules of the job. Raises ElasticUsageError naming the flag that is wrong."""
+    """Return the rules of the job. Raises UsageError naming the flag that is wrong."""
     from horoscale.driver import Rules
 
     min_np = _count("--min-np", arguments.min_num_proc)
@@ -106,18 +102,18 @@ def parse_rules(arguments: argparse.Namespace, grace_s: float) -> Rules:
     max_np = _count("--max-np", arguments.max_num_proc)
     np = given_np or min_np
     if np is None:
-        raise ElasticUsageError("how many ranks? Give -np N or --min-np N")
+        raise usage.UsageError("how many ranks? Give -np N or --min-np N")
     counts = [("--min-np", min_np), ("-np", given_np), ("--max-np", max_np)]
     given = [(flag, count) for flag, count in counts if count is not None]
     for (low, least), (high, most) in pairwise(given):
         if least > most:
-            raise ElasticUsageError(f"{low} {least} is more than {high} {most}")
+            raise usage.UsageError(f"{low} {least} is more than {high} {most}")
     return Rules(
         np=np,
         min_np=min_np or np,
         max_np=max_np or UNLIMITED,
-        elastic_timeout_s=_seconds("--elastic-timeout", arguments.elastic_timeout, 600.0),
-        evict_s=_seconds("--evict-seconds", arguments.evict_seconds, 30.0),
+        elastic_timeout_s=usage.seconds("--elastic-timeout", arguments.elastic_timeout, 600.0),
+        evict_s=usage.seconds("--evict-seconds", arguments.evict_seconds, 30.0),
         reset_limit=_count("--reset-limit", arguments.reset_limit, least=0),
         grace_s=grace_s,
         leave_s=max(30.0, grace_s),
@@ -130,12 +126,12 @@ def parse_hosts(
 ) -> tuple[tuple[tuple[str, int], ...] | None, int | None]:
     """Return the fixed hosts, or None where the script says, and the slots of others.
 
-    Raises ElasticUsageError where fixed hosts can never be enough.
+    Raises UsageError where fixed hosts can never be enough.
     """
     slots = _count("--slots-per-host", arguments.slots_per_host)
     if arguments.host_discovery_script is not None:
         if given:
-            raise ElasticUsageError("--host-discovery-script takes the place of -H and --hostfile")
+            raise usage.UsageError("--host-discovery-script takes the place of -H and --hostfile")
         return None, slots
     if given:
         fixed = tuple((host.name, host.slots) for host in given)
@@ -143,21 +139,21 @@ def parse_hosts(
         fixed = ((own_name, slots or (rules.np if rules.max_np == UNLIMITED else rules.max_np)),)
     total = sum(count for _, count in fixed)
     if total < rules.np:
-        raise ElasticUsageError(
+        raise usage.UsageError(
             f"the job begins with {rules.np} ranks, but the hosts have {total} slots"
         )
     return fixed, slots
 
 
 def check_checkpoints(job_environment: Mapping[str, str]) -> None:
-    """Raise ElasticUsageError where checkpoints are to be written nowhere."""
+    """Raise UsageError where checkpoints are to be written nowhere."""
     every = read_by_ranks(job_environment, "CHECKPOINT_EVERY")
     if every and not read_by_ranks(job_environment, "CHECKPOINT_DIR"):
-        raise ElasticUsageError("--checkpoint-every needs --checkpoint-dir DIR")
+        raise usage.UsageError("--checkpoint-every needs --checkpoint-dir DIR")
 
 
 def check_resumable(job_environment: Mapping[str, str]) -> None:
-    """Raise ElasticUsageError where a job would look for a checkpoint in vain, on this host."""
+    """Raise UsageError where a job would look for a checkpoint in vain, on this host."""
     folder = read_by_ranks(job_environment, "RESUME")
     if not folder:
         return
@@ -165,7 +161,7 @@ def check_resumable(job_environment: Mapping[str, str]) -> None:
 
     place, own = Path(folder), read_by_ranks(job_environment, "CHECKPOINT_DIR")
     if not has_checkpoints(place) and not may_begin_anew(place, Path(own) if own else None):
-        raise ElasticUsageError(f"--resume: there is no checkpoint in {folder}")
+        raise usage.UsageError(f"--resume: there is no checkpoint in {folder}")
 
 
 def _bans(arguments: argparse.Namespace) -> BanPolicy:
@@ -174,9 +170,9 @@ def _bans(arguments: argparse.Namespace) -> BanPolicy:
     cooldown = None
     if arguments.blacklist_cooldown_range is not None:
         flag = "--blacklist-cooldown-range"
-        low, high = (_seconds(flag, text, 0.0) for text in arguments.blacklist_cooldown_range)
+        low, high = (usage.seconds(flag, text, 0.0) for text in arguments.blacklist_cooldown_range)
         if not 0 < low <= high:
-            raise ElasticUsageError(f"{flag}: expected 0 < LOW <= HIGH, not {low:g} {high:g}")
+            raise usage.UsageError(f"{flag}: expected 0 < LOW <= HIGH, not {low:g} {high:g}")
         cooldown = (low, high)
     if arguments.compat:
         return BanPolicy.horovod(cooldown)
@@ -187,20 +183,8 @@ def _count(flag: str, text: str | None, least: int = 1, most: int = UNLIMITED) -
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise ElasticUsageError(f"{flag}: expected a number from {least} to {most}, not {text!r}")
+        raise usage.UsageError(f"{flag}: expected a number from {least} to {most}, not {text!r}")
     return int(text)
-
-
-def _seconds(flag: str, text: str | None, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ElasticUsageError(f"{flag}: expected a number of seconds, not {text!r}")
-    return value
 
 
 # ------------------------------------------------------------------ asking a job

@@ -23,6 +23,7 @@ from horoscale.runner import (
     reach,
     remote,
     settings,
+    usage,
 )
 from horoscale.runner.bootstrap import PACKAGE_ROOT
 from horoscale.runner.report import CANNOT_START, LAUNCHER
@@ -52,10 +53,6 @@ _NOT_WITH_MPI = (
 _ONLY_WITH_MPI = (("mpi_args", "--mpi-args"), ("binding_args", "--binding-args"))
 
 
-class UsageError(ValueError):
-    """What the user asked for can't be; the message says what to do."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a job as the command line says; returns the exit status."""
     parser = make_parser()
@@ -65,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         processes.die_with_parent(parsed.parent, signal.SIGTERM)
     try:
         if unknown:
-            raise UsageError(_unknown_option(unknown[0], parser))
+            raise usage.UsageError(_unknown_option(unknown[0], parser))
         if parsed.check_build:
             from horoscale.runner.check_build import describe
 
@@ -76,9 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return _run(parsed)
     except (
-        UsageError,
+        usage.UsageError,
         control.ControlError,
-        elastic_options.ElasticUsageError,
         environment.ExportError,
         hosts.HostsError,
         mpirun.MpirunError,
@@ -191,7 +187,7 @@ def _unknown_option(given: str, parser: argparse.ArgumentParser) -> str:
 def _run(arguments: argparse.Namespace) -> int:
     for name, flag, missing in _MISSING:
         if getattr(arguments, name) not in (None, False):
-            raise UsageError(f"{flag} needs what is not available yet: {missing}")
+            raise usage.UsageError(f"{flag} needs what is not available yet: {missing}")
     elastic = elastic_options.wanted(arguments)
     size = 1 if elastic else _parse_size(arguments.num_proc)
     inherited = _with_compat(os.environ) if arguments.compat else dict(os.environ)
@@ -204,13 +200,15 @@ def _run(arguments: argparse.Namespace) -> int:
     if elastic:
         for unfit, flag in ((arguments.mpi, "--mpi"), (arguments.torch_env, "--torch-env")):
             if unfit:
-                raise UsageError(f"{flag} and {elastic} don't go together: ranks would not change")
+                raise usage.UsageError(
+                    f"{flag} and {elastic} don't go together: ranks would not change"
+                )
     if arguments.mpi:
         _check_command(command, inherited.get("PATH"))
         return _run_mpirun(arguments, size, inherited, variables, exports, command)
     for name, flag in _ONLY_WITH_MPI:
         if getattr(arguments, name) is not None:
-            raise UsageError(f"{flag} is an argument for mpirun: it needs --mpi")
+            raise usage.UsageError(f"{flag} is an argument for mpirun: it needs --mpi")
     machines = _machines(arguments, size)
     away = machines.remote or arguments.host_discovery_script is not None
     if not away:
@@ -226,7 +224,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         from horoscale.runner.job import Job, JobSpec
     except ImportError as error:
-        raise UsageError(
+        raise usage.UsageError(
             f"horoscale's core can't be loaded ({error}); install horoscale again"
         ) from None
 
@@ -240,7 +238,7 @@ def _run(arguments: argparse.Namespace) -> int:
         addresses=reach.own_addresses(interfaces) if away else [reach.LOOPBACK],
         environment=job_environment,
         directory=os.getcwd(),
-        grace_s=_parse_seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S),
+        grace_s=usage.seconds("--grace-seconds", arguments.grace_seconds, DEFAULT_GRACE_S),
         start_timeout_s=_start_timeout(job_environment),
         encrypt=environment.encrypts(job_environment),
         output_directory=Path(arguments.output_filename) if arguments.output_filename else None,
@@ -287,7 +285,9 @@ def _run_mpirun(
 ) -> int:
     for name, flag in _NOT_WITH_MPI:
         if getattr(arguments, name) not in (None, False):
-            raise UsageError(f"{flag} and --mpi don't go together; --mpi-args passes mpirun's own")
+            raise usage.UsageError(
+                f"{flag} and --mpi don't go together; --mpi-args passes mpirun's own"
+            )
     program = mpirun.find(inherited.get("PATH"))
     job_environment = mpirun.job_environment(program, {**inherited, **exports}, variables)
     given = _given_hosts(arguments)
@@ -339,14 +339,14 @@ def _interfaces(job_environment: Mapping[str, str]) -> list[str]:
 def _start_timeout(job_environment: Mapping[str, str]) -> float:
     """The seconds that hosts have, and then ranks, if the user has chosen them."""
     given = environment.read_by_ranks(job_environment, "START_TIMEOUT")
-    return _parse_seconds("START_TIMEOUT", given, DEFAULT_START_TIMEOUT_S)
+    return usage.seconds("START_TIMEOUT", given, DEFAULT_START_TIMEOUT_S)
 
 
 def _full_tracebacks(job_environment: Mapping[str, str]) -> bool:
     """Whether the user wants each rank's traceback, with horoscale's own frames."""
     text = environment.read_by_ranks(job_environment, "FULL_TRACEBACK") or "0"
     if text not in ("0", "1"):
-        raise UsageError(f"FULL_TRACEBACK={text!r} is neither 1 nor 0")
+        raise usage.UsageError(f"FULL_TRACEBACK={text!r} is neither 1 nor 0")
     return text == "1"
 
 
@@ -358,22 +358,10 @@ def _result_writer(descriptor: int) -> ResultWriter:
 
 def _parse_size(text: str | None) -> int:
     if text is None:
-        raise UsageError("how many ranks? Give -np N")
+        raise usage.UsageError("how many ranks? Give -np N")
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1_000_000:
-        raise UsageError(f"-np: expected a positive number, not {text!r}")
+        raise usage.UsageError(f"-np: expected a positive number, not {text!r}")
     return int(text)
-
-
-def _parse_seconds(flag: str, text: str | None, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{flag}: expected a number of seconds, not {text!r}")
-    return value
 
 
 def _words(command: Sequence[str]) -> list[str]:
@@ -381,7 +369,7 @@ def _words(command: Sequence[str]) -> list[str]:
     if words[:1] == ["--"]:
         del words[0]
     if not words:
-        raise UsageError(f"no command: {LAUNCHER} -np N python train.py")
+        raise usage.UsageError(f"no command: {LAUNCHER} -np N python train.py")
     return words
 
 
@@ -390,18 +378,18 @@ def _check_command(words: Sequence[str], path: str | None) -> None:
     if shutil.which(program, path=path) is not None:
         return
     if os.path.isdir(program):
-        raise UsageError(f"{program!r} is a directory")
+        raise usage.UsageError(f"{program!r} is a directory")
     if os.path.isfile(program):
-        raise UsageError(
+        raise usage.UsageError(
             f"{program!r} is not an executable program: run it through its interpreter "
             f"(python {program}) or make it executable (chmod +x {program})"
         )
-    raise UsageError(f"command not found: {program!r}")
+    raise usage.UsageError(f"command not found: {program!r}")
 
 
 def _given_hosts(arguments: argparse.Namespace) -> list[hosts.Host]:
     if arguments.hosts and arguments.hostfile:
-        raise UsageError("give -H or --hostfile, not both")
+        raise usage.UsageError("give -H or --hostfile, not both")
     if arguments.hosts:
         return list(hosts.parse_hosts(arguments.hosts))
     return list(hosts.parse_hostfile(arguments.hostfile)) if arguments.hostfile else []
@@ -415,7 +403,7 @@ def _machines(arguments: argparse.Namespace, size: int) -> remote.Machines:
 def _remote_shell(arguments: argparse.Namespace) -> remote.RemoteShell:
     port = arguments.ssh_port
     if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise UsageError(f"--ssh-port: expected a port, not {port!r}")
+        raise usage.UsageError(f"--ssh-port: expected a port, not {port!r}")
     return remote.RemoteShell(
         command=arguments.remote_shell,
         ssh_port=None if port is None else int(port),
