@@ -73,17 +73,19 @@ MISSING = """
 
     hvd.init(process_sets="dynamic")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(20)
+        server.settimeout(60)
         port = hvd.broadcast_object(server.getsockname()[1])
         if hvd.rank() == 0:
-            for _ in range(2):  # until the others have given up
-                server.accept()[0].close()
+            others = [server.accept()[0] for _ in range(2)]
+            for other in others:  # nobody leaves until both have given up
+                other.close()
         else:
             try:
                 hvd.add_process_set([1, 2])
             except hvd.RankFailedError as error:
                 print(error)
-            socket.create_connection(("127.0.0.1", port)).close()
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.recv(1)
 """
 
 
@@ -181,17 +183,19 @@ ABSENT = """
 
     hvd.init()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(20)
+        server.settimeout(60)
         port = hvd.broadcast_object(server.getsockname()[1])
         if hvd.rank() == 0:
-            for _ in range(2):  # until the others have given up
-                server.accept()[0].close()
+            others = [server.accept()[0] for _ in range(2)]
+            for other in others:  # nobody leaves until both have given up
+                other.close()
         else:
             try:
                 hvd.add_process_set([0, 1, 2] if hvd.rank() == 1 else [1, 2], members_only=True)
             except hvd.RankFailedError as error:
                 print(error)
-            socket.create_connection(("127.0.0.1", port)).close()
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.recv(1)
 """
 
 
