@@ -159,7 +159,8 @@ def add_process_set(
     With `members_only` the set's members call it, and no other rank takes part, whatever that is
     doing; process_sets="dynamic" is not needed. Calls are matched by their ranks: those of the same
     ranks that several threads make at once need a `tag` each. Such a set is known to its members
-    alone, and can't take CUDA tensors. It can also be made when ranks outside of it have died.
+    alone; of CUDA tensors it takes messages only. It can also be made when ranks outside of it have
+    died.
 
     Returns the set, which can be used at once. Raises ValueError where a set of the same ranks
     exists or the ranks are wrong; MismatchError where the ranks that call it contradict each other;

@@ -9,8 +9,8 @@
 
 What all collectives have in common:
 
-    Tensors         on the CPU, strided, of any shape: uint8 to int64, float16, bfloat16, float32,
-                    float64, bool, complex64, complex128. What is not contiguous is copied.
+    Tensors         on the CPU or a GPU, strided, of any shape: uint8 to int64, float16, bfloat16,
+                    float32, float64, bool, complex64, complex128. What is not contiguous is copied.
     Names           two pending operations of a process set can't have the same one. Operations
                     without a name are matched by the order of the calls on each rank.
     f_async()       returns a handle; synchronize(handle) waits and returns what f() returns. The
@@ -27,6 +27,12 @@ What all collectives have in common:
                     ranks contradict each other about raises MismatchError on all of them.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"horoscale.torch needs PyTorch 2.1 or newer ({error}): pip install torch"
+    ) from error
 from horoscale.common import (
     P2POp,
     allgather_object,

@@ -50,6 +50,13 @@ def test_torchruns_ranks_without_torch_are_told_what_to_do() -> None:
     assert "horoscalerun" in ended.stderr
 
 
+def test_who_has_no_torch_is_told_what_to_install() -> None:
+    ended = run_alone("import sys; sys.modules['torch'] = None\nimport horoscale.torch")
+    assert ended.returncode == 1
+    assert "ImportError: horoscale.torch needs PyTorch" in ended.stderr
+    assert "pip install torch" in ended.stderr
+
+
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
 def test_a_variable_of_torchruns_that_does_not_parse_is_named(name: str) -> None:
     pytest.importorskip("torch")
