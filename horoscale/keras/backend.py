@@ -24,7 +24,7 @@ def make_step(**options: Any) -> Step:
         return GraphStep(**options)
     if name == "torch":
         from horoscale.keras.eager_step import EagerStep, one_by_one
-        from horoscale.torch.ops import grouped_allreduce
+        from horoscale.torch.reductions import grouped_allreduce
 
         return EagerStep(one_by_one(grouped_allreduce), **options)
     if name == "jax":

@@ -58,13 +58,9 @@ from horoscale.torch.messages import (
     send,
     send_async,
 )
-from horoscale.torch.ops import (
+from horoscale.torch.movement import (
     allgather,
     allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
     alltoall,
     alltoall_async,
     broadcast,
@@ -73,6 +69,14 @@ from horoscale.torch.ops import (
     broadcast_async_,
     grouped_allgather,
     grouped_allgather_async,
+)
+from horoscale.torch.optimizer import DistributedOptimizer
+from horoscale.torch.priorities import set_priority
+from horoscale.torch.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
     grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
@@ -83,8 +87,6 @@ from horoscale.torch.ops import (
     reducescatter,
     reducescatter_async,
 )
-from horoscale.torch.optimizer import DistributedOptimizer
-from horoscale.torch.priorities import set_priority
 from horoscale.torch.rooted import (
     gather,
     gather_async,

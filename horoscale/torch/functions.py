@@ -12,7 +12,7 @@ from horoscale.common import allgather_object, broadcast_object
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import synchronize
-from horoscale.torch.ops import broadcast_async_
+from horoscale.torch.movement import broadcast_async_
 
 # Those of objects need no torch, but Horovod's scripts import them from here.
 __all__ = [

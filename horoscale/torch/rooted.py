@@ -14,10 +14,10 @@ import torch
 from horoscale.common.arguments import resolve_op
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives
+from horoscale.torch.calls import Splits, split_list
 from horoscale.torch.collectives import Call, Reduction
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
-from horoscale.torch.ops import Splits, split_list
 
 
 @outside_graph

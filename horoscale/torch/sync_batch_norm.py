@@ -11,7 +11,7 @@ from horoscale import common
 from horoscale.common import Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.compiling import is_compiling
-from horoscale.torch.ops import allreduce, allreduce_
+from horoscale.torch.reductions import allreduce, allreduce_
 
 _TOO_FEW = "SyncBatchNorm needs more than one value for each channel in training"
 

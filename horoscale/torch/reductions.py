@@ -1,35 +1,37 @@
-"""The collectives as users call them. See horoscale.torch for what all of them have in common."""
+"""Collectives that combine the values of the ranks: allreduce and reducescatter; and join.
+
+See horoscale.torch for what all collectives have in common.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
 from horoscale import common
-from horoscale._core import OpKind, Template
 from horoscale.common import Average
 from horoscale.common.arguments import resolve_op
 from horoscale.common.prepared import (
     prepared_allreduce,
-    prepared_broadcast,
-    prepared_gather,
     prepared_reducescatter,
 )
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.torch import collectives, compiled
+from horoscale.torch import collectives
+from horoscale.torch.calls import (
+    Splits,
+    as_group,
+    how,
+    is_followed,
+    is_plain_move,
+    only,
+    run,
+    split_list,
+)
 from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compiling import is_compiling, outside_graph
 from horoscale.torch.compression import Compression, Compressor, divide
 from horoscale.torch.handles import Handle
 from horoscale.torch.tensors import data_type, is_plain, room_for, written
-
-Splits = Sequence[int] | torch.Tensor | None
-
-for prepare in (prepared_allreduce, prepared_broadcast, prepared_gather, prepared_reducescatter):
-    outside_graph(prepare)
 
 
 def allreduce(
@@ -72,7 +74,7 @@ def allreduce(
         and compression is Compression.none
         and not is_compiling()
         and is_plain(tensor)
-        and not _is_followed(tensor)
+        and not is_followed(tensor)
     ):
         result = room_for(tensor)
         template = prepared_allreduce(
@@ -86,7 +88,7 @@ def allreduce(
             process_set,
             priority,
         )
-        _run(template, tensor, result)
+        run(template, tensor, result)
         return result
     [result] = grouped_allreduce(
         [tensor],
@@ -114,7 +116,7 @@ def allreduce_async(
     priority: int = 0,
 ) -> Handle:
     """Start allreduce() and return a handle at once. The tensor may not change meanwhile."""
-    if average is None and is_plain(tensor) and not _is_followed(tensor):
+    if average is None and is_plain(tensor) and not is_followed(tensor):
         template = prepared_allreduce(
             tensor.dtype,
             tensor.shape,
@@ -132,7 +134,7 @@ def allreduce_async(
         return Handle(operation, lambda _: result)
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
-    return collectives.allreduce([tensor], reduction, call).then(_only)
+    return collectives.allreduce([tensor], reduction, call).then(only)
 
 
 def allreduce_(
@@ -158,12 +160,12 @@ def allreduce_(
             process_set,
             priority,
         )
-        _run(template, tensor, tensor)
+        run(template, tensor, tensor)
         increment_version(tensor)
         return tensor
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
-    return _only(_how().allreduce([tensor], reduction, call, in_place=True).wait())
+    return only(how().allreduce([tensor], reduction, call, in_place=True).wait())
 
 
 @outside_graph
@@ -197,7 +199,7 @@ def allreduce_async_(
         return Handle(operation, lambda _: written(tensor, memory, address, dtype, shape))
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
-    return collectives.allreduce([tensor], reduction, call, in_place=True).then(_only)
+    return collectives.allreduce([tensor], reduction, call, in_place=True).then(only)
 
 
 def grouped_allreduce(
@@ -216,12 +218,12 @@ def grouped_allreduce(
     Returns:
         The list of results.
     """
-    group = _group(tensors)
+    group = as_group(tensors)
     wire_dtype, compression = divide(compression, group)
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True, priority=priority)
     compressed = [compression.compress(tensor) for tensor in group]
-    results = _how().allreduce([sent for sent, _ in compressed], reduction, call).wait()
+    results = how().allreduce([sent for sent, _ in compressed], reduction, call).wait()
     return [
         compression.decompress(result, context)
         for result, (_, context) in zip(results, compressed, strict=True)
@@ -242,7 +244,7 @@ def grouped_allreduce_async(
     """Start grouped_allreduce() and return one handle for all at once."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
-    return collectives.allreduce(_group(tensors), reduction, call)
+    return collectives.allreduce(as_group(tensors), reduction, call)
 
 
 def grouped_allreduce_(
@@ -258,7 +260,7 @@ def grouped_allreduce_(
     """Do grouped_allreduce() in place and return the list of the tensors. Not differentiable."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
-    return list(_how().allreduce(_group(tensors), reduction, call, in_place=True).wait())
+    return list(how().allreduce(as_group(tensors), reduction, call, in_place=True).wait())
 
 
 @outside_graph
@@ -275,202 +277,7 @@ def grouped_allreduce_async_(
     """Start grouped_allreduce_() and return one handle for all at once."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
-    return collectives.allreduce(_group(tensors), reduction, call, in_place=True)
-
-
-def allgather(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Concatenate the ranks' rows; every rank gets all. Differentiable.
-
-    The gradient of this rank's rows is the average of what the ranks' results got for them.
-
-    Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
-            differ and may be 0. Not 0-d.
-        name: tells this operation from others that are pending; None: matched by order.
-        process_set: the ranks that take part.
-        out: a contiguous tensor for the result, of its dtype, device and shape; it may share memory
-            with `tensor` only if that is this rank's part of it. None: a new one is made. Repeated
-            calls are faster with one, because new memory is slow. Not differentiable.
-
-    Returns:
-        A tensor, `out` if it was given, with the rows of rank 0, rank 1, and so on.
-
-    Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called. Where `out` has only too
-            many or too few rows this rank alone notices, when the operation is done: `out` is left
-            alone, and the other ranks succeed.
-        MismatchError: dtypes or other dimensions differ; all ranks get this.
-        HorovodInternalError: the operation failed; RankFailedError if a rank did.
-    """
-    if out is not None and _is_plain_move(tensor, out):
-        _gather(OpKind.ALLGATHER, tensor, out, name, process_set)
-        return out
-    call = Call(name, process_set, will_wait=True)
-    if out is not None:
-        return _only(collectives.allgather([tensor], call, [out]).wait())
-    return _only(_how().allgather([tensor], call).wait())
-
-
-@outside_graph
-def allgather_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: torch.Tensor | None = None,
-) -> Handle:
-    """Start allgather() and return a handle at once."""
-    group = None if out is None else [out]
-    return collectives.allgather([tensor], Call(name, process_set), group).then(_only)
-
-
-def grouped_allgather(
-    tensors: Tensors,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: Tensors | None = None,
-) -> list[torch.Tensor]:
-    """Do allgather() for several tensors at once: all or none. Returns the list of results."""
-    call = Call(name, process_set, will_wait=True)
-    if out is not None:
-        return list(collectives.allgather(_group(tensors), call, out).wait())
-    return list(_how().allgather(_group(tensors), call).wait())
-
-
-@outside_graph
-def grouped_allgather_async(
-    tensors: Tensors,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: Tensors | None = None,
-) -> Handle:
-    """Start grouped_allgather() and return one handle for all at once."""
-    return collectives.allgather(_group(tensors), Call(name, process_set), out)
-
-
-def broadcast(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Send the root's tensor to all ranks. Differentiable.
-
-    The gradient of the root is the average of what the ranks' results got; the others' is zeros.
-
-    Args:
-        tensor: of one shape and dtype on all ranks; its values are read on the root alone.
-        root_rank: the global rank that sends, also inside a process set.
-        name: tells this operation from others that are pending; None: matched by order.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new tensor with the root's values.
-
-    Raises:
-        ValueError: an argument is wrong (such as a root outside of the process set), or hvd.init()
-            was not called.
-        MismatchError: shapes, dtypes or roots differ; all ranks get this.
-        HorovodInternalError: the operation failed; RankFailedError if a rank did.
-    """
-    if not is_compiling() and is_plain(tensor) and not _is_followed(tensor):
-        result = room_for(tensor)
-        template = prepared_broadcast(
-            tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority=0
-        )
-        _run(template, tensor, result)
-        return result
-    call = Call(name, process_set, will_wait=True)
-    return _only(_how().broadcast([tensor], root_rank, call).wait())
-
-
-@outside_graph
-def broadcast_async(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Start broadcast() and return a handle at once."""
-    return collectives.broadcast([tensor], root_rank, Call(name, process_set)).then(_only)
-
-
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Do broadcast() in place and return the tensor. Not differentiable."""
-    if not is_compiling() and is_plain(tensor):
-        template = prepared_broadcast(
-            tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority=0
-        )
-        _run(template, tensor, tensor)
-        increment_version(tensor)
-        return tensor
-    call = Call(name, process_set, will_wait=True)
-    return _only(_how().broadcast([tensor], root_rank, call, in_place=True).wait())
-
-
-@outside_graph
-def broadcast_async_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Start broadcast_() and return a handle at once. The result is there after synchronize()."""
-    call = Call(name, process_set)
-    return collectives.broadcast([tensor], root_rank, call, in_place=True).then(_only)
-
-
-def alltoall(
-    tensor: torch.Tensor,
-    splits: Splits = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Send some rows of a tensor to each rank and receive rows from each. Differentiable.
-
-    Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension. Not 0-d.
-        splits: how many rows go to each rank, in order: integers, or a 1-d tensor on the CPU of any
-            integer dtype. Rows beyond their sum stay. None: the rows are dealt out evenly.
-        name: tells this operation from others that are pending; None: matched by order.
-        process_set: the ranks that take part.
-        out: as for allgather(), but it shares no memory with `tensor`.
-
-    Returns:
-        A tensor, `out` if it was given, with the rows received from rank 0, rank 1, and so on; if
-        `splits` was given, a tuple of it and how many rows came from each rank, as an int32 tensor.
-
-    Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
-        MismatchError: dtypes or other dimensions differ; all ranks get this.
-        HorovodInternalError: the operation failed; RankFailedError if a rank did.
-    """
-    if splits is None and out is not None and _is_plain_move(tensor, out):
-        _gather(OpKind.ALLTOALL, tensor, out, name, process_set)
-        return out
-    return _alltoall(tensor, splits, Call(name, process_set, will_wait=True), out).wait()  # type: ignore[no-any-return]
-
-
-@outside_graph
-def alltoall_async(
-    tensor: torch.Tensor,
-    splits: Splits = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: torch.Tensor | None = None,
-) -> Handle:
-    """Start alltoall() and return a handle at once."""
-    return _alltoall(tensor, splits, Call(name, process_set), out)
+    return collectives.allreduce(as_group(tensors), reduction, call, in_place=True)
 
 
 def reducescatter(
@@ -516,7 +323,7 @@ def reducescatter(
         splits is None
         and compression is Compression.none
         and out is not None
-        and _is_plain_move(tensor, out)
+        and is_plain_move(tensor, out)
     ):
         template = prepared_reducescatter(
             tensor.dtype,
@@ -530,7 +337,7 @@ def reducescatter(
             process_set,
             priority=0,
         )
-        _run(template, tensor, out)
+        run(template, tensor, out)
         increment_version(out)
         return out
     group = None if out is None else [out]
@@ -564,7 +371,7 @@ def reducescatter_async(
     group = None if out is None else [out]
     call = Call(name, process_set)
     return collectives.reducescatter([tensor], reduction, call, split_list(splits), group).then(
-        _only
+        only
     )
 
 
@@ -583,7 +390,7 @@ def grouped_reducescatter(
 
     With `out`, a list, a compression of the user's own is refused: its results are made anew.
     """
-    group = _group(tensors)
+    group = as_group(tensors)
     wire_dtype, compression = divide(compression, group)
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor, wire_dtype)
     call = Call(name, process_set, will_wait=True)
@@ -595,7 +402,7 @@ def grouped_reducescatter(
         )
     compressed = [compression.compress(tensor) for tensor in group]
     results = (
-        _how()
+        how()
         .reducescatter([sent for sent, _ in compressed], reduction, call, split_list(splits))
         .wait()
     )
@@ -619,7 +426,7 @@ def grouped_reducescatter_async(
     """Start grouped_reducescatter() and return one handle for all at once."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     return collectives.reducescatter(
-        _group(tensors), reduction, Call(name, process_set), split_list(splits), out
+        as_group(tensors), reduction, Call(name, process_set), split_list(splits), out
     )
 
 
@@ -644,88 +451,3 @@ def join(device: int = -1) -> int:
         HorovodInternalError: a rank failed.
     """
     return common.join()
-
-
-def _is_followed(tensor: torch.Tensor) -> bool:
-    """Tell whether autograd follows what is made of a tensor here."""
-    return tensor.requires_grad and torch.is_grad_enabled()
-
-
-def _run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
-    """Execute an operation on the memory of two plain tensors, whatever they are made to be."""
-    memory = source.untyped_storage(), target.untyped_storage()
-    # What has no elements has no address; nothing is written there.
-    template.run(source.data_ptr(), target.data_ptr() or 1, memory)
-
-
-def _is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:
-    """Tell whether values can go from the memory of one tensor to that of another as they are."""
-    return (
-        not is_compiling()
-        and is_plain(tensor)
-        and is_plain(out)
-        and not (out.requires_grad or _is_followed(tensor))
-    )
-
-
-def _gather(
-    kind: OpKind, tensor: torch.Tensor, out: torch.Tensor, name: str | None, process_set: ProcessSet
-) -> None:
-    template = prepared_gather(
-        kind, tensor.dtype, tensor.shape, data_type, out, name, process_set, priority=0
-    )
-    _run(template, tensor, out)
-    increment_version(out)
-
-
-def _only(results: Tensors) -> torch.Tensor:
-    [result] = results
-    return result
-
-
-def _group(tensors: Tensors) -> list[torch.Tensor]:
-    if isinstance(tensors, torch.Tensor):
-        raise ValueError("a grouped operation takes a list of tensors, not one tensor")
-    group = list(tensors)
-    if not group:
-        raise ValueError("a grouped operation needs at least one tensor")
-    return group
-
-
-def _alltoall(tensor: torch.Tensor, splits: Splits, call: Call, out: torch.Tensor | None) -> Handle:
-    def start(to_each: Any) -> Handle:
-        if out is not None:
-            return collectives.alltoall(tensor, to_each, call, out)
-        return _how().alltoall(tensor, to_each, call)  # type: ignore[no-any-return]
-
-    if splits is None:
-        handle = start(None)
-        return handle.then(lambda outcome: outcome[0])
-    if isinstance(splits, torch.Tensor):
-        _check_counts(splits)
-        splits = splits if is_compiling() and out is None else splits.tolist()
-    handle = start(splits)
-    return handle.then(lambda outcome: (outcome[0], torch.as_tensor(outcome[1], dtype=torch.int32)))
-
-
-def split_list(splits: Splits) -> Sequence[int] | None:
-    """Return numbers of rows as the collectives take them; ValueError if that can't be."""
-    if not isinstance(splits, torch.Tensor):
-        return splits
-    _check_counts(splits)
-    return splits.tolist()
-
-
-def _check_counts(splits: torch.Tensor) -> None:
-    dtype = splits.dtype
-    counts = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
-    if not counts or splits.dim() != 1 or splits.device.type != "cpu":
-        raise ValueError(
-            "splits= takes a 1-d tensor of integers on the CPU, not one of shape "
-            f"{tuple(splits.shape)} and {dtype} on {splits.device}"
-        )
-
-
-def _how() -> Any:
-    """Return the module whose collectives do a call, here and now."""
-    return compiled if is_compiling() else collectives

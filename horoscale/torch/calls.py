@@ -1,0 +1,87 @@
+"""What the collectives that users call have in common: one tensor or a group, and the short way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horoscale._core import Template
+from horoscale.common import prepared
+from horoscale.torch import collectives, compiled
+from horoscale.torch.collectives import Tensors
+from horoscale.torch.compiling import is_compiling, outside_graph
+from horoscale.torch.tensors import is_plain
+
+Splits = Sequence[int] | torch.Tensor | None
+
+for _prepare in (
+    prepared.prepared_allreduce,
+    prepared.prepared_broadcast,
+    prepared.prepared_gather,
+    prepared.prepared_reducescatter,
+):
+    outside_graph(_prepare)
+
+
+def is_followed(tensor: torch.Tensor) -> bool:
+    """Tell whether autograd follows what is made of a tensor here."""
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Execute an operation on the memory of two plain tensors, whatever they are made to be."""
+    memory = source.untyped_storage(), target.untyped_storage()
+    # What has no elements has no address; nothing is written there.
+    template.run(source.data_ptr(), target.data_ptr() or 1, memory)
+
+
+def is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:
+    """Tell whether values can go from the memory of one tensor to that of another as they are."""
+    return (
+        not is_compiling()
+        and is_plain(tensor)
+        and is_plain(out)
+        and not (out.requires_grad or is_followed(tensor))
+    )
+
+
+def only(results: Tensors) -> torch.Tensor:
+    """Return the result of an operation on one tensor."""
+    [result] = results
+    return result
+
+
+def as_group(tensors: Tensors) -> list[torch.Tensor]:
+    """Return the tensors of a grouped operation; ValueError if they are none."""
+    if isinstance(tensors, torch.Tensor):
+        raise ValueError("a grouped operation takes a list of tensors, not one tensor")
+    given = list(tensors)
+    if not given:
+        raise ValueError("a grouped operation needs at least one tensor")
+    return given
+
+
+def split_list(splits: Splits) -> Sequence[int] | None:
+    """Return numbers of rows as the collectives take them; ValueError if that can't be."""
+    if not isinstance(splits, torch.Tensor):
+        return splits
+    check_counts(splits)
+    return splits.tolist()
+
+
+def check_counts(splits: torch.Tensor) -> None:
+    """Raise ValueError for a tensor that holds no numbers of rows."""
+    dtype = splits.dtype
+    counts = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    if not counts or splits.dim() != 1 or splits.device.type != "cpu":
+        raise ValueError(
+            "splits= takes a 1-d tensor of integers on the CPU, not one of shape "
+            f"{tuple(splits.shape)} and {dtype} on {splits.device}"
+        )
+
+
+def how() -> Any:
+    """Return the module whose collectives do a call, here and now."""
+    return compiled if is_compiling() else collectives
