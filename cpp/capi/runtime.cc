@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "handles.h"
+#include "platform/joined_memory.h"
 
 namespace horoscale {
 namespace {
@@ -148,6 +149,36 @@ hs_code hs_shared_alloc(hs_runtime* runtime, size_t bytes, void** out) {
 void hs_shared_free(hs_runtime* runtime, void* memory) {
   if (memory == nullptr || !CheckAlive(runtime).ok()) return;
   runtime->job->runtime().FreeShared(static_cast<std::byte*>(memory));
+}
+
+hs_code hs_shared_offset(hs_runtime* runtime, const void* memory, size_t bytes, int64_t* offset) {
+  if (Status status = CheckGiven(offset); !status.ok()) return ToCode(status);
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  *offset = runtime->job->runtime().SharedOffset(static_cast<const std::byte*>(memory), bytes);
+  return HS_OK;
+}
+
+hs_code hs_shared_join(hs_runtime* runtime, const int32_t* ranks, const int64_t* offsets,
+                       int32_t count, size_t bytes, void** out) {
+  if (Status status = CheckGiven(out); !status.ok()) return ToCode(status);
+  *out = nullptr;
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  if (ranks == nullptr || offsets == nullptr || count < 1) {
+    return ToCode(Status::InvalidArgument("shared memory of no ranks"));
+  }
+  const auto pieces = static_cast<size_t>(count);
+  const auto joined = runtime->job->runtime().JoinShared({ranks, pieces}, {offsets, pieces}, bytes);
+  if (!joined.ok()) return ToCode(joined.status());
+  *out = *joined;
+  return HS_OK;
+}
+
+hs_code hs_shared_leave(void* joined, size_t total_bytes) {
+  return ToCode(horoscale::LeaveMemory(static_cast<std::byte*>(joined), total_bytes));
+}
+
+void hs_shared_unjoin(void* joined, size_t total_bytes) {
+  if (joined != nullptr) horoscale::UnmapMemory(static_cast<std::byte*>(joined), total_bytes);
 }
 
 hs_code hs_timeline_start(hs_runtime* runtime, const char* path, int32_t mark_cycles) {

@@ -10,6 +10,7 @@
 #include "core/codec.h"
 #include "platform/clock.h"
 #include "platform/deadline.h"
+#include "platform/joined_memory.h"
 #include "platform/log.h"
 #include "platform/state_signal.h"
 #include "runtime/metrics.h"
@@ -438,6 +439,21 @@ void Runtime::FreeShared(std::byte* memory) {
   // An operation that was abandoned here may go on for a moment on a member that doesn't know yet,
   // and write into this memory: it must not belong to anybody else by then.
   if (!inbox_.HasLostSet()) transport_->FreeShared(memory);
+}
+
+Result<std::byte*> Runtime::JoinShared(std::span<const int32_t> ranks,
+                                       std::span<const int64_t> offsets, size_t bytes) const {
+  std::vector<std::byte*> pieces;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const bool is_rank = ranks[i] >= 0 && ranks[i] < topology_.size;
+    pieces.push_back(is_rank ? transport_->SharedAddress(ranks[i], offsets[i], bytes) : nullptr);
+    if (pieces.back() == nullptr) {
+      return Status::InvalidArgument("rank " + std::to_string(ranks[i]) + " has no " +
+                                     std::to_string(bytes) + " bytes of shared memory at offset " +
+                                     std::to_string(offsets[i]) + " that this rank can reach");
+    }
+  }
+  return JoinMemory(pieces, bytes);
 }
 
 void Runtime::OnBucketDone(const SetPlace& set, const Action& action, double started_at) {

@@ -78,6 +78,14 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
 
   Result<std::byte*> AllocateShared(size_t bytes) { return transport_->AllocateShared(bytes); }
   void FreeShared(std::byte* memory);
+  // Such memory as ranks of this host find it by JoinShared(); -1 if it is not (all) such memory.
+  int64_t SharedOffset(const std::byte* memory, size_t bytes) const {
+    return transport_->SharedOffset(memory, bytes);
+  }
+  // One piece of `bytes` of each of these ranks, side by side: see JoinMemory(). kInvalidArgument
+  // for a piece that this rank can't reach.
+  Result<std::byte*> JoinShared(std::span<const int32_t> ranks, std::span<const int64_t> offsets,
+                                size_t bytes) const;
 
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();

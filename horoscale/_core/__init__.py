@@ -14,7 +14,7 @@ from horoscale._core.errors import (
     UnsupportedError,
 )
 from horoscale._core.handle import Handle
-from horoscale._core.memory import DeviceBuffer, OwnedBuffer, address_of
+from horoscale._core.memory import DeviceBuffer, JoinedBuffer, OwnedBuffer, address_of
 from horoscale._core.message import ANY_RANK, MessageArg, MessageView
 from horoscale._core.request import Device, Request, Signature
 from horoscale._core.runtime import (
@@ -35,6 +35,7 @@ __all__ = [
     "DuplicateNameError",
     "Handle",
     "HorovodInternalError",
+    "JoinedBuffer",
     "MessageArg",
     "MessageView",
     "MismatchError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from horoscale._core._binding import ffi, lib
+from horoscale._core.errors import check
 
 _UINTPTR = ffi.typeof("uintptr_t")
 
@@ -33,6 +34,25 @@ class OwnedBuffer:
         """Adopt memory that hs_shared_alloc() gave. It keeps the runtime from being freed."""
         free = partial(lib.hs_shared_free, runtime)
         return cls(ffi.gc(ffi.cast("char *", pointer), free), nbytes)
+
+
+class JoinedBuffer(OwnedBuffer):
+    """Shared memory of several ranks, seen side by side."""
+
+    __slots__ = ()
+
+    def __init__(self, pointer: object, nbytes: int) -> None:
+        """Adopt what hs_shared_join() gave."""
+        unmap = partial(_unjoin, nbytes)
+        super().__init__(ffi.gc(ffi.cast("char *", pointer), unmap), nbytes)
+
+    def leave(self) -> None:
+        """Let zeros take the place of the ranks' memory."""
+        check(lib.hs_shared_leave(ffi.cast("void *", self.pointer), self.nbytes))
+
+
+def _unjoin(nbytes: int, pointer: object) -> None:
+    lib.hs_shared_unjoin(pointer, nbytes)
 
 
 class DeviceBuffer:

@@ -13,7 +13,7 @@ from horoscale._core._binding import ffi, lib
 from horoscale._core._in_flight import InFlight, Template
 from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import Handle
-from horoscale._core.memory import OwnedBuffer
+from horoscale._core.memory import JoinedBuffer, OwnedBuffer
 from horoscale._core.message import MessageArg, MessageRoom, MessageView
 from horoscale._core.request import Device, Request, Requests, Signature, Templates
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
@@ -238,6 +238,25 @@ class Runtime:
         out = ffi.new("void **")
         check(lib.hs_shared_alloc(self._pointer, nbytes, out))
         return OwnedBuffer.of_shared(self._pointer, out[0], nbytes)
+
+    def shared_offset(self, memory: OwnedBuffer) -> int:
+        """Return where the other ranks of the host find such memory; -1 if none can."""
+        out = ffi.new("int64_t *")
+        address = ffi.cast("void *", memory.pointer)
+        check(lib.hs_shared_offset(self._pointer, address, memory.nbytes, out))
+        return int(out[0])
+
+    def shared_join(
+        self, ranks: Sequence[int], offsets: Sequence[int], nbytes: int
+    ) -> JoinedBuffer:
+        """Return `nbytes` of each of these ranks, at its offset, as one piece of memory.
+
+        Raises ValueError where a rank's memory can't be reached, or does not consist of whole
+        pages; HorovodInternalError where the system refuses.
+        """
+        out = ffi.new("void **")
+        check(lib.hs_shared_join(self._pointer, ranks, offsets, len(ranks), nbytes, out))
+        return JoinedBuffer(out[0], len(ranks) * nbytes)
 
     def timeline_start(self, path: str, mark_cycles: bool = False) -> None:
         """Write this rank's operations to `path` as Chrome trace JSON from now on."""

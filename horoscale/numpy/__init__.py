@@ -72,6 +72,7 @@ from horoscale.numpy.rooted import (
     scatter,
     scatter_async,
 )
+from horoscale.numpy.shards import empty_sharded
 
 __all__ = [
     "Compression",
@@ -91,6 +92,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "empty_sharded",
     "empty_shared",
     "gather",
     "gather_async",

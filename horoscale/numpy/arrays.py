@@ -107,6 +107,15 @@ def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Ar
     return np.frombuffer(buffer.buffer, np.uint8).view(dtype).reshape(shape)
 
 
+def extents_of(size: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+    """Return a shape that was given as numbers, or as one sequence."""
+    shape = size[0] if len(size) == 1 else size
+    try:
+        return (index(shape),)  # type: ignore[arg-type]
+    except TypeError:
+        return tuple(index(extent) for extent in shape)  # type: ignore[arg-type,union-attr]
+
+
 def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
     """Return an array of zeros in memory that the other ranks of this host can reach.
 
@@ -121,8 +130,7 @@ def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> A
         ValueError: before hvd.init(), an extent is negative, or the type is not supported.
         HorovodInternalError: there is not enough memory.
     """
-    shape = size[0] if len(size) == 1 else size
-    extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)  # type: ignore[arg-type]
+    extents = extents_of(size)
     element = np.dtype(dtype)
     data_type(element)
     nbytes = math.prod(extents) * element.itemsize

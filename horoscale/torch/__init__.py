@@ -97,6 +97,7 @@ from horoscale.torch.rooted import (
     scatter,
     scatter_async,
 )
+from horoscale.torch.shards import empty_sharded
 from horoscale.torch.sparse import sparse_allreduce_async
 from horoscale.torch.sync_batch_norm import SyncBatchNorm
 
@@ -141,6 +142,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "elastic",
+    "empty_sharded",
     "empty_shared",
     "gather",
     "gather_async",

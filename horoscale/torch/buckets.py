@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 import torch
 
@@ -11,6 +12,16 @@ from horoscale.common.job import current_runtime
 from horoscale.torch.tensors import adopt, in_memory_order
 
 _ALIGNMENT = 64  # a cache line, so that no two gradients share one
+
+
+def shape_of(size: Sequence[int | Sequence[int]]) -> torch.Size:
+    """Return a shape that was given as numbers, or as one sequence."""
+    if len(size) != 1:
+        return torch.Size(size)  # type: ignore[arg-type]
+    try:
+        return torch.Size((index(size[0]),))  # type: ignore[arg-type]
+    except TypeError:
+        return torch.Size(size[0])  # type: ignore[arg-type]
 
 
 def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -28,7 +39,7 @@ def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -
         ValueError: hvd.init() was not called, or an extent is negative.
         HorovodInternalError: there is not enough memory.
     """
-    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)  # type: ignore[arg-type]
+    shape = shape_of(size)
     if min(shape, default=0) < 0:
         raise ValueError(f"empty_shared() can't make a tensor of the shape {tuple(shape)}")
     dtype = dtype or torch.get_default_dtype()

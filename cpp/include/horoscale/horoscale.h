@@ -439,6 +439,19 @@ hs_code hs_shared_alloc(hs_runtime* runtime, size_t bytes, void** out);
 /* Gives it back. The runtime may be shut down already, but not freed. Local. */
 void hs_shared_free(hs_runtime* runtime, void* memory);
 
+/* Where other ranks of the host find such memory, in *offset; -1 if no other rank can. Local. */
+hs_code hs_shared_offset(hs_runtime* runtime, const void* memory, size_t bytes, int64_t* offset);
+
+/* Shared memory of `count` ranks of this host, `bytes` of each at its offset, as one range of
+ * addresses, to be freed with hs_shared_unjoin(). It may be read and written. Its owners free it
+ * when all have called hs_shared_leave(), after which the range holds zeros of its own; a range
+ * that was left or not may outlive the runtime. HS_INVALID_ARGUMENT: a piece can't be reached, or
+ * does not consist of whole pages; HS_SYSTEM: the system refuses. Local. */
+hs_code hs_shared_join(hs_runtime* runtime, const int32_t* ranks, const int64_t* offsets,
+                       int32_t count, size_t bytes, void** out);
+hs_code hs_shared_leave(void* joined, size_t total_bytes);
+void hs_shared_unjoin(void* joined, size_t total_bytes);
+
 /* ---------------------------------------------------------------- looking inside */
 
 /* Writes the following operations of this rank to `path` as Chrome trace JSON. Local. */

@@ -33,6 +33,7 @@ NEED_INIT = {
     "broadcast_object": lambda: hvd.broadcast_object(1),
     "allgather_object": lambda: hvd.allgather_object(1),
     "empty_shared": lambda: hvd.empty_shared(3),
+    "empty_sharded": lambda: hvd.empty_sharded(3),
     "empty_shared of nothing": lambda: hvd.empty_shared(0),
     "add_process_set": lambda: hvd.add_process_set([0]),
     "remove_process_set": lambda: hvd.remove_process_set(hvd.ProcessSet([0])),

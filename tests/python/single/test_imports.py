@@ -30,6 +30,7 @@ SHARED = """
 OF_ARRAYS = """
     Compression allgather allgather_async allreduce allreduce_ allreduce_async allreduce_async_
     alltoall alltoall_async broadcast broadcast_ broadcast_async broadcast_async_ empty_shared
+    empty_sharded
     grouped_allgather grouped_allgather_async grouped_allreduce grouped_allreduce_
     grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter
     grouped_reducescatter_async join poll reducescatter reducescatter_async synchronize

@@ -1,0 +1,56 @@
+"""Arrays that are divided among the members of a set: see horoscale.common.shards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.shards import Shards, allocate, check_rows
+from horoscale.numpy.arrays import Array, adopt, data_type, extents_of
+from horoscale.numpy.movement import allgather
+
+
+def empty_sharded(
+    *size: int | Sequence[int],
+    dtype: DTypeLike = np.float32,
+    process_set: ProcessSet = global_process_set,
+) -> Shards[Array]:
+    """Return an array of zeros whose rows are divided equally among the members of a set.
+
+    Each member writes its own rows, in shared memory, and sees all of them after `gather()`. Where
+    the members are on one host, and a member's rows are whole pages (of 4 KiB, on most machines),
+    nothing is copied: `gather()` costs what a barrier costs. Collective.
+
+        shards = hvd.empty_sharded(1 << 20)
+        shards.own[:] = ...
+        everything = shards.gather()
+
+    Args:
+        *size: the extents of the whole array, one by one or as one sequence.
+        dtype: the element type.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: before hvd.init(), an extent is negative, the first one can't be divided by the
+            number of members, there is none, or the type is not supported.
+        MismatchError: the members ask for different sizes; all of them get this.
+        HorovodInternalError: there is not enough memory, or a member failed.
+    """
+    shape = extents_of(size)
+    element = np.dtype(dtype)
+    data_type(element)
+    if not shape or min(shape) < 0:
+        raise ValueError(f"empty_sharded() can't make an array of the shape {shape}")
+    rows = check_rows(shape[0], process_set)
+    memory = allocate(rows * math.prod(shape[1:]) * element.itemsize, process_set)
+    own = adopt(memory.own, element, (rows, *shape[1:]))
+    whole = (
+        np.zeros(shape, element) if memory.joined is None else adopt(memory.joined, element, shape)
+    )
+    return Shards(
+        own, whole, memory, process_set, lambda: allgather(own, process_set=process_set, out=whole)
+    )

@@ -1,0 +1,59 @@
+"""Tensors that are divided among the members of a set: see horoscale.common.shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.shards import Shards, allocate, check_rows
+from horoscale.torch.buckets import shape_of
+from horoscale.torch.movement import allgather
+from horoscale.torch.tensors import adopt, data_type
+
+
+def empty_sharded(
+    *size: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Shards[torch.Tensor]:
+    """Return a tensor of zeros whose rows are divided equally among the members of a set.
+
+    Each member writes its own rows, in shared memory, and sees all of them after `gather()`. Where
+    the members are on one host, and a member's rows are whole pages (of 4 KiB, on most machines),
+    nothing is copied: `gather()` costs what a barrier costs. Autograd does not see what others
+    write: use it under torch.no_grad(), or for the data of parameters. Collective.
+
+        shards = hvd.empty_sharded(1 << 20)
+        shards.own.copy_(...)
+        everything = shards.gather()
+
+    Args:
+        *size: the shape of the whole tensor, as numbers or as one sequence.
+        dtype: the element type; None: torch's default.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: before hvd.init(), an extent is negative, the first one can't be divided by the
+            number of members, there is none, or the type is not supported.
+        MismatchError: the members ask for different sizes; all of them get this.
+        HorovodInternalError: there is not enough memory, or a member failed.
+    """
+    shape = shape_of(size)
+    dtype = dtype or torch.get_default_dtype()
+    data_type(dtype)
+    if not shape or min(shape) < 0:
+        raise ValueError(f"empty_sharded() can't make a tensor of the shape {tuple(shape)}")
+    rows = check_rows(shape[0], process_set)
+    part = torch.Size((rows, *shape[1:]))
+    memory = allocate(part.numel() * dtype.itemsize, process_set)
+    own = adopt(memory.own, dtype, part)
+    whole = (
+        torch.zeros(shape, dtype=dtype)
+        if memory.joined is None
+        else adopt(memory.joined, dtype, shape)
+    )
+    return Shards(
+        own, whole, memory, process_set, lambda: allgather(own, process_set=process_set, out=whole)
+    )
