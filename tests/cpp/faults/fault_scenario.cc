@@ -15,7 +15,7 @@ constexpr std::string_view kReason = "ValueError: the victim's own words";
 MemoryOptions SmallMemory() {
   MemoryOptions options;
   options.banks = {.chunk_bytes = 4096, .banks = 4};
-  options.ring_bytes = 16 << 10;
+  options.ring_bytes = 128 << 10;  // a rank that leaves has nobody to make room for its goodbye
   return options;
 }
 
@@ -82,7 +82,10 @@ FaultScenario::FaultScenario(uint64_t seed, Fault fault, Phase phase)
   std::vector<uint32_t> played(random_.Chance(50) ? static_cast<size_t>(size_) : 0);
   for (uint32_t& host : played) host = static_cast<uint32_t>(random_.Between(0, 2));
   fabric_ = InprocFabric::Create(size_, SmallMemory(), played).TakeValue();
-  MakePlans();
+  std::vector<int> all(static_cast<size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  sets_ = MakeSets(random_, all, phase_ == Phase::kRegister ? 1 : 0);
+  plans_ = MakePlans(random_, sets_, all, posts_);
   const std::vector<std::string> hosts(static_cast<size_t>(size_), "host");
   for (int number = 0; number < size_; ++number) {
     Rank& rank = ranks_.emplace_back();
@@ -90,9 +93,12 @@ FaultScenario::FaultScenario(uint64_t seed, Fault fault, Phase phase)
                                              fabric_->Endpoint(number), Runtime::Driver::kTurns);
     rank.gives_up = random_.Chance(50);
     for (size_t i = 0; i < plans_.size(); ++i) {
-      if (Contains(plans_[i].ranks, number)) rank.program.push_back(i);
+      if (Contains(plans_[i].callers, number)) rank.program.push_back(i);
     }
-    if (!posts_) random_.Shuffle(rank.program);
+    if (posts_) continue;
+    random_.Shuffle(rank.program);
+    std::stable_partition(rank.program.begin(), rank.program.end(),
+                          [this](size_t plan) { return !plans_[plan].is_last; });
   }
 }
 
@@ -100,35 +106,6 @@ FaultScenario::~FaultScenario() {
   for (Rank& rank : ranks_) {
     rank.ended = true;  // what a killed one has pending fails now
     rank.runtime.reset();
-  }
-}
-
-void FaultScenario::MakePlans() {
-  std::vector<int> all(static_cast<size_t>(size_));
-  std::iota(all.begin(), all.end(), 0);
-  for (int i = random_.Between(phase_ == Phase::kRegister ? 1 : 0, 3); i > 0; --i) {
-    std::vector<int> ranks;
-    for (const int rank : all) {
-      if (random_.Chance(60)) ranks.push_back(rank);
-    }
-    if (ranks.empty() || ranks == all) continue;
-    if (std::find(sets_.begin(), sets_.end(), ranks) == sets_.end()) sets_.push_back(ranks);
-  }
-  static const std::vector<OpKind> kKinds = {OpKind::kAllreduce, OpKind::kAllreduce,
-                                             OpKind::kBroadcast, OpKind::kBarrier};
-  for (int i = random_.Between(1, 12); i > 0; --i) {
-    Plan& plan = plans_.emplace_back();
-    plan.ranks = sets_.empty() || random_.Chance(40) ? all : random_.Pick(sets_);
-    plan.kind = random_.Pick(kKinds);
-    if (posts_) {  // of few kinds, so that they are known
-      plan.kind = random_.Chance(50) ? OpKind::kAllreduce : OpKind::kBarrier;
-      plan.count = 5;
-      if (random_.Chance(40)) plan.name = plan.kind == OpKind::kBarrier ? "meet" : "sum";
-      continue;
-    }
-    plan.name = "op." + std::to_string(i);
-    plan.root = random_.Pick(plan.ranks);
-    plan.count = random_.Chance(50) ? random_.Between(1, 200) : random_.Between(2000, 12'000);
   }
 }
 
@@ -178,26 +155,18 @@ bool FaultScenario::Submit(int number) {
   if (rank.sets_added < sets_.size()) return RegisterNext(number);
   if (rank.next == rank.program.size()) return false;
   if (posts_ && !rank.calls.empty() && !rank.calls.back()->operation->done.load()) return false;
-  const Plan& plan = plans_[rank.program[rank.next++]];
+  const Plan& plan = plans_[rank.program[rank.next]];
+  if (plan.is_last && HasPending(rank)) return false;
+  ++rank.next;
   Call& call = *rank.calls.emplace_back(std::make_unique<Call>());
   call.ranks = plan.ranks;
-  call.operation = std::make_shared<Operation>();
-  Operation& operation = *call.operation;
-  operation.process_set_id = SetId(number, plan.ranks);
-  if (operation.process_set_id < 0) {  // it was lost before it was registered
+  call.plan = &plan;
+  call.operation = OperationOf(plan, number, call.data);
+  call.operation->process_set_id = SetId(number, plan.ranks);
+  if (call.operation->process_set_id < 0) {  // it was lost before it was registered
     rank.calls.pop_back();
     return true;
   }
-  operation.request.name = plan.name;
-  Signature& signature = operation.request.signature;
-  signature.kind = plan.kind;
-  if (plan.kind != OpKind::kBarrier) {
-    call.data.assign(static_cast<size_t>(plan.count), static_cast<float>(number + 1));
-    signature.tensors = {{DataType::kFloat32, {plan.count}}};
-    auto* bytes = reinterpret_cast<std::byte*>(call.data.data());
-    operation.tensors = {{bytes, bytes, plan.count, static_cast<int64_t>(sizeof(float))}};
-  }
-  if (plan.kind == OpKind::kBroadcast) signature.root = plan.root;
   Enqueue(number, call);
   return true;
 }
@@ -242,17 +211,19 @@ void FaultScenario::Enqueue(int number, Call& call) {
 bool FaultScenario::Leave(int number) {
   if (!leaving_) return false;
   Rank& rank = ranks_[static_cast<size_t>(number)];
-  bool failed = false;
-  bool pending = false;
-  for (const auto& call : rank.calls) {
-    pending = pending || !call->operation->done.load();
-    failed = failed || (call->operation->done.load() && !call->operation->status.ok());
-  }
+  const bool failed = std::any_of(rank.calls.begin(), rank.calls.end(), [](const auto& call) {
+    return call->operation->done.load() && !call->operation->status.ok();
+  });
   const bool over = rank.sets_added == sets_.size() && rank.next == rank.program.size();
-  if (!(over && !pending) && !(failed && rank.gives_up)) return false;
+  if (!(over && !HasPending(rank)) && !(failed && rank.gives_up)) return false;
   rank.ended = true;
   rank.runtime->Shutdown(failed ? "RankFailedError: as a consequence" : "");
   return true;
+}
+
+bool FaultScenario::HasPending(const Rank& rank) {
+  return std::any_of(rank.calls.begin(), rank.calls.end(),
+                     [](const auto& call) { return !call->operation->done.load(); });
 }
 
 int FaultScenario::SetId(int number, const std::vector<int>& ranks) const {
@@ -337,7 +308,13 @@ void FaultScenario::CheckNobodyWaits() const {
     const bool victim_stopped = ranks_[static_cast<size_t>(victim_)].stopped;
     for (const auto& call : rank.calls) {
       if (call->operation->done.load()) continue;
-      EXPECT_TRUE(victim_stopped && (posts_ || Contains(call->ranks, victim_)))
+      const bool is_message = call->plan != nullptr && call->plan->is_message;
+      const std::vector<int>& needed = is_message ? call->plan->callers : call->ranks;
+      // To register a set takes all ranks, the victim too.
+      const bool unregistered = std::any_of(needed.begin(), needed.end(), [this](int member) {
+        return ranks_[static_cast<size_t>(member)].sets_added < sets_.size();
+      });
+      EXPECT_TRUE(victim_stopped && (posts_ || unregistered || Contains(needed, victim_)))
           << Describe(number, *call) << " hangs";
     }
   }
@@ -347,6 +324,13 @@ void FaultScenario::Check(int number, Call& call) {
   const Operation& operation = *call.operation;
   if (!operation.status.ok()) return CheckError(number, call);
   if (operation.post > 0) ++num_posted_;
+  if (call.plan != nullptr && call.plan->is_message) {
+    const auto sent = static_cast<float>(call.plan->from + 1);
+    EXPECT_EQ(call.data.front(), sent) << Describe(number, call);
+    EXPECT_EQ(call.data.back(), sent) << Describe(number, call);
+    if (number != call.plan->from) ++num_messages_;
+    return;
+  }
   if (operation.request.signature.kind == OpKind::kAllreduce) {
     float sum = 0;
     for (const int rank : call.ranks) sum += static_cast<float>(rank + 1);
@@ -364,7 +348,7 @@ void FaultScenario::CheckError(int number, const Call& call) const {
   ASSERT_EQ(status.code(), StatusCode::kRankFailed) << Describe(number, call);
   EXPECT_EQ(status.detail().process_set_id, call.operation->process_set_id);
   if (!posts_) {
-    EXPECT_EQ(status.detail().tensor, call.operation->request.name);
+    EXPECT_EQ(status.detail().tensor, call.operation->DisplayName());
   }
   ASSERT_TRUE(struck_) << Describe(number, call);
   const std::vector<int>& named = status.detail().ranks;
@@ -379,9 +363,7 @@ void FaultScenario::CheckError(int number, const Call& call) const {
 }
 
 std::string FaultScenario::Describe(int rank, const Call& call) const {
-  std::string text = "rank " + std::to_string(rank) + ": " +
-                     std::string(Name(call.operation->request.signature.kind)) + " \"" +
-                     call.operation->request.name + "\" on";
+  std::string text = "rank " + std::to_string(rank) + ": " + call.operation->DisplayName() + " on";
   for (const int member : call.ranks) text += " " + std::to_string(member);
   return text + ", victim " + std::to_string(victim_) + ": " + call.operation->status.message();
 }

@@ -3,7 +3,7 @@
 //
 // Checked: each operation ends exactly once; nobody waits for ever; who is in a set with the victim
 // gets an error that names the victim, the operation and the set; nobody else gets one; what
-// succeeds has the right result.
+// succeeds has the right result. Operations are collectives, and messages between two ranks.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "faults/fault_plan.h"
 #include "runtime/runtime.h"
 #include "sim/random.h"
 #include "transport/inproc/inproc_fabric.h"
@@ -39,21 +40,17 @@ class FaultScenario {
 
   // Operations that ended with all members' posts.
   uint64_t num_posted() const { return num_posted_; }
+  // Messages that were received.
+  uint64_t num_messages() const { return num_messages_; }
 
  private:
   struct Call {
     OperationPtr operation;
-    std::vector<int> ranks;  // of its set
+    std::vector<int> ranks;      // of its set
+    const Plan* plan = nullptr;  // null: a registration
     std::vector<float> data;
     int ends = 0;
     bool checked = false;
-  };
-  struct Plan {  // one operation of a set, as all of its members submit it
-    std::vector<int> ranks;
-    std::string name;
-    OpKind kind;
-    int root;
-    int count;
   };
   struct Rank {
     std::unique_ptr<Runtime> runtime;
@@ -66,12 +63,12 @@ class FaultScenario {
     bool gives_up = false;  // after an error, instead of going on with the sets that it has left
   };
 
-  void MakePlans();
   bool Act(int rank);
   bool Submit(int rank);
   bool RegisterNext(int rank);
   void Enqueue(int rank, Call& call);
   bool Leave(int rank);
+  static bool HasPending(const Rank& rank);
   int SetId(int rank, const std::vector<int>& ranks) const;
 
   bool MomentHasCome() const;
@@ -82,7 +79,6 @@ class FaultScenario {
   void Check(int rank, Call& call);
   void CheckError(int rank, const Call& call) const;
   void CheckNobodyWaits() const;
-  bool HasEnded(const std::vector<int>& ranks) const;
   std::string Describe(int rank, const Call& call) const;
 
   Random random_;
@@ -95,6 +91,7 @@ class FaultScenario {
   bool struck_ = false;
   const bool posts_;  // ranks wait for each operation, and all call the same: it may be posted
   uint64_t num_posted_ = 0;
+  uint64_t num_messages_ = 0;
   bool leaving_;  // ranks leave as soon as they can; false: not before nothing moves any more
   std::shared_ptr<InprocFabric> fabric_;
   std::vector<std::vector<int>> sets_;  // beside the global one, in the order of registration

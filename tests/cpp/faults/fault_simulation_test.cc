@@ -26,6 +26,7 @@ TEST_P(FaultSimulation, EachOperationEndsOnceAndTheFirstCauseIsNamed) {
   uint64_t scenarios[kFaults.size()][kPhases.size()] = {};
   uint64_t struck[kFaults.size()][kPhases.size()] = {};
   uint64_t num_posted = 0;
+  uint64_t num_messages = 0;
   for (uint64_t seed = first + GetParam(); seed < first + count; seed += kShares) {
     const size_t fault = seed % kFaults.size();
     const size_t phase = seed / kFaults.size() % kPhases.size();
@@ -37,10 +38,12 @@ TEST_P(FaultSimulation, EachOperationEndsOnceAndTheFirstCauseIsNamed) {
     ++scenarios[fault][phase];
     struck[fault][phase] += scenario.struck() ? 1 : 0;
     num_posted += scenario.num_posted();
+    num_messages += scenario.num_messages();
     if (HasFailure()) return;
   }
   if (count >= 1000) {
     EXPECT_GT(num_posted, 0u) << "no scenario is a test of operations in one hop";
+    EXPECT_GT(num_messages, 0u) << "no scenario is a test of messages";
   }
   // For `python -m faults`, which makes a table of it.
   for (size_t fault = 0; fault < kFaults.size(); ++fault) {
