@@ -21,7 +21,8 @@ constexpr int64_t kPatienceNs = 20'000;
 MessageSource SetMessages::PrivateSource(int peer, const std::byte* memory, uint64_t bytes) const {
   MessageSource source;
   source.place = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(memory));
-  StagingAreas* const areas = bytes >= kLeastStagedBytes ? transport_.StagingWith(peer) : nullptr;
+  const bool pays = bytes >= kLeastStagedBytes && bytes <= kMostStagedBytes;
+  StagingAreas* const areas = pays ? transport_.StagingWith(peer) : nullptr;
   const int64_t offset = areas != nullptr ? areas->OffsetFor(peer) : -1;
   if (offset < 0) return source;
   source.kind = MessageSource::Kind::kStaged;

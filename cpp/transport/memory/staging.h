@@ -23,8 +23,10 @@
 
 namespace horoscale {
 
-// Below that much the receiver alone is as fast.
+// Below that much the receiver alone is as fast. Beyond, where both tensors don't fit into the
+// caches, it is faster.
 inline constexpr size_t kLeastStagedBytes = 32 << 10;
+inline constexpr size_t kMostStagedBytes = 4 << 20;
 
 // Start of an area; zero bytes are one without a use. The cells come after it.
 struct StagingControl {
@@ -83,6 +85,7 @@ class StagingReader {
   struct Piece {
     size_t offset = 0;
     size_t bytes = 0;
+    bool operator==(const Piece&) const = default;
   };
 
   // Before the sender is told of the use, and after the last one is over here.
