@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -29,9 +30,11 @@ class StagingTest : public ::testing::Test {
   StagingControl& control() { return *reinterpret_cast<StagingControl*>(area_.get()); }
 
   static std::vector<std::byte> Message(size_t bytes, uint32_t seed) {
-    std::mt19937 random(seed);
+    // No word is right at another place of its message, nor in another one.
+    std::vector<uint32_t> words(bytes / sizeof(uint32_t) + 1);
+    std::iota(words.begin(), words.end(), seed << 24);
     std::vector<std::byte> message(bytes);
-    for (std::byte& one : message) one = static_cast<std::byte>(random());
+    std::memcpy(message.data(), words.data(), bytes);
     return message;
   }
 
@@ -59,7 +62,7 @@ TEST_F(StagingTest, AReceiverAloneReadsAll) {
 
 TEST_F(StagingTest, BothMeetWhateverTheSteps) {
   std::mt19937 random(1);
-  for (uint32_t use = 1; use <= 40; ++use) {
+  for (uint32_t use = 1; use <= 15; ++use) {
     const auto sent = Message(kLeastStagedBytes + random() % kLarge, use);
     std::vector<std::byte> received(sent.size());
     StagingReader reader(area_.get(), use, received);
@@ -144,7 +147,7 @@ TEST_F(StagingTest, ImpossibleCountersAreHarmless) {
 
 TEST_F(StagingTest, TwoThreads) {
   std::mt19937 random(5);
-  for (uint32_t use = 1; use <= 60; ++use) {
+  for (uint32_t use = 1; use <= 15; ++use) {
     const auto sent = Message(kLeastStagedBytes + random() % (kLarge / 2), use);
     std::vector<std::byte> received(sent.size());
     StagingReader reader(area_.get(), use, received);
