@@ -11,6 +11,8 @@ namespace {
 
 using Type = MessageFrame::Type;
 
+constexpr uint64_t kMaxArea = std::numeric_limits<int64_t>::max();
+
 bool HasStamp(Type type) { return type == Type::kPropose || type == Type::kLaunch; }
 
 bool HasEnvelope(Type type) {
@@ -41,9 +43,10 @@ Envelope ReadEnvelope(WireReader& in) {
 
 MessageSource ReadSource(WireReader& in) {
   MessageSource source;
-  const uint64_t kind = in.Varint(static_cast<uint64_t>(MessageSource::Kind::kDevice));
+  const uint64_t kind = in.Varint(static_cast<uint64_t>(MessageSource::Kind::kStaged));
   source.kind = static_cast<MessageSource::Kind>(kind);
   source.place = in.Varint();
+  if (source.kind == MessageSource::Kind::kStaged) source.area = in.Varint(kMaxArea);
   return source;
 }
 
@@ -57,9 +60,11 @@ std::vector<std::byte> Encode(const MessageFrame& frame) {
   if (frame.type == Type::kOffer) {
     out.Varint(static_cast<uint64_t>(frame.source.kind));
     out.Varint(frame.source.place);
+    if (frame.source.kind == MessageSource::Kind::kStaged) out.Varint(frame.source.area);
   }
   if (frame.type == Type::kTaken || frame.type == Type::kCredit) out.Varint(frame.bytes);
   if (HasStamp(frame.type)) out.Varint(frame.stamp);
+  if (frame.type == Type::kStage) out.Varint(frame.use);
   if (frame.type == Type::kEager || frame.type == Type::kData) out.Rest(frame.payload);
   return out.Take();
 }
@@ -68,7 +73,7 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   MessageFrame frame;
   const uint8_t type = in.Byte();
-  if (type > static_cast<uint8_t>(Type::kLaunch)) in.Fail("its type is unknown");
+  if (type > static_cast<uint8_t>(Type::kStage)) in.Fail("its type is unknown");
   if (in.ok()) frame.type = static_cast<Type>(type);
   if (frame.type != Type::kCredit) frame.number = in.Varint();
   if (HasEnvelope(frame.type)) frame.envelope = ReadEnvelope(in);
@@ -77,6 +82,9 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
     frame.bytes = in.Varint(kMaxMessageDataBytes);
   }
   if (HasStamp(frame.type)) frame.stamp = in.Varint(kMaxLaunchStamp);
+  if (frame.type == Type::kStage) {
+    frame.use = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
+  }
   if (frame.type == Type::kEager || frame.type == Type::kData) frame.payload = in.Rest();
   if (frame.type == Type::kEager &&
       (frame.payload.size() != frame.envelope.bytes || frame.payload.size() > kMaxEagerBytes)) {

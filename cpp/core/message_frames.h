@@ -9,6 +9,7 @@
 //   kClear      receiver → sender   "send them"; where the receiver can't read them there
 //   kData       sender → receiver   some of them, in order
 //   kTaken      receiver → sender   how many it has by now
+//   kStage      receiver → sender   "copy them into our area, while I read them"
 //   kConfirmed  sender → receiver   what was read at the sender's place was the message's until
 //   then
 // Between CUDA tensors that NCCL can carry it between, both launch it (core/launch_order.h):
@@ -48,9 +49,11 @@ struct MessageSource {
     kPrivate = 0,  // at this address of the sender
     kShared = 1,   // at this offset of its shared memory
     kDevice = 2,   // on a device of its: by NCCL, or in frames
+    kStaged = 3,   // at this address of the sender, which can help (transport/memory/staging.h)
   };
   Kind kind = Kind::kPrivate;
   uint64_t place = 0;
+  uint64_t area = 0;  // kStaged: the offset of its area in the sender's shared memory
   bool operator==(const MessageSource&) const = default;
 };
 
@@ -66,6 +69,7 @@ struct MessageFrame {
     kCredit = 7,
     kPropose = 8,
     kLaunch = 9,
+    kStage = 10,
   };
   Type type = Type::kEager;
   uint64_t number = 0;                 // of the message; kCredit: none
@@ -73,6 +77,7 @@ struct MessageFrame {
   MessageSource source;                // kOffer
   uint64_t bytes = 0;                  // kTaken, kCredit
   uint64_t stamp = 0;                  // kPropose, kLaunch
+  uint32_t use = 0;                    // kStage: of the area
   std::span<const std::byte> payload;  // kEager, kData; in the frame that was decoded
 };
 

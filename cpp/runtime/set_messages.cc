@@ -70,6 +70,7 @@ Result<bool> SetMessages::Step() {
   const auto ended = StepDevice();
   if (!ended.ok()) return ended;
   moved |= *launched || *ended;
+  moved |= StepStaging();
   if (reading_.empty()) return moved;
   ReadPiece();
   return true;
@@ -110,11 +111,11 @@ void SetMessages::Announce(const OperationPtr& operation) {
   } else if (offset >= 0) {
     frame.source = {MessageSource::Kind::kShared, static_cast<uint64_t>(offset)};
   } else {
-    frame.source = {MessageSource::Kind::kPrivate,
-                    static_cast<uint64_t>(reinterpret_cast<uintptr_t>(message.place()))};
+    frame.source = PrivateSource(message.peer, message.place(), bytes);
   }
   ++peer.offers;
-  outgoing_.emplace(Key(message.peer, frame.number), Outgoing{operation});
+  const bool has_area = frame.source.kind == MessageSource::Kind::kStaged;
+  outgoing_.emplace(Key(message.peer, frame.number), Outgoing{operation, has_area});
   Send(message.peer, frame);
 }
 
@@ -207,25 +208,36 @@ void SetMessages::ReceiveEager(const OperationPtr& operation, int peer, uint64_t
   Deliver(operation);
 }
 
-// Of the message whose turn it is.
+// Of the message whose turn it is. One that is staged keeps its turn: the next one of its sender
+// can only be when it is over.
 void SetMessages::ReadPiece() {
   const Key key = reading_.front();
-  reading_.pop_front();
-  const auto& [peer, number] = key;
+  const int peer = key.first;
   const auto found = incoming_.find(key);
   Incoming& incoming = found->second;
   const Message& message = *incoming.operation->message;
-  const uint64_t bytes = std::min(kPieceBytes, message.envelope.bytes - incoming.taken);
-  if (!Read(peer, incoming, {message.place() + incoming.taken, bytes})) {
-    incoming.taken = 0;
-    incoming.by_frames = true;
-    if (peers_[peer].coming < kMaxComing) return Clear(peer, number);
-    return peers_[peer].uncleared.push_back(number);
-  }
-  incoming.taken += bytes;
   incoming.operation->started_at = MonotonicSeconds();
+  if (incoming.staged != nullptr || BeginStaged(found)) {
+    const bool is_read = ReadStaged(peer, incoming);
+    if (is_read && !incoming.staged->reader.IsDone()) return;
+    incoming.staged.reset();
+    reading_.pop_front();
+    return is_read ? TellTaken(found) : AskForFrames(found);
+  }
+  reading_.pop_front();
+  const uint64_t bytes = std::min(kPieceBytes, message.envelope.bytes - incoming.taken);
+  if (!Read(peer, incoming, {message.place() + incoming.taken, bytes})) return AskForFrames(found);
+  incoming.taken += bytes;
   if (incoming.taken < message.envelope.bytes) return reading_.push_back(key);
   TellTaken(found);
+}
+
+void SetMessages::AskForFrames(IncomingEntry incoming) {
+  const auto& [peer, number] = incoming->first;
+  incoming->second.taken = 0;
+  incoming->second.by_frames = true;
+  if (peers_[peer].coming < kMaxComing) return Clear(peer, number);
+  peers_[peer].uncleared.push_back(number);
 }
 
 bool SetMessages::Read(int peer, const Incoming& incoming, std::span<std::byte> into) {
@@ -236,7 +248,8 @@ bool SetMessages::Read(int peer, const Incoming& incoming, std::span<std::byte> 
     std::memmove(into.data(), from, into.size());
     return true;
   }
-  return source.kind == MessageSource::Kind::kPrivate &&
+  return (source.kind == MessageSource::Kind::kPrivate ||
+          source.kind == MessageSource::Kind::kStaged) &&
          transport_.ReadMemory(peer, source.place, into);
 }
 
@@ -278,6 +291,7 @@ void SetMessages::OnAnswered(int rank) {
 }
 
 void SetMessages::EndSend(OutgoingEntry outgoing, const Status& status) {
+  StopStaging(outgoing->first.first, outgoing->second);
   const OperationPtr operation = std::move(outgoing->second.operation);
   outgoing_.erase(outgoing);
   End(operation, status);
@@ -298,6 +312,7 @@ void SetMessages::Fail(const Status& cause) {
   submitted_.clear();
   mailbox_.ForgetReceives();
   peers_.clear();
+  for (auto& [key, outgoing] : outgoing_) StopStaging(key.first, outgoing);
   outgoing_.clear();
   incoming_.clear();
   reading_.clear();

@@ -3,9 +3,9 @@
 //
 // A small message comes with its envelope. The bytes of an offered one are read by its receiver
 // where they lie, if it can reach them: in this process, in shared memory, in the memory of a
-// process of this host. Otherwise it asks for them in frames, of which a bounded number is under
-// way. A view takes nothing: it sees the message at its sender's, who has it back when the view is
-// released.
+// process of this host; there the sender helps (set_messages_staging.cc). Otherwise it asks for
+// them in frames, of which a bounded number is under way. A view takes nothing: it sees the message
+// at its sender's, who has it back when the view is released.
 //
 // A large message between CUDA tensors is carried by NCCL where that has a place in the launch
 // order (message_launches.h). Any other CUDA tensor goes through pinned memory: a send is copied
@@ -20,6 +20,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,7 @@
 #include "core/message_frames.h"
 #include "runtime/message_launches.h"
 #include "runtime/operation.h"
+#include "transport/shm/staging_areas.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -84,9 +86,11 @@ class SetMessages {
   // An offered message, at its sender.
   struct Outgoing {
     OperationPtr operation;
+    bool has_area = false;   // offered with one
     bool by_frames = false;  // asked for
     uint64_t sent = 0;
     uint64_t taken = 0;
+    uint32_t use = 0;  // of the area, once it is wanted
   };
   // An offered message that has found its receive.
   struct Incoming {
@@ -98,6 +102,8 @@ class SetMessages {
     bool told = false;  // that it was read, or seen
     uint64_t taken = 0;
     const Operation* view = nullptr;  // that sees it
+    std::unique_ptr<StagingAreas::Incoming> staged = nullptr;
+    int64_t waits_since_ns = 0;  // for what its sender is staging; 0: doesn't
   };
   struct Peer {
     uint64_t next_number = 1;
@@ -124,6 +130,7 @@ class SetMessages {
   void Release(const OperationPtr& operation);
   void TellTaken(IncomingEntry incoming);
   void ReadPiece();
+  void AskForFrames(IncomingEntry incoming);
   bool Read(int peer, const Incoming& incoming, std::span<std::byte> into);
   const std::byte* AddressOf(int peer, const MessageSource& source, uint64_t bytes) const;
   void Clear(int peer, uint64_t number);
@@ -139,6 +146,14 @@ class SetMessages {
   Status OnTaken(OutgoingEntry outgoing, uint64_t bytes);
   Status OnRefused(int from_rank, const MessageFrame& frame);
   Status OnContent(int from_rank, const MessageFrame& frame);
+
+  // Staging.
+  MessageSource PrivateSource(int peer, const std::byte* memory, uint64_t bytes) const;
+  Status OnStage(OutgoingEntry outgoing, uint32_t use);
+  void StopStaging(int peer, Outgoing& outgoing);
+  bool StepStaging();
+  bool BeginStaged(IncomingEntry incoming);
+  bool ReadStaged(int peer, Incoming& incoming);
 
   // CUDA tensors.
   Status CopyToHost(const OperationPtr& operation);
@@ -168,6 +183,7 @@ class SetMessages {
   std::map<Key, Outgoing> outgoing_;
   std::map<Key, Incoming> incoming_;
   std::deque<Key> reading_;                      // of them, by turns
+  std::map<int, int> served_;                    // outgoing ones that are staged, by peer
   std::deque<std::vector<std::byte>> loopback_;  // frames to this rank itself
 
   MessageCopies copies_;

@@ -46,6 +46,7 @@ Status SetMessages::TakeFrame(int from_rank, const MessageFrame& frame) {
     case FrameType::kClear:
     case FrameType::kTaken:
     case FrameType::kPropose:
+    case FrameType::kStage:
       return OnAnswer(from_rank, frame);
     case FrameType::kRefused:
       return OnRefused(from_rank, frame);
@@ -87,6 +88,8 @@ Status SetMessages::OnAnswer(int from_rank, const MessageFrame& frame) {
   Outgoing& outgoing = found->second;
   if (outgoing.by_frames) return Status::Protocol("it wants a message twice");
   if (frame.type == FrameType::kPropose) return OnProposed(found, frame.stamp);
+  if (frame.type == FrameType::kStage) return OnStage(found, frame.use);
+  StopStaging(from_rank, outgoing);
   outgoing.by_frames = true;
   if (IsOnDevice(*outgoing.operation) && !outgoing.operation->message->copy) {
     outgoing.operation->message->number = frame.number;

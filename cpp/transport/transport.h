@@ -20,6 +20,8 @@
 
 namespace horoscale {
 
+class StagingAreas;
+
 enum class FrameKind : uint16_t {
   kReport = 1,       // core/messages.h: Report
   kPlan = 2,         // PlanEntry
@@ -129,6 +131,12 @@ class Transport {
   virtual bool ReadMemory(int rank, uint64_t address, std::span<std::byte> into) {
     (void)rank, (void)address, (void)into;
     return false;
+  }
+
+  // For messages to and from memory of `rank` that ReadMemory() can read; null where it can't.
+  virtual StagingAreas* StagingWith(int rank) {
+    (void)rank;
+    return nullptr;
   }
 
   // `look` is called, by a thread of the transport, when a rank may be lost of which this one has

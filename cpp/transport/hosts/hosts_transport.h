@@ -51,6 +51,9 @@ class HostsTransport final : public Transport {
   bool ReadMemory(int rank, uint64_t address, std::span<std::byte> into) override {
     return IsLocal(rank) && local_->ReadMemory(rank, address, into);
   }
+  StagingAreas* StagingWith(int rank) override {
+    return IsLocal(rank) ? local_->StagingWith(rank) : nullptr;
+  }
   void CallOnEnd(std::function<void()> look) override;
   std::vector<int> AwaitLinks(double seconds) override;
   TransportCounters counters() const override;

@@ -172,6 +172,10 @@ bool ShmTransport::ReadMemory(int rank, uint64_t address, std::span<std::byte> i
   return !IsReadable(link.pidfd.get());
 }
 
+StagingAreas* ShmTransport::StagingWith(int rank) {
+  return rank != this->rank() && CanReadPrivate(rank) ? &staging_ : nullptr;
+}
+
 bool ShmTransport::CanReadPrivate(int rank) const {
   if (rank == this->rank()) return true;
   const ShmLink& link = links_.at(rank);

@@ -17,6 +17,7 @@
 #include "transport/shm/arena.h"
 #include "transport/shm/link.h"
 #include "transport/shm/mesh.h"
+#include "transport/shm/staging_areas.h"
 
 namespace horoscale {
 
@@ -42,6 +43,7 @@ class ShmTransport final : public MemoryTransport {
   int64_t SharedOffset(const std::byte* memory, size_t bytes) const override;
   std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override;
   bool ReadMemory(int rank, uint64_t address, std::span<std::byte> into) override;
+  StagingAreas* StagingWith(int rank) override;
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
   // Has Sleep() end when the descriptor is readable.
@@ -77,6 +79,7 @@ class ShmTransport final : public MemoryTransport {
 
   std::unique_ptr<Own> own_;
   std::map<int, ShmLink> links_;
+  StagingAreas staging_{*this};
   uint32_t polls_ = 0;
   int64_t last_check_ns_ = 0;
 };

@@ -103,7 +103,7 @@ class MessagesOverTransport : public TransportTest {
 
 TEST_P(MessagesOverTransport, EverybodyToEverybodyInEverySize) {
   StartRanks(3);
-  constexpr size_t kSizes[] = {0, 1, 1000, kMaxEagerBytes, kMaxEagerBytes + 1, 2'500'000};
+  constexpr size_t kSizes[] = {0, 1, 1000, kMaxEagerBytes, kMaxEagerBytes + 1, 70'000, 2'500'000};
   std::vector<std::vector<std::byte>> sent;
   std::vector<std::vector<std::byte>> received;
   sent.reserve(100);
@@ -146,6 +146,27 @@ TEST_P(MessagesOverTransport, ManyOfOneTagInOrder) {
   for (std::vector<std::byte>& one : received) Begin(1, false, kAnyPeer, 3, one);
   Finish();
   EXPECT_EQ(received, sent);
+}
+
+// One after the other, so that they go through the same area; with others of the same sender
+// beside.
+TEST_P(MessagesOverTransport, LargeOnesFromPrivateMemoryInTurn) {
+  StartRanks(2);
+  for (const size_t bytes :
+       {size_t{33'000}, size_t{400'000}, size_t{4'000'000}, size_t{64 << 10}}) {
+    const auto there = Pattern(bytes, 3);
+    const auto beside = Pattern(bytes / 2, 4);
+    std::vector<std::vector<std::byte>> sent = {there, beside, there, there};
+    std::vector<std::vector<std::byte>> received;
+    for (const auto& one : sent) received.emplace_back(one.size());
+    for (size_t i = 0; i < sent.size(); ++i) {
+      const int from = i == 3 ? 1 : 0;
+      Begin(from, true, 1 - from, static_cast<int64_t>(i), sent[i]);
+      Begin(1 - from, false, from, static_cast<int64_t>(i), received[i]);
+    }
+    Finish();
+    EXPECT_EQ(received, sent) << bytes;
+  }
 }
 
 TEST_P(MessagesOverTransport, MemoryThatPeersCanReach) {

@@ -45,6 +45,30 @@ for call, *peer in ((hvd.send, 0), (hvd.recv, 0), (hvd.recv_any,)):
 print(json.dumps({"failed_at": failed_at, "named": named}), flush=True)
 """
 
+# Rank 0 sends large messages to rank 1 without an end.
+STREAM = """
+import json, time
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+x = np.full(400_000, 1.0)
+hvd.barrier()
+print("ready", flush=True)
+number = 0
+try:
+    while True:
+        number += 1
+        if hvd.rank() == 0:
+            x[:] = number
+            hvd.send(x, 1)
+        else:
+            hvd.recv(x, 0)
+            assert (x == number).all()
+except hvd.RankFailedError as error:
+    print(json.dumps({"failed_at": time.monotonic(), "named": list(error.ranks)}), flush=True)
+"""
+
 # Ranks 1 and 2 wait for each other, rank 0 for what nobody sends.
 WAITS = """
 import numpy as np
@@ -163,6 +187,20 @@ def program_file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "program.py"
     path.write_text(text)
     return path
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_is_killed_in_a_message(victim: int, tmp_path: Path) -> None:
+    with RankProcesses(2, program_file(tmp_path, STREAM), folder=tmp_path) as job:
+        for rank in range(2):
+            assert job.read_line(rank, PATIENCE_S) == "ready"
+        time.sleep(0.2)  # some moment
+        killed_at = time.monotonic()
+        job.processes[victim].kill()
+        report = json.loads(job.read_line(1 - victim, PATIENCE_S))
+        assert report["failed_at"] - killed_at < REPORT_SECONDS
+        assert report["named"] == [victim]
+        job.wait(1 - victim, PATIENCE_S)
 
 
 @pytest.mark.parametrize("elements", [3, 300_000])

@@ -8,16 +8,17 @@ namespace {
 std::vector<MessageFrame> OneOfEachType(std::span<const std::byte> payload) {
   using Type = MessageFrame::Type;
   const Envelope envelope{(int64_t{1} << 40) + 3, 2, DataType::kFloat32, payload.size()};
-  std::vector<MessageFrame> frames(10);
+  std::vector<MessageFrame> frames(11);
   for (size_t i = 0; i < frames.size(); ++i) {
     frames[i].type = static_cast<Type>(i);
     if (frames[i].type != Type::kCredit) frames[i].number = 1000 + i;
   }
   frames[0].envelope = frames[1].envelope = frames[6].envelope = envelope;
   frames[0].payload = frames[3].payload = payload;
-  frames[1].source = {MessageSource::Kind::kShared, 4096};
+  frames[1].source = {MessageSource::Kind::kStaged, uint64_t{1} << 46, 4096};
   frames[4].bytes = frames[7].bytes = 70'000;
   frames[8].stamp = frames[9].stamp = uint64_t{1} << 50;
+  frames[10].use = 3'000'000'000;
   return frames;
 }
 
@@ -33,6 +34,7 @@ TEST(MessageFramesTest, EveryTypeSurvivesTheWire) {
     EXPECT_EQ(read->source, frame.source);
     EXPECT_EQ(read->bytes, frame.bytes);
     EXPECT_EQ(read->stamp, frame.stamp);
+    EXPECT_EQ(read->use, frame.use);
     EXPECT_TRUE(std::equal(read->payload.begin(), read->payload.end(), frame.payload.begin(),
                            frame.payload.end()));
   }
@@ -67,6 +69,10 @@ TEST(MessageFramesTest, WhatNoSenderSendsIsRefused) {
   const std::vector<std::byte> unknown = {std::byte{1},  std::byte{1}, std::byte{0}, std::byte{0},
                                           std::byte{13}, std::byte{0}, std::byte{0}, std::byte{0}};
   EXPECT_FALSE(DecodeMessageFrame(unknown).ok());
+  frame = {};
+  frame.type = MessageFrame::Type::kOffer;
+  frame.source = {MessageSource::Kind::kStaged, 1, UINT64_MAX};
+  EXPECT_FALSE(DecodeMessageFrame(Encode(frame)).ok());
   frame = {};
   frame.type = MessageFrame::Type::kLaunch;
   frame.stamp = UINT64_MAX;

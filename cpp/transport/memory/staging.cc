@@ -1,0 +1,89 @@
+#include "transport/memory/staging.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace horoscale {
+namespace {
+
+// In one step of either side: other work has its turn in between.
+constexpr size_t kStepBytes = 256 << 10;
+
+// Both ranks begin with the first piece at once: a small message needs small ones.
+size_t PieceBytes(size_t bytes) {
+  if (bytes < 128 << 10) return 16 << 10;
+  return bytes < 512 << 10 ? 32 << 10 : 64 << 10;
+}
+
+StagingControl& ControlOf(std::byte* area) { return *reinterpret_cast<StagingControl*>(area); }
+
+uint64_t Pack(uint32_t use, uint32_t pieces) { return uint64_t{use} << 32 | pieces; }
+
+// Null of another use.
+std::optional<uint32_t> Load(const StagingControl::Counter& counter, uint32_t use) {
+  const uint64_t value = counter.load();
+  if (value >> 32 != use) return std::nullopt;
+  return static_cast<uint32_t>(value);
+}
+
+}  // namespace
+
+StagingPieces::StagingPieces(size_t bytes)
+    : bytes_(bytes),
+      piece_bytes_(PieceBytes(bytes)),
+      count_(static_cast<uint32_t>((bytes + piece_bytes_ - 1) / piece_bytes_)) {}
+
+size_t StagingPieces::BytesOf(uint32_t piece) const {
+  return std::min(piece_bytes_, bytes_ - OffsetOf(piece));
+}
+
+StagingWriter::StagingWriter(std::byte* area, uint32_t use, std::span<const std::byte> message)
+    : area_(area), use_(use), message_(message), pieces_(message.size()) {}
+
+bool StagingWriter::Step() {
+  StagingControl& control = ControlOf(area_);
+  bool moved = false;
+  for (size_t copied = 0; copied < kStepBytes;) {
+    const auto unread = Load(control.unread, use_);
+    const auto emptied = Load(control.emptied, use_);
+    if (!unread || !emptied) return moved;  // the receiver has gone on to another message
+    if (begun_ >= std::min(*unread, pieces_.count())) return moved;
+    if (*emptied > begun_ || begun_ - *emptied >= pieces_.cells()) return moved;
+    const size_t bytes = pieces_.BytesOf(begun_);
+    control.begun.store(Pack(use_, begun_ + 1));
+    std::memcpy(pieces_.CellOf(area_, begun_), message_.data() + pieces_.OffsetOf(begun_), bytes);
+    control.staged.store(Pack(use_, ++begun_));
+    copied += bytes;
+    moved = true;
+  }
+  return moved;
+}
+
+StagingReader::StagingReader(std::byte* area, uint32_t use, std::span<std::byte> into)
+    : area_(area), use_(use), into_(into), pieces_(into.size()), unread_(pieces_.count()) {
+  ControlOf(area_).emptied.store(Pack(use_, 0));
+  ControlOf(area_).unread.store(Pack(use_, unread_));
+}
+
+size_t StagingReader::TakeStaged() {
+  StagingControl& control = ControlOf(area_);
+  const uint32_t staged = std::min(Load(control.staged, use_).value_or(0), unread_);
+  size_t copied = 0;
+  while (taken_ < staged && copied < kStepBytes) {
+    const size_t bytes = pieces_.BytesOf(taken_);
+    std::memcpy(into_.data() + pieces_.OffsetOf(taken_), pieces_.CellOf(area_, taken_), bytes);
+    control.emptied.store(Pack(use_, ++taken_));
+    copied += bytes;
+  }
+  return copied;
+}
+
+std::optional<StagingReader::Piece> StagingReader::NextUnread(bool if_begun) {
+  StagingControl& control = ControlOf(area_);
+  const uint32_t begun = if_begun ? 0 : Load(control.begun, use_).value_or(0);
+  if (unread_ <= std::max(begun, taken_)) return std::nullopt;
+  control.unread.store(Pack(use_, --unread_));
+  return Piece{pieces_.OffsetOf(unread_), pieces_.BytesOf(unread_)};
+}
+
+}  // namespace horoscale

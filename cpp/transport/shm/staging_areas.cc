@@ -1,0 +1,52 @@
+#include "transport/shm/staging_areas.h"
+
+#include <utility>
+
+namespace horoscale {
+namespace {
+
+// A rank that passes messages to more peers than that has their receivers read them alone.
+constexpr size_t kMaxAreas = 16;
+
+}  // namespace
+
+int64_t StagingAreas::OffsetFor(int peer) {
+  if (const auto found = outgoing_.find(peer); found != outgoing_.end()) {
+    return found->second.offset;
+  }
+  if (outgoing_.size() >= kMaxAreas) return -1;
+  Outgoing& made = outgoing_[peer];
+  if (const auto area = transport_.AllocateShared(kStagingAreaBytes); area.ok()) {
+    made.area = *area;
+    made.offset = transport_.SharedOffset(*area, kStagingAreaBytes);
+  }
+  return made.offset;
+}
+
+void StagingAreas::Serve(int peer, uint32_t use, std::span<const std::byte> message) {
+  Outgoing& outgoing = outgoing_.at(peer);
+  outgoing.writer.emplace(outgoing.area, use, message);
+}
+
+void StagingAreas::Stop(int peer, uint32_t use) {
+  std::optional<StagingWriter>& writer = outgoing_.at(peer).writer;
+  if (writer && writer->use() == use) writer.reset();
+}
+
+bool StagingAreas::Step(int peer) {
+  std::optional<StagingWriter>& writer = outgoing_.at(peer).writer;
+  return writer && writer->Step();
+}
+
+std::unique_ptr<StagingAreas::Incoming> StagingAreas::Receive(int peer, int64_t offset,
+                                                              std::span<std::byte> into) {
+  Receiving& receiving = receiving_[peer];
+  if (receiving.is_under_way) return nullptr;
+  std::byte* const area = transport_.SharedAddress(peer, offset, kStagingAreaBytes);
+  if (area == nullptr || offset % static_cast<int64_t>(alignof(StagingControl)) != 0) {
+    return nullptr;
+  }
+  return std::make_unique<Incoming>(receiving, area, into);
+}
+
+}  // namespace horoscale

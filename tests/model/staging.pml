@@ -1,0 +1,100 @@
+/*
+ * Staging (cpp/transport/memory/staging.h): a message is copied by both ranks at once, through cells
+ * of an area that serves one message after the other.
+ *
+ * The receiver takes what is staged and reads the rest itself, from the end on, in any order of
+ * these; it may give a message up at any time and go on to the next one, of which the sender hears
+ * later. The sender may stop at any time. Spin shows that the receiver takes no cell but of this use and
+ * this piece, and that none is written again while it is being taken.
+ *
+ * Variants that are wrong on purpose:
+ *   -DBROKEN_STAGED_EARLY    the sender says that a piece is there before it is
+ *   -DBROKEN_EMPTIED_EARLY   the receiver says that a cell is free before it has taken all of it
+ *   -DBROKEN_NO_USE          the receiver doesn't look at what use a counter is of
+ */
+#define PIECES 3
+#define CELLS 2
+#define USES 2
+#define PACK(use, pieces) ((use) * 8 + (pieces))
+
+byte begun;
+byte staged;
+byte emptied;
+byte unread;
+byte cells[CELLS];
+chan frames = [USES] of { byte };
+
+proctype Sender() {
+  byte use = 0;
+  byte copied;
+  byte seen_unread;
+  byte seen_emptied;
+end:
+  do
+  :: frames ? use -> copied = 0
+  :: use > 0 -> use = 0 /* its operation has ended */
+  :: use > 0 ->
+    seen_unread = unread;
+    seen_emptied = emptied;
+    if
+    :: seen_unread / 8 == use && seen_emptied / 8 == use && copied < seen_unread % 8 &&
+       copied - seen_emptied % 8 < CELLS ->
+      begun = PACK(use, copied + 1);
+      cells[copied % CELLS] = 0; /* half of it */
+#ifdef BROKEN_STAGED_EARLY
+      staged = PACK(use, copied + 1);
+#endif
+      cells[copied % CELLS] = PACK(use, copied + 1);
+      copied++;
+      staged = PACK(use, copied)
+    :: else -> skip
+    fi
+  od
+}
+
+proctype Receiver() {
+  byte use = 1;
+  byte taken;
+  byte left;
+  byte there;
+  do
+  :: use > USES -> break
+  :: else ->
+    taken = 0;
+    left = PIECES;
+    emptied = PACK(use, 0);
+    unread = PACK(use, left);
+    frames ! use;
+    do
+    :: taken == left -> break
+    :: taken < left ->
+      there = staged;
+#ifdef BROKEN_NO_USE
+      there = there % 8;
+#else
+      there = (there / 8 == use -> there % 8 : 0);
+#endif
+      if
+      :: taken < there ->
+        assert(cells[taken % CELLS] == PACK(use, taken + 1));
+#ifdef BROKEN_EMPTIED_EARLY
+        emptied = PACK(use, taken + 1);
+#endif
+        assert(cells[taken % CELLS] == PACK(use, taken + 1)); /* still */
+        taken++;
+        emptied = PACK(use, taken)
+      :: else -> skip
+      fi
+    :: taken < left -> left--; unread = PACK(use, left) /* reads it */
+    :: taken < left -> break                            /* gives up */
+    od;
+    use++
+  od
+}
+
+init {
+  atomic {
+    run Sender();
+    run Receiver();
+  }
+}
