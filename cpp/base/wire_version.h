@@ -8,6 +8,6 @@
 
 namespace horoscale {
 
-inline constexpr uint32_t kWireVersion = 8;
+inline constexpr uint32_t kWireVersion = 9;
 
 }  // namespace horoscale
