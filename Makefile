@@ -103,7 +103,7 @@ fuzz: $(BUILD)/asan/.built  ## every decoder's fuzzer for FUZZ_SECONDS (10)
 faults: $(BUILD)/release/.built $(VENV)/.test  ## REAL (200) jobs with faults, SIMULATED (10000) ones: a table
 	cd tests/python && $(abspath $(BIN))/python -m faults --real $(REAL) --simulated $(SIMULATED)
 
-models:  ## the protocols that sleep, model-checked by spin
+models:  ## the protocols, model-checked by spin
 	tests/model/check.sh
 
 python-single: $(VENV)/.test  ## Python tests that need one process

@@ -16,6 +16,7 @@ namespace {
 constexpr uint8_t kJoinFlag = 1;
 constexpr uint8_t kBitmapFlag = 2;
 constexpr uint8_t kPrioritiesFlag = 4;
+constexpr uint8_t kPostedFlag = 8;
 
 constexpr size_t kMinJointReportBytes = 8;  // what the smallest takes
 // A member may be in several parts of a group report; all parts together name this many at most.
@@ -214,7 +215,32 @@ void CheckEnd(WireReader& in) {
   if (in.left() > 0) in.Fail("bytes are left over");
 }
 
+// All but the applied sequence, which goes before it.
+void WritePost(const Post& post, WireWriter& out) {
+  out.Varint(post.epoch);
+  out.Varint(post.index);
+  out.Varint(post.slot);
+  out.Varint(post.slot_since);
+  if (post.index == 0) out.Varint(post.occurrence);
+}
+
+Post ReadPost(uint64_t applied_sequence, WireReader& in) {
+  Post post;
+  post.applied_sequence = applied_sequence;
+  post.epoch = in.Varint();
+  post.index = in.Varint();
+  post.slot = static_cast<uint32_t>(in.Varint(kMaxSlots));
+  post.slot_since = in.Varint();
+  if (post.index == 0) post.occurrence = in.Varint();
+  return post;
+}
+
 void WriteReport(const Report& report, WireWriter& out) {
+  if (report.posted) {
+    out.Byte(kPostedFlag);
+    out.Varint(report.applied_sequence);
+    return WritePost(*report.posted, out);
+  }
   const bool bitmap = BitmapIsShorter(report.hits);
   out.Byte(static_cast<uint8_t>((report.join ? kJoinFlag : 0) | (bitmap ? kBitmapFlag : 0) |
                                 (report.hit_priorities.empty() ? 0 : kPrioritiesFlag)));
@@ -239,9 +265,14 @@ void WriteReport(const Report& report, WireWriter& out) {
 Report ReadReport(WireReader& in) {
   Report report;
   const uint8_t flags = in.Byte();
-  if (flags & ~(kJoinFlag | kBitmapFlag | kPrioritiesFlag)) in.Fail("a flag is unknown");
-  report.join = flags & kJoinFlag;
+  const bool is_known = flags == kPostedFlag || flags < kPostedFlag;
+  if (!is_known) in.Fail("a flag is unknown, or does not go with the others");
   report.applied_sequence = in.Varint();
+  if (flags == kPostedFlag) {
+    report.posted = ReadPost(report.applied_sequence, in);
+    return report;
+  }
+  report.join = flags & kJoinFlag;
   report.hits = flags & kBitmapFlag ? ReadBitmap(in) : ReadAscending(in, kMaxSlots);
   ReadUnnamedHits(in, report);
   const size_t requests = in.Count(kMaxPendingUnits, kMinRequestBytes);
@@ -400,26 +431,15 @@ Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes) {
 std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values) {
   WireWriter out;
   out.Varint(post.applied_sequence);
-  out.Varint(post.epoch);
-  out.Varint(post.index);
-  out.Varint(post.slot);
-  out.Varint(post.slot_since);
-  if (post.index == 0) out.Varint(post.occurrence);
+  WritePost(post, out);
   out.Bytes(values);
   return out.Take();
 }
 
 Result<PostedValues> DecodePost(std::span<const std::byte> bytes) {
-  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   WireReader in(bytes);
-  PostedValues posted;
-  posted.post.applied_sequence = in.Varint(kMost);
-  posted.post.epoch = in.Varint(kMost);
-  posted.post.index = in.Varint(kMost);
-  posted.post.slot = static_cast<uint32_t>(in.Varint(kMaxSlots));
-  posted.post.slot_since = in.Varint(kMost);
-  if (posted.post.index == 0) posted.post.occurrence = in.Varint(kMost);
-  posted.values = in.View(kMaxPostBytes);
+  const uint64_t applied_sequence = in.Varint();
+  PostedValues posted{ReadPost(applied_sequence, in), in.View(kMaxPostBytes)};
   CheckEnd(in);
   if (!in.ok()) return Broken("post", in.reason());
   return posted;

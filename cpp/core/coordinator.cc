@@ -82,6 +82,7 @@ Status Coordinator::OnJointReport(Members members, const Report& report, double 
     }
     applied_[member] = report.applied_sequence;
     HS_RETURN_IF_ERROR(CheckIndices(member, report));
+    if (report.posted) HS_RETURN_IF_ERROR(OnPost(member, *report.posted, now));
   }
   HS_RETURN_IF_ERROR(OnHits(members, report, now));
   for (const Request& request : report.requests) {

@@ -2,7 +2,7 @@
 //
 //   Report     member → coordinator of a set   "these are ready at my place"
 //   GroupReport  the reports of several members, combined by an Aggregator on their way
-//   Post       member → every member        "ready, and here are my values": see post_table.h
+//   Post       member → member, or host → host "ready, and here are my values": see post_table.h
 //   PlanEntry  coordinator → every member      "execute this next", in one agreed order
 //   Goodbye    rank → rank, once per link      "I leave, and this is why"
 //   StallNotice  rank → rank 0                 "I wait here since", "these are missed there"
@@ -27,35 +27,6 @@ struct UnnamedHit {
   bool operator==(const UnnamedHit&) const = default;
 };
 
-struct Report {
-  // The last plan entry this member has applied: lets the coordinator give retired slots again.
-  uint64_t applied_sequence = 0;
-  std::vector<uint32_t> hits;            // slots of named requests, ascending; a bitmap if denser
-  std::vector<UnnamedHit> unnamed_hits;  // by ascending index
-  // Priorities of the hits, then of the unnamed hits, in their order; empty if all are 0. A hit
-  // says nothing of its priority otherwise, and only member 0, whose priorities count, has to say
-  // it: its reports don't leave the process.
-  std::vector<int> hit_priorities;
-  // Request::own_bytes of the same hits; empty if all are 0. By member 0 alone, and not encoded.
-  std::vector<int64_t> hit_bytes;
-  std::vector<Request> requests;  // first time, or changed
-  bool join = false;              // after everything else in this report
-  bool operator==(const Report&) const = default;
-};
-
-// What several members report in the same words.
-struct JointReport {
-  std::vector<uint32_t> members;  // ascending, at least one
-  Report report;
-  bool operator==(const JointReport&) const = default;
-};
-
-// The reports of members of a group, those of each member in order.
-struct GroupReport {
-  std::vector<JointReport> parts;
-  bool operator==(const GroupReport&) const = default;
-};
-
 // An operation that every member may end by itself, if all post it. The member's tensors follow, as
 // they are in its memory.
 struct Post {
@@ -76,6 +47,38 @@ struct Post {
   bool Agrees(const Post& other) const {
     return slot == other.slot && slot_since == other.slot_since;
   }
+};
+
+struct Report {
+  // The last plan entry this member has applied: lets the coordinator give retired slots again.
+  uint64_t applied_sequence = 0;
+  std::vector<uint32_t> hits;            // slots of named requests, ascending; a bitmap if denser
+  std::vector<UnnamedHit> unnamed_hits;  // by ascending index
+  // Priorities of the hits, then of the unnamed hits, in their order; empty if all are 0. A hit
+  // says nothing of its priority otherwise, and only member 0, whose priorities count, has to say
+  // it: its reports don't leave the process.
+  std::vector<int> hit_priorities;
+  // Request::own_bytes of the same hits; empty if all are 0. By member 0 alone, and not encoded.
+  std::vector<int64_t> hit_bytes;
+  std::vector<Request> requests;  // first time, or changed
+  bool join = false;              // after everything else in this report
+  // What the member has posted, where its posts don't come to the coordinator (post_routes.h); then
+  // the report says nothing else.
+  std::optional<Post> posted;
+  bool operator==(const Report&) const = default;
+};
+
+// What several members report in the same words.
+struct JointReport {
+  std::vector<uint32_t> members;  // ascending, at least one
+  Report report;
+  bool operator==(const JointReport&) const = default;
+};
+
+// The reports of members of a group, those of each member in order.
+struct GroupReport {
+  std::vector<JointReport> parts;
+  bool operator==(const GroupReport&) const = default;
 };
 
 // One unit, or a part of one, inside a plan entry. An item with neither slot nor request is a

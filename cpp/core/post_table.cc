@@ -53,14 +53,13 @@ const PostTable::Posted* PostTable::Find(uint32_t from) const {
   return nullptr;
 }
 
-bool PostTable::IsComplete() const {
+bool PostTable::HasAll(std::span<const uint32_t> members) const {
   if (!own_) return false;
-  for (uint32_t from = 0; from < posted_.size(); ++from) {
-    if (from == self_) continue;
+  return std::all_of(members.begin(), members.end(), [this](uint32_t from) {
+    if (from == self_) return true;
     const Posted* const posted = Find(from);
-    if (posted == nullptr || !posted->post.Agrees(*own_)) return false;
-  }
-  return true;
+    return posted != nullptr && posted->post.Agrees(*own_);
+  });
 }
 
 std::span<const std::byte> PostTable::ValuesOf(uint32_t from) const { return Find(from)->values; }

@@ -1,10 +1,11 @@
 // What members have posted, as each member sees it: it ends what all of them have posted. Pure.
 //
 // A small operation needs no plan where nothing is to be decided: every member sends its tensors to
-// every other one, and who has those of all folds them. A member posts an operation or reports it,
-// never both, and can't take either back. So all see the same: all have posted alike and the
-// operation has ended, on each member as soon as it has the last post; or some member has not,
-// which the coordinator finds out, and what was posted of it counts as reported.
+// every other one, or host by host (post_routes.h), and who has those of all folds them. A member
+// posts an operation or reports it, never both, and can't take either back. So all see the same:
+// all have posted alike and the operation has ended, on each member as soon as it has the last
+// post; or some member has not, which the coordinator finds out, and what was posted of it counts
+// as reported.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +34,8 @@ class PostTable {
   Status Add(uint32_t from, const Post& post, std::span<const std::byte> values,
              const Member& member);
 
-  // Whether all members have posted what this one has.
-  bool IsComplete() const;
+  // Whether these members have posted what this one has.
+  bool HasAll(std::span<const uint32_t> members) const;
   // Then: what they have posted.
   const Post& own() const { return *own_; }
   std::span<const std::byte> ValuesOf(uint32_t from) const;

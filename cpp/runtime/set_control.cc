@@ -94,6 +94,16 @@ Status SetControl::OnFrame(int from_rank, FrameKind kind, std::span<const std::b
   return Status::Protocol("a frame that is not its to send");
 }
 
+// Its reports go the same way, and come after it.
+Status SetControl::OnPost(uint32_t member, const Post& post, double now) {
+  if (coordinator_) return coordinator_->OnPost(member, post, now);
+  if (!aggregator_) return Status::Ok();
+  Report report;
+  report.applied_sequence = post.applied_sequence;
+  report.posted = post;
+  return aggregator_->OnReport({{{{member}, std::move(report)}}}, now);
+}
+
 bool SetControl::IsChild(int rank) const {
   const bool has_children = coordinator_ || aggregator_;
   return has_children && rank != place_.rank && place_.Contains(rank) &&

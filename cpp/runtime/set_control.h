@@ -44,9 +44,8 @@ class SetControl {
   void EndPosted() { (void)member_.EndPosted(); }
 
   // A failed status, here and below, means that the members don't agree any more.
-  Status OnPost(uint32_t member, const Post& post, double now) {
-    return coordinator_ ? coordinator_->OnPost(member, post, now) : Status::Ok();
-  }
+  // A member of this host has posted: the coordinator is told.
+  Status OnPost(uint32_t member, const Post& post, double now);
   Status OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload, double now);
 
   // Reports what is new here, passes on what others have reported, and plans what is ready; whether

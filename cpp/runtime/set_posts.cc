@@ -1,15 +1,38 @@
 #include "runtime/set_posts.h"
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "collectives/fold.h"
+#include "collectives/hosts_allreduce.h"
 #include "core/codec.h"
 
 namespace horoscale {
 namespace {
 
-// Every member sends to every other one: beyond this many a coordinator has less to do.
-constexpr size_t kMostMembers = 16;
+// Every member of a host sends to every other one or to its speaker, every host to every other one:
+// beyond this many of either a coordinator has less to do.
+constexpr size_t kMost = 16;
+
+// What a network carries in the two hops that a post between hosts spares (docs/algorithms.md).
+constexpr int64_t kTwoHopsBytes = 32 * 1024;
+
+// H hosts that send each other everything send (H-1) (H-2)/H times its bytes more than they had to.
+int64_t MostBytes(int64_t configured, const PostRoutes& routes) {
+  const auto hosts = static_cast<int64_t>(routes.speakers().size());
+  if (hosts <= 2) return configured;
+  return std::min(configured, kTwoHopsBytes * hosts / ((hosts - 1) * (hosts - 2)));
+}
+
+bool FitIn(const PostRoutes& routes) {
+  return routes.most() <= kMost && routes.speakers().size() <= kMost;
+}
+
+Reduction ReductionOf(const Signature& signature, size_t members) {
+  return {signature.tensors[0].dtype, signature.reduce_op, signature.prescale, signature.postscale,
+          static_cast<int64_t>(members)};
+}
 
 }  // namespace
 
@@ -21,10 +44,12 @@ SetPosts::SetPosts(Transport& transport, const Config& config, const SetPlace& p
       pending_(pending),
       control_(control),
       counters_(counters),
+      // Who is no member has none.
+      routes_(static_cast<uint32_t>(place.ranks.size()), place.IsMember() ? place.self : 0,
+              transport.HostsOf(place.ranks)),
       most_bytes_(possible && config.one_hop_bytes > 0 && place.ranks.size() > 1 &&
-                          place.ranks.size() <= kMostMembers && place.IsMember() &&
-                          transport.HostsOf(place.ranks).empty()
-                      ? config.one_hop_bytes
+                          place.IsMember() && FitIn(routes_)
+                      ? MostBytes(config.one_hop_bytes, routes_)
                       : -1),
       table_(static_cast<uint32_t>(place.ranks.size()), place.self) {}
 
@@ -37,6 +62,15 @@ bool SetPosts::MayPost(const Operation& operation) const {
          !signature.on_device && signature.TotalBytes() <= most_bytes_;
 }
 
+void SetPosts::SendTo(std::span<const uint32_t> members, std::span<const std::byte> values) const {
+  if (members.empty()) return;
+  const std::vector<std::byte> frame = Encode(table_.own(), values);
+  for (const uint32_t member : members) {
+    if (member == place_.self) continue;
+    transport_.Send(place_.ranks[member], {FrameKind::kPost, place_.channel}, frame);
+  }
+}
+
 Result<bool> SetPosts::Post(bool after_others, double now) {
   if (most_bytes_ < 0 || after_others) return false;
   const auto lone = control_.member().FindLone();
@@ -45,31 +79,30 @@ Result<bool> SetPosts::Post(bool after_others, double now) {
   if (operation == nullptr || !MayPost(*operation)) return false;
   const auto post = control_.TakePost();
   if (!post) return false;
+  table_.SetOwn(*post);
+  own_ = lone->token;
+  host_has_posted_ = false;
   std::span<const std::byte> values;
   if (!operation->tensors.empty()) {
     const auto bytes = static_cast<size_t>(operation->request.signature.TotalBytes());
     values = {operation->tensors[0].in, bytes};
   }
-  const std::vector<std::byte> frame = Encode(*post, values);
-  for (const int rank : place_.ranks) {
-    if (rank != place_.rank) transport_.Send(rank, {FrameKind::kPost, place_.channel}, frame);
-  }
+  SendTo(routes_.targets(), values);
   ++counters_.cache_hits;
-  table_.SetOwn(*post);
-  own_ = lone->token;
   HS_RETURN_IF_ERROR(control_.OnPost(place_.self, *post, now));
   return true;
 }
 
 Status SetPosts::OnFrame(int from_rank, std::span<const std::byte> payload, double now) {
-  if (!place_.IsMember() || !place_.Contains(from_rank)) {
+  const bool is_ours = place_.IsMember() && place_.Contains(from_rank);
+  const uint32_t from = is_ours ? place_.IndexOf(from_rank) : 0;
+  if (!is_ours || routes_.KindFrom(from) == PostRoutes::Kind::kNone) {
     return Status::Protocol("a post that is not its to send");
   }
   const auto posted = DecodePost(payload);
   if (!posted.ok()) return posted.status();
-  const uint32_t from = place_.IndexOf(from_rank);
   HS_RETURN_IF_ERROR(table_.Add(from, posted->post, posted->values, control_.member()));
-  return control_.OnPost(from, posted->post, now);
+  return routes_.Counts(from) ? control_.OnPost(from, posted->post, now) : Status::Ok();
 }
 
 Result<Token> SetPosts::End() {
@@ -80,38 +113,91 @@ Result<Token> SetPosts::End() {
     table_.ForgetOwn();
     return kNoToken;
   }
-  if (!table_.IsComplete()) return kNoToken;
-  const Signature& signature = operation->request.signature;
-  if (!signature.tensors.empty()) {
-    const TensorSpec& tensor = signature.tensors[0];
-    const TensorMemory& memory = operation->tensors[0];
-    const auto bytes = static_cast<size_t>(signature.TotalBytes());
-    std::vector<const std::byte*> values(place_.ranks.size());
-    for (uint32_t member = 0; member < values.size(); ++member) {
-      if (member == place_.self) {
-        values[member] = memory.in;
-        continue;
-      }
-      const std::span<const std::byte> theirs = table_.ValuesOf(member);
-      if (theirs.size() != bytes) {
-        const int rank = place_.ranks[member];
-        return Status(
-            StatusCode::kProtocol,
-            "rank " + std::to_string(rank) + " posted another number of bytes than it said",
-            {{rank}, place_.id(), ""});
-      }
-      values[member] = theirs.data();
-    }
-    const Reduction reduction{tensor.dtype, signature.reduce_op, signature.prescale,
-                              signature.postscale, static_cast<int64_t>(values.size())};
-    Fold(reduction, memory.out, values, tensor.NumElements());
-    counters_.bytes += bytes;
-  }
+  const auto has_result = routes_.is_speaker()    ? EndAsSpeaker(*operation)
+                          : routes_.spans_hosts() ? EndAsListener(*operation)
+                                                  : EndAsMember(*operation);
+  if (!has_result.ok()) return has_result.status();
+  if (!*has_result) return kNoToken;
+  counters_.bytes += static_cast<uint64_t>(operation->request.signature.TotalBytes());
   control_.EndPosted();
   table_.End();
   operation->post = ++ended_;
   ++counters_.posts;
   return own_;
+}
+
+// On one host.
+Result<bool> SetPosts::EndAsMember(const Operation& operation) const {
+  if (!table_.HasAll(routes_.members())) return false;
+  if (operation.tensors.empty()) return true;
+  const Signature& signature = operation.request.signature;
+  const TensorMemory& memory = operation.tensors[0];
+  HS_RETURN_IF_ERROR(FoldOf(routes_.members(), ReductionOf(signature, place_.ranks.size()),
+                            memory.in, signature.tensors[0].NumElements(), memory.out));
+  return true;
+}
+
+// In two parts, as the planned operation is (hosts_allreduce.h), so that the bits are the same.
+Result<bool> SetPosts::EndAsSpeaker(const Operation& operation) {
+  const Signature& signature = operation.request.signature;
+  const bool has_values = !operation.tensors.empty();
+  const int64_t elements = has_values ? signature.tensors[0].NumElements() : 0;
+  const Reduction whole = has_values ? ReductionOf(signature, place_.ranks.size()) : Reduction();
+  const Reduction between = BetweenHosts(whole, signature.wire_dtype);
+  if (!host_has_posted_) {
+    if (!table_.HasAll(routes_.members())) return false;
+    host_values_.resize(static_cast<size_t>(elements) * SizeOf(between.dtype));
+    if (has_values) {
+      HS_RETURN_IF_ERROR(FoldOf(routes_.members(), InHost(whole, signature.wire_dtype),
+                                operation.tensors[0].in, elements, host_values_.data()));
+    }
+    SendTo(routes_.speakers(), host_values_);
+    host_has_posted_ = true;
+  }
+  if (!table_.HasAll(routes_.speakers())) return false;
+  std::span<const std::byte> result;
+  if (has_values) {
+    std::byte* const out = operation.tensors[0].out;
+    HS_RETURN_IF_ERROR(FoldOf(routes_.speakers(), IntoTensors(between, whole.dtype),
+                              host_values_.data(), elements, out));
+    result = {out, static_cast<size_t>(signature.TotalBytes())};
+  }
+  SendTo(routes_.members(), result);
+  return true;
+}
+
+// Whose host's speaker has the result.
+Result<bool> SetPosts::EndAsListener(const Operation& operation) const {
+  if (!table_.HasAll(routes_.targets())) return false;
+  if (operation.tensors.empty()) return true;
+  const uint32_t speaker = routes_.targets().front();
+  const std::span<const std::byte> result = table_.ValuesOf(speaker);
+  HS_RETURN_IF_ERROR(
+      CheckBytes(speaker, static_cast<size_t>(operation.request.signature.TotalBytes())));
+  if (!result.empty()) std::memcpy(operation.tensors[0].out, result.data(), result.size());
+  return true;
+}
+
+// Folds what the members have posted, `own` in the place of this one's.
+Status SetPosts::FoldOf(std::span<const uint32_t> members, const Reduction& reduction,
+                        const std::byte* own, int64_t elements, std::byte* out) const {
+  const size_t bytes = static_cast<size_t>(elements) * SizeOf(reduction.dtype);
+  std::vector<const std::byte*> values;
+  values.reserve(members.size());
+  for (const uint32_t member : members) {
+    if (member != place_.self) HS_RETURN_IF_ERROR(CheckBytes(member, bytes));
+    values.push_back(member == place_.self ? own : table_.ValuesOf(member).data());
+  }
+  Fold(reduction, out, values, elements);
+  return Status::Ok();
+}
+
+Status SetPosts::CheckBytes(uint32_t from, size_t bytes) const {
+  if (table_.ValuesOf(from).size() == bytes) return Status::Ok();
+  const int rank = place_.ranks[from];
+  return Status(StatusCode::kProtocol,
+                "rank " + std::to_string(rank) + " posted another number of bytes than it said",
+                {{rank}, place_.id(), ""});
 }
 
 }  // namespace horoscale

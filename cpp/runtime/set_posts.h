@@ -1,5 +1,5 @@
 // SetPosts: small operations of a set that take one hop, because every member posts its tensors to
-// every other one (core/post_table.h).
+// every other one, or every host to every other one (core/post_table.h, core/post_routes.h).
 //
 // Called by the engine's owner.
 #pragma once
@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "collectives/collective.h"
+#include "core/post_routes.h"
 #include "core/post_table.h"
 #include "runtime/config.h"
 #include "runtime/pending_operations.h"
@@ -41,15 +43,25 @@ class SetPosts {
 
  private:
   bool MayPost(const Operation& operation) const;
+  void SendTo(std::span<const uint32_t> members, std::span<const std::byte> values) const;
+  Result<bool> EndAsMember(const Operation& operation) const;
+  Result<bool> EndAsSpeaker(const Operation& operation);
+  Result<bool> EndAsListener(const Operation& operation) const;
+  Status FoldOf(std::span<const uint32_t> members, const Reduction& reduction, const std::byte* own,
+                int64_t elements, std::byte* out) const;
+  Status CheckBytes(uint32_t from, size_t bytes) const;
 
   Transport& transport_;
   const SetPlace& place_;
   const PendingOperations& pending_;
   SetControl& control_;
   SetCounters& counters_;
+  const PostRoutes routes_;
   const int64_t most_bytes_;  // of an operation; -1: nothing is posted
   PostTable table_;
-  Token own_ = kNoToken;  // posted here
+  Token own_ = kNoToken;                // posted here
+  std::vector<std::byte> host_values_;  // of the own host, where it spans several
+  bool host_has_posted_ = false;
   uint64_t ended_ = 0;
 };
 

@@ -60,10 +60,15 @@ class Job {
     for (auto& set : sets_) set->CheckEnd();
   }
 
-  // How many operations ended with all members' posts, and how many of them have a name.
+  // How many operations ended with all members' posts; between hosts; with a name.
   uint64_t NumPosted() const {
     uint64_t count = 0;
     for (const auto& set : sets_) count += set->num_posted();
+    return count;
+  }
+  uint64_t NumPostedBetweenHosts() const {
+    uint64_t count = 0;
+    for (const auto& set : sets_) count += set->num_posted_between_hosts();
     return count;
   }
   uint64_t NumNamedPosted() const {
@@ -103,17 +108,20 @@ TEST(Simulation, RandomJobsKeepTheInvariants) {
   const uint64_t first = FromEnvironment("HOROSCALE_SIM_FIRST_SEED", 1);
   const uint64_t count = FromEnvironment("HOROSCALE_SIM_SEEDS", 1000);
   uint64_t num_posted = 0;
+  uint64_t num_between_hosts = 0;
   uint64_t num_named = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("HOROSCALE_SIM_FIRST_SEED=" + std::to_string(seed));
     Job job(seed);
     job.Run();
     num_posted += job.NumPosted();
+    num_between_hosts += job.NumPostedBetweenHosts();
     num_named += job.NumNamedPosted();
     if (::testing::Test::HasFailure()) return;
   }
   if (count < 200) return;
   EXPECT_GT(5 * num_posted, count) << "too few are posted for this to be a test of them";
+  EXPECT_GT(5 * num_between_hosts, count) << "too few of them between hosts";
   EXPECT_GT(5 * num_named, count) << "too few of them have a name";
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <span>
 #include <sstream>
 #include <utility>
 
@@ -13,7 +12,7 @@
 namespace horoscale::sim {
 namespace {
 
-constexpr uint32_t kNumActs = 8;
+constexpr uint32_t kNumActs = 9;
 
 int64_t BytesOf(const Action& action) {
   int64_t bytes = 0;
@@ -40,6 +39,19 @@ bool HaveOneOrder(const std::vector<Epoch>& epochs) {
   return true;
 }
 
+// Numbered in the order of their lowest members.
+std::vector<uint32_t> RandomHosts(Random& random, size_t size) {
+  std::vector<uint32_t> hosts;
+  if (random.Chance(50)) return hosts;
+  uint32_t count = 0;
+  const auto most = static_cast<uint32_t>(random.Between(2, 5));
+  for (size_t member = 0; member < size; ++member) {
+    hosts.push_back(random.Below(std::min(count + 1, most)));
+    count = std::max(count, hosts.back() + 1);
+  }
+  return count > 1 ? hosts : std::vector<uint32_t>();
+}
+
 }  // namespace
 
 SimulatedSet::SimulatedSet(CoordinatorOptions options, std::vector<Epoch> epochs, bool joins,
@@ -50,12 +62,18 @@ SimulatedSet::SimulatedSet(CoordinatorOptions options, std::vector<Epoch> epochs
       random_(random),
       blocks_(HaveOneOrder(epochs_) && random.Chance(80)),
       posts_percent_(random.Pick<int>({0, 70, 98, 100})),
+      hosts_(RandomHosts(random, options_.ranks.size())),
+      tree_(static_cast<uint32_t>(options_.ranks.size()), hosts_),
       coordinator_(options_),
       nodes_(options_.ranks.size()) {
   const auto size = static_cast<uint32_t>(nodes_.size());
   for (uint32_t i = 0; i < size; ++i) {
     nodes_[i].member =
         std::make_unique<Member>(options_.process_set_id, i, size, options_.cache_capacity);
+    if (i > 0 && !tree_.children(i).empty()) {
+      nodes_[i].aggregator.emplace(tree_.Group(i), random.Pick<double>({0, 0.01, 1}));
+    }
+    nodes_[i].routes = std::make_unique<PostRoutes>(size, i, hosts_);
     nodes_[i].table = std::make_unique<PostTable>(size, i);
     nodes_[i].posts.resize(size);
   }
@@ -71,6 +89,7 @@ bool SimulatedSet::Step() {
 }
 
 bool SimulatedSet::Sweep() {
+  now_ += 1;
   bool any = false;
   for (uint32_t what = 0; what < kNumActs; ++what) {
     for (uint32_t member = 0; member < nodes_.size(); ++member) any = Act(what, member) || any;
@@ -95,6 +114,8 @@ bool SimulatedSet::Act(uint32_t what, uint32_t member) {
       return DeliverPlan(member);
     case 6:
       return DeliverPost(member);
+    case 7:
+      return PassOnReports(member);
     default:
       return FinishOne();
   }
@@ -130,90 +151,6 @@ bool SimulatedSet::SubmitJoin(uint32_t member) {
   EXPECT_FALSE(node.member->Submit(Request{}, 1u << 30).ok());
   node.joined = true;
   return true;
-}
-
-bool SimulatedSet::SendReport(uint32_t member) {
-  if (random_.Chance(posts_percent_) && SendPost(member)) return true;
-  const std::optional<Report> report = nodes_[member].member->TakeReport();
-  if (!report) return false;
-  nodes_[member].said.push_back({false, Encode(*report)});
-  const Result<Report> decoded = DecodeReport(nodes_[member].said.back().bytes);
-  EXPECT_TRUE(decoded.ok() && *decoded == *report);
-  return true;
-}
-
-// What is posted of an operation is its number.
-bool SimulatedSet::SendPost(uint32_t member) {
-  Node& node = nodes_[member];
-  const auto lone = node.member->FindLone();
-  if (!lone || lone->request->priority != 0) return false;
-  const OpKind kind = lone->request->signature.kind;
-  if (kind != OpKind::kAllreduce && kind != OpKind::kBarrier) return false;
-  const auto post = node.member->TakePost();
-  if (!post) return false;
-  const uint64_t& operation = submitted_[lone->token - 1].operation;
-  const Bytes bytes = Encode(*post, std::as_bytes(std::span(&operation, 1)));
-  node.said.push_back({true, bytes});
-  for (uint32_t other = 0; other < nodes_.size(); ++other) {
-    if (other != member) nodes_[other].posts[member].push_back(bytes);
-  }
-  node.table->SetOwn(*post);
-  node.posted = lone->token;
-  EndPosted(member);
-  return true;
-}
-
-bool SimulatedSet::DeliverReport(uint32_t member) {
-  std::deque<Node::Said>& said = nodes_[member].said;
-  if (said.empty()) return false;
-  const Node::Said next = std::move(said.front());
-  said.pop_front();
-  const Status status = next.is_post
-                            ? coordinator_.OnPost(member, DecodePost(next.bytes)->post, now_)
-                            : coordinator_.OnReport(member, *DecodeReport(next.bytes), now_);
-  EXPECT_TRUE(status.ok()) << status.message();
-  return true;
-}
-
-bool SimulatedSet::DeliverPost(uint32_t member) {
-  Node& node = nodes_[member];
-  const auto first = static_cast<uint32_t>(random_.Below(nodes_.size()));
-  for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    const uint32_t from = (first + i) % static_cast<uint32_t>(nodes_.size());
-    if (node.posts[from].empty()) continue;
-    const Bytes bytes = std::move(node.posts[from].front());
-    node.posts[from].pop_front();
-    const auto posted = DecodePost(bytes);
-    EXPECT_TRUE(posted.ok());
-    const Status status = node.table->Add(from, posted->post, posted->values, *node.member);
-    EXPECT_TRUE(status.ok()) << status.message();
-    EndPosted(member);
-    return true;
-  }
-  return false;
-}
-
-void SimulatedSet::EndPosted(uint32_t member) {
-  Node& node = nodes_[member];
-  if (!node.table->HasOwn()) return;
-  if (submitted_[node.posted - 1].ended) return node.table->ForgetOwn();
-  if (!node.table->IsComplete()) return;
-  const Submitted& mine = submitted_[node.posted - 1];
-  for (uint32_t other = 0; other < nodes_.size(); ++other) {
-    if (other == member) continue;
-    const auto values = node.table->ValuesOf(other);
-    EXPECT_TRUE(std::ranges::equal(values, std::as_bytes(std::span(&mine.operation, 1))));
-  }
-  const std::vector<Token>& tokens = by_operation_.at(mine.operation);
-  EXPECT_EQ(tokens.size(), nodes_.size());
-  for (const Token token : tokens) {
-    EXPECT_EQ(submitted_[token - 1].request.signature, mine.request.signature);
-  }
-  EXPECT_EQ(node.member->EndPosted(), node.posted);
-  node.table->End();
-  ++num_posted_;
-  num_named_posted_ += mine.request.name.empty() ? 0 : 1;
-  End(member, node.posted);
 }
 
 bool SimulatedSet::PublishPlan() {

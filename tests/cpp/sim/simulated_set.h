@@ -7,12 +7,17 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/aggregator.h"
 #include "core/coordinator.h"
 #include "core/member.h"
+#include "core/post_routes.h"
 #include "core/post_table.h"
+#include "core/report_tree.h"
 #include "sim/random.h"
 #include "sim/workload.h"
 
@@ -31,6 +36,8 @@ class SimulatedSet {
   void LoseMember();
   uint64_t num_posted() const { return num_posted_; }
   uint64_t num_named_posted() const { return num_named_posted_; }
+  // Of those that were posted: between hosts.
+  uint64_t num_posted_between_hosts() const { return hosts_.empty() ? 0 : num_posted_; }
   // Every token has ended, nothing is left anywhere.
   void CheckEnd();
 
@@ -42,20 +49,28 @@ class SimulatedSet {
     Request request;
     bool ended = false;
   };
+  // What is said of an operation where it is posted: its number, and by how many members.
+  struct Values {
+    uint64_t operation = 0;
+    uint64_t members = 0;
+  };
   struct Node {
     std::unique_ptr<Member> member;
     size_t epoch = 0;
     size_t next = 0;  // in the epoch's submissions
     bool joined = false;
     struct Said {
-      bool is_post = false;
+      enum class Kind { kReport, kGroupReport, kPost } kind = Kind::kReport;
       Bytes bytes;
     };
-    std::deque<Said> said;  // to the coordinator
+    std::deque<Said> said;  // to the coordinator, or who reports for the host
+    std::optional<Aggregator> aggregator;
     std::deque<Bytes> plan;
+    std::unique_ptr<PostRoutes> routes;
     std::unique_ptr<PostTable> table;
     std::vector<std::deque<Bytes>> posts;  // on their way to it, by sender
     Token posted = kNoToken;
+    std::optional<Values> of_host;  // posted to the other hosts
   };
 
   bool Act(uint32_t what, uint32_t member);
@@ -64,7 +79,13 @@ class SimulatedSet {
   bool SendReport(uint32_t member);
   bool SendPost(uint32_t member);
   bool DeliverReport(uint32_t member);
+  bool PassOnReports(uint32_t member);
   bool DeliverPost(uint32_t member);
+  void SendValues(uint32_t member, std::span<const uint32_t> targets, const Values& values);
+  std::optional<Values> ValuesOf(uint32_t member, std::span<const uint32_t> from,
+                                 const Values& own) const;
+  std::optional<Values> ResultOf(uint32_t member);
+  void TellOfPost(uint32_t member, uint32_t of, const Post& post);
   void EndPosted(uint32_t member);
   bool PublishPlan();
   bool DeliverPlan(uint32_t member);
@@ -94,8 +115,10 @@ class SimulatedSet {
   std::vector<Epoch> epochs_;
   bool joins_;
   Random& random_;
-  const bool blocks_;        // members wait for each operation
-  const int posts_percent_;  // of what may be posted
+  const bool blocks_;                  // members wait for each operation
+  const int posts_percent_;            // of what may be posted
+  const std::vector<uint32_t> hosts_;  // of the members; empty: one
+  const ReportTree tree_;
   Coordinator coordinator_;
   std::vector<Node> nodes_;
   double now_ = 0;

@@ -9,8 +9,13 @@ namespace {
 class Generator {
  public:
   Generator(Random& random, const WorkloadOptions& options, const std::vector<int>& ranks)
-      : random_(random), options_(options), ranks_(ranks), quiet_(random.Chance(30)) {
-    // Few operations, which all members call in one order, are what may be posted.
+      : random_(random),
+        options_(options),
+        ranks_(ranks),
+        quiet_(random.Chance(30)),
+        has_priorities_(!quiet_ || random.Chance(30)) {
+    // Few operations without priorities, which all members call in one order, are what may be
+    // posted.
     const int named =
         quiet_ ? random_.Between(0, 2) : random_.Between(1, random_.Chance(20) ? 60 : 12);
     for (int i = 0; i < named; ++i)
@@ -99,7 +104,8 @@ class Generator {
       const Signature other = Contradiction(entry.signature);
       for (size_t member = 0; member < ranks_.size(); ++member) {
         submission.request.signature = contradicted && random_.Chance(40) ? other : entry.signature;
-        submission.request.priority = random_.Chance(50) ? 0 : random_.Between(-2, 3);
+        submission.request.priority =
+            !has_priorities_ || random_.Chance(50) ? 0 : random_.Between(-2, 3);
         if (own_steps[member] <= step) continue;
         (entry.name.empty() ? unnamed : named)[member].push_back(submission);
       }
@@ -126,6 +132,7 @@ class Generator {
   const WorkloadOptions& options_;
   const std::vector<int>& ranks_;
   const bool quiet_;
+  const bool has_priorities_;
   std::vector<PoolEntry> pool_;
   uint64_t next_operation_ = 1;
 };

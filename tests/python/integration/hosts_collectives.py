@@ -70,6 +70,50 @@ def check_compression(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
                         check_error(result, all_of_them, name, unit, case)
 
 
+def check_one_hop(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
+    """Small sums that repeat: planned the first time, then in one hop, with the same bits."""
+    hosts = [HOSTS[rank] for rank in ranks]
+    compressions = {None: hvd.Compression.none, "bfloat16": hvd.Compression.bf16}
+    calls = 4
+    for dtype, size, wire in (
+        ("float16", 1000, None),
+        ("float32", 1, None),
+        ("float32", 2000, "bfloat16"),
+        ("float64", 1000, None),
+        ("int8", 37, None),
+    ):
+        for name, op in OPS.items():
+            if wire is not None and name == MAX:
+                continue
+            before = one_hop(process_set)
+            for call in range(calls):
+                all_of_them = [values(dtype, size, rank, call) for rank in ranks]
+                result = hvd.allreduce(
+                    all_of_them[ranks.index(hvd.rank())],
+                    op=op,
+                    prescale_factor=0.5 if name == AVERAGE and dtype == "float32" else 1.0,
+                    compression=compressions[wire],
+                    process_set=process_set,
+                )
+                if name == AVERAGE and dtype == "float32":
+                    all_of_them = [one * np.float32(0.5) for one in all_of_them]
+                expected = reduced_by_hosts(all_of_them, hosts, name, wire)
+                case = (dtype, name, size, wire, call)
+                assert result.tobytes() == expected.tobytes(), case
+            if len(ranks) > 1:
+                assert one_hop(process_set) - before >= calls - 1, (dtype, name, size, wire)
+    before = one_hop(process_set)
+    for _ in range(calls):
+        hvd.barrier(process_set=process_set)
+    assert len(ranks) == 1 or one_hop(process_set) - before >= calls - 1
+
+
+def one_hop(process_set: hvd.ProcessSet) -> int:
+    """How many operations of the set have taken one hop."""
+    key = str(process_set.process_set_id)
+    return int(hvd.metrics()["process_sets"][key]["one_hop"])
+
+
 def check_error(
     result: np.ndarray, contributions: list[np.ndarray], name: str, unit: float, case: object
 ) -> None:
@@ -160,7 +204,7 @@ def main() -> None:
     some = list(range(1, len(HOSTS)))
     os.environ["HOROSCALE_DYNAMIC_PROCESS_SETS"] = "1"
     hvd.init(process_sets=[part := hvd.ProcessSet(some)])
-    for check in (check_bits, check_compression):
+    for check in (check_bits, check_compression, check_one_hop):
         check(hvd.global_process_set, list(range(len(HOSTS))))
         if hvd.rank() in some:
             check(part, some)

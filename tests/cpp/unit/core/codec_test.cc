@@ -92,6 +92,20 @@ TEST(Codec, ReportsSurviveTheWire) {
   ExpectStrict(bytes, DecodeReport);
 }
 
+TEST(Codec, ReportsOfPostsSurviveTheWire) {
+  for (const Post& post : {Post{70, 1, 300, 4, 9, 0}, Post{70, 0, 0, 4, 9, 1000}}) {
+    Report report;
+    report.applied_sequence = post.applied_sequence;
+    report.posted = post;
+    const auto bytes = Encode(report);
+    EXPECT_EQ(*DecodeReport(bytes), report);
+    ExpectStrict(bytes, DecodeReport);
+    auto joining = bytes;
+    joining[0] |= std::byte{1};
+    EXPECT_FALSE(DecodeReport(joining).ok()) << "it says nothing else";
+  }
+}
+
 TEST(Codec, PlanEntriesSurviveTheWire) {
   PlanEntry joined;
   joined.type = PlanEntry::Type::kAllJoined;

@@ -9,6 +9,8 @@
 namespace horoscale {
 namespace {
 
+constexpr uint32_t kMembersOfThree[] = {0, 1, 2};
+
 // A member of a set of three whose cache knows one unnamed allreduce, by slot 4.
 class PostedMember {
  public:
@@ -52,9 +54,9 @@ TEST(PostTable, EndsWhatAllMembersHavePosted) {
   EXPECT_EQ(post, (Post{1, 0, 2, 4, 1}));
   table.SetOwn(post);
   EXPECT_TRUE(table.Add(2, post, kValues, here.member).ok());
-  EXPECT_FALSE(table.IsComplete());
+  EXPECT_FALSE(table.HasAll(kMembersOfThree));
   EXPECT_TRUE(table.Add(1, post, {}, here.member).ok());
-  ASSERT_TRUE(table.IsComplete());
+  ASSERT_TRUE(table.HasAll(kMembersOfThree));
   EXPECT_EQ(table.ValuesOf(2).size(), kValues.size());
   EXPECT_EQ(here.member.EndPosted(), 2u);
   table.End();
@@ -71,7 +73,7 @@ TEST(PostTable, WaitsForThePlanWhereMembersPostDifferently) {
   table.SetOwn(post);
   EXPECT_TRUE(table.Add(1, post, {}, here.member).ok());
   EXPECT_TRUE(table.Add(2, other, {}, here.member).ok());
-  EXPECT_FALSE(table.IsComplete());
+  EXPECT_FALSE(table.HasAll(kMembersOfThree));
 }
 
 TEST(PostTable, ForgetsPostsOfWhatHasEnded) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <initializer_list>
+#include <vector>
 
 #include "core/post_table.h"
 #include "core_cluster.h"
@@ -87,7 +88,7 @@ TEST_F(PostedNames, EndAlsoWhenTheirSlotIsRetiredMeanwhile) {
   ASSERT_TRUE(set.member(0).Apply(entry).ok());
   EXPECT_TRUE(table.Add(1, post, {}, set.member(0)).ok());
   EXPECT_TRUE(table.Add(2, post, {}, set.member(0)).ok());
-  ASSERT_TRUE(table.IsComplete());
+  ASSERT_TRUE(table.HasAll(std::vector<uint32_t>{1, 2}));
   EXPECT_NE(set.member(0).EndPosted(), kNoToken);
 }
 
@@ -118,6 +119,20 @@ TEST_F(PostedNames, TheNextUseMayBeReportedBeforeTheLastPostComes) {
   Tell(2, SubmitAndPost(2));
   ASSERT_TRUE(Run());
   for (uint32_t i = 0; i < 3; ++i) EXPECT_FALSE(set.member(i).HasPending());
+  EXPECT_TRUE(set.coordinator().Waiting(10).empty());
+}
+
+// Of members 1 and 2, whose host reports together.
+TEST_F(PostedNames, MayBeToldInAReport) {
+  Report report;
+  report.posted = SubmitAndPost(1);
+  report.applied_sequence = report.posted->applied_sequence;
+  EXPECT_EQ(SubmitAndPost(2), *report.posted);
+  const GroupReport both{{{{1, 2}, report}}};
+  ASSERT_TRUE(set.coordinator().OnReport(both, 0).ok());
+  EXPECT_EQ(set.coordinator().Waiting(10).at(0).missing_ranks, std::vector<int>{10});
+  EXPECT_EQ(set.coordinator().OnReport(both, 0).code(), StatusCode::kProtocol) << "twice";
+  Tell(0, SubmitAndPost(0));
   EXPECT_TRUE(set.coordinator().Waiting(10).empty());
 }
 

@@ -68,6 +68,7 @@ class Turns {
   std::vector<std::unique_ptr<Runtime>> runtimes_;
 };
 
+// All of them take one hop.
 TEST(ReportPath, AHostsReportsOfAStepAreOneMessage) {
   Turns ranks(kHosts);
   const std::vector<size_t> leaves_first = {5, 4, 3, 2, 1, 0};
@@ -76,8 +77,12 @@ TEST(ReportPath, AHostsReportsOfAStepAreOneMessage) {
   const int sent = ranks.Counter(0, "control_frames_sent");
   constexpr int kSteps = 10;
   for (int i = 0; i < kSteps; ++i) ranks.Step(leaves_first);
-  EXPECT_EQ(ranks.Counter(0, "control_frames_received") - received, 3 * kSteps) << "of 1, 2 and 3";
+  EXPECT_EQ(ranks.Counter(0, "control_frames_received") - received, 4 * kSteps)
+      << "posts of 1, of 2 and of 3 for its host, whose members' posts it reports";
   EXPECT_EQ(ranks.Counter(0, "control_frames_sent") - sent, 3 * kSteps) << "to these";
+  for (size_t rank = 0; rank < kHosts.size(); ++rank) {
+    EXPECT_EQ(ranks.Counter(rank, "one_hop"), kSteps);
+  }
 }
 
 TEST(ReportPath, PlansAreTheSameInWhateverOrderRanksSpeak) {
