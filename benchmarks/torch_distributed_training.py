@@ -28,9 +28,10 @@ CASES = {
     "ddp convolutions": 8,
     "ddp transformer": 8,
     "fsdp2 transformer": 8,
-    "1f1b": 3,
+    "1f1b 30 ms": 3,  # of a stage, for each microbatch
+    "1f1b 150 ms": 2,
 }
-SMOKE = {"ddp transformer": 2, "1f1b": 1}
+SMOKE = {"ddp transformer": 2, "1f1b 30 ms": 1}
 NAMES = ("alone", "gloo", "horoscale")
 RANK_PROGRAM = Path(__file__).with_name("torch_distributed_training_rank.py")
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")

@@ -19,9 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from training_rank import TASKS, Step, plain_step, sgd
 
-WARM_UP = 2
 RANKS = 2
-FORWARD_SECONDS, BACKWARD_SECONDS = 0.01, 0.02
 MICROBATCHES = 8
 ACTIVATIONS = (64, 1024)  # of a microbatch: 256 KiB
 
@@ -57,35 +55,41 @@ def fully_sharded(task: str) -> Step:
 
 
 class _Sleep(torch.autograd.Function):
+    """Twice as long in the backward pass."""
+
     @staticmethod
-    def forward(_: Any, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        time.sleep(FORWARD_SECONDS)
+    def forward(
+        context: Any, values: torch.Tensor, weight: torch.Tensor, seconds: float
+    ) -> torch.Tensor:
+        context.seconds = seconds
+        time.sleep(seconds / 3)
         return values * weight
 
     @staticmethod
-    def backward(_: Any, gradient: torch.Tensor) -> Any:
-        time.sleep(BACKWARD_SECONDS)
-        return gradient, gradient.mean()
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        time.sleep(context.seconds * 2 / 3)
+        return gradient, gradient.mean(), None
 
 
 class SleepingStage(nn.Module):
     """Takes as long as a stage that computes, and leaves the cores to the messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        """Take so long for a microbatch, forward and backward."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
+        self.seconds = seconds
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return _Sleep.apply(values, self.weight)
+        return _Sleep.apply(values, self.weight, self.seconds)
 
 
-def pipeline() -> Step:
-    """One step of 1F1B; alone: as long as the sleeps of a stage, and one more of the other's."""
+def pipeline(seconds: float) -> Step:
+    """One step of 1F1B; alone: as long as the sleeps of a stage, and once more of the other's."""
     if not dist.is_initialized():
-        units = MICROBATCHES + RANKS - 1
-        return lambda: time.sleep(units * (FORWARD_SECONDS + BACKWARD_SECONDS))
+        return lambda: time.sleep((MICROBATCHES + RANKS - 1) * seconds)
     rank = dist.get_rank()
-    stage = PipelineStage(SleepingStage(), rank, RANKS, torch.device("cpu"))
+    stage = PipelineStage(SleepingStage(seconds), rank, RANKS, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=MICROBATCHES, loss_fn=nn.functional.mse_loss)
     whole = torch.ones(ACTIVATIONS[0] * MICROBATCHES, ACTIVATIONS[1])
     if rank == 0:
@@ -96,7 +100,7 @@ def pipeline() -> Step:
 CASES: dict[str, Callable[[], Step]] = {
     **{f"ddp {task}": (lambda task=task: data_parallel(task)) for task in TASKS},
     "fsdp2 transformer": lambda: fully_sharded("transformer"),
-    "1f1b": pipeline,
+    **{f"1f1b {ms} ms": (lambda ms=ms: pipeline(1e-3 * ms)) for ms in (30, 150)},
 }
 
 
@@ -113,7 +117,8 @@ def main() -> None:
         if name not in steps:
             steps.clear()  # one model at a time
             steps[name] = CASES[name]()
-        return times(steps[name], iterations, WARM_UP)
+            steps[name]()  # after which DDP arranges its buckets anew
+        return times(steps[name], iterations, warm_up=1)
 
     serve(arguments.socket, carry_out)
 
