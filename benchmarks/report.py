@@ -93,6 +93,7 @@ RUNS = (
     Run("movement-2", ("movement.py", "--np", "2", *FEW, "--peers", "gloo,mpich")),
     Run("messages", ("messages.py", "--peers", "gloo,mpich,memcpy")),
     Run("torch_distributed", ("torch_distributed.py",)),
+    Run("torch_distributed_training", ("torch_distributed_training.py",)),
     Run("gradients", ("gradients.py",)),
     Run("training", ("training.py",)),
     Run("process_sets", ("process_sets.py",)),
@@ -266,6 +267,21 @@ AIMS = (
         "160 asynchronous all_reduce: Gloo / ours",
         10,
         worst_of(("160 all_reduce 1 KiB",), "gloo", OURS),
+    ),
+    *(
+        Aim(
+            "torch_distributed_training",
+            f"{case}: {peer} / ours",
+            least,
+            worst_of((case,), peer, OURS),
+        )
+        for case, peer, least in (
+            ("ddp perceptron", "gloo", 1.2),
+            ("ddp convolutions", "gloo", 1.08),
+            ("ddp transformer", "gloo", 1.05),
+            ("fsdp2 transformer", "gloo", 1.3),
+            ("1f1b 150 ms", "alone", 1 / 1.02),
+        )
     ),
     Aim("gradients", "gradients of a model, worst: DDP / ours", 1, worst_of(MODELS, "ddp", OURS)),
     *(

@@ -318,6 +318,25 @@ static Py_ssize_t InFlightLength(InFlight* self) { return self->count; }
 
 typedef enum { kRequest, kSend, kReceive, kReceiveView } Start;
 
+/* Starts the message at an address, but with other memory. */
+static PyObject* StartAgain(InFlight* self, Start start, PyObject* const* args) {
+  const hs_message* described = PyLong_AsVoidPtr(args[0]);
+  if (described == NULL && PyErr_Occurred()) return NULL;
+  hs_message message = *described;
+  message.memory = PyLong_AsVoidPtr(args[2]);
+  if (message.memory == NULL && PyErr_Occurred()) return NULL;
+  message.will_wait = PyObject_IsTrue(args[3]);
+  Handle* handle = NewHandle(self);
+  if (handle == NULL) return NULL;
+  /* Other threads of Python wait: to let them run would cost more than this takes. */
+  const hs_code code = start == kSend ? hs_send(self->runtime, &message, &handle->pointer)
+                                      : hs_recv(self->runtime, &message, &handle->pointer);
+  if (code == HS_OK) return Begin(self, handle, args[1]);
+  Raise(code);
+  Py_DECREF(handle);
+  return NULL;
+}
+
 static PyObject* StartOne(InFlight* self, Start start, PyObject* const* args, Py_ssize_t count) {
   if (!CheckCount("starting an operation", count, 2, 2)) return NULL;
   const void* what = PyLong_AsVoidPtr(args[0]);
@@ -346,11 +365,11 @@ static PyObject* InFlightEnqueue(InFlight* self, PyObject* const* args, Py_ssize
 }
 
 static PyObject* InFlightSend(InFlight* self, PyObject* const* args, Py_ssize_t count) {
-  return StartOne(self, kSend, args, count);
+  return count == 4 ? StartAgain(self, kSend, args) : StartOne(self, kSend, args, count);
 }
 
 static PyObject* InFlightReceive(InFlight* self, PyObject* const* args, Py_ssize_t count) {
-  return StartOne(self, kReceive, args, count);
+  return count == 4 ? StartAgain(self, kReceive, args) : StartOne(self, kReceive, args, count);
 }
 
 static PyObject* InFlightReceiveView(InFlight* self, PyObject* const* args, Py_ssize_t count) {
@@ -368,9 +387,10 @@ static PyMethodDef in_flight_methods[] = {
      "Do hs_enqueue() with the hs_request at an address; return the handle.\n\n"
      "The second argument, the owners of its memory, is kept until the operation is done."},
     {"send", (PyCFunction)(void (*)(void))InFlightSend, METH_FASTCALL,
-     "Do hs_send() with the hs_message at an address, as enqueue()."},
+     "Do hs_send() with the hs_message at an address, as enqueue().\n\n"
+     "Two more arguments are the memory, which is the host's, and will_wait of this one message."},
     {"receive", (PyCFunction)(void (*)(void))InFlightReceive, METH_FASTCALL,
-     "Do hs_recv() with the hs_message at an address, as enqueue()."},
+     "Do hs_recv() with the hs_message at an address, as send()."},
     {"receive_view", (PyCFunction)(void (*)(void))InFlightReceiveView, METH_FASTCALL,
      "Do receive() for a view, which the end of the handle gives back."},
     {"reap", (PyCFunction)InFlightReap, METH_NOARGS, "Forget all operations that are done."},

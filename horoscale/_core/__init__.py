@@ -15,7 +15,7 @@ from horoscale._core.errors import (
 )
 from horoscale._core.handle import Handle
 from horoscale._core.memory import DeviceBuffer, JoinedBuffer, OwnedBuffer, address_of
-from horoscale._core.message import ANY_RANK, MessageArg, MessageView
+from horoscale._core.message import ANY_RANK, MessageArg, MessageView, PreparedMessage
 from horoscale._core.request import Device, Request, Signature
 from horoscale._core.runtime import (
     Runtime,
@@ -41,6 +41,7 @@ __all__ = [
     "MismatchError",
     "OpKind",
     "OwnedBuffer",
+    "PreparedMessage",
     "RankFailedError",
     "ReduceOp",
     "Request",

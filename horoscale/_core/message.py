@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from horoscale._core._binding import ffi, lib
@@ -28,8 +30,24 @@ class MessageArg(NamedTuple):
     device: Device | None = None  # where the memory is; None: the host
 
 
-class MessageRoom(threading.local):
-    """Where a thread describes its messages to the library."""
+class PreparedMessage:
+    """A message that is sent, or received, again and again. Any thread may use it.
+
+    `start(keep_alive, memory, will_wait)` starts one with this memory, the host's, and returns its
+    handle; it takes the rest as Runtime.start_message() does, and raises what that raises.
+    """
+
+    __slots__ = ("_described", "start")
+
+    def __init__(self, message: MessageArg, start: Callable[..., Handle]) -> None:
+        """Describe it; `start` is the send or receive of an InFlight."""
+        self._described = MessageRoom()
+        self._described.describe(message, False)
+        self.start: Callable[[object, int, bool], Handle] = partial(start, self._described.address)
+
+
+class MessageRoom:
+    """Where messages are described to the library."""
 
     def __init__(self) -> None:
         """Make the structures."""
@@ -57,6 +75,10 @@ class MessageRoom(threading.local):
         pointer.device = self._device
         self._device.cuda_device = device.cuda_device
         self._device.stream = ffi.cast("void *", device.stream)
+
+
+class ThreadsMessageRoom(threading.local, MessageRoom):
+    """One for each thread."""
 
 
 class MessageView:

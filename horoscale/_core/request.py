@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from horoscale._core._binding import ffi
 from horoscale._core._in_flight import InFlight, Template
 from horoscale._core.errors import c_string
 from horoscale._core.types import DataType, OpKind, ReduceOp
+
+T = TypeVar("T")
 
 # Names may be made anew for each call: those requests are never met again.
 _MAX_KNOWN = 4096
@@ -138,8 +140,18 @@ class Requests(threading.local):
         return request
 
 
-class Templates:
-    """Operations that the library keeps prepared, by keys of the bindings' own. Any thread's.
+def prepare(in_flight: InFlight, signature: Signature, rows: int) -> Template:
+    """Prepare an operation of one tensor of the host's memory; see hs_prepare().
+
+    `rows` as place() takes it.
+    """
+    request = Request(signature)
+    request.place(0, 0, 0, rows)
+    return Template(in_flight, request.address)
+
+
+class Prepared(Generic[T]):
+    """What was prepared before, by keys of the bindings' own. Any thread's.
 
     A call that comes again costs one look into `recent`. When that is full it becomes what is
     looked into next, and what isn't asked for until it is full once more is forgotten.
@@ -147,44 +159,31 @@ class Templates:
 
     __slots__ = ("_earlier", "recent")
 
-    recent: dict[Hashable, Template]
+    recent: dict[Hashable, T]
 
     def __init__(self) -> None:
         """Begin with none."""
         self.recent = {}
-        self._earlier: dict[Hashable, Template] = {}
+        self._earlier: dict[Hashable, T] = {}
 
-    def find(self, key: Hashable) -> Template | None:
+    def find(self, key: Hashable) -> T | None:
         """Return what is not in `recent`, which it is in from now on; None: nowhere."""
-        template = self._earlier.get(key)
-        if template is not None:
-            self._keep(key, template)
-        return template
+        found = self._earlier.get(key)
+        return None if found is None else self.keep(key, found)
 
     def clear(self) -> None:
         """Forget all."""
         self.recent = {}
         self._earlier = {}
 
-    def get(self, key: Hashable) -> Template | None:
-        """Return the template of a key; None: there is none."""
-        template = self.recent.get(key)
-        return self.find(key) if template is None else template
+    def get(self, key: Hashable) -> T | None:
+        """Return what has a key; None: there is none."""
+        found = self.recent.get(key)
+        return self.find(key) if found is None else found
 
-    def prepare(
-        self, key: Hashable, in_flight: InFlight, signature: Signature, rows: int
-    ) -> Template:
-        """Prepare an operation of one tensor of the host's memory; see hs_prepare().
-
-        `rows` as place() takes it.
-        """
-        request = Request(signature)
-        request.place(0, 0, 0, rows)
-        template = Template(in_flight, request.address)
-        self._keep(key, template)
-        return template
-
-    def _keep(self, key: Hashable, template: Template) -> None:
+    def keep(self, key: Hashable, prepared: T) -> T:
+        """Know it by a key from now on; return it."""
         if len(self.recent) >= _MAX_KNOWN // 2:
             self._earlier, self.recent = self.recent, {}
-        self.recent[key] = template
+        self.recent[key] = prepared
+        return prepared

@@ -14,8 +14,8 @@ from horoscale._core._in_flight import InFlight, Template
 from horoscale._core.errors import c_string, check, last_error, text
 from horoscale._core.handle import Handle
 from horoscale._core.memory import JoinedBuffer, OwnedBuffer
-from horoscale._core.message import MessageArg, MessageRoom, MessageView
-from horoscale._core.request import Device, Request, Requests, Signature, Templates
+from horoscale._core.message import MessageArg, MessageView, PreparedMessage, ThreadsMessageRoom
+from horoscale._core.request import Device, Prepared, Request, Requests, Signature, prepare
 from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
 
 
@@ -27,8 +27,9 @@ class Runtime:
         self._pointer = pointer
         self._in_flight = InFlight(pointer, self.address, Handle)
         self._requests = Requests()
-        self.templates = Templates()
-        self._message = MessageRoom()
+        self.templates: Prepared[Template] = Prepared()
+        self.messages: Prepared[PreparedMessage] = Prepared()
+        self._message = ThreadsMessageRoom()
         topology = ffi.new("hs_topology *")
         check(lib.hs_get_topology(self._pointer, topology))
         self.topology = Topology(
@@ -176,7 +177,7 @@ class Runtime:
 
         `rows` is for how many rows there is room, where that isn't clear from the input.
         """
-        return self.templates.prepare(key, self._in_flight, signature, rows)
+        return self.templates.keep(key, prepare(self._in_flight, signature, rows))
 
     def start_message(
         self, message: MessageArg, is_send: bool, will_wait: bool, keep_alive: object
@@ -190,6 +191,11 @@ class Runtime:
         room.describe(message, will_wait)
         start = self._in_flight.send if is_send else self._in_flight.receive
         return start(room.address, keep_alive)
+
+    def prepare_message(self, key: Hashable, message: MessageArg, is_send: bool) -> PreparedMessage:
+        """Return what starts such messages of the host's memory; `messages` know it by a key."""
+        start = self._in_flight.send if is_send else self._in_flight.receive
+        return self.messages.keep(key, PreparedMessage(message, start))
 
     def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
         """Do a send or a receive and wait for it; return its result: the rank that has sent.

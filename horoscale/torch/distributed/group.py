@@ -6,21 +6,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup, ReduceOp, Work
 
-from horoscale._core import Template
+from horoscale._core import Handle, Template
 from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.distributed import collectives, messages, monitored, prepared, sets
 from horoscale.torch.distributed.collectives import Place, Started
 from horoscale.torch.distributed.errors import GroupClosedError
+from horoscale.torch.distributed.messages import caller_waits
 from horoscale.torch.distributed.places import Tensors
-from horoscale.torch.distributed.work import Finished, Operation, Receive, late
+from horoscale.torch.distributed.work import Finished, Operation, late
 
 NAME = "horoscale"
 
@@ -346,48 +348,55 @@ class HoroscaleProcessGroup(ProcessGroup):
 
     # Messages.
 
-    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Operation:
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
         """Send a tensor to a rank of the group."""
-        self._place(None)
-        started = messages.send(self._set_id, tensors[0], self._members[dst], tag)
-        return self._follow_message(f"send to rank {dst}", started, Operation)
+        return self._message(True, tensors[0], dst, tag, caller_waits())
 
-    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Operation:
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
         """Receive a tensor from a rank of the group."""
-        self._place(None)
-        started = messages.recv(self._set_id, tensors[0], self._members[src], tag)
-        operation = self._follow_message(f"recv from rank {src}", started, Receive)
-        operation.source = src
-        return operation
+        return self._message(False, tensors[0], src, tag, caller_waits())
 
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Operation:
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Receive a tensor from the first rank that sends one."""
-        self._place(None)
-        started = messages.recv(self._set_id, tensors[0], None, tag)
-        deliver = started.finish
-        assert deliver is not None
+        return self._message(False, tensors[0], None, tag, caller_waits())
 
-        def finish() -> None:
-            deliver()
-            operation.source = self._members.index(started.handle.result())
-
-        operation: Receive = self._follow_message(
-            "recv from any rank", started._replace(finish=finish), Receive
-        )
-        return operation
-
-    def _follow_message(self, what: str, started: Started, kind: Callable[..., Any]) -> Any:
-        described = "{} of ranks {}", what, self._members
-        finish = started.finish
-        operation = kind(
-            described,
-            (started.handle,),
-            started.results,
+    def _message(
+        self, is_send: bool, tensor: torch.Tensor, rank: int | None, tag: int, will_wait: bool
+    ) -> Work:
+        """Start a message to or from a rank of the group; execute it where the caller waits."""
+        self._check_open()
+        self._started += 1
+        will_wait = will_wait and self._coalesced is None
+        peer = None if rank is None else self._members[rank]
+        handle, finish = messages.start(is_send, self._set_id, tensor, peer, tag, will_wait)
+        source = None if is_send else partial(self._source, handle)
+        if will_wait:
+            try:
+                handle.wait(self._timeout)
+            except TimeoutError:
+                self._note_late()
+                raise late(self._described_message(is_send, rank), self._timeout) from None
+            if finish is not None:
+                finish()
+            return Finished([tensor], source)
+        operation = Operation(
+            self._described_message(is_send, rank),
+            (handle,),
+            [tensor],
             self._timeout,
             finish,
             on_late=self._note_late,
+            source=source,
         )
         return self._started_one(operation, None)
+
+    def _described_message(self, is_send: bool, rank: int | None) -> tuple[object, ...]:
+        whom = "any rank" if rank is None else f"rank {rank}"
+        return "{} {} of ranks {}", "send to" if is_send else "recv from", whom, self._members
+
+    def _source(self, receive: Handle) -> int:
+        """Return the rank in the group whose message a receive that is done has got."""
+        return self._members.index(receive.result())
 
     # Several operations as one.
 

@@ -2,40 +2,72 @@
 
 from __future__ import annotations
 
-import torch
+import inspect
+import sys
+from collections.abc import Callable
 
-from horoscale._core import ANY_RANK, MessageArg
+import torch
+import torch.distributed as dist
+
+from horoscale._core import ANY_RANK, Handle, MessageArg, PreparedMessage
 from horoscale.common.job import current_runtime
 from horoscale.common.messages import Channel
-from horoscale.torch.distributed.collectives import Started
 from horoscale.torch.distributed.places import flat, write
 from horoscale.torch.tensors import data_type, is_plain, knows
 
+_SEND, _RECV, _ISEND, _IRECV = (
+    inspect.unwrap(call).__code__ for call in (dist.send, dist.recv, dist.isend, dist.irecv)
+)
 
-def _message(values: torch.Tensor, peer: int, tag: int, set_id: int) -> MessageArg:
+
+def caller_waits() -> bool:
+    """Tell whether the function that calls this was called by dist.send() or dist.recv().
+
+    They wait for what they start, and do not say so, as collectives do by asyncOp. To wake the
+    progress thread for them would take longer than a small message.
+    """
+    frame = sys._getframe(1).f_back
+    if frame is not None and (frame.f_code is _ISEND or frame.f_code is _IRECV):
+        frame = frame.f_back
+    return frame is not None and (frame.f_code is _SEND or frame.f_code is _RECV)
+
+
+def start(
+    is_send: bool, set_id: int, tensor: torch.Tensor, peer: int | None, tag: int, will_wait: bool
+) -> tuple[Handle, Callable[[], None] | None]:
+    """Start sending a tensor to a global rank, or receiving into it, from any rank (None) too.
+
+    Returns the handle, whose result is the rank that has sent, and what completes it. With
+    `will_wait` the calling thread waits for it next.
+    """
+    if is_plain(tensor) and knows(tensor.dtype):
+        message = _prepared(is_send, set_id, tensor, peer, tag)
+        memory = tensor.untyped_storage()
+        return message.start(memory, tensor.data_ptr(), will_wait), None
+    values = flat(tensor, moved_only=True)
+    message = _prepared(is_send, set_id, values, peer, tag)
+    handle = message.start(values, values.data_ptr(), will_wait)
+    return handle, None if is_send else lambda: write(tensor, values)
+
+
+def _prepared(
+    is_send: bool, set_id: int, values: torch.Tensor, peer: int | None, tag: int
+) -> PreparedMessage:
+    dtype, elements = values.dtype, values.numel()
+    key = is_send, set_id, peer, tag, dtype, elements
+    runtime = current_runtime()
+    message = runtime.messages.recent.get(key) or runtime.messages.find(key)
+    if message is not None:
+        return message
     if tag < 0:
         raise ValueError(f"tag={tag} is negative")
-    dtype = data_type(values.dtype)
-    return MessageArg(peer, tag, Channel.GROUPS, values.data_ptr(), dtype, values.numel(), set_id)
-
-
-def _values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a message is made of: the tensor itself, or its elements in a row."""
-    if is_plain(tensor) and knows(tensor.dtype):
-        return tensor.detach()
-    return flat(tensor, moved_only=True)
-
-
-def send(set_id: int, tensor: torch.Tensor, peer: int, tag: int) -> Started:
-    """Send a tensor to a global rank."""
-    values = _values(tensor)
-    message = _message(values, peer, tag, set_id)
-    return Started(current_runtime().start_message(message, True, False, values), [tensor])
-
-
-def recv(set_id: int, tensor: torch.Tensor, peer: int | None, tag: int) -> Started:
-    """Receive into a tensor from a global rank, or from any; the handle's result is the rank."""
-    values = _values(tensor)
-    message = _message(values, ANY_RANK if peer is None else peer, tag, set_id)
-    handle = current_runtime().start_message(message, False, False, values)
-    return Started(handle, [tensor], lambda: write(tensor, values))
+    described = MessageArg(
+        ANY_RANK if peer is None else peer,
+        tag,
+        Channel.GROUPS,
+        0,
+        data_type(dtype),
+        elements,
+        set_id,
+    )
+    return runtime.prepare_message(key, described, is_send)

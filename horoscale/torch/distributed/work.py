@@ -32,13 +32,14 @@ class Operation(Work):
         finish: Callable[[], None] | None = None,
         queue: object = None,
         on_late: Callable[[], None] | None = None,
+        source: Callable[[], int] | None = None,
     ) -> None:
         """Follow what was started: `handles`, all of which have to be done.
 
         `what`, a format and what goes into it, names it in errors. `finish` is called once they
         are, and `results` is the value of the future. `timeout` is for wait() without one of its
         own. Operations of one `queue` are done in their order; None: this one is in none. `on_late`
-        is called where wait() gives up.
+        is called where wait() gives up. `source` tells which rank a receive has got its message of.
         """
         super().__init__()
         self._what = what
@@ -53,6 +54,7 @@ class Operation(Work):
         self._public_future: Any = None
         self._followed: threading.Event | None = None  # by the completion thread, until it is set
         self._on_late = on_late
+        self._source = source
         self.queue = queue if queue is not None else self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -126,12 +128,11 @@ class Operation(Work):
                     completion.follow(self)
             return self._public_future
 
-    def _source_rank(self) -> int:
-        raise RuntimeError("source rank: this is no receive")
-
     def source_rank(self) -> int:
-        """Return the rank in the group that has sent, of a receive."""
-        return self._source_rank()
+        """Return the rank in the group that has sent, of a receive that is done."""
+        return _source_rank(self._source)
+
+    _source_rank = source_rank
 
     # What the completion thread calls.
 
@@ -203,10 +204,13 @@ def late(what: tuple[object, ...], seconds: float | None) -> GroupTimeoutError:
 class Finished(Work):
     """What an operation of a group returns that was executed by the call itself."""
 
-    def __init__(self, results: list[torch.Tensor]) -> None:
-        """Keep the results."""
+    def __init__(
+        self, results: list[torch.Tensor], source: Callable[[], int] | None = None
+    ) -> None:
+        """Keep the results, and what tells which rank a receive has got its message of."""
         Work.__init__(self)
         self._results = results
+        self._source = source
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return True."""
@@ -238,14 +242,13 @@ class Finished(Work):
         return future
 
     def source_rank(self) -> int:
-        """Raise RuntimeError."""
+        """Return the rank in the group that has sent, of a receive."""
+        return _source_rank(self._source)
+
+    _source_rank = source_rank
+
+
+def _source_rank(source: Callable[[], int] | None) -> int:
+    if source is None:
         raise RuntimeError("source rank: this is no receive")
-
-
-class Receive(Operation):
-    """A receive, which knows who has sent."""
-
-    source: int = -1  # rank in the group
-
-    def _source_rank(self) -> int:
-        return self.source
+    return source()

@@ -140,6 +140,16 @@ def test_benchmark_of_training_steps(tmp_path: Path) -> None:
     assert json.loads(figures.read_text())["seconds"].keys() == {"transformer"}
 
 
+def test_benchmark_of_training_by_torch_distributed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    figures = tmp_path / "figures.json"
+    benchmark = ROOT / "benchmarks" / "torch_distributed_training.py"
+    output = run(sys.executable, benchmark, "--smoke", "--json", figures, folder=tmp_path)
+    assert "gloo / horoscale" in output
+    seconds = json.loads(figures.read_text())["seconds"]
+    assert seconds.keys() == {"ddp transformer", "1f1b 30 ms"}
+
+
 @pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 @pytest.mark.parametrize("link", [(), ("--delay-us", "200", "--connection-rate", "1e9")])
 def test_benchmark_between_hosts(link: tuple[str, ...], tmp_path: Path) -> None:

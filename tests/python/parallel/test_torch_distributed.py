@@ -223,41 +223,6 @@ def test_objects() -> None:
     assert gathered in (list(range(size)), None)
 
 
-def test_messages(need_ranks: None) -> None:
-    size, rank = hvd.size(), hvd.rank()
-    right, left = (rank + 1) % size, (rank - 1) % size
-    for count in (0, 5, 200_000):
-        received = torch.empty(count)
-        works = dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, torch.full((count,), float(rank)), right),
-                dist.P2POp(dist.irecv, received, left),
-            ]
-        )
-        for work in works:
-            work.wait()
-        assert torch.equal(received, torch.full((count,), float(left)))
-    if rank == 0:
-        for tag in (2, 1):
-            dist.send(torch.tensor([tag]), dst=1, tag=tag)
-    elif rank == 1:
-        got = torch.zeros(2, dtype=torch.int64)
-        for tag in (1, 2):
-            assert dist.recv(got[tag - 1 : tag], src=0, tag=tag) == 0
-        assert got.tolist() == [1, 2]
-    if rank == 0:
-        senders = set()
-        for _ in range(size - 1):
-            got = torch.zeros(1, dtype=torch.int64)
-            source = dist.recv(got, tag=7)
-            assert got.item() == source
-            senders.add(source)
-        assert senders == set(range(1, size))
-    else:
-        dist.send(torch.tensor([rank]), dst=0, tag=7)
-    dist.barrier()
-
-
 def test_async_works_and_futures() -> None:
     size = hvd.size()
     tensors = [torch.full((16,), float(index)) for index in range(40)]
