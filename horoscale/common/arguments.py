@@ -9,10 +9,12 @@ from operator import index
 
 from horoscale import _core
 from horoscale._core import DataType, ReduceOp, UnsupportedError
+from horoscale._rank_ranges import named
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 SUMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
+_MOST_RANGES = 16  # of ranks that an error lists
 
 
 def resolve_op(
@@ -70,17 +72,30 @@ def set_id(process_set: ProcessSet) -> int:
 def members_of(process_set: ProcessSet) -> list[int]:
     """Return the global ranks of a registered process set, in its order."""
     current_runtime()
+    if process_set.ranks is None:
+        set_id(process_set)  # raises: it is not registered
     assert process_set.ranks is not None
     return process_set.ranks
 
 
 def check_root(root_rank: int, process_set: ProcessSet) -> int:
-    """Return `root_rank`, a global rank also inside a process set; ValueError if it is outside."""
-    root = index(root_rank)
+    """Return `root_rank`, a global rank also inside a process set; raise as check_member()."""
+    return check_member("root_rank", root_rank, process_set)
+
+
+def check_member(argument: str, rank: int, process_set: ProcessSet) -> int:
+    """Return the `rank` that an argument gives, a global one also inside a process set.
+
+    Raises ValueError if it is outside, or this process may not use the set; TypeError if it is no
+    number.
+    """
+    identity = set_id(process_set)
+    number = index(rank)
     members = members_of(process_set)
-    if root not in members:
-        raise ValueError(f"root_rank={root} is not one of the ranks {members}")
-    return root
+    if number not in members:
+        whose = named(sorted(members), _MOST_RANGES)
+        raise ValueError(f"{argument}={number} is not in process set {identity} ({whose})")
+    return number
 
 
 def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:

@@ -81,6 +81,23 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def need_writable(tensor: object) -> torch.Tensor:
+    """Return what is received into if it is a tensor whose elements can all be set, or raise.
+
+    Raises TypeError for what is no tensor, ValueError for one that has elements in common memory,
+    as expand() makes them.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a message is received into a torch.Tensor, not a {type(tensor).__name__}")
+    if tensor.layout is torch.strided and tensor.numel() > 1:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        if any(extent > 1 and step == 0 for extent, step in steps):
+            raise ValueError(
+                "a message can't be received into a tensor whose elements share memory: clone() it"
+            )
+    return tensor
+
+
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view that is contiguous where there is one: channels_last needs no copy then.
 
