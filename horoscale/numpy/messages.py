@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from operator import index
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from horoscale import _core
+from horoscale.common.arguments import extents_of
 from horoscale.common.batches import Kind, P2POp, run_batch
 from horoscale.common.messages import (
     ANY,
@@ -54,7 +54,7 @@ def _prepare(
     result: Callable[[Array, int], T],
 ) -> Start[T]:
     """Prepare a receive; the `result` is made of the array and the rank that has sent."""
-    array = need_writable(tensor)
+    array = need_writable(tensor, "a receive")
     working = contiguous(array)
     message = receiving(_place(working), src, tag, process_set)
 
@@ -65,7 +65,7 @@ def _prepare(
 
 
 def _recv_and_wait(tensor: Array, src: int | Source, tag: int, process_set: ProcessSet) -> int:
-    working = contiguous(need_writable(tensor))
+    working = contiguous(need_writable(tensor, "a receive"))
     source = receiving(_place(working), src, tag, process_set).run()
     _received(tensor, working)
     return source
@@ -183,9 +183,7 @@ def recv_view(
             raises RankFailedError.
     """
     element = np.dtype(dtype)
-    extents = (shape,) if isinstance(shape, int) else tuple(index(extent) for extent in shape)
-    if any(extent < 0 for extent in extents):
-        raise ValueError(f"shape={shape} has a negative extent")
+    extents = extents_of(shape)
     elements = math.prod(extents)
     nbytes = elements * element.itemsize
     message = receive_view(data_type(element), elements, nbytes, src, tag, process_set)

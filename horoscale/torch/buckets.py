@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from horoscale._core import HorovodInternalError
+from horoscale.common.arguments import extents_of
 from horoscale.common.job import current_runtime
 from horoscale.torch.tensors import adopt, in_memory_order
 
@@ -28,9 +29,7 @@ def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -
         ValueError: hvd.init() was not called, or an extent is negative.
         HorovodInternalError: there is not enough memory.
     """
-    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)  # type: ignore[arg-type]
-    if min(shape, default=0) < 0:
-        raise ValueError(f"empty_shared() can't make a tensor of the shape {tuple(shape)}")
+    shape = torch.Size(extents_of(size[0] if len(size) == 1 else size))
     dtype = dtype or torch.get_default_dtype()
     nbytes = shape.numel() * dtype.itemsize
     if nbytes == 0:

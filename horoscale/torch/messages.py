@@ -17,6 +17,7 @@ import torch
 from torch.autograd import Variable
 
 from horoscale import _core
+from horoscale.common.arguments import extents_of
 from horoscale.common.batches import Kind, P2POp, run_batch, wait_for_all
 from horoscale.common.messages import (
     ANY,
@@ -286,9 +287,7 @@ def recv_view(
         MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
             raises RankFailedError.
     """
-    extents = torch.Size((shape,) if isinstance(shape, int) else tuple(shape))
-    if any(extent < 0 for extent in extents):
-        raise ValueError(f"shape={shape} has a negative extent")
+    extents = torch.Size(extents_of(shape))
     elements = extents.numel()
     nbytes = elements * dtype.itemsize
     message = receive_view(data_type(dtype), elements, nbytes, src, tag, process_set)

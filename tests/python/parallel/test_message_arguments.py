@@ -132,3 +132,33 @@ def test_a_tensor_whose_elements_share_memory(tag: int) -> None:
             call(torch.zeros(1).expand(3), hvd.rank(), tag)
     assert hvd.recv(torch.zeros(3, 1).expand(3, 1), hvd.rank(), tag).sum() == 3
     hvd.synchronize(sent)
+
+
+def test_a_size_may_be_any_integer(hvd: ModuleType, tag: int) -> None:
+    sizes = [3, np.int64(3), np.array(3)]
+    if hvd is not horoscale.numpy:
+        sizes.append(torch.tensor(3))
+    dtype = full(hvd, 0).dtype
+    for size in sizes:
+        assert hvd.empty_shared(size).shape == (3,)
+        assert hvd.empty_shared((2, size)).shape == (2, 3)
+        sent = hvd.send_async(full(hvd, 5), hvd.rank(), tag)
+        with hvd.recv_view(size, dtype, hvd.rank(), tag) as view:
+            assert view.shape == (3,)
+        hvd.synchronize(sent)
+    for wrong in (3.0, (3, 1.5), "3"):
+        with pytest.raises(TypeError):
+            hvd.empty_shared(wrong)
+        with pytest.raises(TypeError):
+            hvd.recv_view(wrong, dtype, hvd.rank(), tag)
+
+
+def test_an_error_of_out_names_the_operation(hvd: ModuleType, name: str) -> None:
+    wrong = full(hvd, 0).reshape(1, 3)
+    tensor = full(hvd, 0)[:1] if hvd.size() > 3 else full(hvd, 0)[: hvd.size()]
+    for function in ("allgather", "reducescatter"):
+        for suffix in ("", "_async"):
+            with pytest.raises(ValueError, match=f'{function} "x" on process set 0'):
+                getattr(hvd, function + suffix)(tensor, name="x", out=wrong)
+    with pytest.raises((TypeError, ValueError), match="allgather on process set 0"):
+        hvd.allgather(tensor, out=[1])
