@@ -478,7 +478,17 @@ static PyObject* TemplateRun(Template* self, PyObject* const* args, Py_ssize_t c
   if (code != HS_TIMEOUT) return Raise(code);
   hs_handle* unfinished = hs_take_unfinished();
   Handle* handle = NewHandle(self->registry);
-  if (handle == NULL) return NULL; /* the operation goes on: its memory is the caller's still */
+  if (handle == NULL) { /* nobody would keep the memory: it may be freed only when all is done */
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_BEGIN_ALLOW_THREADS;
+    while (hs_wait(unfinished, kWaitSliceSeconds) == HS_TIMEOUT) {
+    }
+    hs_handle_free(unfinished);
+    Py_END_ALLOW_THREADS;
+    PyErr_Restore(type, value, trace);
+    return NULL;
+  }
   handle->pointer = unfinished;
   Begin(self->registry, handle, args[2]);
   PyObject* done = PyErr_CheckSignals() == 0 ? WaitAndLetGo(handle, timeout, began) : NULL;

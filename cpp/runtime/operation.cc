@@ -1,9 +1,26 @@
 #include "runtime/operation.h"
 
+#include <array>
+#include <cstdint>
+#include <string>
+
 #include "base/rank_list.h"
 #include "core/mailbox.h"
 
 namespace horoscale {
+namespace {
+
+// What is told of a message beside those of users; the channels are those of the bindings
+// (horoscale/common/messages.py).
+std::string ChannelText(uint8_t channel) {
+  static constexpr std::array<const char*, 6> kTexts = {
+      "",           " (a gradient)",        " (an object)",
+      " (an object)", " (of torch.distributed)", " (of monitored_barrier)"};
+  if (channel < kTexts.size()) return kTexts[channel];
+  return ", channel " + std::to_string(channel);
+}
+
+}  // namespace
 
 std::string Operation::DisplayName() const {
   if (new_set != nullptr) {
@@ -13,13 +30,12 @@ std::string Operation::DisplayName() const {
   if (message == nullptr) return request.DisplayName();
   const std::string whom =
       message->peer == kAnyPeer ? "any rank" : "rank " + std::to_string(message->peer);
-  const uint8_t channel = message->envelope.channel;
   const char* const what = message->is_send    ? "send to "
                            : message->released ? "release of a view from "
                            : message->is_view  ? "recv_view from "
                                                : "recv from ";
   return what + whom + ", tag " + std::to_string(message->envelope.tag) +
-         (channel == 0 ? "" : ", channel " + std::to_string(channel));
+         ChannelText(message->envelope.channel);
 }
 
 }  // namespace horoscale

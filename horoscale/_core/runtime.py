@@ -197,6 +197,15 @@ class Runtime:
         start = self._in_flight.send if is_send else self._in_flight.receive
         return self.messages.keep(key, PreparedMessage(message, start))
 
+    def start_receive(self, message: MessageArg, keep_alive: object, handles: list[Handle]) -> None:
+        """Start a receive, whose handle is appended to `handles`.
+
+        That is one step of Python: a Ctrl-C comes before both or after both.
+        """
+        room = self._message
+        room.describe(message, True)
+        handles.extend(map(self._in_flight.receive, (room.address,), (keep_alive,)))
+
     def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
         """Do a send or a receive and wait for it; return its result: the rank that has sent.
 

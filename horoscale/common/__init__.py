@@ -9,6 +9,7 @@ The rules, each in one function of horoscale.common.arguments that every binding
     set_id(process_set)         the id for Runtime.enqueue(); the set must be registered, and this
                                 rank in it
     check_root(root, set)       a root is a global rank, also inside a process set, and in the set
+    check_member(…, rank, set)  so is the peer of a message
     check_splits(splits, …)     one for each member, none negative, in sum at most the rows
     check_all_split(splits, …)  the same for reducescatter, in sum exactly the rows
     check_even_split(rows, set) alltoall without splits deals out evenly or not at all
@@ -22,8 +23,9 @@ ranks to see (shapes that differ) raises MismatchError on every member.
 
 from horoscale.common import exports as _exports
 from horoscale.common.basics import current_runtime
+from horoscale.common.batches import P2POp
 from horoscale.common.exports import *  # noqa: F403
-from horoscale.common.messages import P2POp, recv_object, send_object
+from horoscale.common.object_messages import recv_object, send_object
 from horoscale.common.objects import allgather_object, broadcast_object
 from horoscale.common.synchronization import join
 

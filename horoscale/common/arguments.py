@@ -6,13 +6,16 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from operator import index
+from typing import Any
 
 from horoscale import _core
 from horoscale._core import DataType, ReduceOp, UnsupportedError
+from horoscale._rank_ranges import named
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 SUMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
+_MOST_RANGES = 16  # of ranks that an error lists
 
 
 def resolve_op(
@@ -70,17 +73,30 @@ def set_id(process_set: ProcessSet) -> int:
 def members_of(process_set: ProcessSet) -> list[int]:
     """Return the global ranks of a registered process set, in its order."""
     current_runtime()
+    if process_set.ranks is None:
+        set_id(process_set)  # raises: it is not registered
     assert process_set.ranks is not None
     return process_set.ranks
 
 
 def check_root(root_rank: int, process_set: ProcessSet) -> int:
-    """Return `root_rank`, a global rank also inside a process set; ValueError if it is outside."""
-    root = index(root_rank)
+    """Return `root_rank`, a global rank also inside a process set; raise as check_member()."""
+    return check_member("root_rank", root_rank, process_set)
+
+
+def check_member(argument: str, rank: int, process_set: ProcessSet) -> int:
+    """Return the `rank` that an argument gives, a global one also inside a process set.
+
+    Raises ValueError if it is outside, or this process may not use the set; TypeError if it is no
+    number.
+    """
+    identity = set_id(process_set)
+    number = index(rank)
     members = members_of(process_set)
-    if root not in members:
-        raise ValueError(f"root_rank={root} is not one of the ranks {members}")
-    return root
+    if number not in members:
+        whose = named(sorted(members), _MOST_RANGES)
+        raise ValueError(f"{argument}={number} is not in process set {identity} ({whose})")
+    return number
 
 
 def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
@@ -119,16 +135,39 @@ def check_even_split(rows: int, process_set: ProcessSet) -> None:
         )
 
 
+def extents_of(shape: Any) -> tuple[int, ...]:
+    """Return the extents of a shape, or of a single extent, given as integers of any kind.
+
+    Raises ValueError if one is negative, TypeError if one is no integer.
+    """
+    try:
+        extents: tuple[int, ...] = (index(shape),)
+    except TypeError:
+        extents = tuple([index(extent) for extent in shape])
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"shape={extents} has a negative extent")
+    return extents
+
+
+def titled(operation: str, name: str | None, process_set: int) -> str:
+    """Return what errors call an operation: allgather "x" on process set 0."""
+    title = operation if name is None else f'{operation} "{name}"'
+    return f"{title} on process set {process_set}"
+
+
 def check_has_rows(shape: Sequence[int], operation: str) -> None:
     """Raise ValueError for a 0-d tensor, which has no first dimension."""
     if not shape:
         raise ValueError(f"{operation} needs a tensor with at least one dimension, not a 0-d one")
 
 
-def check_out(shape: Sequence[int], rows: int | None, row_shape: Sequence[int]) -> None:
+def check_out(
+    shape: Sequence[int], rows: int | None, row_shape: Sequence[int], operation: str
+) -> None:
     """Raise ValueError unless a result of these rows has the shape of out=.
 
-    `rows` is None where their number is known only when the operation is done.
+    `rows` is None where their number is known only when the operation is done. `operation` is as
+    titled() makes it.
     """
     expected = tuple(row_shape)
     if shape and tuple(shape[1:]) == expected and rows in (None, shape[0]):
@@ -136,7 +175,8 @@ def check_out(shape: Sequence[int], rows: int | None, row_shape: Sequence[int]) 
     first = "rows" if rows is None else rows
     dimensions = ", ".join(str(extent) for extent in (first, *expected))
     raise ValueError(
-        f"out= has shape {tuple(shape)}, the result ({dimensions}{',' * (not expected)})"
+        f"out= has shape {tuple(shape)}, the result of {operation} "
+        f"({dimensions}{',' * (not expected)})"
     )
 
 

@@ -30,6 +30,7 @@ from horoscale.common.arguments import (
     resolve_op,
     scattered_rows,
     set_id,
+    titled,
 )
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, at_removal, global_process_set
@@ -113,7 +114,8 @@ def prepared_gather(
         check_has_rows(shape, kind.name.lower())
         if kind is OpKind.ALLTOALL:
             check_even_split(shape[0], process_set)
-        _check_room(out, None, dtype, shape)
+        title = titled(kind.name.lower(), name, identity)
+        _check_room(out, None, dtype, shape, title)
         tensors = ((data_type(dtype), tuple(shape)),)
         signature = Signature(kind, tensors, name, identity, priority=priority)
         template = runtime.prepare(key, signature, out.shape[0])
@@ -140,7 +142,8 @@ def prepared_reducescatter(
     template = runtime.templates.get(key)
     if template is None:
         check_has_rows(shape, "reducescatter")
-        _check_room(out, scattered_rows(shape[0], process_set), dtype, shape)
+        title = titled("reducescatter", name, identity)
+        _check_room(out, scattered_rows(shape[0], process_set), dtype, shape, title)
         signature = _reduction(
             OpKind.REDUCESCATTER, data_type(dtype), shape, how, name, identity, priority
         )
@@ -172,7 +175,9 @@ def _reduction(
     )
 
 
-def _check_room(out: Any, rows: int | None, dtype: Any, shape: Sequence[int]) -> None:
+def _check_room(
+    out: Any, rows: int | None, dtype: Any, shape: Sequence[int], operation: str
+) -> None:
     if out.dtype != dtype:
-        raise ValueError(f"out= is of {out.dtype}, the result of {dtype}")
-    check_out(out.shape, rows, shape[1:])
+        raise ValueError(f"out= is of {out.dtype}, the result of {operation} of {dtype}")
+    check_out(out.shape, rows, shape[1:], operation)

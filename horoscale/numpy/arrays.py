@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from horoscale._core import DataType, OwnedBuffer, TensorArg, UnsupportedError, address_of
 from horoscale.common import current_runtime
-from horoscale.common.arguments import check_out
+from horoscale.common.arguments import check_out, extents_of
 
 Array: TypeAlias = NDArray[Any]
 
@@ -44,27 +44,27 @@ def is_plain(tensor: object) -> TypeGuard[Array]:
     return type(tensor) is np.ndarray and tensor.flags.carray
 
 
-def need_writable(tensor: object) -> Array:
+def need_writable(tensor: object, operation: str = "an operation in place") -> Array:
     """Return the argument if it is an array that can be changed in place, or raise."""
     if not isinstance(tensor, np.ndarray):
-        raise TypeError(f"an operation in place needs a numpy array, not {type(tensor).__name__}")
+        raise TypeError(f"{operation} needs a numpy array, not a {type(tensor).__name__}")
     if not tensor.flags.writeable:
-        raise ValueError("an operation in place needs a writable array")
+        raise ValueError(f"{operation} needs a writable array")
     return tensor
 
 
-def need_room(out: object, rows: int | None, like: Array) -> Array:
+def need_room(out: object, rows: int | None, like: Array, operation: str) -> Array:
     """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
 
-    Raises TypeError for what is no array, ValueError for one that is of another type or shape, not
-    contiguous, or not writable.
+    `operation` is as titled() makes it. Raises TypeError for what is no array, ValueError for one
+    that is of another type or shape, not contiguous, or not writable.
     """
-    array = need_writable(out)
+    array = need_writable(out, f"out= of {operation}")
     if not array.flags.carray:
-        raise ValueError("out= needs a contiguous array")
+        raise ValueError(f"out= of {operation} needs a contiguous array")
     if array.dtype != like.dtype:
-        raise ValueError(f"out= is of {array.dtype}, the result of {like.dtype}")
-    check_out(array.shape, rows, like.shape[1:])
+        raise ValueError(f"out= is of {array.dtype}, the result of {operation} of {like.dtype}")
+    check_out(array.shape, rows, like.shape[1:], operation)
     return array
 
 
@@ -107,15 +107,6 @@ def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Ar
     return np.frombuffer(buffer.buffer, np.uint8).view(dtype).reshape(shape)
 
 
-def extents_of(size: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
-    """Return a shape that was given as numbers, or as one sequence."""
-    shape = size[0] if len(size) == 1 else size
-    try:
-        return (index(shape),)  # type: ignore[arg-type]
-    except TypeError:
-        return tuple(index(extent) for extent in shape)  # type: ignore[arg-type,union-attr]
-
-
 def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
     """Return an array of zeros in memory that the other ranks of this host can reach.
 
@@ -130,7 +121,7 @@ def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> A
         ValueError: before hvd.init(), an extent is negative, or the type is not supported.
         HorovodInternalError: there is not enough memory.
     """
-    extents = extents_of(size)
+    extents = extents_of(size[0] if len(size) == 1 else size)
     element = np.dtype(dtype)
     data_type(element)
     nbytes = math.prod(extents) * element.itemsize

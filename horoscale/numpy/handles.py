@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from horoscale import _core
+from horoscale.common import handles as shared
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 class Handle(Generic[T]):
-    """An operation on its way. poll() and synchronize() take it."""
+    """An operation on its way. poll() and synchronize() take it, in any thread."""
 
     __slots__ = ("_finish", "_operation", "_result")
 
@@ -29,10 +30,13 @@ class Handle(Generic[T]):
 
     def wait(self) -> T:
         """Wait for the operation and return its result; a second call returns the same again."""
-        if self._finish is not None:
+        finish = self._finish
+        if finish is not None:
             self._operation.wait()
-            self._result = self._finish(self._operation)
-            self._finish = None
+            with shared.finishing:
+                if self._finish is not None:
+                    self._result = finish(self._operation)
+                    self._finish = None
         return self._result
 
     def then(self, change: Callable[[T], U]) -> Handle[U]:

@@ -3,50 +3,70 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from operator import index
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from horoscale import _core
+from horoscale.common.arguments import extents_of
+from horoscale.common.batches import Kind, P2POp, run_batch
 from horoscale.common.messages import (
-    P2POp,
+    ANY,
     Place,
+    Source,
     View,
     receive_view,
-    recv_and_wait,
-    send_and_wait,
-    start_batch,
-    start_recv,
-    start_send,
-    wait_for_all,
+    receiving,
+    sending,
 )
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import Array, address, adopt, contiguous, data_type, need_writable
 from horoscale.numpy.handles import Handle
+
+T = TypeVar("T")
+Start: TypeAlias = Callable[[], Handle[T]]  # of a message that is prepared
 
 
 def _place(array: Array) -> Place:
     return Place(address(array), data_type(array.dtype), array.size, array)
 
 
-def _recv(
-    tensor: Array, src: int | None, tag: int, process_set: ProcessSet
-) -> Handle[tuple[Array, int]]:
-    array = need_writable(tensor)
+def _prepare_send(tensor: ArrayLike, dst: int, tag: int, process_set: ProcessSet) -> Start[None]:
+    message = sending(_place(contiguous(tensor)), dst, tag, process_set)
+    return lambda: Handle(message.start(), lambda _: None)
+
+
+def _prepare_recv(tensor: Array, src: int, tag: int, process_set: ProcessSet) -> Start[Array]:
+    return _prepare(tensor, src, tag, process_set, lambda array, _: array)
+
+
+def _prepare_recv_any(tensor: Array, tag: int, process_set: ProcessSet) -> Start[int]:
+    return _prepare(tensor, ANY, tag, process_set, lambda _, source: source)
+
+
+def _prepare(
+    tensor: Array,
+    src: int | Source,
+    tag: int,
+    process_set: ProcessSet,
+    result: Callable[[Array, int], T],
+) -> Start[T]:
+    """Prepare a receive; the `result` is made of the array and the rank that has sent."""
+    array = need_writable(tensor, "a receive")
     working = contiguous(array)
+    message = receiving(_place(working), src, tag, process_set)
 
-    def finish(done: _core.Handle) -> tuple[Array, int]:
-        return _received(array, working), done.result()
+    def finish(done: _core.Handle) -> T:
+        return result(_received(array, working), done.result())
 
-    return Handle(start_recv(_place(working), src, tag, process_set), finish)
+    return lambda: Handle(message.start(), finish)
 
 
-def _recv_and_wait(tensor: Array, src: int | None, tag: int, process_set: ProcessSet) -> int:
-    working = contiguous(need_writable(tensor))
-    source = recv_and_wait(_place(working), src, tag, process_set)
+def _recv_and_wait(tensor: Array, src: int | Source, tag: int, process_set: ProcessSet) -> int:
+    working = contiguous(need_writable(tensor, "a receive"))
+    source = receiving(_place(working), src, tag, process_set).run()
     _received(tensor, working)
     return source
 
@@ -72,21 +92,20 @@ def send(
         process_set: both ranks belong to it.
 
     Raises:
-        ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is wrong.
         MismatchError: it is received into another dtype or number of elements; on these two ranks
             only (of a small message on the receiver only).
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    send_and_wait(_place(contiguous(tensor)), dst, tag, process_set)
+    sending(_place(contiguous(tensor)), dst, tag, process_set).run()
 
 
 def send_async(
     tensor: ArrayLike, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[None]:
     """Start send() and return a handle at once. The array may not change meanwhile."""
-    place = _place(contiguous(tensor))
-    return Handle(start_send(place, dst, tag, process_set), lambda _: None)
+    return _prepare_send(tensor, dst, tag, process_set)()
 
 
 def recv(
@@ -114,7 +133,7 @@ def recv_async(
     tensor: Array, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[Array]:
     """Start recv() and return a handle at once. The message is there after synchronize()."""
-    return _recv(tensor, src, tag, process_set).then(lambda result: result[0])
+    return _prepare_recv(tensor, src, tag, process_set)()
 
 
 def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
@@ -122,14 +141,14 @@ def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_proce
 
     Arguments and errors are those of recv().
     """
-    return _recv_and_wait(tensor, None, tag, process_set)
+    return _recv_and_wait(tensor, ANY, tag, process_set)
 
 
 def recv_any_async(
     tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[int]:
     """Start recv_any() and return a handle at once; its result is the rank that has sent."""
-    return _recv(tensor, None, tag, process_set).then(lambda result: result[1])
+    return _prepare_recv_any(tensor, tag, process_set)()
 
 
 def recv_view(
@@ -159,14 +178,12 @@ def recv_view(
         The view: its `tensor` is the array, its `source` the rank that has sent it.
 
     Raises:
-        ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is wrong.
         MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
             raises RankFailedError.
     """
     element = np.dtype(dtype)
-    extents = (shape,) if isinstance(shape, int) else tuple(index(extent) for extent in shape)
-    if any(extent < 0 for extent in extents):
-        raise ValueError(f"shape={shape} has a negative extent")
+    extents = extents_of(shape)
     elements = math.prod(extents)
     nbytes = elements * element.itemsize
     message = receive_view(data_type(element), elements, nbytes, src, tag, process_set)
@@ -187,10 +204,14 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
         For each operation what the function returns: None, the array, or recv_any()'s rank.
 
     Raises:
-        TypeError, ValueError: this is no such list.
+        TypeError, ValueError: this is no such list, or an argument is wrong; nothing was started.
         MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
     """
-    handles = start_batch(
-        operations, (send, send_async), (recv, recv_async), (recv_any, recv_any_async)
-    )
-    return wait_for_all(handles)
+    return run_batch(operations, _KINDS)
+
+
+_KINDS = (
+    Kind((send, send_async), _prepare_send),
+    Kind((recv, recv_async), _prepare_recv),
+    Kind((recv_any, recv_any_async), _prepare_recv_any, takes_peer=False),
+)

@@ -18,6 +18,7 @@ from horoscale.common.arguments import (
     check_splits,
     members_of,
     set_id,
+    titled,
 )
 from horoscale.common.prepared import prepared_broadcast, prepared_gather
 from horoscale.common.process_sets import ProcessSet, global_process_set
@@ -55,7 +56,8 @@ def _allgather(
     check_group_out(inputs, out)
     given: list[Array | None] = [None] * len(inputs)
     if out is not None:
-        given = [need_room(one, None, like) for one, like in zip(out, inputs, strict=True)]
+        title = titled("allgather", name, identity)
+        given = [need_room(one, None, like, title) for one, like in zip(out, inputs, strict=True)]
     # The inputs' types and shapes are needed when the operation is done, their values are not.
     results = [(array.dtype, array.shape[1:]) for array in inputs]
     operation = current_runtime().enqueue(
@@ -152,7 +154,7 @@ def _alltoall(
     else:
         rows_to_each = check_splits(split_list(splits), array.shape[0], process_set)
     if out is not None:
-        need_room(out, None, array)
+        need_room(out, None, array, titled("alltoall", name, identity))
     dtype, row_shape, members = array.dtype, array.shape[1:], len(members_of(process_set))
     operation = current_runtime().enqueue(
         OpKind.ALLTOALL,

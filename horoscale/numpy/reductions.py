@@ -19,6 +19,7 @@ from horoscale.common.arguments import (
     resolve_op,
     scattered_rows,
     set_id,
+    titled,
 )
 from horoscale.common.prepared import prepared_allreduce, prepared_reducescatter
 from horoscale.common.process_sets import ProcessSet, global_process_set
@@ -108,7 +109,8 @@ def _reducescatter(
     out: Sequence[Array] | None,
     will_wait: bool = False,
 ) -> Handle[list[Array]]:
-    set_id(call.process_set)  # before its ranks are looked at
+    identity = set_id(call.process_set)  # before its ranks are looked at
+    title = titled("reducescatter", call.name, identity)
     inputs = [contiguous(tensor) for tensor in tensors]
     check_group_out(inputs, out)
     outputs = []
@@ -120,7 +122,7 @@ def _reducescatter(
         if out is None:
             outputs.append(np.empty((rows, *array.shape[1:]), array.dtype))
         else:
-            outputs.append(need_room(out[i], rows, array))
+            outputs.append(need_room(out[i], rows, array, title))
     operation = _enqueue(OpKind.REDUCESCATTER, inputs, outputs, call, will_wait)
     return Handle(operation, lambda _: outputs)
 

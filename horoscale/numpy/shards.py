@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from horoscale.common.arguments import extents_of
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.common.shards import Shards, allocate, check_rows
-from horoscale.numpy.arrays import Array, adopt, data_type, extents_of
+from horoscale.numpy.arrays import Array, adopt, data_type
 from horoscale.numpy.movement import allgather
 
 
@@ -40,11 +41,11 @@ def empty_sharded(
         MismatchError: the members ask for different sizes; all of them get this.
         HorovodInternalError: there is not enough memory, or a member failed.
     """
-    shape = extents_of(size)
+    shape = extents_of(size[0] if len(size) == 1 else size)
     element = np.dtype(dtype)
     data_type(element)
-    if not shape or min(shape) < 0:
-        raise ValueError(f"empty_sharded() can't make an array of the shape {shape}")
+    if not shape:
+        raise ValueError("empty_sharded() needs rows to divide: its shape is ()")
     rows = check_rows(shape[0], process_set)
     memory = allocate(rows * math.prod(shape[1:]) * element.itemsize, process_set)
     own = adopt(memory.own, element, (rows, *shape[1:]))

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from horoscale._private_file import open_private
+from horoscale._rank_ranges import rank_ranges
 from horoscale.runner.text import printable
-from horoscale.runner.tracebacks import Tracebacks, rank_ranges
+from horoscale.runner.tracebacks import Tracebacks
 
 _MAX_LINE_BYTES = 16 << 20  # a longer line is printed in pieces
 _WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking

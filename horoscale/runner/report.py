@@ -7,8 +7,8 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from horoscale._rank_ranges import named
 from horoscale.runner.processes import status_text
-from horoscale.runner.tracebacks import named
 
 LAUNCHER = "horoscalerun"
 CANNOT_START = 2  # exit statuses of the launcher

@@ -11,10 +11,11 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from horoscale._rank_ranges import named
 from horoscale.runner.bootstrap import PACKAGE_ROOT
 
 HOLD_S = 0.5
@@ -194,19 +195,3 @@ def _is_own(file: bytes) -> bool:
         return True
     below = _BELOW.fullmatch(file)
     return below is not None and os.path.isfile(_OWN + below[1])
-
-
-def rank_ranges(ranks: Iterable[int]) -> str:
-    """Sorted ranks, such as 0-3,7."""
-    # Ranks that follow each other differ from their positions by the same number.
-    runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
-    parts = []
-    for _, run in runs:
-        members = [rank for _, rank in run]
-        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return ",".join(parts)
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Such as "rank 3" or "ranks 0-3,7"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {rank_ranges(ranks)}"

@@ -44,8 +44,9 @@ except ImportError as error:
         f"horoscale.tensorflow needs TensorFlow 2.18 or newer ({error}): pip install tensorflow"
     ) from error
 from horoscale.common import exports as _exports
+from horoscale.common.batches import P2POp
 from horoscale.common.exports import *  # noqa: F403
-from horoscale.common.messages import P2POp, recv_object, send_object
+from horoscale.common.object_messages import recv_object, send_object
 from horoscale.tensorflow import elastic
 from horoscale.tensorflow.compression import (
     Compression,

@@ -8,13 +8,13 @@ one batch(). Gradients are messages of the same tag in a channel of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from horoscale._core import ANY_RANK
-from horoscale.common.messages import Channel, P2POp, check_peer, check_tag
+from horoscale.common.batches import Kind, P2POp, prepare
+from horoscale.common.messages import ANY, Channel, Source, check_peer, check_source, check_tag
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow.collectives import (
     Call,
@@ -56,17 +56,23 @@ def _exchange(
 
 
 def _sent(tensor: Any, dst: int, tag: int, process_set: ProcessSet) -> _Message:
+    Call("", process_set).attributes()  # first: what it raises is an error of TensorFlow's too
     peer = check_peer("dst", dst, process_set)
     return _Message(True, as_tensor(tensor), peer, check_tag(tag))
 
 
-def _received(like: Any, src: int | None, tag: int, process_set: ProcessSet) -> _Message:
-    peer = ANY_RANK if src is None else check_peer("src", src, process_set)
+def _received(like: Any, src: int | Source, tag: int, process_set: ProcessSet) -> _Message:
+    Call("", process_set).attributes()
+    peer = check_source(src, process_set)
     if isinstance(like, tf.TensorSpec):
         if not like.shape.is_fully_defined():
             raise ValueError(f"like={like} leaves the shape open: recv() needs to know it")
         like = tf.zeros(like.shape, like.dtype)
     return _Message(False, as_tensor(like), peer, check_tag(tag))
+
+
+def _received_from_any(like: Any, tag: int, process_set: ProcessSet) -> _Message:
+    return _received(like, ANY, tag, process_set)
 
 
 def send(
@@ -88,7 +94,7 @@ def send(
         result has to be computed as well: add it to the loss.
 
     Raises:
-        ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is wrong.
         tf.errors.FailedPreconditionError: it is received into another dtype or number of elements;
             on these two ranks only (of a small message on the receiver only).
         tf.errors.UnknownError: a rank of the process set died or left.
@@ -131,7 +137,7 @@ def recv_any(
     Returns:
         The tensor, and the global rank that has sent it, an int32 scalar.
     """
-    [result], sources = _exchange([_received(like, None, tag, process_set)], process_set)
+    [result], sources = _exchange([_received_from_any(like, tag, process_set)], process_set)
     return result, sources[0]
 
 
@@ -153,7 +159,7 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
     """
     if not operations:
         return []
-    messages = [_message_of(operation) for operation in operations]
+    messages = [prepare(operation, _KINDS) for operation in operations]
     process_set = operations[0].process_set
     if any(one.process_set is not process_set for one in operations):
         raise ValueError("the messages of a batch have to be on one process set")
@@ -164,18 +170,11 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
     ]
 
 
-def _message_of(operation: P2POp) -> _Message:
-    if not isinstance(operation, P2POp):
-        raise TypeError(f"batch() takes a list of P2POp, not {operation!r}")
-    tensor, tag, process_set = operation.tensor, operation.tag, operation.process_set
-    if operation.op is recv_any:
-        return _received(tensor, None, tag, process_set)
-    if operation.op not in (send, recv):
-        raise ValueError(f"op={operation.op!r} is none of send, recv and recv_any")
-    if operation.peer is None:
-        raise ValueError("a send or recv of a batch needs a peer")
-    make = _sent if operation.op is send else _received
-    return make(tensor, index(operation.peer), tag, process_set)
+_KINDS = (
+    Kind((send,), _sent),
+    Kind((recv,), _received),
+    Kind((recv_any,), _received_from_any, takes_peer=False),
+)
 
 
 @gradient_of("Messages")

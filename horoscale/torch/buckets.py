@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 
 import torch
 
 from horoscale._core import HorovodInternalError
+from horoscale.common.arguments import extents_of
 from horoscale.common.job import current_runtime
 from horoscale.torch.tensors import adopt, in_memory_order
 
 _ALIGNMENT = 64  # a cache line, so that no two gradients share one
-
-
-def shape_of(size: Sequence[int | Sequence[int]]) -> torch.Size:
-    """Return a shape that was given as numbers, or as one sequence."""
-    if len(size) != 1:
-        return torch.Size(size)  # type: ignore[arg-type]
-    try:
-        return torch.Size((index(size[0]),))  # type: ignore[arg-type]
-    except TypeError:
-        return torch.Size(size[0])  # type: ignore[arg-type]
 
 
 def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -39,9 +29,7 @@ def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -
         ValueError: hvd.init() was not called, or an extent is negative.
         HorovodInternalError: there is not enough memory.
     """
-    shape = shape_of(size)
-    if min(shape, default=0) < 0:
-        raise ValueError(f"empty_shared() can't make a tensor of the shape {tuple(shape)}")
+    shape = torch.Size(extents_of(size[0] if len(size) == 1 else size))
     dtype = dtype or torch.get_default_dtype()
     nbytes = shape.numel() * dtype.itemsize
     if nbytes == 0:

@@ -31,6 +31,7 @@ from horoscale.common.arguments import (
     members_of,
     scattered_rows,
     set_id,
+    titled,
 )
 from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet
@@ -117,6 +118,7 @@ def _output(
     like: torch.Tensor,
     rows: int,
     out: torch.Tensor | None = None,
+    title: str = "",
 ) -> torch.Tensor:
     shape = (rows, *like.shape[1:])
     if like.is_cpu:
@@ -126,12 +128,16 @@ def _output(
     result = adopt_on_device(operation.device_output(index), like.device, like.dtype, shape)
     if out is None:
         return result
-    check_out(out.shape, rows, like.shape[1:])
+    check_out(out.shape, rows, like.shape[1:], title)
     return write_back(out, result)
 
 
 def _room_given(
-    tensors: Tensors, rows: Sequence[int | None], sources: Tensors, out: Tensors | None
+    tensors: Tensors,
+    rows: Sequence[int | None],
+    sources: Tensors,
+    out: Tensors | None,
+    title: str,
 ) -> list[torch.Tensor] | None:
     """Return out= if the results can be written there, or raise ValueError. None: there is none."""
     if out is None:
@@ -139,7 +145,7 @@ def _room_given(
     check_group_out(sources, out)
     if needs_gradient(tensors):
         raise ValueError("out= is not differentiable: detach the input, or use torch.no_grad()")
-    return [need_room(*one) for one in zip(out, rows, sources, strict=True)]
+    return [need_room(*one, title) for one in zip(out, rows, sources, strict=True)]
 
 
 def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[Tensors], Tensors]:
@@ -213,13 +219,13 @@ def allgather(tensors: Tensors, call: Call, out: Tensors | None = None) -> Handl
 @outside_graph
 def allgather_with_rows(tensors: Tensors, call: Call, out: Tensors | None = None) -> Handle:
     """Do allgather(); the outcome is (results, the rows of each member for each tensor)."""
-    set_id(call.process_set)
+    title = titled("allgather", call.name, set_id(call.process_set))
     members = len(members_of(call.process_set))
     sources = [in_memory(tensor) for tensor in tensors]
     for source in sources:
         check_has_rows(source.shape, "allgather")
     given: Sequence[torch.Tensor | None] = [None] * len(sources)
-    given = _room_given(tensors, [None] * len(sources), sources, out) or given
+    given = _room_given(tensors, [None] * len(sources), sources, out, title) or given
     rows_of_members: list[list[int]] = []  # by tensor; known when the operation is done
     deliver = _deliver(tensors, False, lambda g: allgather_gradient(g, rows_of_members, call))
 
@@ -228,7 +234,7 @@ def allgather_with_rows(tensors: Tensors, call: Call, out: Tensors | None = None
         for i, source in enumerate(sources):
             rows = operation.output_rows(i, members)
             rows_of_members.append(rows)
-            results.append(_output(operation, i, source, sum(rows), given[i]))
+            results.append(_output(operation, i, source, sum(rows), given[i], title))
         return deliver(results), rows_of_members
 
     return _start(OpKind.ALLGATHER, call, sources, given, complete, describe=gathered_argument)
@@ -265,7 +271,7 @@ def alltoall(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Start sending rows to each rank; the outcome is (result, rows received from each rank)."""
-    set_id(call.process_set)
+    title = titled("alltoall", call.name, set_id(call.process_set))
     members = len(members_of(call.process_set))
     source = in_memory(tensor)
     check_has_rows(source.shape, "alltoall")
@@ -276,13 +282,13 @@ def alltoall(
     rows = source.shape[0]
     source = source[: sum(splits)]
     if out is not None:
-        _room_given([tensor], [None], [source], [out])
+        _room_given([tensor], [None], [source], [out], title)
     received: list[int] = []  # known when the operation is done
     deliver = _deliver([tensor], False, lambda g: [alltoall_gradient(g[0], received, rows, call)])
 
     def complete(operation: _core.Handle) -> tuple[torch.Tensor, list[int]]:
         received.extend(operation.output_rows(0, members))
-        (result,) = deliver([_output(operation, 0, source, sum(received), out)])
+        (result,) = deliver([_output(operation, 0, source, sum(received), out, title)])
         return result, received
 
     return _start(
@@ -317,7 +323,7 @@ def reducescatter(
 
     `out`: where these go; a new tensor for each if there is none.
     """
-    set_id(call.process_set)
+    title = titled("reducescatter", call.name, set_id(call.process_set))
     sources = [in_memory(tensor) for tensor in tensors]
     reduction.check(sources)
     rows = []
@@ -326,7 +332,7 @@ def reducescatter(
         if splits is not None:
             splits = check_all_split(splits, source.shape[0], call.process_set)
         rows.append(scattered_rows(source.shape[0], call.process_set, splits))
-    targets = _room_given(tensors, rows, sources, out)
+    targets = _room_given(tensors, rows, sources, out, title)
     if targets is None:
         shapes = [(own, *source.shape[1:]) for own, source in zip(rows, sources, strict=True)]
         targets = [source.new_empty(shape) for source, shape in zip(sources, shapes, strict=True)]

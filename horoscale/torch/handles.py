@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horoscale import _core
+from horoscale.common import handles as shared
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.tensors import current_stream
 
@@ -17,7 +18,7 @@ class Handle:
     """What the _async functions return. Pass it to synchronize() once the result is needed.
 
     The operation runs whether or not anybody waits for it, and its tensors are kept alive
-    meanwhile. A handle may be used by one thread at a time.
+    meanwhile. Several threads may wait for it.
     """
 
     __slots__ = ("_complete", "_cuda_device", "_operation", "_outcome")
@@ -41,22 +42,24 @@ class Handle:
     @outside_graph
     def done(self) -> bool:
         """Tell whether wait() would return (or raise) at once."""
-        if self._operation is None:
+        operation = self._operation
+        if operation is None:
             return True
-        if self._cuda_device is None:
-            return self._operation.done()
-        return self._operation.launched()
+        return operation.done() if self._cuda_device is None else operation.launched()
 
     @outside_graph
     def wait(self) -> Outcome:
         """Wait for the operation and return its result; the same again when called again."""
-        if self._operation is not None and self._complete is not None:
+        operation, complete = self._operation, self._complete
+        if operation is not None and complete is not None:
             if self._cuda_device is None:
-                self._operation.wait()
+                operation.wait()
             else:
-                self._operation.wait_on_stream(current_stream(self._cuda_device))
-            self._outcome = self._complete(self._operation)
-            self._operation = self._complete = None
+                operation.wait_on_stream(current_stream(self._cuda_device))
+            with shared.finishing:
+                if self._complete is not None:
+                    self._outcome = complete(operation)
+                    self._operation = self._complete = None
         return self._outcome
 
     def __call__(self) -> Outcome:

@@ -10,32 +10,41 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import torch
 from torch.autograd import Variable
 
 from horoscale import _core
+from horoscale.common.arguments import extents_of
+from horoscale.common.batches import Kind, P2POp, run_batch, wait_for_all
 from horoscale.common.messages import (
+    ANY,
     Channel,
-    P2POp,
     Place,
+    Prepared,
+    Source,
     View,
     receive_view,
-    recv_and_wait,
-    send_and_wait,
-    start_batch,
-    start_recv,
-    start_send,
-    wait_for_all,
+    receiving,
+    sending,
 )
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.autograd import connect, needs_gradient
 from horoscale.torch.collectives import Tensors
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
-from horoscale.torch.tensors import adopt, data_type, device_of, in_memory, write_back
+from horoscale.torch.tensors import (
+    adopt,
+    data_type,
+    device_of,
+    in_memory,
+    need_writable,
+    write_back,
+)
+
+Start: TypeAlias = Callable[[], Handle]  # of a message that is prepared
 
 
 def _place(values: torch.Tensor) -> Place:
@@ -43,43 +52,56 @@ def _place(values: torch.Tensor) -> Place:
     return Place(values.data_ptr(), data_type(values.dtype), values.numel(), values, device)
 
 
-def _handle(
-    operation: _core.Handle, place: Place, complete: Callable[[_core.Handle], Any]
-) -> Handle:
-    return Handle(operation, complete, None if place.device is None else place.device.cuda_device)
+def _start(message: Prepared, complete: Callable[[_core.Handle], Any]) -> Handle:
+    device = message.message.device
+    return Handle(message.start(), complete, None if device is None else device.cuda_device)
 
 
-def _start_send(
+def _prepare_send(
     tensor: torch.Tensor,
     dst: int,
     tag: int,
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
-) -> Handle:
-    place = _place(in_memory(tensor))
-    operation = start_send(place, dst, tag, process_set, channel)
-    return _handle(operation, place, lambda _: None)
+) -> Start:
+    message = sending(_place(in_memory(tensor)), dst, tag, process_set, channel)
+    return lambda: _start(message, lambda _: None)
 
 
-def _start_recv(tensor: torch.Tensor, src: int | None, tag: int, process_set: ProcessSet) -> Handle:
-    values = in_memory(tensor)
-    place = _place(values)
+def _prepare_recv(tensor: torch.Tensor, src: int, tag: int, process_set: ProcessSet) -> Start:
+    return _prepare(tensor, src, tag, process_set, lambda tensor, _: tensor)
 
-    def complete(done: _core.Handle) -> tuple[torch.Tensor, int]:
-        return write_back(tensor, values), done.result()
 
-    return _handle(start_recv(place, src, tag, process_set), place, complete)
+def _prepare_recv_any(tensor: torch.Tensor, tag: int, process_set: ProcessSet) -> Start:
+    return _prepare(tensor, ANY, tag, process_set, lambda _, source: source)
+
+
+def _prepare(
+    tensor: torch.Tensor,
+    src: int | Source,
+    tag: int,
+    process_set: ProcessSet,
+    result: Callable[[torch.Tensor, int], Any],
+) -> Start:
+    """Prepare a receive; the `result` is made of the tensor and the rank that has sent."""
+    values = in_memory(need_writable(tensor))
+    message = receiving(_place(values), src, tag, process_set)
+
+    def complete(done: _core.Handle) -> Any:
+        return result(write_back(tensor, values), done.result())
+
+    return lambda: _start(message, complete)
 
 
 def _recv_and_wait(
     tensor: torch.Tensor,
-    src: int | None,
+    src: int | Source,
     tag: int,
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> int:
-    values = in_memory(tensor)
-    source = recv_and_wait(_place(values), src, tag, process_set, channel)
+    values = in_memory(need_writable(tensor))
+    source = receiving(_place(values), src, tag, process_set, channel).run()
     write_back(tensor, values)
     return source
 
@@ -132,13 +154,13 @@ def send(
         call its backward().
 
     Raises:
-        ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is wrong.
         MismatchError: it is received into another dtype or number of elements; on these two ranks
             only (of a small message on the receiver only).
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    send_and_wait(_place(in_memory(tensor)), dst, tag, process_set)
+    sending(_place(in_memory(tensor)), dst, tag, process_set).run()
     nothing = torch.zeros((), dtype=tensor.dtype, device=tensor.device)
     if not needs_gradient([tensor]):
         return nothing
@@ -161,7 +183,7 @@ def send_async(
 
     The tensor may not change meanwhile.
     """
-    return _start_send(tensor, dst, tag, process_set)
+    return _prepare_send(tensor, dst, tag, process_set)()
 
 
 @outside_graph
@@ -183,7 +205,7 @@ def recv(
         The tensor.
 
     Raises:
-        ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is wrong.
         MismatchError: the message has another dtype or number of elements; on these two ranks only.
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
@@ -193,9 +215,8 @@ def recv(
         return tensor
 
     def gradient(gradients: Tensors) -> Sequence[Any]:
-        _wait_after_backward(
-            _start_send(gradients[0], src, tag, process_set, channel=Channel.GRADIENTS)
-        )
+        start = _prepare_send(gradients[0], src, tag, process_set, Channel.GRADIENTS)
+        _wait_after_backward(start())
         return [None]
 
     [result] = connect([tensor.detach()], [tensor], gradient)
@@ -210,7 +231,7 @@ def recv_async(
 
     The message is in the tensor after synchronize(), which returns it.
     """
-    return _start_recv(tensor, src, tag, process_set).then(lambda result: result[0])
+    return _prepare_recv(tensor, src, tag, process_set)()
 
 
 @outside_graph
@@ -221,7 +242,7 @@ def recv_any(
 
     Arguments and errors are those of recv(). Not differentiable.
     """
-    return _recv_and_wait(tensor, None, tag, process_set)
+    return _recv_and_wait(tensor, ANY, tag, process_set)
 
 
 @outside_graph
@@ -229,7 +250,7 @@ def recv_any_async(
     tensor: torch.Tensor, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Start recv_any() and return a handle at once; its result is the rank that has sent."""
-    return _start_recv(tensor, None, tag, process_set).then(lambda result: result[1])
+    return _prepare_recv_any(tensor, tag, process_set)()
 
 
 @outside_graph
@@ -262,13 +283,11 @@ def recv_view(
         sent it.
 
     Raises:
-        ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is wrong.
         MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
             raises RankFailedError.
     """
-    extents = torch.Size((shape,) if isinstance(shape, int) else tuple(shape))
-    if any(extent < 0 for extent in extents):
-        raise ValueError(f"shape={shape} has a negative extent")
+    extents = torch.Size(extents_of(shape))
     elements = extents.numel()
     nbytes = elements * dtype.itemsize
     message = receive_view(data_type(dtype), elements, nbytes, src, tag, process_set)
@@ -289,10 +308,14 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
         For each operation None (a send), the tensor, or recv_any()'s rank.
 
     Raises:
-        TypeError, ValueError: this is no such list.
+        TypeError, ValueError: this is no such list, or an argument is wrong; nothing was started.
         MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
     """
-    handles = start_batch(
-        operations, (send, send_async), (recv, recv_async), (recv_any, recv_any_async)
-    )
-    return wait_for_all(handles)
+    return run_batch(operations, _KINDS)
+
+
+_KINDS = (
+    Kind((send, send_async), _prepare_send),
+    Kind((recv, recv_async), _prepare_recv),
+    Kind((recv_any, recv_any_async), _prepare_recv_any, takes_peer=False),
+)

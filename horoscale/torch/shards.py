@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from horoscale.common.arguments import extents_of
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.common.shards import Shards, allocate, check_rows
-from horoscale.torch.buckets import shape_of
 from horoscale.torch.movement import allgather
 from horoscale.torch.tensors import adopt, data_type
 
@@ -40,11 +40,11 @@ def empty_sharded(
         MismatchError: the members ask for different sizes; all of them get this.
         HorovodInternalError: there is not enough memory, or a member failed.
     """
-    shape = shape_of(size)
+    shape = torch.Size(extents_of(size[0] if len(size) == 1 else size))
     dtype = dtype or torch.get_default_dtype()
     data_type(dtype)
-    if not shape or min(shape) < 0:
-        raise ValueError(f"empty_sharded() can't make a tensor of the shape {tuple(shape)}")
+    if not shape:
+        raise ValueError("empty_sharded() needs rows to divide: its shape is ()")
     rows = check_rows(shape[0], process_set)
     part = torch.Size((rows, *shape[1:]))
     memory = allocate(part.numel() * dtype.itemsize, process_set)

@@ -81,6 +81,23 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def need_writable(tensor: object) -> torch.Tensor:
+    """Return what is received into if it is a tensor whose elements can all be set, or raise.
+
+    Raises TypeError for what is no tensor, ValueError for one that has elements in common memory,
+    as expand() makes them.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a message is received into a torch.Tensor, not a {type(tensor).__name__}")
+    if tensor.layout is torch.strided and tensor.numel() > 1:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        if any(extent > 1 and step == 0 for extent, step in steps):
+            raise ValueError(
+                "a message can't be received into a tensor whose elements share memory: clone() it"
+            )
+    return tensor
+
+
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view that is contiguous where there is one: channels_last needs no copy then.
 
@@ -135,23 +152,23 @@ def argument(source: torch.Tensor, target: torch.Tensor | None) -> TensorArg:
     return TensorArg(source.data_ptr(), out, data_type(source.dtype), tuple(source.shape))
 
 
-def need_room(out: object, rows: int | None, like: torch.Tensor) -> torch.Tensor:
+def need_room(out: object, rows: int | None, like: torch.Tensor, operation: str) -> torch.Tensor:
     """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
 
-    Raises ValueError for what is no tensor, one of another dtype, device or shape, one that isn't
-    contiguous, and one that autograd follows.
+    `operation` is as titled() makes it. Raises ValueError for what is no tensor, one of another
+    dtype, device or shape, one that isn't contiguous, and one that autograd follows.
     """
     if not isinstance(out, torch.Tensor):
-        raise ValueError(f"out= takes a torch.Tensor, not {type(out).__name__}")
+        raise ValueError(f"out= of {operation} takes a torch.Tensor, not {type(out).__name__}")
     if out.requires_grad:
-        raise ValueError("out= can't be a tensor that requires grad")
+        raise ValueError(f"out= of {operation} can't be a tensor that requires grad")
     if out.layout != torch.strided or not out.is_contiguous() or out.is_conj() or out.is_neg():
-        raise ValueError("out= needs a contiguous tensor")
+        raise ValueError(f"out= of {operation} needs a contiguous tensor")
     if out.dtype != like.dtype:
-        raise ValueError(f"out= is of {out.dtype}, the result of {like.dtype}")
+        raise ValueError(f"out= is of {out.dtype}, the result of {operation} of {like.dtype}")
     if out.device != like.device:
-        raise ValueError(f"out= is on {out.device}, the result on {like.device}")
-    check_out(out.shape, rows, like.shape[1:])
+        raise ValueError(f"out= is on {out.device}, the result of {operation} on {like.device}")
+    check_out(out.shape, rows, like.shape[1:], operation)
     return out
 
 

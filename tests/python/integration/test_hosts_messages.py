@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from test_hosts import run_on
 pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 
 PATIENCE_S = 120
+REPORT_SECONDS = 10.0  # the message takes three times as long
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline_two_stages.py"
 HOST_OF = (0, 0, 1)
 
@@ -54,12 +56,13 @@ def attempt(call):
 
 for handle in handles:
     attempt(lambda: hvd.synchronize(handle))
+failed_at = time.monotonic()
 for peer in {0, 1, 2} - {hvd.rank()}:
     attempt(lambda: hvd.send(large, peer, tag=4))
     attempt(lambda: hvd.recv(large, peer, tag=4))
     attempt(lambda: hvd.send_object("text", peer))
 attempt(lambda: hvd.recv_any(large, tag=4))
-print(json.dumps([len(handles), named]), flush=True)
+print(json.dumps([len(handles), named, failed_at]), flush=True)
 """
 
 
@@ -85,9 +88,11 @@ def test_a_rank_is_killed_in_the_middle_of_a_message(
             host_of=HOST_OF,
         ) as job:
             assert job.read_line(2, PATIENCE_S) == "middle"
+            killed_at = time.monotonic()
             job.processes[victim].kill()
             for rank in {0, 1, 2} - {victim}:
-                pending, named = json.loads(job.read_line(rank, PATIENCE_S))
+                pending, named, failed_at = json.loads(job.read_line(rank, PATIENCE_S))
+                assert failed_at - killed_at < REPORT_SECONDS
                 assert named == [[victim]] * (pending + 7)
                 job.wait(rank, PATIENCE_S)
 

@@ -182,6 +182,34 @@ else:
         assert (hvd.recv(np.zeros(n, int), 0, tag=n) == n).all()
 """
 
+# A batch on a set that has failed and on one that has not.
+TWO_SETS = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+pair = hvd.add_process_set([0, 1], members_only=True) if hvd.rank() < 2 else None
+print("ready", flush=True)
+n, peer = 3_000_000, 1 - hvd.rank()
+try:
+    hvd.recv(np.zeros(1), 2, tag=9)  # which nobody sends
+except hvd.RankFailedError:
+    pass
+for step in range(3):
+    into = np.zeros(n)
+    try:
+        hvd.batch(
+            [
+                hvd.P2POp(hvd.send, np.full(n, step + hvd.rank()), peer, 1, pair),
+                hvd.P2POp(hvd.recv, into, peer, 1, pair),
+                hvd.P2POp(hvd.send, np.ones(1), peer, 1),
+            ]
+        )
+    except hvd.RankFailedError as error:
+        print(*error.ranks, (into == step + peer).all(), flush=True)
+hvd.barrier(pair)
+"""
+
 
 def program_file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "program.py"
@@ -225,6 +253,18 @@ def test_a_killed_rank_is_named(elements: int, hosts: str, tmp_path: Path) -> No
             report = json.loads(job.read_line(rank, PATIENCE_S))
             assert report["failed_at"] - killed_at < REPORT_SECONDS
             assert report["named"] == [[victim]] * 4
+            job.wait(rank, PATIENCE_S)
+
+
+def test_a_batch_is_done_where_its_set_lives(tmp_path: Path) -> None:
+    """What fails is raised when the rest is there."""
+    with RankProcesses(3, program_file(tmp_path, TWO_SETS), folder=tmp_path) as job:
+        for rank in range(3):
+            assert job.read_line(rank, PATIENCE_S) == "ready"
+        job.processes[2].kill()
+        for rank in (0, 1):
+            for _ in range(3):
+                assert job.read_line(rank, PATIENCE_S) == "2 True"
             job.wait(rank, PATIENCE_S)
 
 

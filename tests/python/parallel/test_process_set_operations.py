@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -105,6 +106,30 @@ def cases() -> list[Case]:
     return found
 
 
+def others_calls(hvd: ModuleType, x: Any, process_set: Any) -> list[Callable[[], Any]]:
+    """Calls that concern one other rank; it is in the set, or outside as this one is."""
+    calls: list[Callable[[], Any]] = []
+    own = {"process_set": process_set}
+    for peer in (process_set.ranks[0], hvd.rank()):
+        for function in ("reduce", "gather", "scatter", "send", "recv"):
+            calls.append(partial(getattr(hvd, function), x, peer, **own))
+            calls.append(partial(getattr(hvd, f"{function}_async"), x, peer, **own))
+        calls += [
+            partial(hvd.reduce_, x, peer, **own),
+            partial(hvd.recv_view, (3,), x.dtype, peer, **own),
+            partial(hvd.batch, [hvd.P2POp(hvd.send, x, peer, **own)]),
+            partial(hvd.send_object, 1, peer, **own),
+            partial(hvd.recv_object, peer, **own),
+        ]
+    calls += [
+        partial(hvd.recv_any, x, **own),
+        partial(hvd.recv_any_async, x, **own),
+        partial(hvd.recv_view, (3,), x.dtype, None, **own),
+        partial(hvd.batch, [hvd.P2POp(hvd.recv_any, x, **own)]),
+    ]
+    return calls
+
+
 def inputs_of(ranks: list[int]) -> Inputs:
     shape = (2 * len(ranks), 3)
     return [np.arange(np.prod(shape), dtype=np.float64).reshape(shape) + 100 * r for r in ranks]
@@ -144,6 +169,9 @@ def test_every_operation_is_refused_outside(binding: Binding, name: str) -> None
             for case in cases():
                 with pytest.raises(ValueError, match=f"rank {hvd.rank()} does not belong"):
                     case.call(hvd, tensor, process_set, name)
+            for call in others_calls(hvd, tensor, process_set):
+                with pytest.raises(ValueError, match=f"rank {hvd.rank()} does not belong"):
+                    call()
         assert hvd.metrics()["process_sets"] == operations
 
 

@@ -93,13 +93,26 @@ def test_what_an_operation_can_not_have(kind: str, mode: str) -> None:
 def test_outside_of_the_process_set(mode: str, need_ranks: None) -> None:
     others = hvd.add_process_set(range(1, hvd.size()))
     if hvd.rank() == 0:
-        for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
-            run = lambda call=call: call(tf.ones([4]), process_set=others)  # noqa: E731
+        x, own = tf.ones([4]), {"process_set": others}
+        calls = [
+            *(hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter, hvd.recv_any),
+            *(lambda x, root=root, **own: hvd.reduce(x, root, **own) for root in (0, 1)),
+            *(lambda x, root=root, **own: hvd.gather(x, root, **own) for root in (0, 1)),
+            *(lambda x, root=root, **own: hvd.scatter(x, root, **own) for root in (0, 1)),
+            *(lambda x, peer=peer, **own: hvd.send(x, peer, **own) for peer in (0, 1)),
+            *(lambda x, peer=peer, **own: hvd.recv(x, peer, **own) for peer in (0, 1)),
+            lambda x, **own: hvd.batch([hvd.P2POp(hvd.send, x, 0, **own)]),
+        ]
+        for call in calls:
+            run = lambda call=call: call(x, **own)  # noqa: E731
             if mode != "eager":
                 run = tf.function(run, autograph=mode == "autograph")
             with pytest.raises(tf.errors.InvalidArgumentError, match="does not belong") as error:
                 run()
             assert isinstance(error.value, ValueError)
+        for call in (lambda: hvd.send_object(1, 0, **own), lambda: hvd.recv_object(0, **own)):
+            with pytest.raises(ValueError, match="does not belong"):
+                call()
     assert hvd.remove_process_set(others)
 
 

@@ -170,6 +170,20 @@ def test_wrong_arguments(tag: int) -> None:
         hvd.batch([hvd.P2POp(hvd.send, x)])
     with pytest.raises(ValueError, match="none of send"):
         hvd.batch([hvd.P2POp(print, x, 0)])
+    with pytest.raises(ValueError, match="peer=5"):
+        hvd.batch([hvd.P2POp(hvd.recv_any, x, 5)])
+    with pytest.raises(TypeError, match="src=None is not a rank: recv_any"):
+        hvd.recv(x, None, tag)
+    with pytest.raises(TypeError, match="dst=None"):
+        hvd.send(x, None, tag)
+    with pytest.raises(ValueError, match="tag="):
+        hvd.send(x, 0, 2**62)
+    with pytest.raises(TypeError, match="float"):
+        hvd.send(x, 0, 1.0)
+    with pytest.raises(TypeError, match="process_set="):
+        hvd.send(x, 0, tag, None)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not registered"):
+        hvd.recv_any(x, tag, hvd.ProcessSet([0]))
     with pytest.raises(NotImplementedError):
         hvd.send(tf.constant("text"), 0, tag)
     assert hvd.batch([]) == []

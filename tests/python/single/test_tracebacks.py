@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from horoscale._rank_ranges import named, rank_ranges
 from horoscale.runner import tracebacks
 from horoscale.runner.tracebacks import (
     HOLD_S,
     Tracebacks,
-    named,
-    rank_ranges,
     split_traceback,
     without_own_frames,
 )
@@ -230,5 +229,6 @@ def test_own_frames_are_known_wherever_a_rank_has_the_package(file: str, own: bo
 
 def test_names_of_ranks() -> None:
     assert rank_ranges([0, 1, 2, 3, 7, 9, 10]) == "0-3,7,9-10"
+    assert rank_ranges([0, 1, 2, 3, 7, 9, 10], most=2) == "0-3,7,…"
     assert named([4]) == "rank 4"
     assert named([4, 5]) == "ranks 4-5"

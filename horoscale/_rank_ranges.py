@@ -1,0 +1,24 @@
+"""Ranks as messages and errors name them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+
+def rank_ranges(ranks: Iterable[int], most: int | None = None) -> str:
+    """Sorted ranks, such as 0-3,7; "…" instead of what comes after so many ranges."""
+    # Ranks that follow each other differ from their positions by the same number.
+    runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    parts = []
+    for _, run in runs:
+        members = [rank for _, rank in run]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    if most is not None and len(parts) > most:
+        parts = [*parts[:most], "…"]
+    return ",".join(parts)
+
+
+def named(ranks: Sequence[int], most: int | None = None) -> str:
+    """Such as "rank 3" or "ranks 0-3,7"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {rank_ranges(ranks, most)}"
