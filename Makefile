@@ -43,7 +43,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
-        wheel python-wheel wheel-check clean
+        torch-libraries wheel python-wheel wheel-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -127,6 +127,9 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
+torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
+	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries
+
 wheel: $(VENV)-wheel/.tools  ## source distribution, and manylinux wheels for WHEELS (x86_64 aarch64), in dist/
 	$(VENV)-wheel/bin/python cmake/build_wheels.py $(WHEELS)
 
@@ -137,7 +140,7 @@ wheel-check:  ## one wheel without TensorFlow and with each version of it (minut
 	PYTHON=$(PYTHON) tests/python/wheels/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-wheel
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -177,6 +180,14 @@ $(VENV)-tf/.test: $(VENV)/.test
 	@$(VENV)-tf/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[test]" \
 	    'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@touch $@
+
+$(VENV)-torch-libraries/.test: $(VENV)/.test
+	@echo "== horoscale and what trains by PyTorch in $(VENV)-torch-libraries (minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)-torch-libraries
+	@$(VENV)-torch-libraries/bin/python -m pip install -q --no-compile \
+	    "$$(ls $(BUILD)/package/*.whl)[demo,test]" 'lightning==2.6.*' 'accelerate==1.15.*' 'transformers==5.23.*'
+	@$(VENV)-torch-libraries/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
 $(VENV)-wheel/.tools: pyproject.toml

@@ -22,7 +22,7 @@ import horoscale.torch.distributed  # noqa: F401  # for torch before 2.5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="horoscale")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=16)
     arguments = parser.parse_args()
 
     dist.init_process_group(arguments.backend)

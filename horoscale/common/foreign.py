@@ -211,7 +211,7 @@ def _serve(
     if one_host:
         address = _LOOPBACK
     else:
-        address = _own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
+        address = own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
     used = secret if one_host or secret else secrets.token_hex(_SECRET_BYTES)
     server = StoreServer(address, 0, used, encrypt=encrypt)
     StoreClient(address, server.port, used, _start_timeout(), encrypt=encrypt).set(
@@ -253,7 +253,7 @@ def _torch_store(rank: int, size: int) -> Any:
     return torch.PrefixStore(f"horoscale/attempt{attempt}", store)
 
 
-def _own_address(peer: str, port: int) -> str:
+def own_address(peer: str, port: int) -> str:
     """Return the address of this machine on the way to another one, or to itself."""
     error: OSError | None = None
     for family, kind, _, _, address in socket.getaddrinfo(peer, port, type=socket.SOCK_DGRAM):

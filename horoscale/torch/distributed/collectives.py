@@ -111,22 +111,28 @@ def reduce(place: Place, tensor: torch.Tensor, root: int, is_root: bool, op: Any
 def allgather(place: Place, outputs: Sequence[Tensors], inputs: Tensors) -> Started:
     """Gather each input from all ranks into a list of outputs, whose sizes may differ."""
     rooms = [Room(lists, moved_only=True) for lists in outputs]
-    return _allgather(place, rooms, inputs, [one for lists in outputs for one in lists])
+    return _allgather(place, rooms, inputs, [one for lists in outputs for one in lists], False)
 
 
 def allgather_single(place: Place, outputs: Tensors, inputs: Tensors) -> Started:
     """Gather each input from all ranks into one output."""
     for output, given in zip(outputs, inputs, strict=True):
         _check_elements("the output", output, given.numel() * place.size)
-    return _allgather(place, [Room([one], moved_only=True) for one in outputs], inputs, outputs)
+    rooms = [Room([one], moved_only=True) for one in outputs]
+    return _allgather(place, rooms, inputs, outputs, True)
 
 
-def _allgather(place: Place, rooms: list[Room], inputs: Tensors, results: Tensors) -> Started:
+def _allgather(
+    place: Place, rooms: list[Room], inputs: Tensors, results: Tensors, all_equal: bool
+) -> Started:
     sources = [flat(tensor, moved_only=True) for tensor in inputs]
+    described = [argument(one, room.values) for one, room in zip(sources, rooms, strict=True)]
+    if all_equal:  # one row of each rank, all of one size
+        described = [_as_row(one, place.size) for one in described]
     handle = _start(
         OpKind.ALLGATHER,
         place,
-        *[argument(one, room.values) for one, room in zip(sources, rooms, strict=True)],
+        *described,
         keep=(sources, rooms),
         sealed=all(is_object(tensor) for tensor in inputs),
     )
@@ -138,6 +144,11 @@ def _allgather(place: Place, rooms: list[Room], inputs: Tensors, results: Tensor
             room.deliver()
 
     return Started(handle, list(results), finish)
+
+
+def _as_row(described: TensorArg, size: int) -> TensorArg:
+    elements = described.shape[0]
+    return described._replace(shape=(1, elements), out_rows=size) if elements else described
 
 
 def reduce_scatter(place: Place, outputs: Tensors, inputs: Sequence[Tensors], op: Any) -> Started:

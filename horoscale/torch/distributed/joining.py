@@ -64,9 +64,9 @@ def rendezvous(
     """
     if not hvd.is_initialized():
         _init()
-    own = socket.gethostname()
     store, told = None, None
     if hvd.rank() == 0:
+        own = _own_address()
         store = torch_distributed.TCPStore(own, 0, None, True, timeout, wait_for_workers=False)
         told = own, store.port
     host, port = hvd.broadcast_object(told, root_rank=0)
@@ -74,6 +74,14 @@ def rendezvous(
         store = torch_distributed.TCPStore(host, port, None, False, timeout, wait_for_workers=False)
     yield store, hvd.rank(), hvd.size()
     raise RuntimeError("ranks of horoscale can't meet again: leave the job first")
+
+
+def _own_address() -> str:
+    """Where all ranks find this one: its address on the way to the job's store, or its name."""
+    host, separator, port = (variable("RENDEZVOUS")[1] or "").rpartition(":")
+    if separator and port.isdigit():
+        return foreign.own_address(host.strip("[]"), int(port))
+    return socket.gethostname()
 
 
 def _init() -> None:

@@ -52,11 +52,12 @@ def allgather(set_id: int, size: int, output: torch.Tensor, given: torch.Tensor)
     key = OpKind.ALLGATHER, size, set_id, given.dtype, given.numel()
     template = _find(key)
     if template is None and knows(given.dtype):
-        described = ((data_type(given.dtype), (given.numel(),)),)
+        # As one row: others may send more rows, but none of another size.
+        described = ((data_type(given.dtype), (1, given.numel())),)
         signature = Signature(
             OpKind.ALLGATHER, described, process_set=set_id, sealed=is_object(given)
         )
-        template = current_runtime().prepare(key, signature, output.numel())
+        template = current_runtime().prepare(key, signature, size)
     return template
 
 

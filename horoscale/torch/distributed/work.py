@@ -12,6 +12,7 @@ import torch
 from torch.distributed import Work
 
 from horoscale import _core
+from horoscale._core import MismatchError
 from horoscale.torch.distributed import completion
 from horoscale.torch.distributed.errors import GroupTimeoutError
 
@@ -172,6 +173,8 @@ class Operation(Work):
                 self._handles[0].wait(left)
             except TimeoutError:
                 return False
+            except ValueError as failure:  # this rank's memory isn't for what the others have sent
+                error = error or MismatchError(str(failure))
             except Exception as failure:
                 error = error or failure
             self._handles = self._handles[1:]

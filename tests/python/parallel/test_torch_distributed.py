@@ -293,6 +293,15 @@ def test_errors_name_what_is_wrong(need_ranks: None) -> None:
     work = dist.all_reduce(torch.ones(2 + hvd.rank()), async_op=True)
     with pytest.raises(RuntimeError, match="MismatchError"):
         work.get_future().wait()
+    own = torch.ones(2 + hvd.rank())
+    gathered = torch.empty(hvd.size() * len(own))
+    lists = [torch.empty(2) for _ in range(hvd.size())]
+    with pytest.raises(hvd.MismatchError):
+        dist.all_gather_into_tensor(gathered, own)
+    with pytest.raises(hvd.MismatchError):
+        dist.all_gather_into_tensor(gathered, own, async_op=True).wait()
+    with pytest.raises(hvd.MismatchError):
+        dist.all_gather(lists, own)
     with pytest.raises(ValueError, match="elements"):
         dist.all_gather_into_tensor(torch.empty(1), torch.empty(3))
     with pytest.raises(NotImplementedError):

@@ -124,7 +124,12 @@ def test_communication_hooks(hook: str) -> None:
     if hvd.size() == 2 or hook not in ("fp16_compress", "bf16_compress"):
         same_as_gloo(lambda: hooked(hook))
     else:  # each sum of Gloo's is rounded to half precision, in an order of its own
-        close(on("horoscale", lambda: hooked(hook)), on("gloo", lambda: hooked(hook)), atol=1e-2, rtol=0)
+        close(
+            on("horoscale", lambda: hooked(hook)),
+            on("gloo", lambda: hooked(hook)),
+            atol=1e-2,
+            rtol=0,
+        )
 
 
 def zero_redundancy(overlap: bool, steps: int) -> list[torch.Tensor]:

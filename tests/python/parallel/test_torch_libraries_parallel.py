@@ -26,7 +26,9 @@ def test_dtensor_moves_between_placements() -> None:
         by_column = by_row.redistribute(ranks, [Shard(1)])
         close([by_column.full_tensor()], [whole])
         close([by_row.redistribute(ranks, [Replicate()]).to_local()], [whole])
-        product = (by_row @ distribute_tensor(whole.T.contiguous(), ranks, [Shard(1)])).full_tensor()
+        product = (
+            by_row @ distribute_tensor(whole.T.contiguous(), ranks, [Shard(1)])
+        ).full_tensor()
         close([product], [whole @ whole.T])
         total = by_row.sum()  # partial sums
         return [by_row.to_local(), by_column.to_local(), product, total.full_tensor()]
@@ -102,15 +104,15 @@ def test_sequence_parallel() -> None:
         ranks = mesh()
         block: Any = Block()
         plan: dict[str, Any] = {
-            "": PrepareModuleInput(
-                input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),)
-            ),
+            "": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),)),
             "norm": SequenceParallel(),
             "up": ColwiseParallel(input_layouts=Shard(1)),
             "down": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
         }
         block = parallelize_module(block, ranks, plan)
-        whole = PrepareModuleOutput(output_layouts=(Shard(1),), desired_output_layouts=(Replicate(),))
+        whole = PrepareModuleOutput(
+            output_layouts=(Shard(1),), desired_output_layouts=(Replicate(),)
+        )
         block = parallelize_module(block, ranks, whole)
         output = block(given)
         output.square().sum().backward()

@@ -42,7 +42,7 @@ def run(schedule: str) -> list[torch.Tensor]:
     from torch.distributed import pipelining
     from torch.distributed.pipelining import schedules
 
-    size, rank = hvd.size(), hvd.rank()
+    size = hvd.size()
     own = stages_of(schedule)
     modules = layers(len(own) * size)
     stages = [
