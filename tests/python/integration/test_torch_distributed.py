@@ -114,3 +114,30 @@ def test_a_rank_killed_in_a_backward_pass_raises_on_all_others() -> None:
         assert "rank 2" in said["backward"]
         assert said["ranks"] == [2]
         assert "steps" not in said
+
+
+# Rank 0 gives the default group up, which is all groups, while rank 1 waits for it.
+ABORT = """
+    import torch, torch.distributed as dist
+    import horoscale.torch.distributed
+
+    dist.init_process_group("horoscale", init_method="horoscale://")
+    group = dist.new_group()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        dist.distributed_c10d._abort_process_group()
+        assert not dist.is_initialized()
+    else:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+    try:
+        work.wait()
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_an_abort_of_the_default_group_fails_what_all_ranks_wait_for() -> None:
+    for rank in run_ranks(2, ABORT, SECONDS):
+        assert rank.returncode == 0, rank.stderr
+        assert "aborted" in rank.stdout
