@@ -43,7 +43,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
-        torch-libraries wheel python-wheel wheel-check clean
+        torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,9 @@ python-wheel: wheel  ## what is in these wheels, and that they work where there 
 
 wheel-check:  ## one wheel without TensorFlow and with each version of it (minutes, gigabytes; not in CI)
 	PYTHON=$(PYTHON) tests/python/wheels/check.sh
+
+torch-check:  ## the backend of torch.distributed with older versions of PyTorch (minutes, gigabytes; not in CI)
+	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-torch-libraries $(VENV)-wheel

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horoscale import _core
-from horoscale._core import MismatchError, OpKind, TensorArg
+from horoscale._core import MismatchError, OpKind, ReduceOp, TensorArg, UnsupportedError
 from horoscale.common.job import current_runtime
 from horoscale.torch.distributed.operators import reduction
 from horoscale.torch.distributed.places import (
@@ -76,6 +76,36 @@ def allreduce(place: Place, tensors: Tensors, op: Any) -> Started:
         prescale=how[0].prescale,
     )
     return Started(handle, list(tensors), _written(tensors, values))
+
+
+def sparse_allreduce(place: Place, tensor: torch.Tensor, op: Any) -> Started:
+    """Reduce a sparse COO tensor in place: by a gather of all ranks' indices and values."""
+    own = tensor.detach()
+    how = reduction(op, own.dtype)
+    if how.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        raise UnsupportedError(f"{op!r} of sparse tensors: they are added up, or averaged")
+    sources = [flat(own._indices().t()), flat(own._values())]
+    handle = _start(
+        OpKind.ALLGATHER, place, *[argument(source) for source in sources], keep=sources
+    )
+
+    def finish() -> None:
+        gathered = [
+            adopt(handle.output(index), source.dtype, (sum(handle.output_rows(index, place.size)),))
+            for index, source in enumerate(sources)
+        ]
+        scale = how.prescale / (place.size if how.op is ReduceOp.AVERAGE else 1)
+        values = gathered[1].view(-1, *own._values().shape[1:])
+        result = torch.sparse_coo_tensor(
+            gathered[0].view(-1, own.sparse_dim()).t(),
+            values if scale == 1 else values * scale,
+            own.shape,
+            check_invariants=True,  # indices of a tensor of another shape may lie outside
+        )
+        with torch.no_grad():
+            tensor.copy_(result.coalesce())
+
+    return Started(handle, [tensor], finish)
 
 
 def broadcast(place: Place, tensor: torch.Tensor, root: int) -> Started:

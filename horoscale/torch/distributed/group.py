@@ -130,6 +130,11 @@ class HoroscaleProcessGroup(ProcessGroup):
         """Whether split_group() works."""
         return True
 
+    @property
+    def timeout(self) -> timedelta:
+        """How long an operation without a timeout of its own may take."""
+        return timedelta(seconds=self._timeout)
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of the operations from now on."""
         self._timeout = timeout.total_seconds()
@@ -211,6 +216,10 @@ class HoroscaleProcessGroup(ProcessGroup):
         """Reduce tensors in place. `opts` are AllreduceOptions, or the operator."""
         tensors = _list_of(tensors)
         op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
+        if tensors[0].is_sparse:
+            [tensor] = tensors
+            started = collectives.sparse_allreduce(self._place(opts), tensor, op)
+            return self._follow("all_reduce", started, timeout or opts)
         if len(tensors) == 1 and timeout is None:
             self._check_open()
             if template := prepared.allreduce(self._set_id, tensors[0], op):
@@ -247,7 +256,10 @@ class HoroscaleProcessGroup(ProcessGroup):
         started = collectives.allgather(self._place(opts), outputs, inputs)
         return self._follow("all_gather", started, opts)
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Operation:
+        """Gather tensors from all ranks: a list of outputs for each rank."""
+        started = collectives.allgather(self._place(opts), list(zip(*outputs, strict=True)), inputs)
+        return self._follow("all_gather_coalesced", started, opts)
 
     def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Work:
         """Gather tensors from all ranks into one."""
@@ -442,11 +454,12 @@ class HoroscaleProcessGroup(ProcessGroup):
         return group
 
     def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Wait for all ranks; see horoscale.torch.distributed.monitored_barrier()."""
         self._place(None)
-        seconds = timeout.total_seconds() if timeout else self._timeout
+        given = self.timeout if timeout is None else timeout
+        seconds = given.total_seconds() if isinstance(given, timedelta) else given
         number = next(self._barriers)
         monitored.meet(self._set_id, self._members, self._rank, number, seconds, wait_all_ranks)
 

@@ -19,17 +19,18 @@ from horoscale.torch.distributed.errors import GroupTimeoutError
 
 def monitored_barrier(
     group: ProcessGroup | None = None,
-    timeout: timedelta | None = None,
+    timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
     """Wait for all ranks of a group of this backend; raise an error that names who is missing.
 
-    dist.monitored_barrier() refuses all backends but Gloo. The first rank of the group finds out
-    who is missing; the others learn that it has not answered.
+    Once there is a group of this backend, dist.monitored_barrier() is this too. The first rank of
+    the group finds out who is missing; the others learn that it has not answered. Errors name ranks
+    in the group, in Gloo's words.
 
     Args:
         group: the group; None: the default one.
-        timeout: how long to wait; None: the group's timeout.
+        timeout: how long to wait, or seconds; None: the group's timeout.
         wait_all_ranks: name all ranks that are missing, instead of the first one.
 
     Raises:
@@ -56,8 +57,9 @@ def meet(
             _message(set_id, members[0], number, False).wait(seconds)
         except TimeoutError:
             raise GroupTimeoutError(
-                f"monitored_barrier: rank 0 of ranks {members} did not answer within {seconds} s: "
-                "it has not come, or lacks another rank"
+                f"Rank {rank} successfully reached monitoredBarrier, but received errors while "
+                f"waiting for send/recv from rank 0: no answer within {seconds} s. Rank 0 has not "
+                f"come, or says who else has not, of ranks {list(members)}"
             ) from None
         return
     came = [_message(set_id, peer, number, False) for peer in members[1:]]
@@ -70,9 +72,9 @@ def meet(
             if not wait_all_ranks:
                 break
     if missing:
+        who = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
         raise GroupTimeoutError(
-            f"monitored_barrier: ranks {missing} of the group of ranks {list(members)} did not "
-            f"come within {seconds} s"
+            f"{who} failed to pass monitoredBarrier in {seconds} s, of ranks {list(members)}"
             + ("" if wait_all_ranks else " (wait_all_ranks=True would name all that are missing)")
         )
     for peer in members[1:]:

@@ -12,7 +12,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 import horoscale.common as hvd
 from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.torch.distributed import joining, sets
+from horoscale.torch.distributed import functions, joining, sets
 from horoscale.torch.distributed.group import NAME, HoroscaleProcessGroup
 
 
@@ -28,6 +28,7 @@ def create(options: Any, backend_options: object = None) -> HoroscaleProcessGrou
 
     `options` are torch.distributed's: its store, the group's ranks and timeout.
     """
+    functions.install()
     members = list(options.global_ranks_in_group)
     if not members:
         joining.join(options.store, options.group_rank, options.group_size)

@@ -201,7 +201,7 @@ class Operation(Work):
 def late(what: tuple[object, ...], seconds: float | None) -> GroupTimeoutError:
     """Return the error of an operation that is not done in time."""
     described = str(what[0]).format(*what[1:])
-    return GroupTimeoutError(f"{described} is not done after {seconds} s")
+    return GroupTimeoutError(f"{described} is not done within its timeout of {seconds} s")
 
 
 class Finished(Work):

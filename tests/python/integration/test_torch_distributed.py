@@ -67,3 +67,30 @@ def test_ranks_that_share_a_file_only(tmp_path: Path) -> None:
     for rank in ranks:
         assert rank.returncode == 0, rank.stderr
         assert rank.stdout.strip() == "[6.0, 6.0, 6.0]"
+
+
+# Rank 0 gives the default group up, which is all groups, while rank 1 waits for it.
+ABORT = """
+    import torch, torch.distributed as dist
+    import horoscale.torch.distributed
+
+    dist.init_process_group("horoscale", init_method="horoscale://")
+    group = dist.new_group()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        dist.distributed_c10d._abort_process_group()
+        assert not dist.is_initialized()
+    else:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+    try:
+        work.wait()
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_an_abort_of_the_default_group_fails_what_all_ranks_wait_for() -> None:
+    for rank in run_ranks(2, ABORT, SECONDS):
+        assert rank.returncode == 0, rank.stderr
+        assert "aborted" in rank.stdout

@@ -312,9 +312,9 @@ def test_errors_name_what_is_wrong(need_ranks: None) -> None:
 def test_timeouts(need_ranks: None) -> None:
     if hvd.rank() == 0:
         work = dist.all_reduce(torch.ones(2), async_op=True)
-        with pytest.raises(GroupTimeoutError, match=r"all_reduce number .* not done after 0\.02"):
+        with pytest.raises(GroupTimeoutError, match=r"all_reduce number .* timeout of 0\.02"):
             work.wait(timedelta(milliseconds=20))
-        with pytest.raises(GroupTimeoutError, match=r"ranks \[1.*\] of the group"):
+        with pytest.raises(GroupTimeoutError, match="Ranks 1"):
             monitored_barrier(timeout=timedelta(milliseconds=50), wait_all_ranks=True)
         dist.send(torch.ones(1), dst=1)
         for rank in range(2, hvd.size()):

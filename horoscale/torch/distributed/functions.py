@@ -1,0 +1,102 @@
+"""torch.distributed's functions that refuse backends which they don't know by name.
+
+The first group of this backend puts functions in their places which serve its groups and leave
+all others to PyTorch's. What PyTorch lets a group decide itself is in HoroscaleProcessGroup.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, distributed_c10d
+
+from horoscale.torch.distributed.group import HoroscaleProcessGroup
+from horoscale.torch.distributed.monitored import monitored_barrier
+
+
+def _set_pg_timeout(timeout: timedelta, group: ProcessGroup | None = None) -> None:
+    """Set the timeout of a group's operations from now on."""
+    chosen: Any = group or distributed_c10d._get_default_group()
+    chosen.set_timeout(timeout)
+
+
+def split_group(
+    parent_pg: ProcessGroup | None = None,
+    split_ranks: Sequence[Sequence[int]] | None = None,
+    timeout: timedelta | None = None,
+    pg_options: object = None,
+    group_desc: str | None = None,
+    backend: str | None = None,
+) -> ProcessGroup | None:
+    """Return the new group of those ranks of a group among which this one is; else None.
+
+    All ranks of the parent call it with the same `split_ranks`: lists of ranks in the parent, none
+    of them in two. The group has its parent's timeout unless it is given one.
+    """
+    parent: Any = parent_pg or distributed_c10d._get_default_group()
+    every = [rank for part in split_ranks or () for rank in part]
+    if not every or not all(split_ranks or ()):
+        raise ValueError("split_ranks names no ranks")
+    if len(set(every)) != len(every):
+        raise ValueError(f"split_ranks={split_ranks} names a rank twice")
+    if not set(every) <= set(range(parent.size())):
+        raise ValueError(f"split_ranks={split_ranks} of a group of {parent.size()} ranks")
+    for part in split_ranks or ():
+        if parent.rank() in part:
+            group: ProcessGroup = dist.new_group(
+                [dist.get_global_rank(parent, rank) for rank in sorted(part)],
+                timeout=timeout or parent.timeout,
+                backend=dist.get_backend(parent),
+                use_local_synchronization=True,
+                group_desc=group_desc,
+            )
+            return group
+    return None
+
+
+def _shutdown_backend(pg: HoroscaleProcessGroup) -> None:
+    """Leave a group: destroy_process_group() calls this in PyTorch 2.4, later shutdown()."""
+    pg.shutdown()
+
+
+# By the name of the parameter that is the group.
+_OURS: dict[Callable[..., Any], str] = {
+    monitored_barrier: "group",
+    _set_pg_timeout: "group",
+    split_group: "parent_pg",
+    _shutdown_backend: "pg",
+}
+
+
+def install() -> None:
+    """Put the functions in the places of PyTorch's, where this PyTorch has them."""
+    for ours, group in _OURS.items():
+        theirs = getattr(distributed_c10d, ours.__name__, None)
+        if theirs is None or hasattr(theirs, "of_horoscale"):
+            continue
+        either = _by_group(theirs, ours, group)
+        for module in (distributed_c10d, dist):
+            if getattr(module, ours.__name__, None) is theirs:
+                setattr(module, ours.__name__, either)
+
+
+def _by_group(
+    theirs: Callable[..., Any], ours: Callable[..., Any], name: str
+) -> Callable[..., Any]:
+    """Return a function that calls one of two, by whether its argument `name` is our group."""
+    signature = inspect.signature(theirs)
+
+    @functools.wraps(theirs)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        group = signature.bind(*args, **kwargs).arguments.get(name)
+        if isinstance(group or distributed_c10d.GroupMember.WORLD, HoroscaleProcessGroup):
+            return ours(*args, **kwargs)
+        return theirs(*args, **kwargs)
+
+    either.of_horoscale = True  # type: ignore[attr-defined]
+    return either

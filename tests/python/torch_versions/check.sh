@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The backend of torch.distributed with older versions of PyTorch, each in an environment of its own.
+#
+#   make torch-check                   what the documents promise: the versions below
+#   VERSIONS="2.6" make torch-check    others
+#
+# Environments and wheel are made in build/torch-versions; PyTorch brings 5 GB of CUDA's libraries for
+# each version. An environment that is there is used again, and removed when its tests have passed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+
+PYTHON=${PYTHON-python3}
+VERSIONS=${VERSIONS-"2.4 2.8"}
+WORK=$PWD/build/torch-versions
+export OMP_NUM_THREADS=1
+
+main() {
+  rm -rf "$WORK/dist"
+  mkdir -p "$WORK"
+  "$PYTHON" -m venv "$WORK/build"
+  "$WORK/build/bin/python" -m pip wheel -q --no-deps -w "$WORK/dist" .
+  for version in $VERSIONS; do
+    with_torch "$version"
+    rm -rf "${WORK:?}/$version"
+  done
+  echo "== the backend works with PyTorch $VERSIONS"
+}
+
+with_torch() {
+  local version=$1 bin=$WORK/$1/bin numpy=numpy
+  echo "== PyTorch $version"
+  [[ $version == 2.[0-5] ]] && numpy='numpy<2'
+  "$PYTHON" -m venv "$WORK/$version"
+  "$bin/python" -m pip install -q --no-compile "torch==$version.*" "$numpy" pytest pytest-timeout
+  "$bin/python" -m pip install -q --force-reinstall --no-deps "$WORK"/dist/horoscale-*.whl
+  "$bin/python" -m pip install -q "$WORK"/dist/horoscale-*.whl
+  (
+    cd tests # the wheel is tested, not the sources
+    for size in 2 3; do
+      # Warnings of old versions are not ours.
+      "$bin/horoscalerun" -np "$size" "$bin/python" -m pytest -q --timeout=100 -W default \
+        python/parallel/test_torch_distributed.py python/parallel/test_torch_distributed_functions.py
+    done
+    PATH=$bin:$PATH "$bin/python" -m pytest -q -W default python/integration/test_torch_distributed.py
+  )
+}
+
+main
