@@ -199,3 +199,11 @@ hs_code hs_metrics(hs_runtime* runtime, char** json) {
   *json = strdup(runtime->job->runtime().MetricsJson().c_str());
   return HS_OK;
 }
+
+hs_code hs_waiting_seconds(hs_runtime* runtime, double* seconds) {
+  if (Status status = CheckGiven(seconds); !status.ok()) return ToCode(status);
+  *seconds = 0;
+  if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
+  *seconds = runtime->job->runtime().WaitingSeconds();
+  return HS_OK;
+}

@@ -6,10 +6,11 @@
 namespace horoscale {
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                      const TransportCounters& transport) {
+                      const TransportCounters& transport, double waiting_seconds, double now) {
   JsonObject by_set;
   for (const auto& [id, set] : sets) {
     const SetCounters& counters = set->counters();
+    const SetProgress progress = set->Progress(now);
     by_set.AddJson(std::to_string(id),
                    JsonObject()
                        .Add("operations", counters.operations)
@@ -30,9 +31,14 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
                        .Add("message_bytes_received", counters.message_bytes_received)
                        .Add("negotiate_seconds", counters.negotiate_seconds)
                        .Add("execute_seconds", counters.execute_seconds)
+                       .Add("last_operation", progress.last_operation)
+                       .Add("pending", static_cast<uint64_t>(progress.pending))
+                       .Add("pending_operation", progress.pending_operation)
+                       .Add("pending_seconds", progress.pending_seconds)
                        .Build());
   }
   return JsonObject()
+      .Add("waiting_seconds", waiting_seconds)
       .AddJson("process_sets", by_set.Build())
       .Add("control_frames_sent", transport.control_frames_sent)
       .Add("control_frames_received", transport.control_frames_received)

@@ -12,6 +12,6 @@
 namespace horoscale {
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                      const TransportCounters& transport);
+                      const TransportCounters& transport, double waiting_seconds, double now);
 
 }  // namespace horoscale

@@ -187,6 +187,10 @@ void ProcessSet::FinishToken(Token token, const Status& status) {
 
 void ProcessSet::FinishTaken(const OperationPtr& operation, const Status& status) {
   ++counters_.operations;
+  const Request& request = operation->request;
+  last_.kind = request.signature.kind;
+  last_.name = request.name;
+  last_.index = request.index;
   Finish(operation, status.ok() ? CheckResults(*operation) : status);
 }
 
@@ -195,6 +199,29 @@ void ProcessSet::Finish(const OperationPtr& operation, const Status& status) {
   const bool ends_well = status.ok() || operation->process_set_id != id();
   host_.Finish(operation,
                ends_well ? Status::Ok() : Concerning(status, id(), operation->DisplayName()));
+}
+
+SetProgress ProcessSet::Progress(double now) const {
+  SetProgress progress;
+  if (!last_.name.empty() || last_.index != 0) {
+    progress.last_operation = DisplayName(last_.name, last_.kind, last_.index);
+  }
+  progress.pending = pending_.size() + messages_.pending().size();
+  const Operation* oldest = nullptr;
+  const auto look = [&oldest](const auto& table) {
+    for (const auto& [token, operation] : table) {
+      if (oldest == nullptr || operation->enqueued_at < oldest->enqueued_at) {
+        oldest = operation.get();
+      }
+    }
+  };
+  look(pending_);
+  look(messages_.pending());
+  if (oldest != nullptr) {
+    progress.pending_operation = oldest->DisplayName();
+    progress.pending_seconds = now - oldest->enqueued_at;
+  }
+  return progress;
 }
 
 void ProcessSet::CheckStalls(double now) {

@@ -33,6 +33,14 @@
 
 namespace horoscale {
 
+// What a set is at, for the metrics.
+struct SetProgress {
+  std::string last_operation;  // the collective that was finished last
+  size_t pending = 0;
+  std::string pending_operation;  // of these, the oldest
+  double pending_seconds = 0;     // since it was called
+};
+
 class ProcessSet final : private SetExecution::Owner {
  public:
   ProcessSet(SetHost& host, Transport& transport, const Config& config, ChannelId channel,
@@ -46,6 +54,7 @@ class ProcessSet final : private SetExecution::Owner {
   // Null where MPI's collectives are not used.
   const std::shared_ptr<MpiSetCommunicator>& mpi() const { return execution_.mpi(); }
   const SetCounters& counters() const { return counters_; }
+  SetProgress Progress(double now) const;
   const Status& failure() const { return failure_; }
   // How far this rank has come.
   ExecutedUpTo executed() const {
@@ -92,6 +101,13 @@ class ProcessSet final : private SetExecution::Owner {
   void FailAfter(const ExecutedUpTo& executed, const Status& cause);
 
  private:
+  // A collective, by what names it: to build a name for each one would take time.
+  struct Finished {
+    OpKind kind = OpKind::kAllreduce;
+    std::string name;
+    uint64_t index = 0;
+  };
+
   void OnEnded(const Action& action, const FusedOperation* fused, double started_at,
                double now) override;
   Status TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
@@ -109,6 +125,7 @@ class ProcessSet final : private SetExecution::Owner {
   Transport& transport_;
   const SetPlace place_;
   SetCounters counters_;
+  Finished last_;
   PendingOperations pending_;
   SetExecution execution_;
   SetControl control_;

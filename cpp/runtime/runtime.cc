@@ -95,7 +95,9 @@ Status Runtime::WaitUntil(const OperationPtr& operation, double seconds,
   const bool traced = timeline_.enabled();
   const double began = traced ? MonotonicSeconds() : 0;
   operation->waiters.fetch_add(1);
+  waiting_time_.Begin();
   const bool is_reached = engine_.WaitFor(reached, deadline);
+  waiting_time_.End();
   operation->waiters.fetch_sub(1);
   if (traced) timeline_.OnWaited(*operation, began, MonotonicSeconds());
   if (operation->done.load()) return operation->status;
@@ -468,7 +470,8 @@ void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
 }
 
 void Runtime::PublishMetrics() {
-  const std::string json = MetricsOf(sets_.all(), transport_->counters());
+  const std::string json =
+      MetricsOf(sets_.all(), transport_->counters(), waiting_time_.Seconds(), MonotonicSeconds());
   {
     std::lock_guard lock(metrics_mutex_);
     metrics_json_ = json;

@@ -31,6 +31,7 @@
 #include "runtime/timeline.h"
 #include "runtime/topology.h"
 #include "runtime/tuning_log.h"
+#include "runtime/waiting_time.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -90,6 +91,8 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
   std::string MetricsJson();
+  // For how long user threads have waited for operations, until now.
+  double WaitingSeconds() const { return waiting_time_.Seconds(); }
 
  private:
   // Engine::Work
@@ -156,6 +159,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   Inbox inbox_;
   Timeline timeline_;
   TuningLog tuning_log_;
+  WaitingTime waiting_time_;
 
   // By the engine's owner.
   SetRegistry sets_;

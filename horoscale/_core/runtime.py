@@ -288,6 +288,12 @@ class Runtime:
         metrics: dict[str, Any] = json.loads(text(ffi.gc(out[0], lib.hs_free)))
         return metrics
 
+    def waiting_seconds(self) -> float:
+        """Return for how long threads of this rank have waited for operations until now."""
+        out = ffi.new("double *")
+        check(lib.hs_waiting_seconds(self._pointer, out))
+        return float(out[0])
+
     def _disown(self) -> None:
         # Freeing would join a thread that a forked child does not have.
         self._pointer = ffi.gc(self._pointer, None)

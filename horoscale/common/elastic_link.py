@@ -23,7 +23,8 @@ VARIABLE = "HOROSCALE_ELASTIC_LINK"  # DESCRIPTOR:INODE
 MAX_LINE_BYTES = 1 << 20  # of a view of some 20,000 ranks
 MAX_REPORT_BYTES = 32 << 10
 _HELLO_S = 30.0
-_REPORT_INTERVAL_S = 1.0
+_REPORT_INTERVAL_S = 0.9  # a second, and the clock of who is to report each second
+_STATUS_S = 10.0
 _MAX_COMMITS = 16
 _MAX_CAUSE = 2000  # characters
 
@@ -62,6 +63,8 @@ class ElasticLink:
         self._interruption = 0
         self._gone: LeftJobError | None = None
         self._reported_at = float("-inf")
+        self._status: dict[str, Any] = {}
+        self._statuses = 0  # how many have come
         thread = threading.Thread(target=self._listen, name="horoscale-driver", daemon=True)
         thread.start()
         with self._changed:
@@ -125,6 +128,26 @@ class ElasticLink:
             self._view = self._newest
             return self._view
 
+    def report_due(self) -> bool:
+        """Tell whether report() would not drop what it is given."""
+        return time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S
+
+    def status(self) -> dict[str, Any]:
+        """Ask the driver how the job is, and return what `horoscalerun --status --json` shows.
+
+        Raises HorovodInternalError where no answer comes within ten seconds.
+        """
+        with self._changed:
+            before = self._statuses
+        self._send({"kind": "status"})
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._statuses > before or self._gone is not None, _STATUS_S
+            )
+            if self._statuses == before:
+                raise HorovodInternalError("the driver of this elastic job did not tell its status")
+            return self._status
+
     def report(self, **progress: Any) -> None:
         """Tell the driver how far this rank is; values of JSON. More than one a second is dropped.
 
@@ -179,6 +202,9 @@ class ElasticLink:
                 self._greeted = True
             elif kind == "interrupt":
                 self._interruption += 1
+            elif kind == "status":
+                self._status = dict(message["status"])
+                self._statuses += 1
             elif kind == "leave":
                 self._gone = LeftJobError(str(message["why"]), int(message["status"]))
             else:

@@ -30,8 +30,10 @@ from horoscale.driver.events import (
     Tick,
 )
 from horoscale.driver.membership import Membership, Rules
+from horoscale.driver.progress import Progress, findings
 
 MAX_LINE_BYTES = 64 << 10  # of what a rank says
+MAX_STATUS_BYTES = 1 << 20  # of an answer to a rank, which reads no longer line
 _MAX_COMMITS = 16
 _MAX_CAUSE = 2000
 
@@ -84,7 +86,7 @@ class Driver:
     def __init__(self, rules: Rules, launcher: Launcher) -> None:
         self._membership = Membership(rules)
         self._launcher = launcher
-        self._progress: dict[int, dict[str, Any]] = {}
+        self._progress: dict[int, Progress] = {}
 
     @property
     def finished(self) -> Finish | None:
@@ -121,7 +123,13 @@ class Driver:
         message = _parse(line)
         if message["kind"] == "progress":
             if process in self._membership.processes:
-                self._progress[process] = message["values"]
+                self._progress.setdefault(process, Progress(now)).take(message["values"], now)
+            return
+        if message["kind"] == "status":
+            answer = _line({"kind": "status", "status": self.status(now)})
+            if len(answer) > MAX_STATUS_BYTES:
+                answer = _line({"kind": "status", "status": {**self.status(now), "processes": []}})
+            self._launcher.send(process, answer)
             return
         report = Reported(process, message["view"], tuple(message["commits"]), message["cause"])
         self._handle(report, now)
@@ -131,9 +139,15 @@ class Driver:
         known = self._membership.processes.get(process)
         return None if known is None else known.rank
 
-    def status(self) -> dict[str, Any]:
+    def status(self, now: float) -> dict[str, Any]:
         """Return what there is to know of the job, as values of JSON."""
         membership = self._membership
+        unknown = Progress(now)
+        ranks = {
+            one.rank: self._progress[one.number]
+            for one in membership.processes.values()
+            if one.rank is not None and one.number in self._progress
+        }
         return {
             "view": membership.view,
             "size": membership.size,
@@ -145,10 +159,11 @@ class Driver:
                     "slot": one.slot,
                     "part": one.part.value,
                     "rank": one.rank,
-                    "progress": self._progress.get(one.number, {}),
+                    **self._progress.get(one.number, unknown).describe(now),
                 }
                 for one in membership.processes.values()
             ],
+            "findings": findings(ranks, now),
         }
 
     def _handle(self, event: Event, now: float) -> None:
@@ -197,6 +212,8 @@ def _parse(line: bytes) -> dict[str, Any]:
 def _is_known(message: dict[str, Any]) -> bool:
     if message.get("kind") == "progress":
         return message.keys() == {"kind", "values"} and isinstance(message["values"], dict)
+    if message.get("kind") == "status":
+        return message.keys() == {"kind"}
     if message.get("kind") != "report" or message.keys() != {"kind", "view", "commits", "cause"}:
         return False
     commits, cause = message["commits"], message["cause"]

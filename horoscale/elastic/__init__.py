@@ -20,8 +20,10 @@ have the states of theirs beside it. docs/elastic.md is the guide.
 
 from horoscale.common.surviving_sets import surviving
 from horoscale.elastic.data_plan import DataPlan
+from horoscale.elastic.load_balance import balance
+from horoscale.elastic.monitoring import status
 from horoscale.elastic.objects import ObjectState
 from horoscale.elastic.state import State
 from horoscale.elastic.training import run
 
-__all__ = ["DataPlan", "ObjectState", "State", "run", "surviving"]
+__all__ = ["DataPlan", "ObjectState", "State", "balance", "run", "status", "surviving"]

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from horoscale.common import job
+from horoscale.elastic.load_balance import Balance
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Share:
 
     indices: list[int]  # of samples; empty on some ranks where fewer samples than ranks are left
     total: int  # how many samples all ranks have in this step
-    # For the mean loss over `indices`, where there are any: Average over the ranks is that over
-    # samples. Take the sum of losses, times size / total, where a rank may have none.
+    # Of this rank's mean over `indices`: the average of weighted means is the mean over the samples
+    # of all ranks. 0.0 where there are none, which have no mean.
     weight: float
 
     def __len__(self) -> int:
@@ -47,14 +48,18 @@ class DataPlan:
     """
 
     def __init__(
-        self, length: int, batch_size: int | Sequence[int], shuffle: bool = True, seed: int = 0
+        self,
+        length: int,
+        batch_size: int | Sequence[int] | Balance,
+        shuffle: bool = True,
+        seed: int = 0,
     ) -> None:
         """Begin with epoch 0.
 
         Args:
             length: how many samples there are.
             batch_size: samples of one rank in a step; or one number for each rank, which has to be
-                set anew when their number changes (in a reset callback).
+                set anew when their number changes (in a reset callback); or balance().
             shuffle: permute the samples, in each epoch in another way; the same on all ranks.
             seed: of the permutations.
 
@@ -71,12 +76,15 @@ class DataPlan:
         self.batch_size = batch_size
 
     @property
-    def batch_size(self) -> int | Sequence[int]:
+    def batch_size(self) -> int | Sequence[int] | Balance:
         """Samples of one rank in a step, or of each rank. May be changed between steps."""
         return self._batch_size
 
     @batch_size.setter
-    def batch_size(self, value: int | Sequence[int]) -> None:
+    def batch_size(self, value: int | Sequence[int] | Balance) -> None:
+        if isinstance(value, Balance):
+            self._batch_size: int | Sequence[int] | Balance = value
+            return
         sizes = [value] if isinstance(value, int) else list(value)
         if not sizes or any(one < 1 for one in sizes):
             raise ValueError(f"batch_size={value!r}: each rank takes at least one sample in a step")
@@ -85,8 +93,13 @@ class DataPlan:
     def __iter__(self) -> Iterator[Share]:
         """Deal out what is left of the epoch to this rank of the job, step by step."""
         while self.position < self.length:
-            runtime = job.current_runtime()
-            yield self.take(runtime.topology.rank, runtime.topology.size)
+            topology = job.current_runtime().topology
+            share = self.take(topology.rank, topology.size)
+            if isinstance(self._batch_size, Balance):
+                with self._batch_size.measuring(len(share)):
+                    yield share
+            else:
+                yield share
 
     def take(self, rank: int, size: int) -> Share:
         """Return the share of one of `size` ranks in the next step, which is taken from then on.
@@ -106,22 +119,34 @@ class DataPlan:
         self.epoch += 1
         self.position = 0
 
+    def before_commit(self) -> None:
+        """Balance the load, where that is asked for: called by states that hold the plan."""
+        if isinstance(self._batch_size, Balance):
+            self._batch_size.decide()
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a commit holds."""
-        return {"epoch": self.epoch, "position": self.position}
+        state: dict[str, Any] = {"epoch": self.epoch, "position": self.position}
+        if isinstance(self._batch_size, Balance):
+            state["balance"] = self._batch_size.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to where state_dict() was called."""
         self.epoch = state_dict["epoch"]
         self.position = state_dict["position"]
+        if isinstance(self._batch_size, Balance) and "balance" in state_dict:
+            self._batch_size.load_state_dict(state_dict["balance"])
 
     def _counts(self, size: int) -> list[int]:
         """Return how many samples each rank takes in the next step."""
-        sizes = (
-            [self._batch_size] * size
-            if isinstance(self._batch_size, int)
-            else list(self._batch_size)
-        )
+        match self._batch_size:
+            case int(one):
+                sizes = [one] * size
+            case Balance() as balance:
+                sizes = balance.sizes(size)
+            case given:
+                sizes = list(given)
         if len(sizes) != size:
             raise ValueError(
                 f"the data plan has batch sizes for {len(sizes)} ranks, but there are {size}: set "

@@ -6,12 +6,16 @@ or torchrun started have none, and one view for ever: those that came.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 from horoscale.common import job, surviving_sets
 from horoscale.common.elastic_link import ElasticLink, elastic_link
 from horoscale.common.exceptions import HorovodInternalError, RankFailedError
+from horoscale.common.job import current_runtime
 from horoscale.common.views import View
+from horoscale.elastic.activity import Activity
 
 
 class Membership:
@@ -21,6 +25,8 @@ class Membership:
         """Begin in the view of the link; a standby is in none."""
         self._link = link
         self._view = link.view() if link is not None else None
+        self._activity = Activity()
+        self._reporting = threading.Lock()
 
     @property
     def elastic(self) -> bool:
@@ -52,9 +58,23 @@ class Membership:
         return 0 if self._link is None else self._link.interruption()
 
     def report(self, progress: dict[str, int]) -> None:
-        """Tell the launcher how far this rank is, for --status; once a second at most."""
+        """Tell the launcher what this rank does, once a second at most. Any thread."""
+        if self._link is None or not self._link.report_due():
+            return
+        if self._reporting.acquire(blocking=False):  # else another thread does
+            try:
+                self._link.report(**progress, **self._activity.read())
+            finally:
+                self._reporting.release()
+
+    def status(self) -> dict[str, Any]:
+        """Return what there is to know of the job: see horoscale.elastic.status()."""
         if self._link is not None:
-            self._link.report(**progress)
+            return self._link.status()
+        topology = current_runtime().topology
+        with self._reporting:
+            own = {"process": topology.rank, "rank": topology.rank, **self._activity.read()}
+        return {"view": 0, "size": topology.size, "resets": 0, "processes": [own], "findings": []}
 
     def next_view(self, commits: Sequence[int], error: Exception | None) -> View | None:
         """Leave the job, and wait for the view that comes next; None where views do not change.

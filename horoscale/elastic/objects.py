@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from horoscale.elastic.data_plan import DataPlan
 from horoscale.elastic.state import NumberedState
 
 
@@ -26,6 +27,11 @@ class ObjectState(NumberedState):
         self.__dict__.update(kwargs)
         super().__init__()
         self.save()
+
+    def _before_commit(self) -> None:
+        for name in self._names:
+            if isinstance(plan := getattr(self, name), DataPlan):
+                plan.before_commit()
 
     def _capture(self) -> Any:
         return {name: _value_of(getattr(self, name)) for name in self._names}

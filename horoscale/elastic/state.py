@@ -61,6 +61,7 @@ class State:
         change; MismatchError where the ranks are not at the same commit; HorovodInternalError if a
         rank failed.
         """
+        self._before_commit()
         self.save()
         self._saved = True
         self.check_host_updates()
@@ -94,6 +95,9 @@ class State:
         """Do what has to be done when the ranks have changed, before the reset callbacks."""
 
     # What run() asks of states. Those that keep numbered commits override the rest.
+
+    def _before_commit(self) -> None:
+        """Do what has to be done before the values are saved, on all ranks alike."""
 
     def _before_change(self) -> None:
         """Save what would be lost, for ranks are about to come or go."""

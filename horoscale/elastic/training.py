@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from horoscale.common.elastic_link import LeftJobError
@@ -13,6 +14,7 @@ from horoscale.common.exceptions import (
     HostsUpdatedInterrupt,
     MismatchError,
 )
+from horoscale.elastic.activity import Reporter
 from horoscale.elastic.membership import Membership, membership
 from horoscale.elastic.state import State
 from horoscale.elastic.termination import before_sigterm
@@ -47,7 +49,8 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     def wrapper(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with before_sigterm(state._last_words()):
             try:
-                return _Training(state, membership()).run(lambda: func(state, *args, **kwargs))
+                with _reporting(state):
+                    return _Training(state, membership()).run(lambda: func(state, *args, **kwargs))
             except LeftJobError as left:
                 if left.status != 0:
                     state._give_up()
@@ -60,6 +63,19 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 def is_mistake(error: HorovodInternalError) -> bool:
     """Tell whether an error would come again: the program has to be changed."""
     return isinstance(error, MismatchError)
+
+
+@contextmanager
+def _reporting(state: State) -> Iterator[None]:
+    """Have this rank tell each second what it does, where somebody listens."""
+    if not membership().elastic:
+        yield
+        return
+    reporter = Reporter(lambda: membership().report(state._progress()))
+    try:
+        yield
+    finally:
+        reporter.end()
 
 
 class _Training:

@@ -426,7 +426,7 @@ class ElasticJob(Job):
     def _on_request(self, request: dict[str, object]) -> dict[str, object]:
         """Answers `horoscalerun --status` and `--drain`."""
         if request.get("kind") == "status":
-            return self._driver.status()
+            return self._driver.status(time.monotonic())
         host = request.get("host")
         if request.get("kind") == "drain" and isinstance(host, str):
             if host not in self._commands:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horoscale.runner import control, usage
 from horoscale.runner.environment import read_by_ranks
 from horoscale.runner.hosts import Host
+from horoscale.runner.status import show_status
 
 if TYPE_CHECKING:  # other jobs do without
     from horoscale.driver import BanPolicy, Rules
@@ -76,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     asking = parser.add_argument_group("asking an elastic job, from another terminal")
     asking.add_argument(
-        "--status", action="store_true", help="tell which processes it has, and how far they are"
+        "--status",
+        action="store_true",
+        help="tell how its ranks are and what does not advance; on a terminal once a second",
     )
     asking.add_argument("--drain", metavar="HOST", help="leave a host at the next commit")
     asking.add_argument(
@@ -197,29 +199,4 @@ def ask(arguments: argparse.Namespace, show: Callable[[str], object]) -> None:
         control.ask({"kind": "drain", "host": arguments.drain}, job)
         show(f"{arguments.drain} is left at the job's next commit\n")
         return
-    status = control.ask({"kind": "status"}, job)
-    show(json.dumps(status, indent=2) + "\n" if arguments.json else _table(status))
-
-
-def _table(status: dict[str, Any]) -> str:
-    import io
-
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from horoscale.runner.text import printable
-
-    table = Table(
-        title=f"view {status['view']}: {status['size']} ranks, {status['resets']} changes so far"
-    )
-    for column in ("rank", "host", "slot", "state", "progress"):
-        table.add_column(column)
-    for one in sorted(status["processes"], key=lambda one: (one["rank"] is None, one["rank"] or 0)):
-        progress = ", ".join(f"{name} {value}" for name, value in one["progress"].items())
-        rank = "" if one["rank"] is None else str(one["rank"])
-        cells = (rank, one["host"], str(one["slot"]), one["part"], progress)
-        table.add_row(*(escape(printable(cell)) for cell in cells))
-    text = io.StringIO()
-    Console(file=text, width=120).print(table)
-    return text.getvalue()
+    show_status(lambda: control.ask({"kind": "status"}, job), arguments.json, show)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from horoscale.common.exceptions import HorovodInternalError
 from horoscale.common.surviving_sets import surviving
-from horoscale.elastic import DataPlan, ObjectState, State
+from horoscale.elastic import DataPlan, ObjectState, State, balance, status
 from horoscale.elastic import run as run_without_framework
 from horoscale.elastic.variables import KerasModelState, VariablesState
 
@@ -20,7 +20,9 @@ __all__ = [
     "State",
     "TensorFlowKerasState",
     "TensorFlowState",
+    "balance",
     "run",
+    "status",
     "surviving",
 ]
 

@@ -94,14 +94,14 @@ class Gradient:
             self.layout = Layout.SPARSE if sparse else Layout.DENSE
         return gradient
 
-    def take(self, sparse_as_dense: bool) -> torch.Tensor:
-        """Return the gradient as it is to be reduced.
+    def take(self, sparse_as_dense: bool, scale: float = 1.0) -> torch.Tensor:
+        """Return the gradient as it is to be reduced, times `scale`; zeros where that is 0.
 
         Autograd makes a gradient anew where there is none, which costs less than adding to zeros.
         """
         self._moved = None
         self._own = own = self.observe(sparse_as_dense)
-        value = self._nothing() if own is None else self._values(own)
+        value = self._nothing() if own is None or scale == 0.0 else self._values(own, scale)
         self._version = _version(self._own)
         return value
 
@@ -145,18 +145,20 @@ class Gradient:
         """Free what was kept for the step, after it."""
         self._own = self._moved = None
 
-    def _values(self, own: torch.Tensor) -> torch.Tensor:
+    def _values(self, own: torch.Tensor, scale: float) -> torch.Tensor:
         value = own.detach() if own.requires_grad else own
         if self.layout is Layout.SPARSE:
-            return value
+            return _times(value, scale)
         if value.layout is not torch.strided:
             value = value.to_dense()
         place = self._place
         if place is None or not buckets.fits(value, place):
-            return value
+            return _times(value, scale)
         if value.data_ptr() == place.data_ptr():  # the last step's, which this one's was added to
             self.parameter.grad = self._own = value.clone()
-            return place
+            return place if scale == 1.0 else place.mul_(scale)
+        if scale != 1.0:
+            return place.copy_(value).mul_(scale)
         # What autograd has made nobody else writes to; what the user has put there may be.
         large = value.nbytes > _COPIED_BYTES
         if large and self.passes and buckets.lies_as_in(value, place):
@@ -176,6 +178,10 @@ class Gradient:
         if self._place is None or not buckets.fits(self.parameter, self._place):
             return torch.zeros_like(self.parameter)
         return self._place.zero_()
+
+
+def _times(value: torch.Tensor, scale: float) -> torch.Tensor:
+    return value if scale == 1.0 else value * scale
 
 
 def _version(tensor: torch.Tensor | None) -> int:

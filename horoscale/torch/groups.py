@@ -70,6 +70,7 @@ class GradientGroup:
         self.gradients = list(gradients)
         self.passes = passes
         self.settings = settings
+        self.scale = 1.0  # of this rank's gradients
         self.state = State.EMPTY
         self._owners: list[weakref.ref[Owner]] = []
         self._used_by: set[int] = set()  # ids of owners whose step has used the result
@@ -217,7 +218,8 @@ class GradientGroup:
         if not active:  # frozen
             return
         priority = max(gradient.priority for gradient in active)
-        values = [gradient.take(self.settings.sparse_as_dense) for gradient in active]
+        sparse_as_dense = self.settings.sparse_as_dense
+        values = [gradient.take(sparse_as_dense, self.scale) for gradient in active]
         self._taken = active
         try:
             if all(map(Gradient.can_move, active, values)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -134,6 +135,22 @@ class _Distributed(torch.optim.Optimizer):
         self._reducer.passes = passes
         for group in self._reducer.groups:
             group.passes = passes
+
+    def set_local_scale(self, scale: float) -> None:
+        """Multiply this rank's gradients by a number before they are reduced, from now on.
+
+        Each rank may have another: with its share's weight the average over the ranks is the mean
+        over their samples, whose numbers may differ (see hvd.elastic.DataPlan). With 0 the rank
+        gives zeros, whatever its gradients are. Not between backward() and step(). Optimizers that
+        share parameters share this number.
+
+        Raises ValueError for what is not finite, AssertionError while gradients are reduced.
+        """
+        if not math.isfinite(scale):
+            raise ValueError(f"set_local_scale({scale!r}): expected a finite number")
+        if self._unused(pending=True):
+            raise AssertionError("the local scale can't change between backward() and step()")
+        self._reducer.set_scale(float(scale))
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

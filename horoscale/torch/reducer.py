@@ -42,6 +42,7 @@ class GradientReducer:
         """Begin without parameters: adopt() takes them. Those not in `grouping` are alone."""
         self.settings = settings
         self.passes = passes
+        self.scale = 1.0  # of this rank's gradients, before they are reduced
         self.paused = False  # backward passes don't count
         self.overlaps = False  # with overlap_step=True
         self.ready_in_backward = ready_in_backward
@@ -75,6 +76,12 @@ class GradientReducer:
     def reduced(self) -> bool:
         """Whether gradients are reduced that no step has used yet."""
         return any(group.serves(self) for group in self.groups)
+
+    def set_scale(self, scale: float) -> None:
+        """Multiply this rank's gradients by a number before they are reduced."""
+        self.scale = scale
+        for group in self.groups:
+            group.scale = scale
 
     def adopt(self) -> bool:
         """Take care of parameters that are new, or require a gradient only now; tell of any."""
@@ -302,6 +309,7 @@ class GradientReducer:
                 name += f".and.{len(gradients) - 1}.more"
             name = unique_name(name, self.settings.process_set)
             group = GradientGroup(name, gradients, self.passes, self.settings)
+            group.scale = self.scale
             group.add_owner(self)
             self.groups.append(group)
         self.by_first_use = list(self.groups)

@@ -461,6 +461,10 @@ hs_code hs_timeline_stop(hs_runtime* runtime);
 /* Counters and timings as a JSON object, to be freed with hs_free(). Local. */
 hs_code hs_metrics(hs_runtime* runtime, char** json);
 
+/* For how many seconds this rank's threads have waited for operations since the start, the wait
+ * that is under way included; threads that wait at the same time count once. Local, any thread. */
+hs_code hs_waiting_seconds(hs_runtime* runtime, double* seconds);
+
 /* Whether a reduction (hs_reduce_op) is defined for a type (hs_dtype): HS_OK, or
  * HS_INVALID_ARGUMENT with the reason (Average of bool, Min of complex numbers). Local, needs no
  * runtime. */

@@ -1,7 +1,7 @@
 """hvd.elastic of PyTorch. See horoscale.elastic and docs/elastic.md."""
 
 from horoscale.common.surviving_sets import surviving
-from horoscale.elastic import DataPlan, ObjectState, State, run
+from horoscale.elastic import DataPlan, ObjectState, State, balance, run, status
 from horoscale.torch.elastic import arrays as _arrays
 from horoscale.torch.elastic.handlers import (
     ModelStateHandler,
@@ -24,9 +24,11 @@ __all__ = [
     "State",
     "StateHandler",
     "TorchState",
+    "balance",
     "get_handler_registry",
     "run",
     "set_handler_registry",
+    "status",
     "surviving",
 ]
 

@@ -303,3 +303,25 @@ def test_an_interrupted_view_is_given_back(need_ranks: None) -> None:
     if hvd.rank() == 0:
         hvd.send(message, 1)
     hvd.barrier()
+
+
+@pytest.mark.conformance
+def test_metrics_tell_what_is_pending(name: str, tag: int) -> None:
+    if hvd.size() == 1:
+        pytest.skip("nobody to wait for")
+    before = hvd.metrics()["waiting_seconds"]
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(np.ones(3), name=name)
+        found = hvd.metrics()["process_sets"]["0"]
+        assert (found["pending"], found["pending_operation"]) == (1, name)
+        assert found["pending_seconds"] >= 0
+        for rank in range(1, hvd.size()):
+            hvd.send(np.zeros(1), rank, tag)
+        handle.wait()
+    else:
+        hvd.recv(np.zeros(1), 0, tag)
+        hvd.allreduce(np.ones(3), name=name)
+    after = hvd.metrics()
+    found = after["process_sets"]["0"]
+    assert (found["pending"], found["pending_operation"], found["last_operation"]) == (0, "", name)
+    assert after["waiting_seconds"] > before

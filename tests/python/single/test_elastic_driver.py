@@ -229,7 +229,7 @@ def test_a_death_makes_a_view_of_the_survivors_and_starts_a_standby() -> None:
     assert launcher.done == [("view", 1), ("interrupt", 1)]
     driver.said(1, report(2, [6, 7], None), 5.5)
     assert launcher.done[2:] == [("view", 1), ("view", 3)]
-    assert driver.status()["size"] == 2
+    assert driver.status(6.0)["size"] == 2
 
 
 def test_a_rank_that_ends_well_ends_the_job_once_all_have() -> None:

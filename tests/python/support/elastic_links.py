@@ -40,5 +40,8 @@ class PreparedLink:
         self.asked = 0
         return following
 
+    def report_due(self) -> bool:
+        return True
+
     def report(self, **progress: Any) -> None:
         self.progress.append(progress)

@@ -155,6 +155,7 @@ TEST_F(OneRank, MissingArgumentsAreRefused) {
   EXPECT_EQ(hs_poll(nullptr), 0);
   EXPECT_EQ(hs_result(nullptr), -1);
   EXPECT_EQ(hs_metrics(runtime_, nullptr), HS_INVALID_ARGUMENT);
+  EXPECT_EQ(hs_waiting_seconds(runtime_, nullptr), HS_INVALID_ARGUMENT);
   EXPECT_EQ(hs_timeline_start(runtime_, nullptr, 0), HS_INVALID_ARGUMENT);
   EXPECT_EQ(hs_process_sets(runtime_, nullptr, 1, nullptr), HS_INVALID_ARGUMENT);
 }

@@ -1,0 +1,110 @@
+"""What hvd.elastic.balance() gains where one rank is half as fast as the others.
+
+    horoscalerun -np 2 python benchmarks/balance.py [--slow 2] [--batch 192] [--rounds 6]
+
+The last rank computes each batch and then keeps its core busy until it has taken --slow times as
+long. After the sizes have settled, equal and balanced batches take turns, 20 steps each, so that
+whatever else the machine does hits both. Printed are the throughputs of the median steps, which
+tell what the ranks do, and those of all steps, which also tell what else the machine did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+import horoscale.torch as hvd
+
+SETTLE, BLOCK = 60, 20  # steps
+
+
+class Training:
+    """One model that is trained in steps of any plan."""
+
+    def __init__(self, slow: float) -> None:
+        """Make it; this rank takes `slow` times as long."""
+        torch.manual_seed(0)
+        self.slow = slow
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(),
+            torch.nn.Linear(256, 10),
+        )  # fmt: skip
+        self.optimizer = hvd.DistributedOptimizer(torch.optim.SGD(self.model.parameters(), lr=0.01))
+        self.samples, self.targets = torch.randn(2048, 256), torch.randint(0, 10, (2048,))
+
+    def steps(self, batch_size: Any) -> Iterator[int]:
+        """Train step by step; gives the samples that this rank had."""
+        plan = hvd.elastic.DataPlan(1 << 20, batch_size)
+        state = hvd.elastic.ObjectState(plan=plan)
+        while True:
+            for share in plan:
+                self._step(torch.tensor(share.indices) % len(self.samples), share.weight)
+                state.commit()
+                yield len(share)
+            plan.next_epoch()
+
+    def _step(self, chosen: torch.Tensor, weight: float) -> None:
+        began = time.thread_time()
+        self.optimizer.zero_grad()
+        self.optimizer.set_local_scale(weight)
+        for _ in range(24):  # as if the model computed more for each of its weights
+            self.model(self.samples[chosen])
+        logits = self.model(self.samples[chosen])
+        torch.nn.functional.cross_entropy(logits, self.targets[chosen]).backward()
+        now = time.thread_time()
+        until = now + (self.slow - 1.0) * (now - began)
+        while time.thread_time() < until:
+            pass
+        self.optimizer.step()
+
+
+def main() -> None:
+    """Measure, and print on rank 0."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--slow", type=float, default=2.0, help="times as long on the last rank")
+    parser.add_argument("--batch", type=int, default=192, help="samples of a rank, on average")
+    parser.add_argument("--rounds", type=int, default=6)
+    given = parser.parse_args()
+    hvd.init()
+    torch.set_num_threads(1)
+    training = Training(given.slow if hvd.rank() == hvd.size() - 1 else 1.0)
+    equal = training.steps(given.batch)
+    balanced = training.steps(hvd.elastic.balance(given.batch))
+    seconds_of(equal, 1)
+    seconds_of(balanced, SETTLE)
+    taken: tuple[list[float], list[float]] = [], []
+    for _ in range(given.rounds):
+        for seconds, steps in zip(taken, (equal, balanced), strict=True):
+            seconds += seconds_of(steps, BLOCK)
+    sizes = hvd.allgather_object(next(balanced))
+    if hvd.rank() == 0:
+        samples = given.batch * hvd.size()
+        print("sizes", sizes)
+        for what, of in (("median step", median), ("all steps", fmean)):
+            rates = [samples / of(seconds) for seconds in taken]
+            print(
+                f"{what}: equal {rates[0]:.0f}, balanced {rates[1]:.0f} samples/s, "
+                f"ratio {rates[1] / rates[0]:.2f}"
+            )
+
+
+def seconds_of(steps: Iterator[int], count: int) -> list[float]:
+    """Return for how long each of so many steps takes."""
+    hvd.barrier()
+    seconds = []
+    for _ in range(count):
+        began = time.monotonic()
+        next(steps)
+        seconds.append(time.monotonic() - began)
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What the ranks of a job report each second, and what is wrong by that: pure functions of time.
+
+A report holds counters of the script (commit, epoch, step, batch), for how long the rank has
+computed and waited, and of each process set what was done last and what is pending. Its fields are
+what a process says: those that are not what they should be count as not there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+SILENT_S = 5.0  # without a report
+STALLED_S = 10.0  # without any advance, while others advance; or with an operation pending
+STRAGGLES = 1.5  # times as long as the other ranks compute
+_WINDOW = 10  # reports over which ranks are compared
+_LEAST_WINDOW_S = 3.0
+_MOST_SETS = 8  # of a report
+_MOST_CHARACTERS = 200
+_MOST = 1e15
+_COUNTERS = ("commit", "epoch", "step", "batch")
+
+
+class Progress:
+    """What one process has reported."""
+
+    def __init__(self, now: float) -> None:
+        """Begin at a time, without a report."""
+        self.counters: dict[str, int] = {}
+        self.computing = self.waiting = 0.0  # seconds
+        self.sets: list[dict[str, Any]] = []
+        self.reported_at = now
+        self.advanced_at = now
+        self._advance: tuple[object, ...] = ()
+        self._times: deque[tuple[float, float]] = deque(maxlen=_WINDOW)  # when, computing
+
+    def take(self, values: dict[str, Any], now: float) -> None:
+        """Take a report."""
+        self.counters = {name: values[name] for name in _COUNTERS if type(values.get(name)) is int}
+        self.computing = _number(values, "computing_seconds")
+        self.waiting = _number(values, "waiting_seconds")
+        given = values.get("sets")
+        known = given[:_MOST_SETS] if isinstance(given, list) else []
+        self.sets = [_set_of(one) for one in known if isinstance(one, dict)]
+        self.reported_at = now
+        advance = (*self.counters.values(), *(one["operations"] for one in self.sets))
+        if advance != self._advance:
+            self._advance, self.advanced_at = advance, now
+        if self._times and self.computing < self._times[-1][1]:  # in another view
+            self._times.clear()
+        self._times.append((now, self.computing))
+
+    @property
+    def computing_share(self) -> float | None:
+        """The part of the last seconds in which it did not wait; None where that is not known."""
+        if len(self._times) < 2:
+            return None
+        (began, before), (ended, after) = self._times[0], self._times[-1]
+        return (after - before) / (ended - began) if ended - began >= _LEAST_WINDOW_S else None
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """Return it as values of JSON."""
+        return {
+            "progress": self.counters,
+            "reported_seconds_ago": round(now - self.reported_at, 1),
+            "advanced_seconds_ago": round(now - self.advanced_at, 1),
+            "computing_seconds": round(self.computing, 1),
+            "waiting_seconds": round(self.waiting, 1),
+            "computing_share": self.computing_share,
+            "sets": self.sets,
+        }
+
+
+def findings(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
+    """Return what does not advance, and who is slow: {"what", "ranks", "text"} each.
+
+    `what` is "silent", "waiting" (a process set), "stalled" or "straggler".
+    """
+    found = _silent(ranks, now)
+    waiting = _waiting(ranks, now)
+    found += waiting
+    named = {rank for one in found for rank in (*one["ranks"], *one.get("waiting", ()))}
+    found += _stalled({rank: one for rank, one in ranks.items() if rank not in named}, ranks, now)
+    return found + _stragglers(ranks, {rank for one in found for rank in one["ranks"]})
+
+
+def _set_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a rank says of a process set: texts are cut, other things replaced."""
+    texts = ("ranks", "last_operation", "pending_operation")
+    return {
+        "set": int(_number(values, "set")),
+        **{name: str(values.get(name, ""))[:_MOST_CHARACTERS] for name in texts},
+        "operations": int(_number(values, "operations")),
+        "pending": int(_number(values, "pending")),
+        "pending_seconds": _number(values, "pending_seconds"),
+    }
+
+
+def _number(values: Mapping[str, Any], key: str) -> float:
+    value = values.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return 0.0
+    return float(value) if 0 <= value < _MOST else 0.0
+
+
+def _silent(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
+    return [
+        _finding(
+            "silent",
+            [rank],
+            f"rank {rank} has said nothing for {now - one.reported_at:.0f} s: it is stopped, or "
+            "something keeps Python's other threads from running",
+        )
+        for rank, one in sorted(ranks.items())
+        if now - one.reported_at >= SILENT_S
+    ]
+
+
+def _waiting(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
+    members: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
+    for rank, progress in sorted(ranks.items()):
+        for one in progress.sets:
+            members.setdefault((one["set"], one["ranks"]), {})[rank] = one
+    found = []
+    for (name, listed), of_ranks in sorted(members.items()):
+        since = {
+            rank: one["pending_seconds"] + now - ranks[rank].reported_at
+            for rank, one in of_ranks.items()
+            if one["pending"]
+        }
+        if not since or max(since.values()) < STALLED_S:
+            continue
+        longest = max(since, key=lambda rank: since[rank])
+        operation = of_ranks[longest]["pending_operation"]
+        missing = [rank for rank in of_ranks if rank not in since]
+        text = (
+            f'process set {name} of ranks {listed}: "{operation}" has been pending for '
+            f"{since[longest]:.0f} s on {_ranks(list(since))}"
+        )
+        text += f", and not been called by {_ranks(missing)}" if missing else ""
+        found.append({**_finding("waiting", missing, text), "waiting": sorted(since), "set": name})
+    return found
+
+
+def _stalled(
+    candidates: Mapping[int, Progress], ranks: Mapping[int, Progress], now: float
+) -> list[dict[str, Any]]:
+    newest = max((one.advanced_at for one in ranks.values()), default=now)
+    return [
+        _finding(
+            "stalled",
+            [rank],
+            f"rank {rank} has not advanced for {now - one.advanced_at:.0f} s, while others have",
+        )
+        for rank, one in sorted(candidates.items())
+        if newest - one.advanced_at >= STALLED_S
+    ]
+
+
+def _stragglers(ranks: Mapping[int, Progress], named: set[int]) -> list[dict[str, Any]]:
+    shares = {
+        rank: share for rank, one in ranks.items() if (share := one.computing_share) is not None
+    }
+    found = []
+    for rank, share in sorted(shares.items()):
+        others = [one for other, one in shares.items() if other != rank]
+        usual = median(others) if others else share
+        if rank in named or share < 0.1 or share <= STRAGGLES * usual:
+            continue
+        how = f"{share / usual:.1f} times as long as the others" if usual > 0.01 else "alone"
+        text = f"rank {rank} computes {how} ({share:.0%} of its time): they wait for it"
+        found.append(_finding("straggler", [rank], text))
+    return found
+
+
+def _finding(what: str, ranks: Sequence[int], text: str) -> dict[str, Any]:
+    return {"what": what, "ranks": list(ranks), "text": text}
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, sorted(ranks)[:20])) + (", …" if len(ranks) > 20 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

@@ -1,0 +1,94 @@
+"""What this rank does, in numbers: a part of what it reports each second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count, groupby
+from typing import Any
+
+from horoscale._core import HorovodInternalError
+from horoscale.common import job
+
+_MOST_SETS = 8
+_MOST_CHARACTERS = 100
+_INTERVAL_S = 1.0
+
+
+class Activity:
+    """Computing and waiting since the present job began, and what its process sets are at."""
+
+    def __init__(self) -> None:
+        """Begin outside of any job."""
+        self._runtime: Any = None
+        self._began = 0.0
+
+    def read(self) -> dict[str, Any]:
+        """Return values of JSON; none between two jobs. Any thread, one at a time."""
+        if not job.is_initialized() or job.is_standby():
+            return {}
+        try:
+            runtime = job.current_runtime()
+            metrics, ranks = runtime.metrics(), runtime.process_sets()
+        except (ValueError, HorovodInternalError):  # it has ended meanwhile
+            return {}
+        now, waiting = time.monotonic(), metrics["waiting_seconds"]
+        if runtime is not self._runtime:
+            self._runtime, self._began = runtime, now - waiting
+        return {
+            "computing_seconds": max(0.0, now - self._began - waiting),
+            "waiting_seconds": waiting,
+            "sets": _sets(metrics["process_sets"], ranks),
+        }
+
+
+class Reporter:
+    """A thread that calls a function once a second, whatever the others do."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        """Begin."""
+        self._report = report
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="horoscale-report", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Report no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_INTERVAL_S):
+            self._report()
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return "0-3, 8" for 0, 1, 2, 3 and 8; long ones end in "…"."""
+    counter = count()
+    runs = [list(run) for _, run in groupby(sorted(ranks), lambda rank: rank - next(counter))]
+    return _cut(", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs))
+
+
+def _sets(metrics: dict[str, Any], ranks: dict[int, list[int]]) -> list[dict[str, Any]]:
+    """Return the global set, and those of the others that have waited longest."""
+    order = sorted(
+        ((int(key), one) for key, one in metrics.items()),
+        key=lambda pair: (pair[0] != 0, -pair[1]["pending_seconds"], pair[0]),
+    )
+    return [
+        {
+            "set": set_id,
+            "ranks": ranks_text(ranks.get(set_id, [])),
+            "operations": one["operations"],
+            "last_operation": _cut(one["last_operation"]),
+            "pending": one["pending"],
+            "pending_operation": _cut(one["pending_operation"]),
+            "pending_seconds": one["pending_seconds"],
+        }
+        for set_id, one in order[:_MOST_SETS]
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"

@@ -1,0 +1,54 @@
+"""How large each rank's batch is to be, by what a sample costs it: pure functions.
+
+A cost is the seconds that a rank computes for one sample. 0.0 stands for one that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+
+def balanced(total: int, costs: Sequence[float], most: int | None = None) -> list[int]:
+    """Split `total` samples so that the rank which computes longest does so as briefly as can be.
+
+    Each rank gets at least one sample, and at most `most`. A rank whose cost is not known counts as
+    one of the others. Raises ValueError where the samples can't be split so.
+    """
+    limit = total if most is None else most
+    if not len(costs) <= total <= limit * len(costs):
+        raise ValueError(f"{total} samples can't be split over {len(costs)} ranks, {most} at most")
+    costs = known(costs)
+    whole = sum(1.0 / one for one in costs)
+    sizes = [min(max(int(total / one / whole), 1), limit) for one in costs]
+    # About right; what is missing goes to who is done with one more first.
+    while sum(sizes) < total:
+        free = (i for i, size in enumerate(sizes) if size < limit)
+        sizes[min(free, key=lambda i: (sizes[i] + 1) * costs[i])] += 1
+    while sum(sizes) > total:
+        free = (i for i, size in enumerate(sizes) if size > 1)
+        sizes[max(free, key=lambda i: sizes[i] * costs[i])] -= 1
+    return sizes
+
+
+def rebalanced(
+    sizes: Sequence[int], costs: Sequence[float], hysteresis: float, most: int | None = None
+) -> list[int]:
+    """Return better sizes, or these: a change has to shorten the step by a part of `hysteresis`."""
+    proposed = balanced(sum(sizes), costs, most)
+    all_known = known(costs)
+    if step_seconds(proposed, all_known) < (1.0 - hysteresis) * step_seconds(sizes, all_known):
+        return proposed
+    return list(sizes)
+
+
+def step_seconds(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """Return for how long the slowest rank computes."""
+    return max(size * cost for size, cost in zip(sizes, costs, strict=True))
+
+
+def known(costs: Sequence[float]) -> list[float]:
+    """Put the median in the place of costs that are not known; 1.0 where none is."""
+    there = [one for one in costs if one > 0.0]
+    usual = median(there) if there else 1.0
+    return [one if one > 0.0 else usual for one in costs]

@@ -1,0 +1,156 @@
+"""balance(): batch sizes of the ranks that follow their speeds, for a DataPlan."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+from horoscale._core import DataType, OpKind, ReduceOp, TensorArg, address_of
+from horoscale.common.job import current_runtime
+from horoscale.elastic.balancing import balanced, rebalanced
+from horoscale.elastic.membership import membership
+
+_NAME = "elastic.balance"
+
+
+def balance(
+    batch_size: int, *, most: int | None = None, every: int = 10, hysteresis: float = 0.05
+) -> Balance:
+    """Have the ranks' batch sizes follow their speeds, so that none waits for the slowest.
+
+        plan = hvd.elastic.DataPlan(len(samples), batch_size=hvd.elastic.balance(64))
+        state = hvd.elastic.TorchState(model, optimizer, plan=plan)
+
+    All ranks together take `batch_size` times their number of samples in a step, as ever; how many
+    of these each one takes is decided anew every few steps, at a commit of the state that holds the
+    plan. Measured is for how long a rank computes for a sample: the time between two shares of the
+    plan, without that in which it waits for operations of horoscale.
+
+    Gradients have to be weighted by the samples: see Share.weight.
+
+    Args:
+        batch_size: samples of a rank in a step, on average.
+        most: of one rank, for its memory's sake; None: no limit.
+        every: steps between two decisions, at least.
+        hysteresis: sizes change where that shortens a step by more than this part of it.
+
+    Raises ValueError for numbers that make no sense.
+    """
+    return Balance(batch_size, most=most, every=every, hysteresis=hysteresis)
+
+
+class Balance:
+    """What balance() returns."""
+
+    def __init__(self, batch_size: int, *, most: int | None, every: int, hysteresis: float) -> None:
+        """Begin with equal sizes."""
+        if batch_size < 1 or (most is not None and most < batch_size):
+            raise ValueError(
+                f"balance({batch_size}, most={most}): expected 1 <= batch_size <= most"
+            )
+        if every < 1 or not 0.0 <= hysteresis < 1.0:
+            raise ValueError(f"balance(): every={every} >= 1, 0 <= hysteresis={hysteresis} < 1")
+        self.batch_size = batch_size
+        self.most = most
+        self.every = every
+        self.hysteresis = hysteresis
+        # The same on all ranks, by rank. A place is a host's slot: a process that takes the place
+        # of another counts as fast as that was.
+        self._places: list[str] = []
+        self._sizes: list[int] = []
+        self._costs: list[float] = []
+        self._steps = 0  # since the last decision
+        # This rank's own, per sample, since then.
+        self._measured: list[float] = []
+        self._given: float | None = None
+
+    def sizes(self, ranks: int) -> list[int]:
+        """Return the batch size of each of so many ranks, as they are now."""
+        places = _places(ranks)
+        if places != self._places:
+            costs = dict(zip(self._places, self._costs, strict=True))
+            self._places = places
+            self._costs = [costs.get(place, 0.0) for place in places]
+            self._sizes = balanced(self.batch_size * ranks, self._costs, self.most)
+            self._measured.clear()
+        return list(self._sizes)
+
+    @contextmanager
+    def measuring(self, samples: int) -> Iterator[None]:
+        """Measure a step in which this rank has so many samples. The same steps on all ranks."""
+        self._steps += 1
+        self._given = None
+        runtime = current_runtime()
+        began, waited = time.monotonic(), runtime.waiting_seconds()
+        yield  # an exception is no end of a step
+        seconds = time.monotonic() - began - (runtime.waiting_seconds() - waited)
+        seconds = seconds if self._given is None else self._given
+        if samples and seconds > 0.0:
+            self._measured.append(seconds / samples)
+
+    def measured(self, seconds: float) -> None:
+        """Say for how long this rank has computed in this step, where that is known better.
+
+        To be called in each step, for example with the time between two CUDA events: the host's
+        clock does not see what a GPU waits for, nor what TensorFlow does.
+        """
+        self._given = seconds
+
+    def decide(self) -> None:
+        """Change the sizes, if that is due and worth it. Collective, at a commit.
+
+        Raises HorovodInternalError if a rank failed.
+        """
+        if self._steps < self.every or len(self._sizes) < 2:
+            return
+        costs = _gather(median(self._measured) if self._measured else 0.0)
+        self._steps = 0
+        self._measured.clear()
+        if len(costs) == len(self._costs):
+            self._costs = [new or old for new, old in zip(costs, self._costs, strict=True)]
+            self._sizes = rebalanced(self._sizes, self._costs, self.hysteresis, self.most)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a commit holds."""
+        return {
+            "places": list(self._places),
+            "sizes": list(self._sizes),
+            "costs": list(self._costs),
+            "steps": self._steps,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to where state_dict() was called."""
+        self._places = list(state_dict["places"])
+        self._sizes = list(state_dict["sizes"])
+        self._costs = list(state_dict["costs"])
+        self._steps = state_dict["steps"]
+        self._measured.clear()
+
+
+def _places(ranks: int) -> list[str]:
+    view = membership().view
+    if view is None or view.size != ranks:
+        return [str(rank) for rank in range(ranks)]
+    return [member.rsplit(":", 1)[0] for member in view.members]
+
+
+def _gather(own: float) -> list[float]:
+    """Return what each rank gives."""
+    runtime = current_runtime()
+    given = array("d", [0.0] * runtime.topology.size)
+    given[runtime.topology.rank] = own
+    address = address_of(given)
+    runtime.enqueue(
+        OpKind.ALLREDUCE,
+        tensors=[TensorArg(address, address, DataType.FLOAT64, (len(given),))],
+        name=_NAME,
+        reduce_op=ReduceOp.MAX,
+        will_wait=True,
+        keep_alive=given,
+    ).wait()
+    return list(given)

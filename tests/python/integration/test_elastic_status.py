@@ -1,0 +1,63 @@
+"""A rank asks how the job is while another hangs in an operation."""
+
+from __future__ import annotations
+
+import sys
+
+from launcher_process import run_launcher
+
+PROGRAM = """
+import time
+import numpy as np
+import horoscale.numpy as hvd
+from horoscale import elastic
+
+hvd.init()
+state = elastic.ObjectState(step=0)
+
+def of_rank_0():
+    told = elastic.status()
+    assert (told["view"], told["size"]) == (1, 2), told
+    return next(one for one in told["processes"] if one["rank"] == 0)
+
+@elastic.run
+def train(state):
+    state.step = 5
+    state.commit()
+    if hvd.rank() == 0:
+        hvd.allreduce(np.ones(1), name="late")  # hangs until the other has seen that
+        return
+    until = time.monotonic() + 30
+    while not any(one["pending_operation"] == "late" for one in of_rank_0()["sets"]):
+        assert time.monotonic() < until, of_rank_0()
+        time.sleep(0.05)
+    found = of_rank_0()
+    assert found["progress"]["step"] == 5, found
+    (its_set,) = found["sets"]
+    assert (its_set["set"], its_set["ranks"], its_set["pending"]) == (0, "0-1", 1), its_set
+    assert its_set["pending_seconds"] > 0
+    print("seen", flush=True)
+    hvd.allreduce(np.ones(1), name="late")
+
+train(state)
+"""
+
+ALONE = """
+import horoscale.numpy as hvd
+from horoscale import elastic
+
+hvd.init()
+(own,) = elastic.status()["processes"]
+assert own["rank"] == hvd.rank() and own["sets"][0]["ranks"] == "0-1", own
+hvd.barrier()
+"""
+
+
+def test_a_rank_sees_where_another_hangs() -> None:
+    job = run_launcher("-np", 2, "--min-np", 2, sys.executable, "-c", PROGRAM)
+    assert (job.returncode, job.stdout) == (0, b"[1]<stdout>:seen\n"), job.stderr
+
+
+def test_a_job_that_is_not_elastic_tells_of_the_rank_alone() -> None:
+    job = run_launcher("-np", 2, sys.executable, "-c", ALONE)
+    assert job.returncode == 0, job.stderr
