@@ -2,10 +2,10 @@
 
     horoscalerun -np 4 --min-np 2 python examples/elastic_process_sets.py --kill encoder
 
-The encoder makes 16 numbers of the image of a digit, the decoder tells from them which digit it was.
-The first half of the ranks trains the encoder, the others the decoder; who that is the sets are
-told again when the ranks change. With --kill, a member of a set dies within the third epoch: that
-epoch is done again without it. The launcher starts another process, which joins at a later commit.
+The encoder makes 16 numbers of the image of a digit, the decoder tells from them which it was. The
+first half of the ranks trains the encoder, the others the decoder; who that is the sets are told
+again when the ranks change. With --kill, a member of a set dies within the third epoch: that epoch
+is done again without it. The launcher starts another process, which joins at a later commit.
 """
 
 from __future__ import annotations

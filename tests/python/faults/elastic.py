@@ -21,7 +21,7 @@ from support import namespaces
 from support.namespaces import NetworkHosts
 
 sys.path.append(str(Path(__file__).parents[1] / "integration"))
-from launcher_process import Launcher, children_of, environment, launcher_command  # noqa: E402
+from launcher_process import Launcher, children_of, environment, launcher_command
 
 PROGRAM = Path(__file__).with_name("elastic_rank.py")
 REPLAY = Path(__file__).with_name("elastic_replay.py")
@@ -318,7 +318,10 @@ def replay(
             file.write(json.dumps({"seed": one.seed, "views": views, "steps": one.steps}) + "\n")
     prefix, flags = _placement(hosts, over_network)
     ended = subprocess.run(
-        [*prefix, *launcher_command(*flags, "--min-np", SLOTS, sys.executable, REPLAY, jobs, len(hosts))],
+        [
+            *prefix,
+            *launcher_command(*flags, "--min-np", SLOTS, sys.executable, REPLAY, jobs, len(hosts)),
+        ],
         env=environment({"OMP_NUM_THREADS": "1"}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -349,7 +352,9 @@ def _network(needed: bool) -> Iterator[NetworkHosts | None]:
 
 
 def run_batch(
-    plan: Sequence[tuple[str, str, int]], jobs: int, report: Callable[[ElasticOutcome], None]
+    plan: Sequence[tuple[str, str, int]],
+    jobs: int,
+    report: Callable[[ElasticOutcome], None] = lambda outcome: None,
 ) -> list[ElasticOutcome]:
     """Run jobs, some at a time, and compare each with its replay."""
     with (
@@ -357,7 +362,6 @@ def run_batch(
         _network(any(where == "two hosts" for _, where, _ in plan)) as network,
         ThreadPoolExecutor(jobs) as pool,
     ):
-
         hosts = {"one host": LOCAL[:1], "two names": LOCAL}
         if network is not None:
             hosts["two hosts"] = tuple(network.names)

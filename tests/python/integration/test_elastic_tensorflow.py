@@ -19,7 +19,8 @@ import horoscale.tensorflow as hvd
 STATE, MARK = sys.argv[1], pathlib.Path(sys.argv[2])
 hvd.init()
 tf.keras.utils.set_random_seed(hvd.rank())  # each rank begins elsewhere
-model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(8), tf.keras.layers.Dense(1)])
+layers = [tf.keras.layers.Dense(8), tf.keras.layers.Dense(1)]
+model = tf.keras.Sequential([tf.keras.Input((4,)), *layers])
 optimizer = tf.keras.optimizers.Adam(0.01)
 optimizer.build(model.trainable_variables)
 if STATE == "keras":
