@@ -38,7 +38,7 @@ Event = dict[str, Any]
 PHASES = {
     "met": "the survivors' operations fail",
     "left": "they end the old job",
-    "given": "all have reported, 0.1 s for further deaths; they get the view",
+    "given": "all have reported; after 50 ms for further deaths they get the view",
     "entered": "they meet again; process sets are registered",
     "restored": "they go back to the commit",
     "synchronized": "they compare hashes of the state",
@@ -219,8 +219,13 @@ def come_and_go(rounds: int, megabytes: float) -> tuple[list[float], list[float]
                 view = steps[0]["view"]
                 events = job.events()
                 for one in steps:
-                    left = [e["time"] for e in events if e["event"] == "met" and
-                            e["pid"] == one["pid"] and e["time"] < one["time"]]  # fmt: skip
+                    left = [
+                        e["time"]
+                        for e in events
+                        if e["event"] == "met"
+                        and e["pid"] == one["pid"]
+                        and 0 < e["view"] < one["view"]
+                    ]
                     if left:  # not in one that has joined
                         into.append(one["time"] - left[-1])
                 job.full(size, view - 1)

@@ -45,7 +45,8 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
     @functools.wraps(func)
     def wrapper(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with before_sigterm(state._last_words()):
+        last_words = state._last_words()
+        with before_sigterm(last_words):
             try:
                 return _Training(state, membership()).run(lambda: func(state, *args, **kwargs))
             except LeftJobError as left:
@@ -53,6 +54,10 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
                     state._give_up()
                 print(f"horoscale: {left}", file=sys.stderr)
                 raise SystemExit(left.status) from left
+            except (KeyboardInterrupt, SystemExit):
+                if last_words is not None:
+                    last_words()
+                raise
 
     return wrapper
 
