@@ -337,6 +337,7 @@ def main() -> None:
         if (path := getattr(arguments, name)) is not None:
             setattr(arguments, name, path.absolute())
     os.chdir(ROOT / "tests")  # the launcher is to import what is installed, not the sources
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # and its jobs with it
     rounds = 1 if arguments.smoke else arguments.rounds
     size = 1.0 if arguments.smoke else arguments.megabytes
     phases: list[dict[str, float]] = []
@@ -364,12 +365,12 @@ def main() -> None:
         for name in list(measured)[printed:]:
             print(row(name, measured[name]), flush=True)
         printed = len(measured)
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"seconds": measured, "phases": phases}, indent=1))
     if phases:
         print_phases(phases)
         if arguments.picture:
             draw(phases, arguments.picture)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"seconds": measured, "phases": phases}, indent=1))
 
 
 if __name__ == "__main__":
