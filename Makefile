@@ -35,13 +35,14 @@ CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 
 FUZZ_SECONDS ?= 10
 REAL ?= 200
+ELASTIC ?= 200
 SIMULATED ?= 10000
 WHEELS ?= x86_64 aarch64
 ZIG_VERSION ?= 0.15.2
 NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
+.PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
         torch-libraries wheel python-wheel wheel-check torch-check clean
 
@@ -72,6 +73,10 @@ lint: $(VENV)/.test  ## clang-format, ruff and mypy
 bench: $(VENV)/.test  ## all benchmarks beside other libraries, and which aims are reached: 20 idle minutes
 	$(BIN)/python benchmarks/report.py --peer-venv $(VENV)-peers --output $(BUILD)/bench
 
+bench-elastic: $(VENV)/.test  ## how long elastic jobs stand still, and a picture of a recovery: 20 idle minutes
+	mkdir -p $(BUILD)/bench
+	$(BIN)/python benchmarks/elastic.py --json $(BUILD)/bench/elastic.json --picture $(BUILD)/bench/recovery.svg
+
 docs: $(VENV)/.test  ## write the documents that are generated from the code
 	$(BIN)/python docs/generate_configuration.py
 
@@ -100,8 +105,8 @@ fuzz: $(BUILD)/asan/.built  ## every decoder's fuzzer for FUZZ_SECONDS (10)
 	  FUZZER -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	    >FUZZER.log 2>&1; status=$$?; echo "== FUZZER"; cat FUZZER.log; exit $$status'
 
-faults: $(BUILD)/release/.built $(VENV)/.test  ## REAL (200) jobs with faults, SIMULATED (10000) ones: a table
-	cd tests/python && $(abspath $(BIN))/python -m faults --real $(REAL) --simulated $(SIMULATED)
+faults: $(BUILD)/release/.built $(VENV)/.test  ## REAL (200) jobs with faults, ELASTIC (200), SIMULATED (10000): tables
+	cd tests/python && $(abspath $(BIN))/python -m faults --real $(REAL) --elastic $(ELASTIC) --simulated $(SIMULATED)
 
 models:  ## the protocols, model-checked by spin
 	tests/model/check.sh

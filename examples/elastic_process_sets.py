@@ -1,38 +1,117 @@
-"""Process sets of an elastic job: who their members are is told again when the ranks change.
+"""Trains an encoder and a decoder, each in a process set of its own; a rank dies, and both go on.
 
-    horoscalerun -np 4 --min-np 2 python examples/elastic_process_sets.py
+    horoscalerun -np 4 --min-np 2 python examples/elastic_process_sets.py --kill encoder
 
-The even ranks agree on one number, the odd ranks on another. After the third step the last rank
-dies; the sets are there again, with the ranks that there are.
+The encoder makes 16 numbers of the image of a digit, the decoder tells from them which it was. The
+first half of the ranks trains the encoder, the others the decoder; who that is the sets are told
+again when the ranks change. With --kill, a member of a set dies within the third epoch: that epoch
+is done again without it. The launcher starts another process, which joins at a later commit.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 
-import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
 
-import horoscale.numpy as hvd
-from horoscale import elastic
+import horoscale.torch as hvd
 
-even = elastic.surviving(lambda rank, size: rank % 2 == 0)
-odd = elastic.surviving(lambda rank, size: rank % 2 == 1)
-hvd.init(process_sets=[even, odd])
-state = elastic.ObjectState(step=0)
+CODE, BATCH = 16, 96
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--epochs", type=int, default=12)
+parser.add_argument("--kill", choices=["encoder", "decoder"])
+arguments = parser.parse_args()
+
+torch.manual_seed(1)
+torch.set_num_threads(1)
+images, labels = load_digits(return_X_y=True)
+split = train_test_split(images.astype("float32") / 16, labels, test_size=0.2, random_state=0)
+train_x, test_x, train_y, test_y = map(torch.from_numpy, split)
+
+encoders = hvd.elastic.surviving(lambda rank, size: rank < size // 2)
+decoders = hvd.elastic.surviving(lambda rank, size: rank >= size // 2)
+hvd.init(process_sets=[encoders, decoders])
+encoder = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, CODE))
+decoder = nn.Sequential(nn.ReLU(), nn.Linear(CODE, 64), nn.ReLU(), nn.Linear(64, 10))
+adams = [torch.optim.Adam(part.parameters(), 0.003) for part in (encoder, decoder)]
+state = hvd.elastic.TorchState(
+    encoder=encoder,
+    decoder=decoder,
+    encoder_adam=adams[0],
+    decoder_adam=adams[1],
+    epoch=0,
+    full_size=hvd.size(),
+)
 
 
-@elastic.run
-def work(state: elastic.ObjectState) -> None:
-    mine = even if even.included() else odd
-    while state.step < 6:
-        if state.step == 3 and hvd.size() == 4 and hvd.rank() == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        total = hvd.allreduce(np.array([hvd.rank()]), op=hvd.Sum, process_set=mine)
-        assert total[0] == sum(mine.ranks)
-        state.step += 1
+def share_of(batch: torch.Tensor, process_set: hvd.ProcessSet) -> torch.Tensor:
+    return batch.tensor_split(process_set.size())[process_set.rank()]
+
+
+def train_step(chosen: torch.Tensor) -> None:
+    """One batch: codes go from the encoders to the decoders, and their gradients back."""
+    mine, part = (encoders, encoder) if encoders.included() else (decoders, decoder)
+    part.zero_grad()
+    codes = gradients = torch.empty(0, CODE)
+    if mine is encoders:
+        codes = encoder(share_of(train_x[chosen], mine))
+    received = hvd.allgather(codes.detach())
+    if mine is decoders:
+        own = share_of(received, mine).requires_grad_()
+        target = share_of(train_y[chosen], mine)
+        loss = nn.functional.cross_entropy(decoder(own), target, reduction="sum")
+        (loss / len(chosen)).backward()
+        gradients = own.grad
+    gradients = hvd.allgather(gradients)
+    if mine is encoders:
+        codes.backward(share_of(gradients, mine))
+    parameters = list(part.parameters())
+    sums = hvd.grouped_allreduce([p.grad for p in parameters], op=hvd.Sum, process_set=mine)
+    for parameter, gradient in zip(parameters, sums, strict=True):
+        parameter.grad = gradient
+    adams[part is decoder].step()
+
+
+def exchange() -> None:
+    """Give both parts to all ranks: any of them may be the one that has survived."""
+    for part, adam, process_set in zip(
+        (encoder, decoder), adams, (encoders, decoders), strict=True
+    ):
+        hvd.broadcast_parameters(part.state_dict(), process_set.ranks[0])
+        hvd.broadcast_optimizer_state(adam, process_set.ranks[0])
+
+
+def dies() -> bool:
+    if arguments.kill is None or state.epoch != 2 or hvd.size() < state.full_size:
+        return False
+    ranks = (encoders if arguments.kill == "encoder" else decoders).ranks
+    return len(ranks) > 1 and hvd.rank() == ranks[-1]
+
+
+@hvd.elastic.run
+def train(state: hvd.elastic.TorchState) -> None:
+    while state.epoch < arguments.epochs:
+        order = torch.Generator().manual_seed(state.epoch)
+        for number, chosen in enumerate(torch.randperm(len(train_x), generator=order).split(BATCH)):
+            if number == 5 and dies():
+                os.kill(os.getpid(), signal.SIGKILL)
+            train_step(chosen)
+        exchange()
+        state.epoch += 1
         state.commit()
-    print(f"rank {hvd.rank()} of {hvd.size()}: ranks {mine.ranks} have the sum {total[0]}")
+        if hvd.rank() == 0:
+            who = f"{encoders.ranks} encode, {decoders.ranks} decode"
+            print(f"epoch {state.epoch} on {hvd.size()} ranks: {who}", flush=True)
 
 
-work(state)
+train(state)
+if hvd.rank() == 0:
+    with torch.no_grad():
+        accuracy = (decoder(encoder(test_x)).argmax(1) == test_y).float().mean().item()
+    print(f"accuracy {accuracy:.3f}", flush=True)

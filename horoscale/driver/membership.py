@@ -35,7 +35,7 @@ from horoscale.driver.events import (
     Tick,
 )
 
-SETTLE_S = 0.1  # for more deaths, after one
+SETTLE_S = 0.05  # for more deaths, after one
 JOIN_WAIT_S = 1.0  # of ready standbys for others, so that they come in one view
 MAX_FRUITLESS = 20  # views in a row that failed without a death and without a commit
 
@@ -189,7 +189,8 @@ class Membership:
             return
         who = _name(process)
         if self._ending:
-            self._failures_at_end.append(f"{who} {event.why}")
+            if process.part in _MEMBERS:  # a standby's end is nobody's loss
+                self._failures_at_end.append(f"{who} {event.why}")
             return
         self._say(f"{who} {event.why}")
         if self._bans.failed(process.host, process.slot, now):
@@ -252,7 +253,7 @@ class Membership:
             self._leave(process, 0, "the job has ended: a rank has done its work", now)
         if not self.processes:
             why = "; ".join(self._failures_at_end)
-            self._finish(0, f"failed after the job's end: {why}" if why else "")
+            self._finish(1, f"when others were done: {why}") if why else self._finish(0, "")
 
     def _start_first(self, now: float) -> None:
         rules = self.rules

@@ -53,6 +53,11 @@ class Membership:
         """Whether nobody has a commit: the job begins, or has failed before its first sync()."""
         return self._view is None or self._view.commit == 0
 
+    @property
+    def shares_commit(self) -> bool:
+        """Whether every rank of the view has gone back to one commit, and none has joined."""
+        return not self.begins and self._view is not None and None not in self._view.previous
+
     def interruption(self) -> int:
         """Return how often a change was asked for since this view began; 0: never."""
         return 0 if self._link is None else self._link.interruption()

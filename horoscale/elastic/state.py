@@ -13,7 +13,7 @@ from horoscale.elastic.checkpointing import checkpointing, resumed
 from horoscale.elastic.commits import Commits
 from horoscale.elastic.membership import membership
 from horoscale.elastic.snapshot import Snapshot
-from horoscale.elastic.transfer import send_snapshot
+from horoscale.elastic.transfer import all_agree, send_snapshot
 
 _COUNTERS = ("epoch", "step", "batch")  # attributes that --status shows
 
@@ -159,19 +159,25 @@ class NumberedState(State):
         """Give all ranks the values of the rank that the job has chosen: one that has survived.
 
         Sent are what was saved last and, for a framework's model, what it is now; nothing but what
-        differs. It is a commit of its own. Collective; raises HorovodInternalError if a rank fails.
+        differs; nothing at all where all ranks have just gone back to a commit that they share. It
+        is a commit of its own. Collective; raises HorovodInternalError if a rank fails.
         """
-        if not self._saved:
+        saved, self._saved = self._saved, False
+        # A reset callback may have changed what only some ranks have.
+        if membership().shares_commit and all_agree(saved):
+            return
+        if not saved:
             self._refresh()
         own, number = self._commits.latest(), self._number()
         if membership().begins and not self._commits.agreed:
             own, number = self._resumed() or (own, number)
+            saved = False
             if self._checkpointing is not None:
                 number = self._checkpointing.first_number(number)
-        snapshot, number = send_snapshot(own, number, membership().source)
-        self._load(snapshot.value())
+        snapshot, number, was_own = send_snapshot(own, number, membership().source)
+        if not (saved and was_own):  # else it is present
+            self._load(snapshot.value())
         self._commits.replace(snapshot, number)
-        self._saved = False
 
     def _capture(self) -> Any:
         """Return the present values, of which a snapshot can be taken."""

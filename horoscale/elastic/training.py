@@ -47,7 +47,8 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
     @functools.wraps(func)
     def wrapper(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with before_sigterm(state._last_words()):
+        last_words = state._last_words()
+        with before_sigterm(last_words):
             try:
                 with _reporting(state):
                     return _Training(state, membership()).run(lambda: func(state, *args, **kwargs))
@@ -56,6 +57,10 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
                     state._give_up()
                 print(f"horoscale: {left}", file=sys.stderr)
                 raise SystemExit(left.status) from left
+            except (KeyboardInterrupt, SystemExit):
+                if last_words is not None:
+                    last_words()
+                raise
 
     return wrapper
 

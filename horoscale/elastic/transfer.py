@@ -17,30 +17,45 @@ from horoscale.elastic.snapshot import Block, Snapshot
 _NAME = "elastic.sync"
 
 
-def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snapshot, int]:
-    """Return the source's snapshot and number on every rank. Collective over all ranks.
+def all_agree(agree: bool) -> bool:
+    """Tell whether all ranks say so. Collective; HorovodInternalError if a rank failed."""
+    said = array("B", [agree])
+    _allreduce(said, ReduceOp.MIN, f"{_NAME}.agree")
+    return bool(said[0])
+
+
+def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snapshot, int, bool]:
+    """Return the source's snapshot, its number, and whether it is equal to this rank's.
 
     `own` is what this rank has: blocks that are equal to the source's are not sent, where that is
     so on all ranks. It is not changed: what arrives goes to new memory, for if the transfer breaks
-    off it has to be there still.
+    off it has to be there still. Collective over all ranks.
 
     Raises HorovodInternalError if a rank failed.
     """
     runtime = current_runtime()
     own = own or Snapshot()
     is_source = runtime.topology.rank == source
+    digests = {name: block.digest() for name, block in own.blocks.items()}  # all ranks at a time
     header = None
     if is_source:
         specs = [
-            (name, block.spec.dtype, block.spec.shape, block.digest())
+            (name, block.spec.dtype, block.spec.shape, digests[name])
             for name, block in own.blocks.items()
         ]
         header = pickle.dumps((number, own.tree, specs))
     number, tree, specs = pickle.loads(broadcast_bytes(runtime, header, source, f"{_NAME}.header"))
     wanted = [(name, Spec(dtype, tuple(shape)), digest) for name, dtype, shape, digest in specs]
-    # All ranks hash, the source too, whose hashes are at hand: it takes part in the vote alone.
-    missing = array("B", [0] * len(wanted) if is_source else _missing(own, wanted))
-    _agree_on_missing(missing)
+    missing = array(
+        "B",
+        [
+            digests.get(name) != digest or own.blocks[name].spec != spec
+            for name, spec, digest in wanted
+        ],
+    )
+    had_all = not any(missing) and own.tree == tree
+    if missing:
+        _allreduce(missing, ReduceOp.MAX, f"{_NAME}.missing")  # what any rank lacks
     result = Snapshot(tree)
     to_send: list[Block] = []
     for (name, spec, _), differs in zip(wanted, missing, strict=True):
@@ -51,29 +66,18 @@ def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snaps
             to_send.append(block)
         result.blocks[name] = block
     _broadcast(to_send, source)
-    return result, number
+    return result, number, had_all
 
 
-def _missing(own: Snapshot, wanted: Sequence[tuple[str, Spec, bytes]]) -> list[int]:
-    def differs(name: str, spec: Spec, digest: bytes) -> bool:
-        block = own.blocks.get(name)
-        return block is None or block.spec != spec or block.digest() != digest
-
-    return [int(differs(*one)) for one in wanted]
-
-
-def _agree_on_missing(missing: array[int]) -> None:
-    """Learn which blocks any rank lacks."""
-    if not missing:
-        return
-    address = address_of(missing)
+def _allreduce(said: array[int], op: ReduceOp, name: str) -> None:
+    address = address_of(said)
     current_runtime().enqueue(
         OpKind.ALLREDUCE,
-        tensors=[TensorArg(address, address, DataType.UINT8, (len(missing),))],
-        name=f"{_NAME}.missing",
-        reduce_op=ReduceOp.MAX,
+        tensors=[TensorArg(address, address, DataType.UINT8, (len(said),))],
+        name=name,
+        reduce_op=op,
         will_wait=True,
-        keep_alive=missing,
+        keep_alive=said,
     ).wait()
 
 

@@ -76,7 +76,7 @@ class StateDictHandler(StateHandler):
     def sync(self) -> None:
         """Give all ranks the present state of the one that the job has chosen. Collective."""
         self.save()
-        self._saved, _ = send_snapshot(self._saved, 0, membership().source)
+        self._saved, _, _ = send_snapshot(self._saved, 0, membership().source)
         self.restore()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,17 +17,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 from support import namespaces
+from support.elastic_simulation import simulate
 
+from faults.elastic import SLOTS, ElasticOutcome, plan_of, run_batch
 from faults.harness import RANKS, Outcome, build_shim, run
 from faults.scenarios import SCENARIOS, Scenario
 
 ROOT = Path(__file__).parents[3]
+ELASTIC_BATCH = 20  # whose replays are one job
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
     parser.add_argument("--real", type=int, default=len(SCENARIOS), help="runs with processes")
     parser.add_argument("--simulated", type=int, default=10_000, help="runs in the simulator")
+    parser.add_argument("--elastic", type=int, default=200, help="elastic jobs with processes")
     parser.add_argument("--seed", type=int, default=1, help="of the victims; where seeds begin")
     parser.add_argument("--only", default="", help="real runs whose name contains this")
     parser.add_argument("--jobs", type=int, default=2, help="real runs at the same time")
@@ -101,6 +106,59 @@ def run_simulated(program: Path, count: int, seed: int) -> tuple[Table, bool]:
     return table, ended.returncode == 0
 
 
+def elastic_table(outcomes: Iterable[ElasticOutcome]) -> Table:
+    """What came of elastic jobs, by kind of fault."""
+    cells: dict[tuple[str, str], list[ElasticOutcome]] = defaultdict(list)
+    for one in outcomes:
+        cells[one.fault, one.where].append(one)
+    table = Table(title=f"elastic jobs of {SLOTS} processes: weights as without faults?")
+    for column in ("fault", "ranks on", "jobs", "strikes", "views", "wrong", "median", "slowest"):
+        table.add_column(column, justify="left" if column in ("fault", "ranks on") else "right")
+    for (fault, where), jobs in sorted(cells.items()):
+        seconds = [second for one in jobs for second in one.recoveries]
+        table.add_row(
+            fault,
+            where,
+            str(len(jobs)),
+            str(sum(len(one.strikes) for one in jobs)),
+            str(sum(len(one.views) for one in jobs)),
+            str(sum(bool(one.wrong) for one in jobs)),
+            f"{statistics.median(seconds):.2f} s" if seconds else "",
+            f"{max(seconds):.2f} s" if seconds else "",
+            style="bold red" if any(one.wrong for one in jobs) else "",
+        )
+    return table
+
+
+def run_elastic_jobs(console: Console, options: argparse.Namespace) -> bool:
+    """Real elastic jobs, in batches; whether all is as it should be."""
+    over_hosts = namespaces.why_not() is None
+    outcomes: list[ElasticOutcome] = []
+    for first in range(0, options.elastic, ELASTIC_BATCH):
+        count = min(ELASTIC_BATCH, options.elastic - first)
+        plan = plan_of(count, options.seed + first, over_hosts)
+        outcomes += run_batch(plan, options.jobs)
+    console.print(elastic_table(outcomes))
+    for one in outcomes:
+        for problem in one.wrong:
+            console.print(f"{one.fault}, {one.where}, seed {one.seed}: {problem}", markup=False)
+    return not any(one.wrong for one in outcomes)
+
+
+def run_elastic_simulation(console: Console, options: argparse.Namespace) -> bool:
+    """Simulated elastic jobs; whether all invariants hold."""
+    ends, wrong = simulate(range(options.seed, options.seed + options.simulated))
+    table = Table(title="simulated elastic jobs of 1 to 9 ranks on up to 5 hosts")
+    table.add_column("end")
+    table.add_column("jobs", justify="right")
+    for end, count in ends.most_common():
+        table.add_row(end, str(count))
+    console.print(table)
+    for problem in wrong:
+        console.print(problem, markup=False)
+    return not wrong
+
+
 def main() -> int:
     options = parse(sys.argv[1:])
     console = Console() if sys.stdout.isatty() else Console(width=110)
@@ -108,6 +166,9 @@ def main() -> int:
     if options.simulated > 0:
         table, good = run_simulated(options.simulator, options.simulated, options.seed)
         console.print(table)
+        good = run_elastic_simulation(console, options) and good
+    if options.elastic > 0:
+        good = run_elastic_jobs(console, options) and good
     if options.real > 0:
         outcomes = run_real(options.real, options.only, options.seed, options.jobs)
         console.print(real_table(outcomes))

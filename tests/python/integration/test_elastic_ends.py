@@ -57,3 +57,33 @@ def test_the_last_commit_goes_to_disk(how: str, tmp_path: Path) -> None:
     if "dies" in how:
         again = run_launcher("-np", 1, "--resume", tmp_path, sys.executable, "-c", PROGRAM)
         assert (again.returncode, again.stdout) == (0, b"[0]<stdout>:begins at 3\n"), again.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("sys.exit(3)", 3), ("signal.raise_signal(signal.SIGINT)", 130)]
+)
+def test_the_last_commit_of_a_script_that_ends_itself(
+    end: str, status: int, tmp_path: Path
+) -> None:
+    program = f"""
+import signal, sys
+import horoscale.numpy as hvd
+from horoscale import elastic
+
+hvd.init()
+state = elastic.ObjectState(step=0)
+
+@elastic.run
+def train(state):
+    while True:
+        state.step += 1
+        state.commit()
+        if state.step == 3:
+            {end}
+
+train(state)
+"""
+    flags = ("-np", 1, "--checkpoint-dir", tmp_path, "--checkpoint-every", "1h")
+    job = run_launcher(*flags, sys.executable, "-c", program)
+    assert job.returncode == status, job.stderr
+    assert read_checkpoint(tmp_path)[1].value("step") == 3

@@ -85,16 +85,19 @@ def test_digits_are_learned_while_a_rank_dies(tmp_path: Path) -> None:
     assert accuracy_of(output) >= 0.93
 
 
+@pytest.mark.timeout(SECONDS)
 def test_process_sets_while_a_rank_dies(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    arguments = ("--epochs", "8", "--kill", "encoder")
     script = EXAMPLES / "elastic_process_sets.py"
-    output = launch(4, sys.executable, script, folder=tmp_path, flags=("--min-np", "2"))
-    # A replacement may have come before the end.
-    found = re.findall(r"rank (\d) of ([34]): ranks (\[.*\]) have the sum (\d)", output)
-    (size,) = {int(size) for _, size, _, _ in found}
-    assert sorted(int(rank) for rank, _, _, _ in found) == list(range(size)), output
-    for rank, _, ranks, total in found:
-        expected = [one for one in range(size) if one % 2 == int(rank) % 2]
-        assert (json.loads(ranks), int(total)) == (expected, sum(expected))
+    output = launch(4, sys.executable, script, *arguments, folder=tmp_path, flags=("--min-np", "2"))
+    found = re.findall(r"epoch (\d) on (\d) ranks: (.*)", output)
+    assert [int(epoch) for epoch, _, _ in found] == list(range(1, 9)), output
+    four, three = "[0, 1] encode, [2, 3] decode", "[0] encode, [1, 2] decode"
+    assert [who for _, _, who in found][:3] == [four, four, three]
+    # The replacement may have come before the end.
+    assert {(size, who) for _, size, who in found} == {("4", four), ("3", three)}
+    assert accuracy_of(output) >= 0.85
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")

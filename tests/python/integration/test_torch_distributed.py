@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.ranks import clean_environment, run_alone
+from support.ranks import clean_environment, run_alone, run_ranks
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_distributed_ddp.py"
 SECONDS = 200

@@ -18,7 +18,7 @@ from horoscale.driver.bans import BanPolicy, Bans
 from horoscale.driver.discovery import DiscoveryError, parse_discovered, run_script
 from horoscale.driver.driver import Driver, MessageError
 from horoscale.driver.events import Start
-from horoscale.driver.membership import Rules
+from horoscale.driver.membership import SETTLE_S, Rules
 from horoscale.runner.rank_link import MAX_LINE_BYTES, RankLink
 
 PATIENCE_S = 30.0
@@ -221,7 +221,7 @@ def test_a_death_makes_a_view_of_the_survivors_and_starts_a_standby() -> None:
     driver.ended(2, -9, "ended by SIGKILL", 1.0)
     assert launcher.done == [("call off", 1), ("start", 3, "a", 1)]
     driver.said(1, report(1, [4, 5], "rank 1 failed"), 1.01)
-    assert driver.deadline(1.01) == pytest.approx(1.11)  # others may have died
+    assert driver.deadline(1.01) == pytest.approx(1.01 + SETTLE_S)  # others may have died
     launcher.done.clear()
     driver.check_deadlines(1.2)
     assert launcher.done == [("view", 1)]
@@ -232,15 +232,17 @@ def test_a_death_makes_a_view_of_the_survivors_and_starts_a_standby() -> None:
     assert driver.status(6.0)["size"] == 2
 
 
-def test_a_rank_that_ends_well_ends_the_job_once_all_have() -> None:
+@pytest.mark.parametrize(("status", "of_job"), [(0, 0), (1, 1), (-9, 1)])
+def test_a_job_ends_well_if_all_ranks_do(status: int, of_job: int) -> None:
     launcher = _Recorder()
     driver = Driver(Rules(np=2, min_np=1, max_np=3), launcher)
     driver.discovered([("a", 2)], 0.0)
     driver.ended(1, 0, "ended", 1.0)
     assert driver.finished is None
-    driver.ended(2, 0, "ended", 2.0)
+    driver.ended(2, status, "ended somehow", 2.0)
     assert driver.finished is not None
-    assert driver.finished.status == 0
+    assert driver.finished.status == of_job
+    assert ("rank 1 (slot 1 of a) ended somehow" in driver.finished.why) == (of_job != 0)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

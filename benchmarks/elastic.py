@@ -1,0 +1,377 @@
+"""Measures how long the ranks of an elastic job stand still: deaths, lost hosts, hosts that come.
+
+    python benchmarks/elastic.py --only killed --rounds 50 --json build/elastic.json
+
+Of each fault: the time from it to the first step that the survivors have finished without the lost
+ranks, whose replacements then join before the next fault. The model has 36 MB and an optimizer with
+momentum, each step commits. A table of a recovery's phases follows; --picture draws it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "tests" / "python"), str(ROOT / "tests" / "python" / "integration")]
+from launcher_process import Launcher  # noqa: E402
+from support import namespaces  # noqa: E402
+from support.namespaces import NetworkHosts  # noqa: E402
+
+RANK = Path(__file__).with_name("elastic_rank.py")
+PATIENCE_S = 120.0
+EVICT_S = 2.0
+NETWORK_S = 3
+Event = dict[str, Any]
+
+# Each phase ends with an event, of the survivor that comes to it last.
+PHASES = {
+    "met": "the survivors' operations fail",
+    "left": "they end the old job",
+    "given": "all have reported; after 50 ms for further deaths they get the view",
+    "entered": "they meet again; process sets are registered",
+    "restored": "they go back to the commit",
+    "synchronized": "they compare hashes of the state",
+    "step": "their first step",
+}
+
+
+class Job:
+    """A running job whose processes note what happens."""
+
+    def __init__(self, folder: Path, *flags: object, **options: Any) -> None:
+        self.folder = folder
+        cooldown = ("--blacklist-cooldown-range", 0.01, 0.02)  # slots fail often here
+        program = (sys.executable, RANK, folder, "--megabytes", options.pop("megabytes"))
+        variables = {"OMP_NUM_THREADS": "1", **options.pop("env", {})}
+        self.launcher = Launcher(*flags, *cooldown, *program, env=variables, **options)
+
+    def events(self) -> list[Event]:
+        found = []
+        for file in self.folder.glob("log.*"):
+            found += [json.loads(line) for line in file.read_text().split("\n")[:-1]]
+        return sorted(found, key=lambda event: float(event["time"]))
+
+    def wait(self, met: Callable[[list[Event]], Any]) -> Any:
+        """What `met` finds in the events, as soon as it finds something."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            events = self.events()
+            if found := met(events):
+                return found
+            if self.launcher.process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the job does not go on: {self.launcher.finish()[2].decode()}")
+            time.sleep(0.02)
+
+    def full(self, size: int, after: int = 0) -> tuple[int, dict[int, int]]:
+        """Wait for a view of so many ranks that has made five steps: its number, pids by rank."""
+
+        def met(events: list[Event]) -> Any:
+            steps = [e for e in events if e["event"] == "step" and e["made"] == 5]
+            newest = max((e["view"] for e in steps), default=0)
+            ranks = {e["rank"]: e["pid"] for e in steps if e["view"] == newest}
+            return newest > after and len(ranks) == size and (newest, ranks)
+
+        return self.wait(met)  # type: ignore[no-any-return]
+
+    def first_step(self, view: int, size: int | None = None) -> list[Event]:
+        """Wait for the first step of all ranks in a view after this one; these events."""
+
+        def met(events: list[Event]) -> Any:
+            steps = [e for e in events if e["event"] == "step" and e["made"] == 1]
+            later = [e for e in steps if e["view"] > view and size in (None, e["size"])]
+            first = [e for e in later if e["view"] == later[0]["view"]]
+            return first and len(first) == first[0]["size"] and first
+
+        return self.wait(met)  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        (self.folder / "finish").touch()
+        status, _, errors = self.launcher.finish()
+        if status != 0:
+            raise SystemExit(errors.decode())
+
+
+def kill(pids: Sequence[int], signum: int = signal.SIGKILL) -> float:
+    now = time.monotonic()
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signum)
+    return now
+
+
+def phases_of(events: Sequence[Event], struck: float, steps: Sequence[Event]) -> dict[str, float]:
+    """The seconds of each phase of a recovery that ended with these first steps."""
+    pids, view = {e["pid"] for e in steps}, steps[0]["view"]
+    end = max(e["time"] for e in steps)
+    during = [e for e in events if e["pid"] in pids and struck <= e["time"] <= end]
+    found, before = {}, struck
+    for name in PHASES:
+        ends = [e["time"] for e in during if e["event"] == name]
+        if name in ("entered", "restored", "synchronized"):
+            ends = [e["time"] for e in during if e["event"] == name and e["view"] == view]
+        at = max(ends, default=before)
+        found[name] = at - before
+        before = at
+    return found
+
+
+def killed(rounds: int, megabytes: float, phases: list[dict[str, float]]) -> list[float]:
+    """One of three ranks is killed, each rank in turn."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(Path(folder), "-np", 3, "--min-np", 2, "--max-np", 3, megabytes=megabytes)
+        with job.launcher:
+            view = 0
+            for number in range(rounds):
+                view, pids = job.full(3, view)
+                struck = kill([pids[number % 3]])
+                steps = job.first_step(view)
+                seconds.append(max(e["time"] for e in steps) - struck)
+                phases.append(phases_of(job.events(), struck, steps))
+                view = steps[0]["view"]
+            job.end()
+    return seconds
+
+
+def stopped(rounds: int, megabytes: float) -> list[float]:
+    """One of four ranks is stopped, another one killed."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("-np", 4, "--min-np", 2, "--max-np", 4, "--evict-seconds", EVICT_S)
+        job = Job(Path(folder), *flags, megabytes=megabytes)
+        with job.launcher:
+            view = 0
+            for number in range(rounds):
+                view, pids = job.full(4, view)
+                kill([pids[number % 4]], signal.SIGSTOP)
+                struck = kill([pids[(number + 1) % 4]])
+                steps = job.first_step(view)
+                seconds.append(max(e["time"] for e in steps) - struck)
+                view = steps[0]["view"]
+            job.end()
+    return seconds
+
+
+def host_lost(rounds: int, megabytes: float, *, silent: bool) -> list[float]:
+    """One of two hosts of two ranks dies: its kernel closes its connections, or it is silent."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder, NetworkHosts(2) as hosts:
+        listed = ",".join(f"{name}:2" for name in hosts.names)
+        flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", 4, "--min-np", 2, "--max-np", 4)
+        flags += ("--evict-seconds", EVICT_S, "-H", listed)
+        prefix = ("ip", "netns", "exec", hosts.names[0])
+        variables = {"HOROSCALE_NETWORK_TIMEOUT_SECONDS": str(NETWORK_S)} if silent else {}
+        job = Job(Path(folder), *flags, megabytes=megabytes, prefix=prefix, env=variables)
+        with job.launcher:
+            view = 0
+            for _ in range(rounds):
+                view, _pids = job.full(4, view)
+                if silent:  # as by a power cut: nothing answers any more
+                    hosts.pull_cable(1)
+                    dead = hosts.processes(1)
+                    struck = kill(dead, signal.SIGSTOP)
+                else:
+                    struck = kill(hosts.processes(1))
+                steps = job.first_step(view)
+                seconds.append(max(e["time"] for e in steps) - struck)
+                view = steps[0]["view"]
+                if silent:
+                    kill(dead)
+                    hosts.plug_in(1)
+            job.end()
+    return seconds
+
+
+def come_and_go(rounds: int, megabytes: float) -> tuple[list[float], list[float]]:
+    """A host is added, and drained: how long its members stand still, each time."""
+    added, drained = [], []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        hosts = Path(folder) / "hosts"
+
+        def discover(text: str) -> None:
+            beside = hosts.with_suffix(".new")
+            beside.write_text(text)
+            beside.replace(hosts)
+
+        discover("localhost:2\n")
+        flags = ("--min-np", 2, "--max-np", 3, "--host-discovery-script", f"cat {hosts}")
+        job = Job(Path(folder), *flags, megabytes=megabytes)
+        stack.enter_context(job.launcher)
+        view, _ = job.full(2)
+        for _ in range(rounds):
+            for text, size, into in (
+                ("localhost:2\n127.0.0.1:1\n", 3, added),
+                ("localhost:2\n", 2, drained),
+            ):
+                discover(text)
+                steps = job.first_step(view, size)
+                view = steps[0]["view"]
+                events = job.events()
+                for one in steps:
+                    left = [
+                        e["time"]
+                        for e in events
+                        if e["event"] == "met"
+                        and e["pid"] == one["pid"]
+                        and 0 < e["view"] < one["view"]
+                    ]
+                    if left:  # not in one that has joined
+                        into.append(one["time"] - left[-1])
+                job.full(size, view - 1)
+        job.end()
+    return added, drained
+
+
+COMMIT = """
+import sys, time, json, pathlib, statistics
+import torch
+import horoscale.torch as hvd
+rounds, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+torch.set_num_threads(1)
+hvd.init()
+model = torch.nn.Linear(5000, 5000, bias=False)  # 100 MB
+state = hvd.elastic.TorchState(model, step=0)
+checkpointing = state._checkpointing
+x = torch.randn(64, 5000)
+def step():
+    began = time.perf_counter()
+    model(x).square().mean().backward()
+    return time.perf_counter() - began
+@hvd.elastic.run
+def train(state):
+    seconds = {"commit": [], "step": [], "step while it is written": []}
+    for number in range(rounds + 3):
+        while checkpointing._thread is not None and checkpointing._thread.is_alive():
+            time.sleep(0.01)
+        seconds["step"].append(step())
+        state.step += 1
+        began = time.perf_counter()
+        state.commit()  # begins to write, where it is rank 0
+        seconds["commit"].append(time.perf_counter() - began)
+        busy = []
+        while checkpointing._thread is not None and checkpointing._thread.is_alive():
+            busy.append(step())
+        seconds["step while it is written"] += busy[:-1]  # in the last it ended
+    if hvd.rank() == 0:
+        (folder / "seconds").write_text(json.dumps({k: v[3:] for k, v in seconds.items()}))
+train(state)
+"""
+
+
+def commits(rounds: int) -> dict[str, list[float]]:
+    """Commits of 100 MB on one rank, each of which goes to disk while the rank goes on."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("-np", 1, "--checkpoint-dir", Path(folder) / "all", "--checkpoint-every", 1)
+        with Launcher(*flags, sys.executable, "-c", COMMIT, rounds, folder) as launcher:
+            status, _, errors = launcher.finish()
+            if status != 0:
+                raise SystemExit(errors.decode())
+        found: dict[str, list[float]] = json.loads((Path(folder) / "seconds").read_text())
+        return found
+
+
+def row(name: str, seconds: Sequence[float]) -> str:
+    ordered = sorted(seconds)
+    p95 = ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
+    return (
+        f"| {name} | {len(ordered)} | {statistics.median(ordered) * 1e3:,.0f} ms | "
+        f"{p95 * 1e3:,.0f} ms | {ordered[-1] * 1e3:,.0f} ms |"
+    )
+
+
+def print_phases(phases: Sequence[dict[str, float]]) -> None:
+    print("\n| from the kill | until | takes | p95 |\n|---|---|---|---|")
+    end = 0.0
+    for name, what in PHASES.items():
+        took = sorted(one[name] for one in phases)
+        median = statistics.median(took)
+        end += median
+        p95 = took[min(len(took) - 1, round(0.95 * len(took)))]
+        print(f"| {end * 1e3:.0f} ms | {what} | {median * 1e3:.0f} ms | {p95 * 1e3:.0f} ms |")
+
+
+def draw(phases: Sequence[dict[str, float]], path: Path) -> None:
+    """Draw the median recovery as a bar of its phases."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "recovery"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 2.6), layout="constrained")
+    left = 0.0
+    for index, (name, what) in enumerate(PHASES.items()):
+        took = statistics.median(one[name] for one in phases) * 1e3
+        axes.barh(0, took, left=left, color=f"C{index}", label=f"{what}: {took:.0f} ms")
+        left += took
+    axes.set_xlabel("milliseconds since the kill")
+    axes.set_yticks([])
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncols=2, fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+WHAT = ("killed", "stopped", "host", "silent", "hosts", "commit")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(WHAT), help=f"some of {', '.join(WHAT)}")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--megabytes", type=float, default=36, help="of the model")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a recovery")
+    parser.add_argument("--smoke", action="store_true", help="one short round: does it run?")
+    arguments = parser.parse_args()
+    for name in ("json", "picture"):
+        if (path := getattr(arguments, name)) is not None:
+            setattr(arguments, name, path.absolute())
+    os.chdir(ROOT / "tests")  # the launcher is to import what is installed, not the sources
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # and its jobs with it
+    rounds = 1 if arguments.smoke else arguments.rounds
+    size = 1.0 if arguments.smoke else arguments.megabytes
+    phases: list[dict[str, float]] = []
+    measured: dict[str, list[float]] = {}
+    printed = 0
+    print("| | count | median | p95 | longest |\n|---|---|---|---|---|")
+    for what in arguments.only.split(","):
+        if what == "killed":
+            measured["a rank of 3 is killed"] = killed(rounds, size, phases)
+        elif what == "stopped":
+            measured[f"one of 4 stopped, one killed, --evict-seconds {EVICT_S:g}"] = stopped(
+                rounds, size
+            )
+        elif what == "host":
+            measured["a host of 2 dies"] = host_lost(rounds, size, silent=False)
+        elif what == "silent":
+            name = f"a host of 2 falls silent, NETWORK_TIMEOUT_SECONDS={NETWORK_S}"
+            measured[name] = host_lost(rounds, size, silent=True)
+        elif what == "hosts":
+            measured["a host is added"], measured["a host is drained"] = come_and_go(rounds, size)
+        elif what == "commit":
+            measured |= commits(rounds)
+        else:
+            parser.error(f"--only: {what!r} is none of {', '.join(WHAT)}")
+        for name in list(measured)[printed:]:
+            print(row(name, measured[name]), flush=True)
+        printed = len(measured)
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"seconds": measured, "phases": phases}, indent=1))
+    if phases:
+        print_phases(phases)
+        if arguments.picture:
+            draw(phases, arguments.picture)
+
+
+if __name__ == "__main__":
+    main()
