@@ -9,8 +9,24 @@ import pytest
 from support.rank_processes import RankProcesses
 
 PROGRAM = Path(__file__).with_name("hosts_collectives.py")
+SMALL_CALLS = Path(__file__).with_name("hosts_one_hop.py")
 SUPPORT = Path(__file__).parents[1]
 PATIENCE_S = 120
+
+
+def run(hosts: str, program: Path, *arguments: str, folder: Path, **variables: str) -> None:
+    """A job of a rank for each letter, which is its host."""
+    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
+    with RankProcesses(
+        len(hosts),
+        program,
+        *arguments,
+        folder=folder,
+        variables=variables | {"PYTHONPATH": path},
+        variables_of={rank: {"HOROSCALE_HOSTNAME": host} for rank, host in enumerate(hosts)},
+    ) as job:
+        for rank in range(len(hosts)):
+            job.wait(rank, PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -18,14 +34,10 @@ PATIENCE_S = 120
     [("ab", 1 << 24), ("aabb", 1 << 24), ("aabb", 1 << 18), ("abacb", 1 << 24), ("aaab", 100_000)],
 )
 def test_bits_and_bytes(hosts: str, partition_bytes: int, tmp_path: Path) -> None:
-    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
-    with RankProcesses(
-        len(hosts),
-        PROGRAM,
-        hosts,
-        folder=tmp_path,
-        variables={"HOROSCALE_PARTITION_BYTES": str(partition_bytes), "PYTHONPATH": path},
-        variables_of={rank: {"HOROSCALE_HOSTNAME": host} for rank, host in enumerate(hosts)},
-    ) as job:
-        for rank in range(len(hosts)):
-            job.wait(rank, PATIENCE_S)
+    run(hosts, PROGRAM, hosts, folder=tmp_path, HOROSCALE_PARTITION_BYTES=str(partition_bytes))
+
+
+@pytest.mark.parametrize("hosts", ["ab", "abaca"])
+def test_small_calls(hosts: str, tmp_path: Path) -> None:
+    """Between hosts they take one hop as well, whoever of them waits, joins or contradicts."""
+    run(hosts, SMALL_CALLS, folder=tmp_path)
