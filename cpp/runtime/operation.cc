@@ -13,9 +13,12 @@ namespace {
 // What is told of a message beside those of users; the channels are those of the bindings
 // (horoscale/common/messages.py).
 std::string ChannelText(uint8_t channel) {
-  static constexpr std::array<const char*, 6> kTexts = {
-      "",           " (a gradient)",        " (an object)",
-      " (an object)", " (of torch.distributed)", " (of monitored_barrier)"};
+  static constexpr std::array<const char*, 6> kTexts = {"",
+                                                        " (a gradient)",
+                                                        " (an object)",
+                                                        " (an object)",
+                                                        " (of torch.distributed)",
+                                                        " (of monitored_barrier)"};
   if (channel < kTexts.size()) return kTexts[channel];
   return ", channel " + std::to_string(channel);
 }

@@ -200,7 +200,7 @@ for step in range(3):
     try:
         hvd.batch(
             [
-                hvd.P2POp(hvd.send, np.full(n, step + hvd.rank()), peer, 1, pair),
+                hvd.P2POp(hvd.send, np.full(n, 1.0 * step + hvd.rank()), peer, 1, pair),
                 hvd.P2POp(hvd.recv, into, peer, 1, pair),
                 hvd.P2POp(hvd.send, np.ones(1), peer, 1),
             ]

@@ -154,7 +154,9 @@ def test_objects(tag: int) -> None:
 def test_wrong_arguments(tag: int) -> None:
     with pytest.raises(ValueError, match="dst="):
         hvd.send(torch.zeros(3), hvd.size(), tag)
-    with pytest.raises(ValueError, match=r"torch\.Tensor"):
+    with pytest.raises(TypeError, match=r"torch\.Tensor"):
         hvd.recv([1.0], 0, tag)
+    with pytest.raises(ValueError, match=r"torch\.Tensor"):
+        hvd.send([1.0], 0, tag)
     with pytest.raises(ValueError, match="layout"):
         hvd.send(torch.eye(3).to_sparse(), 0, tag)

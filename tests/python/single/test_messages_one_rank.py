@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import horoscale.numpy as hvd
+from horoscale._core import DataType, address_of
+from horoscale.common.messages import Channel, Place, receiving, sending
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +63,23 @@ def test_a_batch_waits_for_all_where_one_fails(values: np.ndarray) -> None:
             ]
         )
     assert (into == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("channel", "text"),
+    [
+        (Channel.TENSORS, ""),
+        (Channel.GRADIENTS, " (a gradient)"),
+        (Channel.OBJECT_HEADERS, " (an object)"),
+        (Channel.OBJECTS, " (an object)"),
+        (Channel.GROUPS, " (of torch.distributed)"),
+        (Channel.GROUP_BARRIERS, " (of monitored_barrier)"),
+    ],
+)
+def test_errors_tell_what_kind_of_message_it_is(channel: Channel, text: str) -> None:
+    array = np.zeros(3)
+    sent = Place(address_of(array), DataType.FLOAT64, 3, array)
+    sending(sent, 0, 1, hvd.global_process_set, channel).start().wait()
+    expected = re.escape(f"recv from rank 0, tag 1{text} on process set 0")
+    with pytest.raises(hvd.MismatchError, match=expected):
+        receiving(sent._replace(elements=2), 0, 1, hvd.global_process_set, channel).run()
