@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import horoscale.torch as hvd
 from horoscale.torch.distributed import GroupTimeoutError, process_set
@@ -132,3 +133,24 @@ def test_a_group_of_several_devices_is_horoscales_alone(names: str) -> None:
     with pytest.raises(NotImplementedError, match=r"CPU tensors.*new_group\(backend=\"nccl\"\)"):
         dist.all_reduce(torch.ones(2, device="meta"), group=group)
     dist.destroy_process_group(group)
+
+
+def trained(group: Any) -> list[torch.Tensor]:
+    """The parameters of a model with sparse gradients after some steps of DDP."""
+    torch.manual_seed(1)
+    embedding = torch.nn.EmbeddingBag(20, 4, sparse=True)
+    module = DistributedDataParallel(
+        torch.nn.Sequential(embedding, torch.nn.Linear(4, 2)), process_group=group
+    )
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(4):
+        generator = torch.Generator().manual_seed(7 * dist.get_rank() + step)
+        optimizer.zero_grad()
+        module(torch.randint(0, 20, (5, 3), generator=generator)).sum().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in module.parameters()]
+
+
+def test_ddp_with_sparse_gradients(gloo: Any) -> None:
+    for ours, theirs in zip(trained(None), trained(gloo), strict=True):
+        torch.testing.assert_close(ours, theirs)
