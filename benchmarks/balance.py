@@ -1,9 +1,10 @@
 """What hvd.elastic.balance() gains where one rank is half as fast as the others.
 
-    horoscalerun -np 2 python benchmarks/balance.py [--slow 2] [--batch 192] [--rounds 6]
+    horoscalerun -np 2 python benchmarks/balance.py [--slow 2] [--device]
 
 A small model is trained; each sample keeps the core busy for --microseconds besides, --slow times
-as long on the last rank. After the sizes have settled, equal and balanced batches take turns, 20
+as long on the last rank. With --device the core is idle meanwhile, as if an accelerator computed,
+so that it does not matter how much of a core each rank gets. After the sizes have settled, equal and balanced batches take turns, 20
 steps each, so that whatever else the machine does hits both. Printed are the throughputs of the
 median steps, which tell what the ranks do, and those of all steps, which also tell what else the
 machine did.
@@ -27,10 +28,11 @@ SETTLE, BLOCK = 60, 20  # steps
 class Training:
     """One model that is trained in steps of any plan."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, device: bool) -> None:
         """Make it; a sample takes this rank so many seconds more than the model takes."""
         torch.manual_seed(0)
         self.seconds = seconds
+        self.device = device
         self.model = torch.nn.Sequential(
             torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
         )
@@ -49,7 +51,10 @@ class Training:
             plan.next_epoch()
 
     def _step(self, chosen: torch.Tensor, weight: float) -> None:
-        until = time.thread_time() + len(chosen) * self.seconds
+        seconds = len(chosen) * self.seconds
+        if self.device:
+            time.sleep(seconds)
+        until = time.thread_time() + (0.0 if self.device else seconds)
         while time.thread_time() < until:
             pass
         self.optimizer.zero_grad()
@@ -66,13 +71,14 @@ def main() -> None:
     )
     parser.add_argument("--slow", type=float, default=2.0, help="times as long on the last rank")
     parser.add_argument("--microseconds", type=float, default=100.0, help="of a sample")
+    parser.add_argument("--device", action="store_true", help="leave the core idle meanwhile")
     parser.add_argument("--batch", type=int, default=192, help="samples of a rank, on average")
     parser.add_argument("--rounds", type=int, default=6)
     given = parser.parse_args()
     hvd.init()
     torch.set_num_threads(1)
     slow = given.slow if hvd.rank() == hvd.size() - 1 else 1.0
-    training = Training(slow * given.microseconds * 1e-6)
+    training = Training(slow * given.microseconds * 1e-6, given.device)
     equal = training.steps(given.batch)
     balanced = training.steps(hvd.elastic.balance(given.batch))
     seconds_of(equal, 1)
