@@ -1,11 +1,13 @@
 """What hvd.elastic.balance() gains where one rank is half as fast as the others.
 
-    horoscalerun -np 2 python benchmarks/balance.py [--slow 2] [--batch 192] [--rounds 6]
+    horoscalerun -np 2 python benchmarks/balance.py [--slow 2] [--device]
 
-The last rank computes each batch and then keeps its core busy until it has taken --slow times as
-long. After the sizes have settled, equal and balanced batches take turns, 20 steps each, so that
-whatever else the machine does hits both. Printed are the throughputs of the median steps, which
-tell what the ranks do, and those of all steps, which also tell what else the machine did.
+A small model is trained; each sample keeps the core busy for --microseconds besides, --slow times
+as long on the last rank. With --device the core is idle meanwhile, as if an accelerator computed,
+so that it does not matter how much of a core each rank gets. After the sizes have settled, equal and balanced batches take turns, 20
+steps each, so that whatever else the machine does hits both. Printed are the throughputs of the
+median steps, which tell what the ranks do, and those of all steps, which also tell what else the
+machine did.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ SETTLE, BLOCK = 60, 20  # steps
 class Training:
     """One model that is trained in steps of any plan."""
 
-    def __init__(self, slow: float) -> None:
-        """Make it; this rank takes `slow` times as long."""
+    def __init__(self, seconds: float, device: bool) -> None:
+        """Make it; a sample takes this rank so many seconds more than the model takes."""
         torch.manual_seed(0)
-        self.slow = slow
+        self.seconds = seconds
+        self.device = device
         self.model = torch.nn.Sequential(
-            torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(),
-            torch.nn.Linear(256, 10),
-        )  # fmt: skip
+            torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+        )
         self.optimizer = hvd.DistributedOptimizer(torch.optim.SGD(self.model.parameters(), lr=0.01))
-        self.samples, self.targets = torch.randn(2048, 256), torch.randint(0, 10, (2048,))
+        self.samples, self.targets = torch.randn(2048, 64), torch.randint(0, 10, (2048,))
 
     def steps(self, batch_size: Any) -> Iterator[int]:
         """Train step by step; gives the samples that this rank had."""
@@ -49,17 +51,16 @@ class Training:
             plan.next_epoch()
 
     def _step(self, chosen: torch.Tensor, weight: float) -> None:
-        began = time.thread_time()
-        self.optimizer.zero_grad()
-        self.optimizer.set_local_scale(weight)
-        for _ in range(24):  # as if the model computed more for each of its weights
-            self.model(self.samples[chosen])
-        logits = self.model(self.samples[chosen])
-        torch.nn.functional.cross_entropy(logits, self.targets[chosen]).backward()
-        now = time.thread_time()
-        until = now + (self.slow - 1.0) * (now - began)
+        seconds = len(chosen) * self.seconds
+        if self.device:
+            time.sleep(seconds)
+        until = time.thread_time() + (0.0 if self.device else seconds)
         while time.thread_time() < until:
             pass
+        self.optimizer.zero_grad()
+        self.optimizer.set_local_scale(weight)
+        logits = self.model(self.samples[chosen])
+        torch.nn.functional.cross_entropy(logits, self.targets[chosen]).backward()
         self.optimizer.step()
 
 
@@ -69,12 +70,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--slow", type=float, default=2.0, help="times as long on the last rank")
+    parser.add_argument("--microseconds", type=float, default=100.0, help="of a sample")
+    parser.add_argument("--device", action="store_true", help="leave the core idle meanwhile")
     parser.add_argument("--batch", type=int, default=192, help="samples of a rank, on average")
     parser.add_argument("--rounds", type=int, default=6)
     given = parser.parse_args()
     hvd.init()
     torch.set_num_threads(1)
-    training = Training(given.slow if hvd.rank() == hvd.size() - 1 else 1.0)
+    slow = given.slow if hvd.rank() == hvd.size() - 1 else 1.0
+    training = Training(slow * given.microseconds * 1e-6, given.device)
     equal = training.steps(given.batch)
     balanced = training.steps(hvd.elastic.balance(given.batch))
     seconds_of(equal, 1)

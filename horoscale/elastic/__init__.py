@@ -19,6 +19,7 @@ have the states of theirs beside it. docs/elastic.md is the guide.
 """
 
 from horoscale.common.surviving_sets import surviving
+from horoscale.elastic.buddies import ShardsLostError
 from horoscale.elastic.data_plan import DataPlan
 from horoscale.elastic.load_balance import balance
 from horoscale.elastic.monitoring import status
@@ -26,4 +27,13 @@ from horoscale.elastic.objects import ObjectState
 from horoscale.elastic.state import State
 from horoscale.elastic.training import run
 
-__all__ = ["DataPlan", "ObjectState", "State", "balance", "run", "status", "surviving"]
+__all__ = [
+    "DataPlan",
+    "ObjectState",
+    "ShardsLostError",
+    "State",
+    "balance",
+    "run",
+    "status",
+    "surviving",
+]

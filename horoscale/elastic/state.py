@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from horoscale.common.environment import variable
 from horoscale.common.exceptions import HostsUpdatedInterrupt
 from horoscale.common.job import current_runtime
 from horoscale.elastic.agreement import agree
 from horoscale.elastic.checkpointing import checkpointing, resumed
 from horoscale.elastic.commits import Commits
 from horoscale.elastic.membership import membership
+from horoscale.elastic.shards import ShardKeeper
 from horoscale.elastic.snapshot import Snapshot
 from horoscale.elastic.transfer import all_agree, send_snapshot
 
@@ -72,11 +74,16 @@ class State:
 
         Raises as commit() does.
         """
+        self._copy_shards()
         announced = int(not self._host_messages.empty())
         agreed = agree(max(membership().interruption(), announced), self._number())
         self._confirm()
         membership().report(self._progress())
         if agreed:
+            if not self._saved and self.shards() is not None:
+                self.save()
+                self._saved = True
+                self._copy_shards()
             raise HostsUpdatedInterrupt()
 
     def save(self) -> None:
@@ -94,10 +101,34 @@ class State:
     def reset(self) -> None:
         """Do what has to be done when the ranks have changed, before the reset callbacks."""
 
+    def shards(self) -> Mapping[str, Any] | None:
+        """Return what this rank holds alone, by name; None where ranks have nothing of their own.
+
+        With each commit it goes to a rank on another host, or on this one if there is no other, as
+        a copy for the case that this rank is lost. The same on all ranks: a mapping, which may be
+        empty, or None.
+        """
+        return None
+
+    def load_shards(self, shards: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        """Take shards that are this rank's from now on: called after a change of the ranks.
+
+        `shards` has pairs of a former rank and what shards() gave there at the commit that all go
+        on from: this rank's own first, where it had some, then those of a rank that is gone. It is
+        empty for a newcomer that takes nobody's place. The values are new ones.
+        """
+        raise NotImplementedError
+
     # What run() asks of states. Those that keep numbered commits override the rest.
 
     def _before_commit(self) -> None:
         """Do what has to be done before the values are saved, on all ranks alike."""
+
+    def _copy_shards(self) -> None:
+        """Exchange copies of shards for the commit that was saved last, if there are none yet."""
+
+    def _after_change(self) -> None:
+        """Do what has to be done when the ranks have changed and sync() is not needed."""
 
     def _before_change(self) -> None:
         """Save what would be lost, for ranks are about to come or go."""
@@ -143,6 +174,7 @@ class NumberedState(State):
         """Begin without commits: subclasses save() when they are complete."""
         self._commits = Commits()
         self._checkpointing = checkpointing()
+        self._shards = ShardKeeper()
         super().__init__(**kwargs)
 
     def save(self) -> None:
@@ -165,6 +197,7 @@ class NumberedState(State):
         saved, self._saved = self._saved, False
         # A reset callback may have changed what only some ranks have.
         if membership().shares_commit and all_agree(saved):
+            self._after_change()
             return
         if not saved:
             self._refresh()
@@ -178,6 +211,7 @@ class NumberedState(State):
         if not (saved and was_own):  # else it is present
             self._load(snapshot.value())
         self._commits.replace(snapshot, number)
+        self._after_change()
 
     def _capture(self) -> Any:
         """Return the present values, of which a snapshot can be taken."""
@@ -190,11 +224,37 @@ class NumberedState(State):
     def _refresh(self) -> None:
         """Save what sync() sends as it is now, not as it was saved last."""
 
+    def _copy_shards(self) -> None:
+        view, shards = membership().view, self.shards()
+        if view is None or shards is None or self._shards.has(self._number()):
+            return
+        self._shards.commit(view, self._number(), shards)
+
+    def _after_change(self) -> None:
+        """Get the shards of the commit, and give copies to the present buddies."""
+        if self.shards() is None:
+            return
+        if self._checkpointing is not None or variable("RESUME")[1]:
+            raise ValueError(
+                "checkpoints don't hold the shards of a state: --checkpoint-dir and --resume can't "
+                "be used with it"
+            )
+        view = membership().view
+        if view is None:
+            return
+        recovered = self._shards.recover(self._number())
+        if recovered is not None:
+            self.load_shards(recovered)
+        self._shards.commit(view, self._number(), self.shards() or {})
+
     def _progress(self) -> dict[str, int]:
         return {"commit": self._commits.confirmed, **super()._progress()}
 
     def _held(self) -> list[int]:
-        return self._commits.held()
+        held = self._commits.held()
+        if membership().view is None or self.shards() is None:
+            return held
+        return [number for number in held if self._shards.has(number)]
 
     def _go_back(self, number: int) -> None:
         snapshot = self._commits.go_back(number)
@@ -206,7 +266,9 @@ class NumberedState(State):
 
     def _confirm(self) -> None:
         before = self._commits.confirmed
-        if self._commits.confirm() > before and self._checkpointing is not None:
+        confirmed = self._commits.confirm()
+        self._shards.confirm(confirmed)
+        if confirmed > before and self._checkpointing is not None:
             self._checkpointing.committed(self._commits)
 
     def _give_up(self) -> None:

@@ -90,6 +90,7 @@ class _Training:
         self._state = state
         self._member = member
         self._sync = True
+        self._changed = False  # the ranks, since the last sync
         self._enter: Callable[[], None] | None = None  # what is left to do before the next attempt
         self._failed = False
 
@@ -103,6 +104,9 @@ class _Training:
                     self._enter = None
                 if self._sync:
                     self._state.sync()
+                elif self._changed:
+                    self._state._after_change()
+                self._changed = False
                 result = func()
                 self._state._finish()
                 return result
@@ -130,5 +134,6 @@ class _Training:
             self._state._saved_is_present(until_sync=self._sync)
             self._state.on_reset()
             self._failed = False
+            self._changed = True
 
         self._enter = enter

@@ -1,0 +1,153 @@
+"""Copies of what each rank holds alone: with each commit they go to a buddy, which keeps them."""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from horoscale._core import DataType, MessageArg, address_of
+from horoscale.common.job import current_runtime
+from horoscale.common.messages import Channel
+from horoscale.common.payloads import allgather_bytes
+from horoscale.common.views import View
+from horoscale.elastic.arrays import Spec
+from horoscale.elastic.buddies import ShardsLostError, Transfer, buddies_of, transfers
+from horoscale.elastic.snapshot import Block, Snapshot
+
+_NAME = "elastic.shards"
+
+
+class Generation(NamedTuple):
+    """A commit, and the view whose ranks have copies of it: after a change both may be there."""
+
+    number: int
+    view: int
+
+
+@dataclass
+class _Copies:
+    """What this rank has of one generation: its shards, and those of others, by rank then."""
+
+    rank: int
+    buddies: list[int]
+    shards: dict[int, Snapshot]
+
+
+class ShardKeeper:
+    """The shards of this rank and of those whose buddy it is, in the generations that may count."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._kept: dict[Generation, _Copies] = {}
+
+    def commit(self, view: View, number: int, shards: Mapping[str, Any]) -> None:
+        """Keep the present shards as those of a commit, and exchange copies. Collective.
+
+        Raises HorovodInternalError if a rank failed; earlier generations are still there then.
+        """
+        own = Snapshot()
+        own.take(dict(shards))
+        buddies = buddies_of([member.rsplit(":", 2)[0] for member in view.members])
+        wards = [rank for rank, one in enumerate(buddies) if one == view.rank != rank]
+        buddy = buddies[view.rank]
+        outgoing = [(buddy, own)] if buddy != view.rank else []
+        copies = dict(zip(wards, _exchange(outgoing, wards), strict=True))
+        kept = _Copies(view.rank, buddies, {view.rank: own, **copies})
+        self._kept[Generation(number, view.number)] = kept
+
+    def has(self, number: int) -> bool:
+        """Tell whether this rank has what it is to have of a commit."""
+        return any(key.number == number for key in self._kept)
+
+    def confirm(self, number: int) -> None:
+        """Forget what is older than the commit before one that all ranks have."""
+        self._kept = {key: one for key, one in self._kept.items() if key.number >= number - 1}
+
+    def recover(self, number: int) -> list[tuple[int, Any]] | None:
+        """Return the shards of a commit that are this rank's from now on, by their former ranks.
+
+        None where no rank has any: the job begins. Collective. Raises ShardsLostError, on all
+        ranks alike, HorovodInternalError if a rank failed.
+        """
+        # A commit that not all ranks had is made again.
+        self._kept = {key: one for key, one in self._kept.items() if key.number <= number}
+        runtime = current_runtime()
+        rank, size = runtime.topology.rank, runtime.topology.size
+        known = {key: (one.rank, one.buddies) for key, one in self._kept.items()}
+        told = allgather_bytes(runtime, pickle.dumps(known), size, f"{_NAME}.known")
+        of_ranks: list[dict[Generation, tuple[int, list[int]]]] = [pickle.loads(t) for t in told]
+        generation, plan = _choose(of_ranks, number)
+        if generation is None:
+            return None
+        mine = self._kept[generation].shards if generation in self._kept else {}
+        sent = [one for one in plan if one.holder != one.target]
+        arrived = _exchange(
+            [(one.target, mine[one.former]) for one in sent if one.holder == rank],
+            [one.holder for one in sent if one.target == rank],
+        )
+        news = dict(zip([one.former for one in sent if one.target == rank], arrived, strict=True))
+        own = self._kept[generation].rank if generation in self._kept else None
+        formers = sorted(
+            (one.former for one in plan if one.target == rank), key=lambda one: one != own
+        )
+        return [(former, (news.get(former) or mine[former]).value()) for former in formers]
+
+
+def _choose(
+    known: Sequence[Mapping[Generation, tuple[int, list[int]]]], number: int
+) -> tuple[Generation | None, list[Transfer]]:
+    """Return the newest generation of a commit of which all shards are there."""
+    found = sorted({key for one in known for key in one if key.number == number}, reverse=True)
+    failure = None
+    for key in found:
+        former = [one[key][0] if key in one else None for one in known]
+        buddies = next(one[key][1] for one in known if key in one)
+        try:
+            return key, transfers(former, buddies)
+        except ShardsLostError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    if any(known):
+        raise ShardsLostError(f"no rank has shards of commit {number}")
+    return None, []
+
+
+def _exchange(outgoing: Sequence[tuple[int, Snapshot]], incoming: Sequence[int]) -> list[Snapshot]:
+    """Send snapshots to ranks, and return those that come from others, in their order."""
+    handles = []
+    for peer, snapshot in outgoing:
+        specs = [(name, one.spec.dtype, one.spec.shape) for name, one in snapshot.blocks.items()]
+        header = pickle.dumps((snapshot.tree, specs))
+        handles.append(_start(peer, array("q", [len(header)]), 8, True))
+        handles.append(_start(peer, header, len(header), True))
+        for block in snapshot.blocks.values():
+            if block.spec.nbytes:
+                handles.append(_start(peer, block.data, block.spec.nbytes, True))
+    arrived = [_receive(peer) for peer in incoming]
+    for handle in handles:
+        handle.wait()
+    return arrived
+
+
+def _receive(peer: int) -> Snapshot:
+    length = array("q", [0])
+    _start(peer, length, 8, False).wait()
+    header = bytearray(length[0])
+    _start(peer, header, len(header), False).wait()
+    tree, specs = pickle.loads(bytes(header))
+    snapshot = Snapshot(tree)
+    for name, dtype, shape in specs:
+        block = snapshot.blocks[name] = Block.empty(Spec(dtype, tuple(shape)))
+        if block.spec.nbytes:
+            _start(peer, block.data, block.spec.nbytes, False).wait()
+    return snapshot
+
+
+def _start(peer: int, memory: Any, nbytes: int, is_send: bool) -> Any:
+    address = memory.ctypes.data if hasattr(memory, "ctypes") else address_of(memory)
+    message = MessageArg(peer, 0, Channel.SHARDS, address, DataType.UINT8, nbytes)
+    return current_runtime().start_message(message, is_send, not is_send, memory)

@@ -1,0 +1,80 @@
+"""A job whose ranks have shards: elastic_shards.py FOLDER STEPS [STEP RANK]...
+
+A process that has RANK at STEP for the first time kills itself, before it commits. A rank's shards
+are arrays whose values follow from the rank that has made them and the step; what became of them
+is left in FOLDER, and checked after each change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import horoscale.numpy as hvd
+from horoscale import elastic
+
+FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
+KILLS = list(zip(map(int, sys.argv[3::2]), map(int, sys.argv[4::2]), strict=True))
+
+SIZE = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
+
+
+def made(owner: int, step: int) -> dict[str, Any]:
+    bits = np.random.default_rng(owner).standard_normal(1000 + owner)
+    return {"moments": bits * step, "empty": np.zeros(0), "step": step}
+
+
+class Sharded(elastic.ObjectState):
+    owners: tuple[int, ...] = ()  # whose shards this rank has
+    own: Mapping[str, Any] = {}
+
+    def shards(self) -> Mapping[str, Any]:
+        return self.own
+
+    def load_shards(self, shards: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        self.owners = ()
+        for _, one in shards:
+            for owner, values in one.items():
+                self.owners += (int(owner),)
+                expected = made(int(owner), self.step)
+                assert values["step"] == expected["step"] == self.step, (values, self.step)
+                assert values["moments"].tobytes() == expected["moments"].tobytes()
+        self.update()
+
+    def update(self) -> None:
+        self.own = {str(owner): made(owner, self.step) for owner in self.owners}
+
+
+hvd.init()
+state = Sharded(step=0)
+
+
+@elastic.run
+def train(state: Sharded) -> None:
+    if state.step == 0:
+        state.owners = (hvd.rank(),)
+    while state.step < STEPS or hvd.size() < SIZE:
+        state.step += 1
+        hvd.allreduce(np.ones(3), name="gradient")
+        for step, rank in KILLS:
+            mark = FOLDER / f"killed-{step}-{rank}"
+            if (state.step, hvd.rank()) == (step, rank) and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        state.update()
+        state.commit()
+        if hvd.size() < SIZE:
+            time.sleep(0.02)  # a replacement is on its way
+
+
+train(state)
+(FOLDER / f"end-{hvd.rank()}").write_text(json.dumps([state.step, state.owners]))
+hvd.barrier()
