@@ -32,7 +32,7 @@ RANK = Path(__file__).with_name("elastic_rank.py")
 COMMIT = Path(__file__).with_name("elastic_commit.py")
 PATIENCE_S = 120.0
 EVICT_S = 2.0
-NETWORK_S = 3
+NETWORK_S = 5
 Event = dict[str, Any]
 
 # Each phase ends with an event, of the survivor that comes to it last.
@@ -42,7 +42,7 @@ PHASES = {
     "given": "all have reported; after 50 ms for further deaths they get the view",
     "entered": "they meet again; process sets are registered",
     "restored": "they go back to the commit",
-    "synchronized": "they compare hashes of the state",
+    "synchronized": "they agree that nothing has to be sent",
     "step": "their first step",
 }
 
@@ -276,7 +276,7 @@ def draw(phases: Sequence[dict[str, float]], path: Path) -> None:
         left += took
     axes.set_xlabel("milliseconds since the kill")
     axes.set_yticks([])
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncols=2, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
