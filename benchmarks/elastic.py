@@ -29,9 +29,10 @@ from support import namespaces  # noqa: E402
 from support.namespaces import NetworkHosts  # noqa: E402
 
 RANK = Path(__file__).with_name("elastic_rank.py")
+COMMIT = Path(__file__).with_name("elastic_commit.py")
 PATIENCE_S = 120.0
 EVICT_S = 2.0
-NETWORK_S = 3
+NETWORK_S = 5
 Event = dict[str, Any]
 
 # Each phase ends with an event, of the survivor that comes to it last.
@@ -41,7 +42,7 @@ PHASES = {
     "given": "all have reported; after 50 ms for further deaths they get the view",
     "entered": "they meet again; process sets are registered",
     "restored": "they go back to the commit",
-    "synchronized": "they compare hashes of the state",
+    "synchronized": "they agree that nothing has to be sent",
     "step": "their first step",
 }
 
@@ -126,9 +127,10 @@ def phases_of(events: Sequence[Event], struck: float, steps: Sequence[Event]) ->
     return found
 
 
-def killed(rounds: int, megabytes: float, phases: list[dict[str, float]]) -> list[float]:
+def killed(
+    rounds: int, megabytes: float, seconds: list[float], phases: list[dict[str, float]]
+) -> None:
     """One of three ranks is killed, each rank in turn."""
-    seconds = []
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder), "-np", 3, "--min-np", 2, "--max-np", 3, megabytes=megabytes)
         with job.launcher:
@@ -141,12 +143,10 @@ def killed(rounds: int, megabytes: float, phases: list[dict[str, float]]) -> lis
                 phases.append(phases_of(job.events(), struck, steps))
                 view = steps[0]["view"]
             job.end()
-    return seconds
 
 
-def stopped(rounds: int, megabytes: float) -> list[float]:
+def stopped(rounds: int, megabytes: float, seconds: list[float]) -> None:
     """One of four ranks is stopped, another one killed."""
-    seconds = []
     with tempfile.TemporaryDirectory() as folder:
         flags = ("-np", 4, "--min-np", 2, "--max-np", 4, "--evict-seconds", EVICT_S)
         job = Job(Path(folder), *flags, megabytes=megabytes)
@@ -160,12 +160,10 @@ def stopped(rounds: int, megabytes: float) -> list[float]:
                 seconds.append(max(e["time"] for e in steps) - struck)
                 view = steps[0]["view"]
             job.end()
-    return seconds
 
 
-def host_lost(rounds: int, megabytes: float, *, silent: bool) -> list[float]:
+def host_lost(rounds: int, megabytes: float, seconds: list[float], *, silent: bool) -> None:
     """One of two hosts of two ranks dies: its kernel closes its connections, or it is silent."""
-    seconds = []
     with tempfile.TemporaryDirectory() as folder, NetworkHosts(2) as hosts:
         listed = ",".join(f"{name}:2" for name in hosts.names)
         flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", 4, "--min-np", 2, "--max-np", 4)
@@ -190,12 +188,10 @@ def host_lost(rounds: int, megabytes: float, *, silent: bool) -> list[float]:
                     kill(dead)
                     hosts.plug_in(1)
             job.end()
-    return seconds
 
 
-def come_and_go(rounds: int, megabytes: float) -> tuple[list[float], list[float]]:
-    """A host is added, and drained: how long its members stand still, each time."""
-    added, drained = [], []
+def come_and_go(rounds: int, megabytes: float, added: list[float], drained: list[float]) -> None:
+    """A host is added, and drained: how long the members stand still, each time."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         hosts = Path(folder) / "hosts"
 
@@ -230,50 +226,13 @@ def come_and_go(rounds: int, megabytes: float) -> tuple[list[float], list[float]
                         into.append(one["time"] - left[-1])
                 job.full(size, view - 1)
         job.end()
-    return added, drained
-
-
-COMMIT = """
-import sys, time, json, pathlib, statistics
-import torch
-import horoscale.torch as hvd
-rounds, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
-torch.set_num_threads(1)
-hvd.init()
-model = torch.nn.Linear(5000, 5000, bias=False)  # 100 MB
-state = hvd.elastic.TorchState(model, step=0)
-checkpointing = state._checkpointing
-x = torch.randn(64, 5000)
-def step():
-    began = time.perf_counter()
-    model(x).square().mean().backward()
-    return time.perf_counter() - began
-@hvd.elastic.run
-def train(state):
-    seconds = {"commit": [], "step": [], "step while it is written": []}
-    for number in range(rounds + 3):
-        while checkpointing._thread is not None and checkpointing._thread.is_alive():
-            time.sleep(0.01)
-        seconds["step"].append(step())
-        state.step += 1
-        began = time.perf_counter()
-        state.commit()  # begins to write, where it is rank 0
-        seconds["commit"].append(time.perf_counter() - began)
-        busy = []
-        while checkpointing._thread is not None and checkpointing._thread.is_alive():
-            busy.append(step())
-        seconds["step while it is written"] += busy[:-1]  # in the last it ended
-    if hvd.rank() == 0:
-        (folder / "seconds").write_text(json.dumps({k: v[3:] for k, v in seconds.items()}))
-train(state)
-"""
 
 
 def commits(rounds: int) -> dict[str, list[float]]:
     """Commits of 100 MB on one rank, each of which goes to disk while the rank goes on."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ("-np", 1, "--checkpoint-dir", Path(folder) / "all", "--checkpoint-every", 1)
-        with Launcher(*flags, sys.executable, "-c", COMMIT, rounds, folder) as launcher:
+        with Launcher(*flags, sys.executable, COMMIT, rounds, folder) as launcher:
             status, _, errors = launcher.finish()
             if status != 0:
                 raise SystemExit(errors.decode())
@@ -317,10 +276,15 @@ def draw(phases: Sequence[dict[str, float]], path: Path) -> None:
         left += took
     axes.set_xlabel("milliseconds since the kill")
     axes.set_yticks([])
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncols=2, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
+KILLED = "a rank of 3 is killed"
+STOPPED = f"one of 4 is stopped, one killed, --evict-seconds {EVICT_S:g}"
+DIES = "a host of 2 dies"
+SILENT = f"a host of 2 falls silent, NETWORK_TIMEOUT_SECONDS={NETWORK_S}"
+ADDED, DRAINED = "a host is added", "a host is drained"
 WHAT = ("killed", "stopped", "host", "silent", "hosts", "commit")
 
 
@@ -342,35 +306,32 @@ def main() -> None:
     size = 1.0 if arguments.smoke else arguments.megabytes
     phases: list[dict[str, float]] = []
     measured: dict[str, list[float]] = {}
-    printed = 0
-    print("| | count | median | p95 | longest |\n|---|---|---|---|---|")
-    for what in arguments.only.split(","):
-        if what == "killed":
-            measured["a rank of 3 is killed"] = killed(rounds, size, phases)
-        elif what == "stopped":
-            measured[f"one of 4 stopped, one killed, --evict-seconds {EVICT_S:g}"] = stopped(
-                rounds, size
-            )
-        elif what == "host":
-            measured["a host of 2 dies"] = host_lost(rounds, size, silent=False)
-        elif what == "silent":
-            name = f"a host of 2 falls silent, NETWORK_TIMEOUT_SECONDS={NETWORK_S}"
-            measured[name] = host_lost(rounds, size, silent=True)
-        elif what == "hosts":
-            measured["a host is added"], measured["a host is drained"] = come_and_go(rounds, size)
-        elif what == "commit":
-            measured |= commits(rounds)
-        else:
-            parser.error(f"--only: {what!r} is none of {', '.join(WHAT)}")
-        for name in list(measured)[printed:]:
-            print(row(name, measured[name]), flush=True)
-        printed = len(measured)
+    begin = {
+        "killed": lambda: killed(rounds, size, measured.setdefault(KILLED, []), phases),
+        "stopped": lambda: stopped(rounds, size, measured.setdefault(STOPPED, [])),
+        "host": lambda: host_lost(rounds, size, measured.setdefault(DIES, []), silent=False),
+        "silent": lambda: host_lost(rounds, size, measured.setdefault(SILENT, []), silent=True),
+        "hosts": lambda: come_and_go(
+            rounds, size, measured.setdefault(ADDED, []), measured.setdefault(DRAINED, [])
+        ),
+        "commit": lambda: measured.update(commits(rounds)),
+    }
+    try:
+        for what in arguments.only.split(","):
+            if what not in begin:
+                parser.error(f"--only: {what!r} is none of {', '.join(WHAT)}")
+            begin[what]()
+    finally:  # what there is, if it was told to end
+        print("| | count | median | p95 | longest |\n|---|---|---|---|---|")
+        for name, seconds in measured.items():
+            if seconds:
+                print(row(name, seconds))
+        if phases:
+            print_phases(phases)
+            if arguments.picture:
+                draw(phases, arguments.picture)
         if arguments.json:
             arguments.json.write_text(json.dumps({"seconds": measured, "phases": phases}, indent=1))
-    if phases:
-        print_phases(phases)
-        if arguments.picture:
-            draw(phases, arguments.picture)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from horoscale.runner.protocol import MAX_PAYLOAD_BYTES, VERSION, Header, Protoc
 from horoscale.runner.reach import Beacon
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, LAUNCHER
+from horoscale.runner.results import HeldResults, ResultsTooLargeError
 
 _CALL_OFF_S = 5.0  # to reach the store in this very process
 
@@ -71,8 +72,8 @@ class ElasticJob(Job):
         self._commands: dict[str, Sequence[str]] = {}
         self._places: dict[int, _Host] = {}  # of each process that runs
         self._owners: dict[int, _Host] = {}  # of each that was started: what it left may print
-        self._results: dict[int, list[bytes]] = {}
-        self._failed_results: list[tuple[int, list[bytes]]] = []
+        self._results = HeldResults()
+        self._failed_results: list[tuple[int, int]] = []  # rank and process
         self._last_failure: RankOutput | None = None
         self._beacon: Beacon | None = None
         self._store: StoreClient | None = None
@@ -384,7 +385,10 @@ class ElasticJob(Job):
     def _on_process_output(self, process: int, stream: str, data: bytes) -> None:
         if stream == "result":
             if process in self._places:
-                self._results.setdefault(process, []).append(data)
+                try:
+                    self._results.add(process, data)
+                except ResultsTooLargeError as error:
+                    self._give_up(str(error))
             return
         output = self._outputs[process, stream]
         rank = self._driver.rank_of(process)
@@ -402,12 +406,12 @@ class ElasticJob(Job):
         del self._places[process]
         host.running.discard(process)
         rank = self._driver.rank_of(process)
-        pieces = self._results.pop(process, None)
-        if pieces is not None and rank is not None:
-            if status == 0:
-                self._hand_in(rank, pieces)
-            else:
-                self._failed_results.append((rank, pieces))
+        if rank is None:
+            self._results.drop(process)
+        elif status == 0:
+            self._hand_in(rank, process)
+        else:
+            self._failed_results.append((rank, process))
         if status != 0 and not self._stopped:
             self._last_failure = self._outputs.get((process, "stderr"))
         hint = " (out of memory?)" if status == -signal.SIGKILL else ""
@@ -419,8 +423,8 @@ class ElasticJob(Job):
         if not self._stopped:
             self._driver.ended(process, status, why, time.monotonic())
 
-    def _hand_in(self, rank: int, pieces: Sequence[bytes]) -> None:
-        for piece in pieces:
+    def _hand_in(self, rank: int, process: int) -> None:
+        for piece in self._results.take(process):
             self._on_result(rank, piece)
 
     def _on_request(self, request: dict[str, object]) -> dict[str, object]:
@@ -474,8 +478,8 @@ class ElasticJob(Job):
             if self._finish.why:
                 self._say(self._finish.why)
             return 0
-        for rank, pieces in self._failed_results:
-            self._hand_in(rank, pieces)
+        for rank, process in self._failed_results:
+            self._hand_in(rank, process)
         self.report = f"{LAUNCHER}: the job has failed: {self._finish.why}\n".encode()
         if self._last_failure is not None and self._last_failure.last_lines:
             rank = self._last_failure.rank

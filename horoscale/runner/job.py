@@ -237,9 +237,12 @@ class Job:
         try:
             self._spec.on_result(rank, piece)
         except ResultsTooLargeError as error:
-            self._trouble = str(error)
-            if not self._stopped:
-                self._stop(signal.SIGTERM, self._spec.grace_s)
+            self._give_up(str(error))
+
+    def _give_up(self, trouble: str) -> None:
+        self._trouble = trouble
+        if not self._stopped:
+            self._stop(signal.SIGTERM, self._spec.grace_s)
 
     def _on_reserved(self, host: str, header: Header) -> None:
         if not self._reserving or host != self._host_of[0]:

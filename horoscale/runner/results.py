@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-from typing import BinaryIO
+import tempfile
+from collections.abc import Iterator
+from typing import IO, BinaryIO
 
 from horoscale.runner.outcome import Outcome
 from horoscale.runner.protocol import Decoder, encode
 
 MAX_RESULTS_BYTES = 16 << 30  # of all ranks: what is larger belongs into files
 _READ_BYTES = 1 << 20
+_IN_MEMORY_BYTES = 1 << 20  # of one process
+_PIECE_BYTES = 1 << 16
 
 
 class ResultsTooLargeError(Exception):
@@ -48,6 +52,40 @@ class ResultWriter:
         """The job has ended."""
         self._file.write(encode({"kind": "report"}, report))
         self._file.close()
+
+
+class HeldResults:
+    """Outcomes that are held until it is known of which rank they are, large ones on disk."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, IO[bytes]] = {}
+        self._left = MAX_RESULTS_BYTES
+
+    def add(self, process: int, piece: bytes) -> None:
+        """A process has handed in a piece of its outcome. ResultsTooLargeError: it is not kept."""
+        if len(piece) > self._left:
+            self._left = 0
+            raise ResultsTooLargeError(MAX_RESULTS_BYTES)
+        self._left -= len(piece)
+        if process not in self._files:
+            spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 (until taken)
+            self._files[process] = spool
+        self._files[process].write(piece)
+
+    def take(self, process: int) -> Iterator[bytes]:
+        """The pieces of a process, which are gone then; none where it has handed in nothing."""
+        if process not in self._files:
+            return
+        with self._files.pop(process) as file:
+            self._left += file.tell()
+            file.seek(0)
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+
+    def drop(self, process: int) -> None:
+        """Forget what a process has handed in."""
+        for _ in self.take(process):
+            pass
 
 
 def read_results(file: BinaryIO) -> tuple[dict[int, Outcome], str]:

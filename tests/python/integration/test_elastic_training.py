@@ -91,9 +91,13 @@ def test_deaths_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(2 * SECONDS)
 def test_a_death_within_backward(tmp_path: Path) -> None:
-    """The survivors go on with the same wrapped optimizer."""
-    program = PROGRAM.with_name("elastic_torch.py")
-    done = train(tmp_path / "faults", 20, 7, 1, flags=("-np", 3, "--min-np", 2), program=program)
+    """The survivors go on with the same wrapped optimizer, and with autotuning."""
+    done = train(
+        tmp_path / "faults", 20, 7, 1,
+        flags=("-np", 3, "--min-np", 2),
+        program=PROGRAM.with_name("elastic_torch.py"),
+        HOROSCALE_AUTOTUNE="1",
+    )  # fmt: skip
     views = done[0]["views"]
     assert views[0] == [0, 3]
     assert views[1][0] == 7

@@ -12,6 +12,7 @@ from support.elastic_links import PreparedLink, view_of_one
 import horoscale.torch as hvd
 from horoscale.common.elastic_link import LeftJobError
 from horoscale.elastic import membership
+from horoscale.elastic import state as state_module
 
 
 @pytest.fixture
@@ -179,6 +180,40 @@ def test_what_a_callback_changes_is_synchronized(link: PreparedLink) -> None:
 
     assert train(state) == 0.25
     assert state.step == 2
+
+
+@pytest.mark.parametrize("changes", [False, True], ids=["as it was", "a callback changes it"])
+def test_a_commit_that_all_have_is_not_sent(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    membership.use_link(PreparedLink(view_of_one(1), view_of_one(2, commit=2)))
+    sent = []
+    send = state_module.send_snapshot
+    monkeypatch.setattr(
+        state_module, "send_snapshot", lambda *given: sent.append(given[1]) or send(*given)
+    )
+    hvd.init()
+    model = torch.nn.Linear(2, 1, bias=False)
+    state = hvd.elastic.TorchState(model, step=0)
+    if changes:
+        state.register_reset_callbacks([lambda: None])
+    calls = []
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        calls.append((state.step, model.weight.tolist()))
+        torch.nn.init.constant_(model.weight, 5.0)
+        state.step += 1
+        state.commit()
+        torch.nn.init.constant_(model.weight, 7.0)
+        if len(calls) == 1:
+            raise hvd.HorovodInternalError("after the commit")
+
+    try:
+        train(state)
+    finally:
+        hvd.shutdown()
+        membership.use_link(None)
+    assert calls[1] == (1, [[5.0, 5.0]])
+    assert len(sent) == (2 if changes else 1)  # the first time nobody knows what others have
 
 
 def test_a_change_after_one_without_sync_loses_nothing() -> None:

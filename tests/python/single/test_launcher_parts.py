@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horoscale.runner import mpirun
+from horoscale.runner import mpirun, results
 from horoscale.runner.cores import available_cores
 from horoscale.runner.environment import ExportError, exported
 from horoscale.runner.fleet import FANOUT, divided
@@ -533,3 +533,18 @@ def test_what_looks_like_a_credential_is_no_argument_of_mpirun() -> None:
     ]
     del environment["HOROSCALE_API_KEY"], environment["SOME_PASSWORD"]
     assert words(False, hosts) == f"{start} -hosts a:2,b:2 x"
+
+
+def test_held_results_are_bounded_and_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MAX_RESULTS_BYTES", 100)
+    held = results.HeldResults()
+    held.add(1, b"a" * 40)
+    held.add(2, b"b" * 30)
+    held.add(1, b"c" * 30)
+    with pytest.raises(results.ResultsTooLargeError):
+        held.add(3, b"d")
+    assert b"".join(held.take(1)) == b"a" * 40 + b"c" * 30
+    assert list(held.take(1)) == []
+    held.drop(2)
+    held.add(3, b"d" * 70)  # what was taken makes room
+    assert list(held.take(3)) == [b"d" * 70]
