@@ -227,11 +227,14 @@ static PyObject* HandleLaunched(Handle* self, PyObject* unused) {
   return PyBool_FromLong(hs_launched(self->pointer));
 }
 
-static PyObject* HandleWaitOnStream(Handle* self, PyObject* stream) {
-  void* address = PyLong_AsVoidPtr(stream);
+static PyObject* HandleWaitOnStream(Handle* self, PyObject* const* args, Py_ssize_t count) {
+  if (!CheckCount("wait_on_stream", count, 1, 2)) return NULL;
+  void* address = PyLong_AsVoidPtr(args[0]);
   if (address == NULL && PyErr_Occurred()) return NULL;
   hs_code code = HS_OK;
-  if (!Wait(self, hs_wait_on_stream, address, NULL, 0, &code)) return NULL;
+  if (!Wait(self, hs_wait_on_stream, address, count == 2 ? args[1] : NULL, Now(), &code)) {
+    return NULL;
+  }
   if (code != HS_OK) return Raise(code);
   Py_RETURN_NONE;
 }
@@ -261,11 +264,11 @@ static PyMethodDef handle_methods[] = {
      "calling thread drives the engine meanwhile; other Python threads can run."},
     {"launched", (PyCFunction)HandleLaunched, METH_NOARGS,
      "Tell whether wait_on_stream() would return at once."},
-    {"wait_on_stream", (PyCFunction)HandleWaitOnStream, METH_O,
+    {"wait_on_stream", (PyCFunction)(void (*)(void))HandleWaitOnStream, METH_FASTCALL,
      "Make what is enqueued on a CUDA stream, given by its address, wait for the operation.\n\n"
      "The host waits until the device has been given the operation's work, not until that is\n"
-     "done: the tensors' memory is kept alive until then. Raises what went wrong by then; what\n"
-     "goes wrong on the device is told by later operations."},
+     "done: the tensors' memory is kept alive until then. Raises what went wrong by then, and\n"
+     "TimeoutError as wait() does; what goes wrong on the device is told by later operations."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef handle_attributes[] = {

@@ -18,13 +18,14 @@ from horoscale.torch.distributed.operators import reduction
 from horoscale.torch.distributed.places import (
     Room,
     Tensors,
+    allocated,
     argument,
     flat,
     is_object,
     joined,
     write,
 )
-from horoscale.torch.tensors import adopt
+from horoscale.torch.tensors import device_of
 
 
 class Place(NamedTuple):
@@ -34,6 +35,7 @@ class Place(NamedTuple):
     size: int
     rank: int  # in the group
     will_wait: bool  # this thread waits next
+    check_device: Callable[[torch.device], None]  # raises for one that the group does not serve
 
 
 class Started(NamedTuple):
@@ -42,17 +44,31 @@ class Started(NamedTuple):
     handle: _core.Handle
     results: list[torch.Tensor]
     finish: Callable[[], None] | None = None
+    device: int | None = None  # of CUDA
 
 
-def _start(kind: OpKind, place: Place, *tensors: TensorArg, keep: object, **request: Any) -> Any:
-    return current_runtime().enqueue(
+def _start(
+    kind: OpKind,
+    place: Place,
+    sources: Tensors,
+    tensors: Sequence[TensorArg],
+    keep: object = None,
+    **request: Any,
+) -> tuple[_core.Handle, int | None]:
+    """Start an operation on `sources`, as `tensors` describe them; return the device, too."""
+    device = device_of(sources) if sources else None
+    if device is not None:
+        place.check_device(sources[0].device)
+    handle = current_runtime().enqueue(
         kind,
         tensors=tensors,
         process_set=place.set_id,
         will_wait=place.will_wait,
-        keep_alive=keep,
+        keep_alive=(sources, keep),
+        device=device,
         **request,
     )
+    return handle, None if device is None else device.cuda_device
 
 
 def _written(tensors: Tensors, values: Tensors) -> Callable[[], None]:
@@ -67,15 +83,15 @@ def allreduce(place: Place, tensors: Tensors, op: Any) -> Started:
     """Reduce each tensor in place, all or none of them."""
     values = [flat(tensor) for tensor in tensors]
     how = [reduction(op, value.dtype) for value in values]
-    handle = _start(
+    handle, device = _start(
         OpKind.ALLREDUCE,
         place,
-        *[argument(value, value) for value in values],
-        keep=values,
+        values,
+        [argument(value, value) for value in values],
         reduce_op=how[0].op,
         prescale=how[0].prescale,
     )
-    return Started(handle, list(tensors), _written(tensors, values))
+    return Started(handle, list(tensors), _written(tensors, values), device)
 
 
 def sparse_allreduce(place: Place, tensor: torch.Tensor, op: Any) -> Started:
@@ -85,13 +101,11 @@ def sparse_allreduce(place: Place, tensor: torch.Tensor, op: Any) -> Started:
     if how.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         raise UnsupportedError(f"{op!r} of sparse tensors: they are added up, or averaged")
     sources = [flat(own._indices().t()), flat(own._values())]
-    handle = _start(
-        OpKind.ALLGATHER, place, *[argument(source) for source in sources], keep=sources
-    )
+    handle, device = _start(OpKind.ALLGATHER, place, sources, [argument(one) for one in sources])
 
     def finish() -> None:
         gathered = [
-            adopt(handle.output(index), source.dtype, (sum(handle.output_rows(index, place.size)),))
+            allocated(handle, index, source, sum(handle.output_rows(index, place.size)))
             for index, source in enumerate(sources)
         ]
         scale = how.prescale / (place.size if how.op is ReduceOp.AVERAGE else 1)
@@ -105,37 +119,37 @@ def sparse_allreduce(place: Place, tensor: torch.Tensor, op: Any) -> Started:
         with torch.no_grad():
             tensor.copy_(result.coalesce())
 
-    return Started(handle, [tensor], finish)
+    return Started(handle, [tensor], finish, device)
 
 
 def broadcast(place: Place, tensor: torch.Tensor, root: int) -> Started:
     """Send the root's tensor to all."""
     value = flat(tensor, moved_only=True)
-    handle = _start(
+    handle, device = _start(
         OpKind.BROADCAST,
         place,
-        argument(value, value),
-        keep=value,
+        [value],
+        [argument(value, value)],
         root=root,
         sealed=is_object(tensor),
     )
-    return Started(handle, [tensor], _written([tensor], [value]))
+    return Started(handle, [tensor], _written([tensor], [value]), device)
 
 
 def reduce(place: Place, tensor: torch.Tensor, root: int, is_root: bool, op: Any) -> Started:
     """Reduce a tensor to the root, in place; the others' stay as they are."""
     value = flat(tensor)
     how = reduction(op, value.dtype)
-    handle = _start(
+    handle, device = _start(
         OpKind.REDUCE,
         place,
-        argument(value, value),
-        keep=value,
+        [value],
+        [argument(value, value)],
         root=root,
         reduce_op=how.op,
         prescale=how.prescale,
     )
-    return Started(handle, [tensor], _written([tensor], [value]) if is_root else None)
+    return Started(handle, [tensor], _written([tensor], [value]) if is_root else None, device)
 
 
 def allgather(place: Place, outputs: Sequence[Tensors], inputs: Tensors) -> Started:
@@ -156,14 +170,15 @@ def _allgather(
     place: Place, rooms: list[Room], inputs: Tensors, results: Tensors, all_equal: bool
 ) -> Started:
     sources = [flat(tensor, moved_only=True) for tensor in inputs]
-    described = [argument(one, room.values) for one, room in zip(sources, rooms, strict=True)]
+    described = [room.argument(one) for one, room in zip(sources, rooms, strict=True)]
     if all_equal:  # one row of each rank, all of one size
         described = [_as_row(one, place.size) for one in described]
-    handle = _start(
+    handle, device = _start(
         OpKind.ALLGATHER,
         place,
-        *described,
-        keep=(sources, rooms),
+        sources,
+        described,
+        keep=rooms,
         sealed=all(is_object(tensor) for tensor in inputs),
     )
 
@@ -171,9 +186,9 @@ def _allgather(
         for index, room in enumerate(rooms):
             if len(room.sizes) > 1:
                 _check_rows(handle.output_rows(index, place.size), room.sizes)
-            room.deliver()
+            room.deliver(handle, index, room.sizes)
 
-    return Started(handle, list(results), finish)
+    return Started(handle, list(results), finish, device)
 
 
 def _as_row(described: TensorArg, size: int) -> TensorArg:
@@ -203,16 +218,17 @@ def _reduce_scatter(
 ) -> Started:
     targets = [flat(tensor) for tensor in outputs]
     how = [reduction(op, one.dtype) for one in sources]
-    handle = _start(
+    handle, device = _start(
         OpKind.REDUCESCATTER,
         place,
-        *[argument(*pair) for pair in zip(sources, targets, strict=True)],
-        keep=(sources, targets),
+        sources,
+        [argument(*pair) for pair in zip(sources, targets, strict=True)],
+        keep=targets,
         reduce_op=how[0].op,
         prescale=how[0].prescale,
         splits=splits,
     )
-    return Started(handle, list(outputs), _written(outputs, targets))
+    return Started(handle, list(outputs), _written(outputs, targets), device)
 
 
 def alltoall_single(
@@ -247,19 +263,15 @@ def _alltoall(
     wanted: list[int],
     results: list[torch.Tensor],
 ) -> Started:
-    handle = _start(
-        OpKind.ALLTOALL,
-        place,
-        argument(source, target.values),
-        keep=(source, target),
-        splits=splits,
+    handle, device = _start(
+        OpKind.ALLTOALL, place, [source], [target.argument(source)], keep=target, splits=splits
     )
 
     def finish() -> None:
         _check_rows(handle.output_rows(0, place.size), wanted)
-        target.deliver()
+        target.deliver(handle, 0, wanted)
 
-    return Started(handle, results, finish)
+    return Started(handle, results, finish, device)
 
 
 def gather(place: Place, outputs: Tensors | None, given: torch.Tensor, root: int) -> Started:
@@ -267,25 +279,20 @@ def gather(place: Place, outputs: Tensors | None, given: torch.Tensor, root: int
     source = flat(given, moved_only=True)
     if outputs is not None:
         _check_count("gather_list", outputs, place.size)
-    handle = _start(
-        OpKind.GATHER,
-        place,
-        argument(source),
-        keep=source,
-        root=root,
-        sealed=is_object(given),
+    handle, device = _start(
+        OpKind.GATHER, place, [source], [argument(source)], root=root, sealed=is_object(given)
     )
     if outputs is None:
-        return Started(handle, [])
+        return Started(handle, [], None, device)
 
     def finish() -> None:
         rows = handle.output_rows(0, place.size)
         _check_rows(rows, [flat(one, moved_only=True).numel() for one in outputs])
-        values = adopt(handle.output(0), source.dtype, (sum(rows),))
+        values = allocated(handle, 0, source, sum(rows))
         for output, value in zip(outputs, torch.split(values, rows), strict=True):
             write(output, value)
 
-    return Started(handle, list(outputs), finish)
+    return Started(handle, list(outputs), finish, device)
 
 
 def scatter(place: Place, output: torch.Tensor, inputs: Tensors | None, root: int) -> Started:
@@ -296,11 +303,11 @@ def scatter(place: Place, output: torch.Tensor, inputs: Tensors | None, root: in
         _check_count("scatter_list", inputs, place.size)
         splits = [flat(one, moved_only=True).numel() for one in inputs]
         source = joined(inputs, moved_only=True)
-    handle = _start(
+    handle, device = _start(
         OpKind.SCATTER,
         place,
-        argument(source),
-        keep=source,
+        [source],
+        [argument(source)],
         root=root,
         splits=splits,
         sealed=is_object(output),
@@ -309,14 +316,15 @@ def scatter(place: Place, output: torch.Tensor, inputs: Tensors | None, root: in
     def finish() -> None:
         rows = sum(handle.output_rows(0, place.size))
         _check_rows([rows], [target.numel()])
-        write(output, adopt(handle.output(0), target.dtype, (rows,)))
+        write(output, allocated(handle, 0, target, rows))
 
-    return Started(handle, [output], finish)
+    return Started(handle, [output], finish, device)
 
 
 def barrier(place: Place) -> Started:
     """Wait for all ranks."""
-    return Started(_start(OpKind.BARRIER, place, keep=None), [])
+    handle, _ = _start(OpKind.BARRIER, place, [], [])
+    return Started(handle, [])
 
 
 def _elements(

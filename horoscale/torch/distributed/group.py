@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup, ReduceOp, Work
 from horoscale._core import Handle, Template
 from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.torch.distributed import collectives, messages, monitored, prepared, sets
+from horoscale.torch.distributed import collectives, devices, messages, monitored, prepared, sets
 from horoscale.torch.distributed.collectives import Place, Started
 from horoscale.torch.distributed.errors import GroupClosedError
 from horoscale.torch.distributed.messages import caller_waits
@@ -115,11 +115,11 @@ class HoroscaleProcessGroup(ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        return [torch.device(kind) for kind in kinds]
 
     def _get_backend(self, device: torch.device) -> HoroscaleProcessGroup:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"the horoscale process group has no backend for {device}")
+        devices.check(torch.device(device), self)
         return self
 
     def _get_backend_name(self) -> str:
@@ -156,7 +156,12 @@ class HoroscaleProcessGroup(ProcessGroup):
     def _place(self, opts: object) -> Place:
         self._check_open()
         self._started += 1
-        return Place(self._set_id, len(self._members), self._rank, self._waits(opts))
+        return Place(
+            self._set_id, len(self._members), self._rank, self._waits(opts), self._check_device
+        )
+
+    def _check_device(self, device: torch.device) -> None:
+        devices.check(device, self)
 
     def _waits(self, opts: object) -> bool:
         return self._coalesced is None and not getattr(opts, "asyncOp", True)
@@ -177,6 +182,7 @@ class HoroscaleProcessGroup(ProcessGroup):
             started.finish,
             queue=self,
             on_late=self._note_late,
+            device=started.device,
         )
         return self._started_one(operation, opts)
 
@@ -380,9 +386,11 @@ class HoroscaleProcessGroup(ProcessGroup):
         self._started += 1
         will_wait = will_wait and self._coalesced is None
         peer = None if rank is None else self._members[rank]
-        handle, finish = messages.start(is_send, self._set_id, tensor, peer, tag, will_wait)
+        if not tensor.is_cpu:
+            self._check_device(tensor.device)
+        handle, finish, device = messages.start(is_send, self._set_id, tensor, peer, tag, will_wait)
         source = None if is_send else partial(self._source, handle)
-        if will_wait:
+        if will_wait and device is None:
             try:
                 handle.wait(self._timeout)
             except TimeoutError:
@@ -399,7 +407,10 @@ class HoroscaleProcessGroup(ProcessGroup):
             finish,
             on_late=self._note_late,
             source=source,
+            device=device,
         )
+        if will_wait:
+            operation.wait()
         return self._started_one(operation, None)
 
     def _described_message(self, is_send: bool, rank: int | None) -> tuple[object, ...]:
@@ -427,8 +438,16 @@ class HoroscaleProcessGroup(ProcessGroup):
         results = [one for operation in operations for one in operation._results]
         handles = [one for operation in operations for one in operation._handles]
         what = "{} coalesced operations of ranks {}", len(operations), self._members
-        late = self._note_late
-        return Operation(what, handles, results, self._timeout, finish, on_late=late)
+        on_device = [one.device for one in operations if one.device is not None]
+        return Operation(
+            what,
+            handles,
+            results,
+            self._timeout,
+            finish,
+            on_late=self._note_late,
+            device=on_device[0] if on_device else None,
+        )
 
     # Other groups, and the end.
 

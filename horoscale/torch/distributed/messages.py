@@ -13,7 +13,7 @@ from horoscale._core import ANY_RANK, Handle, MessageArg, PreparedMessage
 from horoscale.common.job import current_runtime
 from horoscale.common.messages import Channel
 from horoscale.torch.distributed.places import flat, write
-from horoscale.torch.tensors import data_type, is_plain, knows
+from horoscale.torch.tensors import data_type, device_of, is_plain, knows
 
 _SEND, _RECV, _ISEND, _IRECV = (
     inspect.unwrap(call).__code__ for call in (dist.send, dist.recv, dist.isend, dist.irecv)
@@ -34,20 +34,26 @@ def caller_waits() -> bool:
 
 def start(
     is_send: bool, set_id: int, tensor: torch.Tensor, peer: int | None, tag: int, will_wait: bool
-) -> tuple[Handle, Callable[[], None] | None]:
+) -> tuple[Handle, Callable[[], None] | None, int | None]:
     """Start sending a tensor to a global rank, or receiving into it, from any rank (None) too.
 
-    Returns the handle, whose result is the rank that has sent, and what completes it. With
-    `will_wait` the calling thread waits for it next.
+    Returns the handle, whose result is the rank that has sent, what completes it, and the CUDA
+    device that it is on. With `will_wait` the calling thread waits for it next.
     """
     if is_plain(tensor) and knows(tensor.dtype):
         message = _prepared(is_send, set_id, tensor, peer, tag)
         memory = tensor.untyped_storage()
-        return message.start(memory, tensor.data_ptr(), will_wait), None
+        return message.start(memory, tensor.data_ptr(), will_wait), None, None
     values = flat(tensor, moved_only=True)
+    finish = None if is_send else lambda: write(tensor, values)
+    device = device_of([values])
+    if device is not None:
+        described = _describe(set_id, values, peer, tag)
+        described = described._replace(address=values.data_ptr(), device=device)
+        handle = current_runtime().start_message(described, is_send, will_wait, values)
+        return handle, finish, device.cuda_device
     message = _prepared(is_send, set_id, values, peer, tag)
-    handle = message.start(values, values.data_ptr(), will_wait)
-    return handle, None if is_send else lambda: write(tensor, values)
+    return message.start(values, values.data_ptr(), will_wait), finish, None
 
 
 def _prepared(
@@ -59,15 +65,13 @@ def _prepared(
     message = runtime.messages.recent.get(key) or runtime.messages.find(key)
     if message is not None:
         return message
+    return runtime.prepare_message(key, _describe(set_id, values, peer, tag), is_send)
+
+
+def _describe(set_id: int, values: torch.Tensor, peer: int | None, tag: int) -> MessageArg:
+    """Describe a message, but for where it lies."""
     if tag < 0:
         raise ValueError(f"tag={tag} is negative")
-    described = MessageArg(
-        ANY_RANK if peer is None else peer,
-        tag,
-        Channel.GROUPS,
-        0,
-        data_type(dtype),
-        elements,
-        set_id,
-    )
-    return runtime.prepare_message(key, described, is_send)
+    whom = ANY_RANK if peer is None else peer
+    dtype = data_type(values.dtype)
+    return MessageArg(whom, tag, Channel.GROUPS, 0, dtype, values.numel(), set_id)

@@ -10,8 +10,15 @@ from collections.abc import Sequence
 
 import torch
 
-from horoscale._core import TensorArg, UnsupportedError
-from horoscale.torch.tensors import data_type, in_memory, is_plain, knows
+from horoscale._core import Handle, TensorArg
+from horoscale.torch.tensors import (
+    adopt,
+    adopt_on_device,
+    data_type,
+    in_memory,
+    is_plain,
+    knows,
+)
 
 Tensors = Sequence[torch.Tensor]
 
@@ -20,15 +27,8 @@ def flat(tensor: torch.Tensor, moved_only: bool = False) -> torch.Tensor:
     """Return a tensor's elements, in its own memory where they lie there in order.
 
     What is `moved_only` may be of a dtype that the library has no arithmetic for: bytes then.
-    Raises UnsupportedError for tensors that aren't on the CPU.
+    Raises UnsupportedError for devices without a backend.
     """
-    if not tensor.is_cpu:
-        raise UnsupportedError(
-            f"the tensor is on {tensor.device}: the horoscale backend of torch.distributed takes "
-            "CPU tensors. A group of this backend is for all devices, also where it was named in "
-            '"cpu:horoscale,cuda:nccl"; make another one for CUDA tensors by '
-            'dist.new_group(backend="nccl")'
-        )
     # Its own memory in a shorter way, which most are found by.
     values = (tensor.detach() if is_plain(tensor) else in_memory(tensor)).view(-1)
     return values.view(torch.uint8) if moved_only and not knows(tensor.dtype) else values
@@ -64,6 +64,18 @@ def argument(source: torch.Tensor, target: torch.Tensor | None = None) -> Tensor
     return described._replace(out_ptr=target.data_ptr() or 1, out_rows=target.numel())
 
 
+def on_host(tensor: torch.Tensor) -> bool:
+    """Tell whether the library writes results where it is told to; on a device it allocates."""
+    return tensor.is_cpu
+
+
+def allocated(handle: Handle, index: int, like: torch.Tensor, elements: int) -> torch.Tensor:
+    """Take a result that the library has allocated: flat, where the input `like` is."""
+    if on_host(like):
+        return adopt(handle.output(index), like.dtype, (elements,))
+    return adopt_on_device(handle.device_output(index), like.device, like.dtype, (elements,))
+
+
 def joined(tensors: Tensors, moved_only: bool = False) -> torch.Tensor:
     """Return the elements of tensors in a row: where they lie already, if they do, else copied."""
     parts = [flat(tensor, moved_only) for tensor in tensors]
@@ -83,8 +95,14 @@ class Room:
         self._own = whole is not None
         self.values = self._parts[0].new_empty(sum(self.sizes)) if whole is None else whole
 
-    def deliver(self) -> None:
-        """Have the tensors hold what was received."""
+    def argument(self, source: torch.Tensor) -> TensorArg:
+        """Describe an input whose result comes here; on a device the library allocates it."""
+        return argument(source, self.values if on_host(source) else None)
+
+    def deliver(self, handle: Handle, index: int, rows: Sequence[int]) -> None:
+        """Have the tensors hold what was received, so many elements of each rank."""
+        if not on_host(self.values):
+            self.values.copy_(allocated(handle, index, self.values, sum(rows)))
         parts = self._parts if self._own else torch.split(self.values, self.sizes)
         for tensor, part in zip(self._tensors, parts, strict=True):
             write(tensor, part)

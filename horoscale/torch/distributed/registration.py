@@ -20,7 +20,7 @@ def register() -> None:
     """Have init_process_group("horoscale") make groups of this backend."""
     with contextlib.suppress(RuntimeError):  # it is known already
         register_rendezvous_handler(NAME, joining.rendezvous)  # type: ignore[no-untyped-call]
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def create(options: Any, backend_options: object = None) -> HoroscaleProcessGroup:

@@ -13,7 +13,7 @@ from torch.distributed import Work
 
 from horoscale import _core
 from horoscale._core import MismatchError
-from horoscale.torch.distributed import completion
+from horoscale.torch.distributed import completion, devices
 from horoscale.torch.distributed.errors import GroupTimeoutError
 
 
@@ -34,6 +34,7 @@ class Operation(Work):
         queue: object = None,
         on_late: Callable[[], None] | None = None,
         source: Callable[[], int] | None = None,
+        device: int | None = None,
     ) -> None:
         """Follow what was started: `handles`, all of which have to be done.
 
@@ -41,6 +42,8 @@ class Operation(Work):
         are, and `results` is the value of the future. `timeout` is for wait() without one of its
         own. Operations of one `queue` are done in their order; None: this one is in none. `on_late`
         is called where wait() gives up. `source` tells which rank a receive has got its message of.
+        Of CUDA tensors on a `device`, wait() has the current stream wait, and the host only until
+        the device has been given the work.
         """
         super().__init__()
         self._what = what
@@ -56,6 +59,9 @@ class Operation(Work):
         self._followed: threading.Event | None = None  # by the completion thread, until it is set
         self._on_late = on_late
         self._source = source
+        self.device = device
+        self._ready: Any = None  # on the device: an event after the operation
+        self._kept: Sequence[_core.Handle] = handles if device is not None else ()
         self.queue = queue if queue is not None else self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -74,6 +80,7 @@ class Operation(Work):
                     raise self._late(seconds)
         if self._error is not None:
             raise self._error
+        self._reach_stream()
         return True
 
     def synchronize(self) -> None:
@@ -87,7 +94,9 @@ class Operation(Work):
         if self._followed is not None:
             return self._followed.is_set()
         with self._lock:
-            return self._settled or all(handle.done() for handle in self._handles)
+            return self._settled or all(
+                devices.is_ready(handle, self.device) for handle in self._handles
+            )
 
     def is_success(self) -> bool:
         """Tell whether it is done, and well."""
@@ -117,7 +126,7 @@ class Operation(Work):
         """
         with self._lock:
             if self._public_future is None:
-                self._future = torch.futures.Future()
+                self._future = devices.future_of(self.device)
                 self._public_future = self._future.then(lambda done: done.value())
                 if not self._settled and completion.is_current_thread():
                     # A callback that waits for this future would keep this thread from setting it.
@@ -159,6 +168,7 @@ class Operation(Work):
         if future is None:
             return
         if self._error is None:
+            self._reach_stream()
             future.set_result(self._results)
         else:
             future.set_exception(self._error)
@@ -170,7 +180,7 @@ class Operation(Work):
         while self._handles:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                self._handles[0].wait(left)
+                devices.wait(self._handles[0], self.device, left)
             except TimeoutError:
                 return False
             except ValueError as failure:  # this rank's memory isn't for what the others have sent
@@ -186,8 +196,15 @@ class Operation(Work):
         self._settle(error)
         return True
 
+    def _reach_stream(self) -> None:
+        """Have this thread's current stream wait for an operation that is settled."""
+        if self.device is not None and self._ready is not None:
+            devices.wait_for(self._ready, self.device)
+
     def _settle(self, error: Exception | None) -> None:
         self._error = error
+        if self.device is not None and error is None:
+            self._ready = devices.mark(self.device)
         self._finish = None
         self._handles = ()
         self._settled = True

@@ -164,6 +164,18 @@ def test_messages_of_torch(size: int, variables: dict[str, str], tmp_path: Path)
             assert said["streams"] == [0]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_process_groups(size: int, variables: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = PROGRAM.with_name("torch_distributed_rank.py")
+    with RankProcesses(size, program, folder=tmp_path, variables=variables) as ranks:
+        for rank in range(size):
+            assert ranks.processes[rank].wait(SECONDS) == 0, ranks.errors(rank)
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            assert said["waits"] >= said["operations"]
+            assert said["nccl_buckets"] > 0
+
+
 def test_what_a_killed_rank_had_sent_is_received(variables: dict[str, str], tmp_path: Path) -> None:
     with RankProcesses(3, PROGRAM, "lose_sender", folder=tmp_path, variables=variables) as ranks:
         for rank in range(2):

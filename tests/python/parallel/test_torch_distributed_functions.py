@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import horoscale.torch as hvd
-from horoscale.torch.distributed import GroupTimeoutError, process_set
+from horoscale.torch.distributed import GroupTimeoutError, devices, process_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of names that torch has changed
 
@@ -126,11 +126,12 @@ def test_sparse_all_reduce(gloo: Any, dense: tuple[int, ...]) -> None:
         dist.all_reduce(ours, op=dist.ReduceOp.MAX)
 
 
-@pytest.mark.parametrize("names", ["cpu:horoscale,cuda:horoscale", "cpu:horoscale,cuda:gloo"])
-def test_a_group_of_several_devices_is_horoscales_alone(names: str) -> None:
+@pytest.mark.parametrize("names", ["horoscale", "cpu:horoscale,cuda:horoscale"])
+def test_a_group_of_all_devices(names: str) -> None:
     group = dist.new_group(backend=names)
     assert sum_of(group) == (1 << dist.get_world_size()) - 1
-    with pytest.raises(NotImplementedError, match=r"CPU tensors.*new_group\(backend=\"nccl\"\)"):
+    devices.check(torch.device("cuda", 0), group)
+    with pytest.raises(NotImplementedError, match="no backend for meta"):
         dist.all_reduce(torch.ones(2, device="meta"), group=group)
     dist.destroy_process_group(group)
 
@@ -154,3 +155,11 @@ def trained(group: Any) -> list[torch.Tensor]:
 def test_ddp_with_sparse_gradients(gloo: Any) -> None:
     for ours, theirs in zip(trained(None), trained(gloo), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_group_has_no_other_backend_beside() -> None:
+    group = dist.new_group(backend="cpu:horoscale,cuda:gloo")
+    assert sum_of(group) == (1 << dist.get_world_size()) - 1
+    with pytest.raises(NotImplementedError, match=r'new_group\(backend="gloo"\)'):
+        devices.check(torch.device("cuda", 0), group)
+    dist.destroy_process_group(group)
