@@ -4,10 +4,10 @@
 
 A small model is trained; each sample keeps the core busy for --microseconds besides, --slow times
 as long on the last rank. With --device the core is idle meanwhile, as if an accelerator computed,
-so that it does not matter how much of a core each rank gets. After the sizes have settled, equal and
-balanced batches take turns, 20 steps each, so that whatever else the machine does hits both. Printed
-are the throughputs of the median steps, which tell what the ranks do, and those of all steps, which
-also tell what else the machine did.
+so that it does not matter how much of a core each rank gets. After the sizes have settled, equal
+and balanced batches take turns, 20 steps each, so that whatever else the machine does hits both.
+Printed are the throughputs of the median steps, which tell what the ranks do, and those of all
+steps, which also tell what else the machine did.
 """
 
 from __future__ import annotations
