@@ -87,10 +87,11 @@ constexpr ConfigVariable kVariables[] = {
        return ParseCount(t, &c->cache_capacity) && c->cache_capacity <= 1'000'000;
      }},
     {"ONE_HOP_BYTES", "bytes", "8192",
-     "Blocking allreduces of at most so many bytes, and barriers, on process sets of up to 16 "
-     "ranks "
-     "of one host take one hop where they repeat: every rank sends its values to every other one. "
-     "65536 at most; 0: everything is planned by the set's coordinator.",
+     "Blocking allreduces of at most so many bytes, and barriers, take one hop where they repeat: "
+     "every rank sends its values to every other one, or every host to every other one, without a "
+     "plan. On process sets of up to 16 hosts with 16 ranks each; "
+     "[less](protocol.md#one-hop) with many hosts. 65536 at most; 0: everything is planned by the "
+     "set's coordinator.",
      [](std::string_view t, Config* c) {
        return ParseCount(t, &c->one_hop_bytes) &&
               c->one_hop_bytes <= static_cast<int64_t>(kMaxPostBytes);
