@@ -7,39 +7,44 @@ namespace horoscale {
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
                       const TransportCounters& transport, double waiting_seconds, double now) {
-  JsonObject by_set;
+  JsonObject counted;
+  JsonObject progressing;
   for (const auto& [id, set] : sets) {
     const SetCounters& counters = set->counters();
     const SetProgress progress = set->Progress(now);
-    by_set.AddJson(std::to_string(id),
-                   JsonObject()
-                       .Add("operations", counters.operations)
-                       .Add("bytes", counters.bytes)
-                       .Add("buckets", counters.buckets)
-                       .Add("mpi_buckets", counters.mpi_buckets)
-                       .Add("device_buckets", counters.device_buckets)
-                       .Add("nccl_buckets", counters.nccl_buckets)
-                       .Add("fused_tensors", counters.fused_tensors)
-                       .Add("cache_hits", counters.cache_hits)
-                       .Add("cache_misses", counters.cache_misses)
-                       .Add("one_hop", counters.posts)
-                       .Add("messages_sent", counters.messages_sent)
-                       .Add("messages_received", counters.messages_received)
-                       .Add("messages_viewed", counters.messages_viewed)
-                       .Add("nccl_messages", counters.nccl_messages)
-                       .Add("message_bytes_sent", counters.message_bytes_sent)
-                       .Add("message_bytes_received", counters.message_bytes_received)
-                       .Add("negotiate_seconds", counters.negotiate_seconds)
-                       .Add("execute_seconds", counters.execute_seconds)
-                       .Add("last_operation", progress.last_operation)
-                       .Add("pending", static_cast<uint64_t>(progress.pending))
-                       .Add("pending_operation", progress.pending_operation)
-                       .Add("pending_seconds", progress.pending_seconds)
-                       .Build());
+    counted.AddJson(std::to_string(id),
+                    JsonObject()
+                        .Add("operations", counters.operations)
+                        .Add("bytes", counters.bytes)
+                        .Add("buckets", counters.buckets)
+                        .Add("mpi_buckets", counters.mpi_buckets)
+                        .Add("device_buckets", counters.device_buckets)
+                        .Add("nccl_buckets", counters.nccl_buckets)
+                        .Add("fused_tensors", counters.fused_tensors)
+                        .Add("cache_hits", counters.cache_hits)
+                        .Add("cache_misses", counters.cache_misses)
+                        .Add("one_hop", counters.posts)
+                        .Add("messages_sent", counters.messages_sent)
+                        .Add("messages_received", counters.messages_received)
+                        .Add("messages_viewed", counters.messages_viewed)
+                        .Add("nccl_messages", counters.nccl_messages)
+                        .Add("message_bytes_sent", counters.message_bytes_sent)
+                        .Add("message_bytes_received", counters.message_bytes_received)
+                        .Add("negotiate_seconds", counters.negotiate_seconds)
+                        .Add("execute_seconds", counters.execute_seconds)
+                        .Build());
+    progressing.AddJson(std::to_string(id),
+                        JsonObject()
+                            .Add("last_operation", progress.last_operation)
+                            .Add("pending", static_cast<uint64_t>(progress.pending))
+                            .Add("pending_operation", progress.pending_operation)
+                            .Add("pending_seconds", progress.pending_seconds)
+                            .Build());
   }
   return JsonObject()
       .Add("waiting_seconds", waiting_seconds)
-      .AddJson("process_sets", by_set.Build())
+      .AddJson("process_sets", counted.Build())
+      .AddJson("progress", progressing.Build())
       .Add("control_frames_sent", transport.control_frames_sent)
       .Add("control_frames_received", transport.control_frames_received)
       .Add("control_bytes_sent", transport.control_bytes_sent)

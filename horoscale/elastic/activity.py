@@ -39,7 +39,7 @@ class Activity:
         return {
             "computing_seconds": max(0.0, now - self._began - waiting),
             "waiting_seconds": waiting,
-            "sets": _sets(metrics["process_sets"], ranks),
+            "sets": _sets(metrics, ranks),
         }
 
 
@@ -73,14 +73,14 @@ def ranks_text(ranks: Sequence[int]) -> str:
 def _sets(metrics: dict[str, Any], ranks: dict[int, list[int]]) -> list[dict[str, Any]]:
     """Return the global set, and those of the others that have waited longest."""
     order = sorted(
-        ((int(key), one) for key, one in metrics.items()),
+        ((int(key), one) for key, one in metrics["progress"].items()),
         key=lambda pair: (pair[0] != 0, -pair[1]["pending_seconds"], pair[0]),
     )
     return [
         {
             "set": set_id,
             "ranks": ranks_text(ranks.get(set_id, [])),
-            "operations": one["operations"],
+            "operations": metrics["process_sets"][str(set_id)]["operations"],
             "last_operation": _cut(one["last_operation"]),
             "pending": one["pending"],
             "pending_operation": _cut(one["pending_operation"]),

@@ -312,7 +312,7 @@ def test_metrics_tell_what_is_pending(name: str, tag: int) -> None:
     before = hvd.metrics()["waiting_seconds"]
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(np.ones(3), name=name)
-        found = hvd.metrics()["process_sets"]["0"]
+        found = hvd.metrics()["progress"]["0"]
         assert (found["pending"], found["pending_operation"]) == (1, name)
         assert found["pending_seconds"] >= 0
         for rank in range(1, hvd.size()):
@@ -322,6 +322,6 @@ def test_metrics_tell_what_is_pending(name: str, tag: int) -> None:
         hvd.recv(np.zeros(1), 0, tag)
         hvd.allreduce(np.ones(3), name=name)
     after = hvd.metrics()
-    found = after["process_sets"]["0"]
+    found = after["progress"]["0"]
     assert (found["pending"], found["pending_operation"], found["last_operation"]) == (0, "", name)
     assert after["waiting_seconds"] > before
