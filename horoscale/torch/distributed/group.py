@@ -53,7 +53,8 @@ class HoroscaleProcessGroup(ProcessGroup):
         self._timeout = timeout.total_seconds()
         self._coalesced: list[Operation] | None = None  # started since _start_coalescing()
         self._started = 0
-        self._barriers = itertools.count()
+        is_default = process_set is global_process_set
+        self._barriers = monitored.numbers_of_default_group() if is_default else itertools.count()
         self._closed: str | None = None
         self._was_late = False  # an operation, which others may never begin
         self._group_name = self._group_desc = ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,30 @@ from torch.distributed import ProcessGroup, distributed_c10d
 
 from horoscale import _core
 from horoscale._core import DataType, MessageArg, address_of
+from horoscale.common import job
 from horoscale.common.job import current_runtime
 from horoscale.common.messages import Channel
 from horoscale.torch.distributed.errors import GroupTimeoutError
+
+_BARRIERS_OF_A_GROUP = 1 << 32
+_first_of_next_group = itertools.count(0, _BARRIERS_OF_A_GROUP)
+
+
+def _begin_anew() -> None:
+    global _first_of_next_group
+    _first_of_next_group = itertools.count(0, _BARRIERS_OF_A_GROUP)
+
+
+job.at_end(_begin_anew)
+
+
+def numbers_of_default_group() -> Iterator[int]:
+    """Return the numbers of the barriers of a default group: others than those of any before.
+
+    All default groups of a job are the global process set, where messages of a barrier that has
+    timed out may still be pending.
+    """
+    return itertools.count(next(_first_of_next_group))
 
 
 def monitored_barrier(
