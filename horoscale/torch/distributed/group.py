@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, ReduceOp, Work
 
-from horoscale._core import Handle, Template
+from horoscale._core import Handle, PreparedMessage, Template
 from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.distributed import collectives, devices, messages, monitored, prepared, sets
@@ -53,6 +53,7 @@ class HoroscaleProcessGroup(ProcessGroup):
         self._timeout = timeout.total_seconds()
         self._coalesced: list[Operation] | None = None  # started since _start_coalescing()
         self._started = 0
+        self._done = Finished([])
         self._barriers = itertools.count()
         self._closed: str | None = None
         self._was_late = False  # an operation, which others may never begin
@@ -384,21 +385,15 @@ class HoroscaleProcessGroup(ProcessGroup):
         """Start a message to or from a rank of the group; execute it where the caller waits."""
         self._check_open()
         self._started += 1
-        will_wait = will_wait and self._coalesced is None
         peer = None if rank is None else self._members[rank]
+        if will_wait and self._coalesced is None:
+            if message := messages.prepared(is_send, self._set_id, tensor, peer, tag):
+                return self._run_message(message, is_send, tensor, rank)
+        else:
+            will_wait = False
         if not tensor.is_cpu:
             self._check_device(tensor.device)
         handle, finish, device = messages.start(is_send, self._set_id, tensor, peer, tag, will_wait)
-        source = None if is_send else partial(self._source, handle)
-        if will_wait and device is None:
-            try:
-                handle.wait(self._timeout)
-            except TimeoutError:
-                self._note_late()
-                raise late(self._described_message(is_send, rank), self._timeout) from None
-            if finish is not None:
-                finish()
-            return Finished([tensor], source)
         operation = Operation(
             self._described_message(is_send, rank),
             (handle,),
@@ -406,12 +401,24 @@ class HoroscaleProcessGroup(ProcessGroup):
             self._timeout,
             finish,
             on_late=self._note_late,
-            source=source,
+            source=None if is_send else partial(self._source, handle),
             device=device,
         )
         if will_wait:
             operation.wait()
         return self._started_one(operation, None)
+
+    def _run_message(
+        self, message: PreparedMessage, is_send: bool, tensor: torch.Tensor, rank: int | None
+    ) -> Work:
+        try:
+            source = message.run(tensor.untyped_storage(), tensor.data_ptr(), self._timeout)
+        except TimeoutError:
+            self._note_late()
+            raise late(self._described_message(is_send, rank), self._timeout) from None
+        if rank is not None:
+            return self._done  # dist.send() and dist.recv() do nothing but wait() for it
+        return Finished([tensor], partial(self._members.index, source))
 
     def _described_message(self, is_send: bool, rank: int | None) -> tuple[object, ...]:
         whom = "any rank" if rank is None else f"rank {rank}"
