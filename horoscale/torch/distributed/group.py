@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp, Work
+from torch.distributed import ReduceOp, Work
 
 from horoscale._core import Handle, PreparedMessage, Template
 from horoscale.common import job
@@ -21,13 +21,12 @@ from horoscale.torch.distributed import collectives, devices, messages, monitore
 from horoscale.torch.distributed.collectives import Place, Started
 from horoscale.torch.distributed.errors import GroupClosedError
 from horoscale.torch.distributed.messages import caller_waits
+from horoscale.torch.distributed.named_group import NamedGroup
 from horoscale.torch.distributed.places import Tensors
 from horoscale.torch.distributed.work import Finished, Operation, late
 
-NAME = "horoscale"
 
-
-class HoroscaleProcessGroup(ProcessGroup):
+class HoroscaleProcessGroup(NamedGroup):
     """A process set as a process group. Made by init_process_group() and new_group().
 
     Python's torch.distributed calls the methods here, and so do DDP, functional collectives and
@@ -36,20 +35,25 @@ class HoroscaleProcessGroup(ProcessGroup):
     the operation is executed by the call.
     """
 
-    def __init__(self, process_set: ProcessSet, timeout: timedelta, owns_job: bool = False) -> None:
+    def __init__(
+        self,
+        process_set: ProcessSet,
+        timeout: timedelta,
+        owns_job: bool = False,
+        owns_set: bool = True,
+    ) -> None:
         """Wrap a registered set that this process is in.
 
         `timeout` is for operations without one of their own; `owns_job`: the job was joined for
-        this group, and is left with it.
+        this group, and is left with it; `owns_set`: so is the set, unless it is the global one.
         """
         assert process_set.ranks is not None
         assert process_set.process_set_id is not None
-        self._members = list(process_set.ranks)  # global ranks
-        self._rank = self._members.index(job.current_runtime().topology.rank)
-        super().__init__(self._rank, len(self._members))  # type: ignore[call-arg]
+        super().__init__(process_set.ranks, job.current_runtime().topology.rank)
         self.process_set = process_set
         self._set_id = process_set.process_set_id
         self._owns_job = owns_job
+        self._owns_set = owns_set
         self._timeout = timeout.total_seconds()
         self._coalesced: list[Operation] | None = None  # started since _start_coalescing()
         self._started = 0
@@ -57,62 +61,9 @@ class HoroscaleProcessGroup(ProcessGroup):
         self._barriers = itertools.count()
         self._closed: str | None = None
         self._was_late = False  # an operation, which others may never begin
-        self._group_name = self._group_desc = ""
+        sets.groups[self._set_id] = self
 
     # What it is.
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """Return "horoscale"."""
-        return NAME
-
-    def name(self) -> str:
-        """Return "horoscale"."""
-        return NAME
-
-    def rank(self) -> int:
-        """Return this process' rank in the group."""
-        return self._rank
-
-    def size(self) -> int:
-        """Return the number of ranks in the group."""
-        return len(self._members)
-
-    def getRank(self) -> int:  # noqa: N802
-        """Return this process' rank in the group."""
-        return self._rank
-
-    def getSize(self) -> int:  # noqa: N802
-        """Return the number of ranks in the group."""
-        return len(self._members)
-
-    @property
-    def group_name(self) -> str:
-        """The name by which torch.distributed knows the group."""
-        return self._group_name
-
-    @property
-    def group_desc(self) -> str:
-        """What new_group() was given to describe the group."""
-        return self._group_desc
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """Return the group's name."""
-        return self._group_name
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        """Return the group's description."""
-        return self._group_desc
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Give the group a name."""
-        self._group_name = name
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Give the group a description."""
-        self._group_desc = description
-
-    _set_group_name = setGroupName
-    _set_group_desc = setGroupDesc
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -122,9 +73,6 @@ class HoroscaleProcessGroup(ProcessGroup):
     def _get_backend(self, device: torch.device) -> HoroscaleProcessGroup:
         devices.check(torch.device(device), self)
         return self
-
-    def _get_backend_name(self) -> str:
-        return NAME
 
     @property
     def supports_splitting(self) -> bool:
@@ -501,9 +449,11 @@ class HoroscaleProcessGroup(ProcessGroup):
         if self._closed is not None:
             return
         self._closed = how
+        if sets.groups.get(self._set_id) is self:
+            del sets.groups[self._set_id]
         if self._owns_job:
             job.stop(failure)
-        elif job.is_initialized():
+        elif job.is_initialized() and self._owns_set:
             if self.process_set is global_process_set:  # the default group: all end with it
                 sets.give_up_all()
             sets.give_up(self.process_set, abandon=self._was_late or failure is not None)
