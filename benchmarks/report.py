@@ -243,14 +243,14 @@ AIMS = (
     *(
         Aim(
             "torch_distributed",
-            f"{kind}, 64 KiB to 16 MiB: Gloo / ours",
+            f"{kind}, 64 KiB to {sizes[-1]}: Gloo / ours",
             least,
-            mean_over([f"{kind} {size}" for size in LARGE[:3]], "gloo", OURS),
+            mean_over([f"{kind} {size}" for size in sizes], "gloo", OURS),
         )
-        for kind, least in (
-            ("all_reduce", 5),
-            ("all_gather_into_tensor", 4),
-            ("reduce_scatter_tensor", 4),
+        for kind, least, sizes in (
+            ("all_reduce", 5, LARGE),
+            ("all_gather_into_tensor", 4, LARGE[:3]),
+            ("reduce_scatter_tensor", 4, LARGE[:3]),
         )
     ),
     *(

@@ -340,6 +340,22 @@ static PyObject* StartAgain(InFlight* self, Start start, PyObject* const* args) 
   return NULL;
 }
 
+/* Does StartAgain() and waits; returns what the message gave. Takes a timeout instead of will_wait.
+ */
+static PyObject* RunAgain(InFlight* self, Start start, PyObject* const* args, Py_ssize_t count) {
+  if (!CheckCount("running a message", count, 4, 4)) return NULL;
+  PyObject* started[] = {args[0], args[1], args[2], Py_True};
+  Handle* handle = (Handle*)StartAgain(self, start, started);
+  if (handle == NULL) return NULL;
+  PyObject* result = WaitAndLetGo(handle, args[3], Now());
+  if (result != NULL) {
+    Py_DECREF(result);
+    result = PyLong_FromLongLong(hs_result(handle->pointer));
+  }
+  Py_DECREF(handle);
+  return result;
+}
+
 static PyObject* StartOne(InFlight* self, Start start, PyObject* const* args, Py_ssize_t count) {
   if (!CheckCount("starting an operation", count, 2, 2)) return NULL;
   const void* what = PyLong_AsVoidPtr(args[0]);
@@ -375,6 +391,14 @@ static PyObject* InFlightReceive(InFlight* self, PyObject* const* args, Py_ssize
   return count == 4 ? StartAgain(self, kReceive, args) : StartOne(self, kReceive, args, count);
 }
 
+static PyObject* InFlightRunSend(InFlight* self, PyObject* const* args, Py_ssize_t count) {
+  return RunAgain(self, kSend, args, count);
+}
+
+static PyObject* InFlightRunReceive(InFlight* self, PyObject* const* args, Py_ssize_t count) {
+  return RunAgain(self, kReceive, args, count);
+}
+
 static PyObject* InFlightReceiveView(InFlight* self, PyObject* const* args, Py_ssize_t count) {
   return StartOne(self, kReceiveView, args, count);
 }
@@ -394,6 +418,11 @@ static PyMethodDef in_flight_methods[] = {
      "Two more arguments are the memory, which is the host's, and will_wait of this one message."},
     {"receive", (PyCFunction)(void (*)(void))InFlightReceive, METH_FASTCALL,
      "Do hs_recv() with the hs_message at an address, as send()."},
+    {"run_send", (PyCFunction)(void (*)(void))InFlightRunSend, METH_FASTCALL,
+     "Do send() and wait: of an address, the owners of the memory, the memory and a timeout.\n\n"
+     "Returns hs_result(). The timeout is that of Handle.wait(): the message goes on after it."},
+    {"run_receive", (PyCFunction)(void (*)(void))InFlightRunReceive, METH_FASTCALL,
+     "Do receive() and wait, as run_send()."},
     {"receive_view", (PyCFunction)(void (*)(void))InFlightReceiveView, METH_FASTCALL,
      "Do receive() for a view, which the end of the handle gives back."},
     {"reap", (PyCFunction)InFlightReap, METH_NOARGS, "Forget all operations that are done."},

@@ -35,15 +35,20 @@ class PreparedMessage:
 
     `start(keep_alive, memory, will_wait)` starts one with this memory, the host's, and returns its
     handle; it takes the rest as Runtime.start_message() does, and raises what that raises.
+    `run(keep_alive, memory, timeout)` waits for it too, and returns the handle's result().
     """
 
-    __slots__ = ("_described", "start")
+    __slots__ = ("_described", "run", "start")
 
-    def __init__(self, message: MessageArg, start: Callable[..., Handle]) -> None:
-        """Describe it; `start` is the send or receive of an InFlight."""
+    def __init__(
+        self, message: MessageArg, start: Callable[..., Handle], run: Callable[..., int]
+    ) -> None:
+        """Describe it; `start` and `run` are those for a send, or a receive, of an InFlight."""
         self._described = MessageRoom()
         self._described.describe(message, False)
-        self.start: Callable[[object, int, bool], Handle] = partial(start, self._described.address)
+        address = self._described.address
+        self.start: Callable[[object, int, bool], Handle] = partial(start, address)
+        self.run: Callable[[object, int, float | None], int] = partial(run, address)
 
 
 class MessageRoom:

@@ -194,8 +194,11 @@ class Runtime:
 
     def prepare_message(self, key: Hashable, message: MessageArg, is_send: bool) -> PreparedMessage:
         """Return what starts such messages of the host's memory; `messages` know it by a key."""
-        start = self._in_flight.send if is_send else self._in_flight.receive
-        return self.messages.keep(key, PreparedMessage(message, start))
+        flight = self._in_flight
+        start, run = (
+            (flight.send, flight.run_send) if is_send else (flight.receive, flight.run_receive)
+        )
+        return self.messages.keep(key, PreparedMessage(message, start, run))
 
     def start_receive(self, message: MessageArg, keep_alive: object, handles: list[Handle]) -> None:
         """Start a receive, whose handle is appended to `handles`.

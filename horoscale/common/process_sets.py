@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from operator import index
 from typing import Any
 
@@ -71,6 +72,20 @@ class ProcessSet:
         distributed = importlib.import_module("horoscale.torch.distributed")
         process_set: ProcessSet = distributed.process_set(group)
         return process_set
+
+    def to_group(self, timeout: timedelta | None = None) -> Any:
+        """Return the process group of torch.distributed's backend "horoscale" that this set is.
+
+        Where from_group() gave the set, that is the group which it was given. Else the set's
+        members call this, as they call dist.new_group(); later calls return the same group, until
+        it is destroyed, which leaves the set as it is. `timeout` is the new group's. Operations
+        without a name are matched by the order of the calls on both.
+
+        Raises ValueError if the set is not registered, this rank is not in it, or
+        init_process_group() was not called.
+        """
+        distributed = importlib.import_module("horoscale.torch.distributed")
+        return distributed.process_group(self, timeout)
 
     def size(self) -> int | None:
         """Return the number of its ranks, or None while it is not registered."""

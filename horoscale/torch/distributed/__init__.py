@@ -14,7 +14,7 @@ docs/torch_distributed.md for what works and how it differs from Gloo.
 from horoscale.torch.distributed.errors import GroupTimeoutError
 from horoscale.torch.distributed.group import HoroscaleProcessGroup
 from horoscale.torch.distributed.monitored import monitored_barrier
-from horoscale.torch.distributed.registration import process_set, register
+from horoscale.torch.distributed.registration import process_group, process_set, register
 
 register()
 
@@ -22,5 +22,6 @@ __all__ = [
     "GroupTimeoutError",
     "HoroscaleProcessGroup",
     "monitored_barrier",
+    "process_group",
     "process_set",
 ]

@@ -12,22 +12,21 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp, Work
+from torch.distributed import ReduceOp, Work
 
-from horoscale._core import Handle, Template
+from horoscale._core import Handle, PreparedMessage, Template
 from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.distributed import collectives, devices, messages, monitored, prepared, sets
 from horoscale.torch.distributed.collectives import Place, Started
 from horoscale.torch.distributed.errors import GroupClosedError
 from horoscale.torch.distributed.messages import caller_waits
+from horoscale.torch.distributed.named_group import NamedGroup
 from horoscale.torch.distributed.places import Tensors
 from horoscale.torch.distributed.work import Finished, Operation, late
 
-NAME = "horoscale"
 
-
-class HoroscaleProcessGroup(ProcessGroup):
+class HoroscaleProcessGroup(NamedGroup):
     """A process set as a process group. Made by init_process_group() and new_group().
 
     Python's torch.distributed calls the methods here, and so do DDP, functional collectives and
@@ -36,83 +35,36 @@ class HoroscaleProcessGroup(ProcessGroup):
     the operation is executed by the call.
     """
 
-    def __init__(self, process_set: ProcessSet, timeout: timedelta, owns_job: bool = False) -> None:
+    def __init__(
+        self,
+        process_set: ProcessSet,
+        timeout: timedelta,
+        owns_job: bool = False,
+        owns_set: bool = True,
+    ) -> None:
         """Wrap a registered set that this process is in.
 
         `timeout` is for operations without one of their own; `owns_job`: the job was joined for
-        this group, and is left with it.
+        this group, and is left with it; `owns_set`: so is the set, unless it is the global one.
         """
         assert process_set.ranks is not None
         assert process_set.process_set_id is not None
-        self._members = list(process_set.ranks)  # global ranks
-        self._rank = self._members.index(job.current_runtime().topology.rank)
-        super().__init__(self._rank, len(self._members))  # type: ignore[call-arg]
+        super().__init__(process_set.ranks, job.current_runtime().topology.rank)
         self.process_set = process_set
         self._set_id = process_set.process_set_id
         self._owns_job = owns_job
+        self._owns_set = owns_set
         self._timeout = timeout.total_seconds()
         self._coalesced: list[Operation] | None = None  # started since _start_coalescing()
         self._started = 0
+        self._done = Finished([])
         is_default = process_set is global_process_set
         self._barriers = monitored.numbers_of_default_group() if is_default else itertools.count()
         self._closed: str | None = None
         self._was_late = False  # an operation, which others may never begin
-        self._group_name = self._group_desc = ""
+        sets.groups[self._set_id] = self
 
     # What it is.
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """Return "horoscale"."""
-        return NAME
-
-    def name(self) -> str:
-        """Return "horoscale"."""
-        return NAME
-
-    def rank(self) -> int:
-        """Return this process' rank in the group."""
-        return self._rank
-
-    def size(self) -> int:
-        """Return the number of ranks in the group."""
-        return len(self._members)
-
-    def getRank(self) -> int:  # noqa: N802
-        """Return this process' rank in the group."""
-        return self._rank
-
-    def getSize(self) -> int:  # noqa: N802
-        """Return the number of ranks in the group."""
-        return len(self._members)
-
-    @property
-    def group_name(self) -> str:
-        """The name by which torch.distributed knows the group."""
-        return self._group_name
-
-    @property
-    def group_desc(self) -> str:
-        """What new_group() was given to describe the group."""
-        return self._group_desc
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """Return the group's name."""
-        return self._group_name
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        """Return the group's description."""
-        return self._group_desc
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Give the group a name."""
-        self._group_name = name
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Give the group a description."""
-        self._group_desc = description
-
-    _set_group_name = setGroupName
-    _set_group_desc = setGroupDesc
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -122,9 +74,6 @@ class HoroscaleProcessGroup(ProcessGroup):
     def _get_backend(self, device: torch.device) -> HoroscaleProcessGroup:
         devices.check(torch.device(device), self)
         return self
-
-    def _get_backend_name(self) -> str:
-        return NAME
 
     @property
     def supports_splitting(self) -> bool:
@@ -385,21 +334,15 @@ class HoroscaleProcessGroup(ProcessGroup):
         """Start a message to or from a rank of the group; execute it where the caller waits."""
         self._check_open()
         self._started += 1
-        will_wait = will_wait and self._coalesced is None
         peer = None if rank is None else self._members[rank]
+        if will_wait and self._coalesced is None:
+            if message := messages.prepared(is_send, self._set_id, tensor, peer, tag):
+                return self._run_message(message, is_send, tensor, rank)
+        else:
+            will_wait = False
         if not tensor.is_cpu:
             self._check_device(tensor.device)
         handle, finish, device = messages.start(is_send, self._set_id, tensor, peer, tag, will_wait)
-        source = None if is_send else partial(self._source, handle)
-        if will_wait and device is None:
-            try:
-                handle.wait(self._timeout)
-            except TimeoutError:
-                self._note_late()
-                raise late(self._described_message(is_send, rank), self._timeout) from None
-            if finish is not None:
-                finish()
-            return Finished([tensor], source)
         operation = Operation(
             self._described_message(is_send, rank),
             (handle,),
@@ -407,12 +350,24 @@ class HoroscaleProcessGroup(ProcessGroup):
             self._timeout,
             finish,
             on_late=self._note_late,
-            source=source,
+            source=None if is_send else partial(self._source, handle),
             device=device,
         )
         if will_wait:
             operation.wait()
         return self._started_one(operation, None)
+
+    def _run_message(
+        self, message: PreparedMessage, is_send: bool, tensor: torch.Tensor, rank: int | None
+    ) -> Work:
+        try:
+            source = message.run(tensor.untyped_storage(), tensor.data_ptr(), self._timeout)
+        except TimeoutError:
+            self._note_late()
+            raise late(self._described_message(is_send, rank), self._timeout) from None
+        if rank is not None:
+            return self._done  # dist.send() and dist.recv() do nothing but wait() for it
+        return Finished([tensor], partial(self._members.index, source))
 
     def _described_message(self, is_send: bool, rank: int | None) -> tuple[object, ...]:
         whom = "any rank" if rank is None else f"rank {rank}"
@@ -495,9 +450,11 @@ class HoroscaleProcessGroup(ProcessGroup):
         if self._closed is not None:
             return
         self._closed = how
+        if sets.groups.get(self._set_id) is self:
+            del sets.groups[self._set_id]
         if self._owns_job:
             job.stop(failure)
-        elif job.is_initialized():
+        elif job.is_initialized() and self._owns_set:
             if self.process_set is global_process_set:  # the default group: all end with it
                 sets.give_up_all()
             sets.give_up(self.process_set, abandon=self._was_late or failure is not None)

@@ -40,8 +40,7 @@ def start(
     Returns the handle, whose result is the rank that has sent, what completes it, and the CUDA
     device that it is on. With `will_wait` the calling thread waits for it next.
     """
-    if is_plain(tensor) and knows(tensor.dtype):
-        message = _prepared(is_send, set_id, tensor, peer, tag)
+    if message := prepared(is_send, set_id, tensor, peer, tag):
         memory = tensor.untyped_storage()
         return message.start(memory, tensor.data_ptr(), will_wait), None, None
     values = flat(tensor, moved_only=True)
@@ -54,6 +53,15 @@ def start(
         return handle, finish, device.cuda_device
     message = _prepared(is_send, set_id, values, peer, tag)
     return message.start(values, values.data_ptr(), will_wait), finish, None
+
+
+def prepared(
+    is_send: bool, set_id: int, tensor: torch.Tensor, peer: int | None, tag: int
+) -> PreparedMessage | None:
+    """Find the message of a tensor that lies in the host's memory as it is sent; else None."""
+    if not (is_plain(tensor) and knows(tensor.dtype)):
+        return None
+    return _prepared(is_send, set_id, tensor, peer, tag)
 
 
 def _prepared(

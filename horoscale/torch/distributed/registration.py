@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -13,7 +15,8 @@ import horoscale.common as hvd
 from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.distributed import functions, joining, sets
-from horoscale.torch.distributed.group import NAME, HoroscaleProcessGroup
+from horoscale.torch.distributed.group import HoroscaleProcessGroup
+from horoscale.torch.distributed.named_group import NAME
 
 
 def register() -> None:
@@ -26,9 +29,12 @@ def register() -> None:
 def create(options: Any, backend_options: object = None) -> HoroscaleProcessGroup:
     """Make a group: the default one, or one of some ranks, who all call it.
 
-    `options` are torch.distributed's: its store, the group's ranks and timeout.
+    `options` are torch.distributed's: its store, the group's ranks and timeout. `backend_options`:
+    the process set that the group is to be; None: one that is made for it.
     """
     functions.install()
+    if isinstance(backend_options, ProcessSet):
+        return HoroscaleProcessGroup(backend_options, options.timeout, owns_set=False)
     members = list(options.global_ranks_in_group)
     if not members:
         joining.join(options.store, options.group_rank, options.group_size)
@@ -53,3 +59,29 @@ def process_set(group: ProcessGroup | None = None) -> ProcessSet:
         raise ValueError(f"{chosen} is no process group of the horoscale backend")
     hvd.current_runtime()  # says it better where the job was left
     return chosen.process_set
+
+
+def process_group(process_set: ProcessSet, timeout: timedelta | None = None) -> ProcessGroup:
+    """Return the process group that is a process set, for use with torch.distributed.
+
+    Raises ValueError where the set is not registered or does not contain this rank, and where
+    init_process_group() was not called. See ProcessSet.to_group().
+    """
+    if not dist.is_initialized():
+        raise ValueError("ProcessSet.to_group(): call torch.distributed.init_process_group() first")
+    set_id = process_set.process_set_id
+    if set_id is None or process_set.ranks is None:
+        raise ValueError(f"{process_set} is not registered: see hvd.add_process_set()")
+    process_set.rank()  # says so where this process doesn't belong to it
+    known = sets.groups.get(set_id)
+    if known is not None:
+        return known
+    options: dict[str, Any] = {"use_local_synchronization": True, "pg_options": process_set}
+    if process_set.ranks != sorted(process_set.ranks):
+        if "sort_ranks" not in inspect.signature(dist.new_group).parameters:
+            raise ValueError(f"{process_set}: this PyTorch sorts the ranks of groups")
+        options["sort_ranks"] = False
+    group: ProcessGroup = dist.new_group(
+        process_set.ranks, timeout=timeout, backend=NAME, **options
+    )
+    return group

@@ -1,14 +1,33 @@
-"""The process sets of groups: made by their members alone, and one for each group."""
+"""The process sets of groups: which group is which, and sets that are made for groups.
+
+Those are made by their members alone, and one for each group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from horoscale.common import job
-from horoscale.common.process_sets import ProcessSet, add_process_set, give_up_process_set
+from torch.distributed import ProcessGroup
 
+from horoscale.common import job
+from horoscale.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    at_removal,
+    give_up_process_set,
+)
+
+groups: dict[int, ProcessGroup] = {}  # by their sets' ids, until they are destroyed
 _in_use: dict[int, ProcessSet] = {}  # by id
+job.at_end(groups.clear)
 job.at_end(_in_use.clear)
+
+
+def _forget(set_id: int) -> None:
+    groups.pop(set_id, None)
+
+
+at_removal(_forget)
 
 
 def make(members: Sequence[int]) -> ProcessSet:

@@ -187,3 +187,52 @@ def test_what_torchrun_starts_anew_is_a_new_job() -> None:
     flags = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "--no-python")
     out = run(sys.executable, "-m", "torch.distributed.run", *flags, sys.executable, "-c", code)
     assert out.splitlines() == ["1 2.0"] * 2
+
+
+def test_torchs_package_on_horoscale_is_started_as_horoscale_is(tmp_path: Path) -> None:
+    """By what hvd.init() finds, of which torch.distributed knows nothing."""
+    pytest.importorskip("torch")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, torch, torch.distributed as dist, horoscale.torch.distributed\n"
+        "dist.init_process_group('horoscale', init_method='horoscale://')\n"
+        "pair = dist.new_group([0, 2])\n"
+        "total = torch.ones(1)\n"
+        "for group in (None, pair)[:2 - dist.get_rank() % 2]:\n"
+        "    dist.all_reduce(total, group=group)\n"
+        "sys.stdout.write(f'{dist.get_rank()} {dist.get_world_size()} {total.item()}\\n')\n"
+        "dist.destroy_process_group()\n"
+    )
+    said = by_sruns_variables(program).splitlines()
+    assert sorted(said) == ["0 3 6.0", "1 3 3.0", "2 3 6.0"]
+
+
+def test_torchs_package_on_horoscale_is_started_anew(tmp_path: Path) -> None:
+    """Rank 1 is killed in an operation of a group; torchrun's second attempt is as if the first.
+
+    The survivor's attempt ends by an error, not by torchrun's signal.
+    """
+    pytest.importorskip("torch")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal, sys, pathlib, torch, torch.distributed as dist\n"
+        "dist.init_process_group('horoscale')\n"
+        "group = dist.new_group([0, 1])\n"
+        "attempt, total = os.environ['TORCHELASTIC_RESTART_COUNT'], torch.ones(1)\n"
+        "said = lambda text: sys.stdout.write(f'{attempt} {text}\\n')\n"
+        "dist.all_reduce(total, group=group)\n"
+        "if attempt == '0' and dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "try:\n"
+        "    dist.all_reduce(total, group=group)\n"
+        "except RuntimeError as error:\n"
+        "    pathlib.Path(sys.argv[1]).write_text(f'{type(error).__name__} {error.ranks}')\n"
+        "    raise\n"
+        "said(total.item())\n"
+        "dist.destroy_process_group()\n"
+    )
+    raised = tmp_path / "raised"
+    flags = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
+    out = run(sys.executable, "-m", "torch.distributed.run", *flags, program, raised)
+    assert out.splitlines() == ["1 4.0"] * 2
+    # torchrun may be the faster of the two.
+    assert not raised.exists() or raised.read_text() in ("", "RankFailedError (1,)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Iterator
@@ -281,6 +282,40 @@ def test_groups(need_ranks: None) -> None:
         tensor = torch.ones(1)
         half.allreduce([tensor]).wait()
         assert tensor.item() == 2
+
+
+def test_process_sets_and_groups_are_views_of_each_other(need_ranks: None) -> None:
+    size, rank = hvd.size(), hvd.rank()
+    assert hvd.global_process_set.to_group() is dist.group.WORLD
+    assert hvd.ProcessSet.from_group(dist.group.WORLD).to_group() is dist.group.WORLD
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        assert hvd.ProcessSet.from_group(pair).to_group() is pair
+    # A set of horoscale's own; ranks that are in no order, and ranks that are not in it.
+    backwards = hvd.add_process_set([1, 0], members_only=True, ordered=True) if rank < 2 else None
+    if backwards is not None and "sort_ranks" in inspect.signature(dist.new_group).parameters:
+        group = backwards.to_group(timedelta(seconds=33))
+        assert hvd.ProcessSet.from_group(group) is backwards
+        assert backwards.to_group() is group
+        assert (dist.get_rank(group), group.timeout) == (1 - rank, timedelta(seconds=33))
+        total, parts = torch.ones(1), [torch.empty(1), torch.empty(1)]
+        dist.all_reduce(total, group=group)
+        assert hvd.allreduce(total, op=hvd.Sum, process_set=backwards).item() == 4
+        dist.all_gather(parts, torch.tensor([float(rank)]), group=group)
+        assert [part.item() for part in parts] == [1, 0]
+        dist.broadcast(total, src=1, group=group)
+        dist.destroy_process_group(group)
+        assert hvd.allreduce(total, op=hvd.Sum, process_set=backwards).item() == 4  # it is left
+        assert backwards.to_group() is not group
+    if backwards is not None:
+        assert hvd.remove_process_set(backwards)
+        with pytest.raises(ValueError, match="not registered"):
+            backwards.to_group()
+    last = hvd.ProcessSet([size - 1])
+    last.process_set_id = 7  # as where other ranks have registered it
+    if rank < size - 1:
+        with pytest.raises(ValueError, match="does not belong"):
+            last.to_group()
 
 
 def test_errors_name_what_is_wrong(need_ranks: None) -> None:

@@ -90,25 +90,46 @@ def test_the_same_message_with_other_memory(need_ranks: None) -> None:
 
 
 def test_who_waits_is_known(need_ranks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """dist.send() and dist.recv() don't wake the progress thread; isend() and irecv() do."""
-    waits: list[bool] = []
+    """dist.send() and dist.recv() are one call of the library; isend() and irecv() start a message.
+
+    So does a call of the group's own methods, whose caller may do anything with what it gets.
+    """
+    started: list[bool] = []
     start = messages.start
 
     def noted(*arguments: Any) -> Any:
-        waits.append(arguments[-1])
+        started.append(arguments[-1])
         return start(*arguments)
 
     monkeypatch.setattr(messages, "start", noted)
     tensor = torch.ones(2)
     if hvd.rank() == 0:
         dist.send(tensor, dst=1)
+        assert started == []
         dist.isend(tensor, dst=1).wait()
         dist.group.WORLD.send([tensor], 1).wait()
     elif hvd.rank() == 1:
         dist.recv(tensor, src=0)
+        assert started == []
         assert dist.irecv(tensor, src=0).wait()
-        assert dist.group.WORLD.recv([tensor], 0).wait()
-    assert waits == ([True, False, False] if hvd.rank() < 2 else [])
+        work = dist.group.WORLD.recv([tensor], 0)
+        assert work.wait()
+        assert work.result()[0] is tensor
+    assert started == ([False, False] if hvd.rank() < 2 else [])
+    dist.barrier()
+
+
+def test_calls_that_wait_see_what_fails(need_ranks: None) -> None:
+    """A message that is run by one call raises what a started one does, and stays pending."""
+    group = dist.new_group([0, 1], timeout=timedelta(milliseconds=20))
+    if hvd.rank() == 0:
+        with pytest.raises(GroupTimeoutError, match=r"send to rank 1 of ranks .* of 0\.02 s"):
+            dist.send(torch.arange(1 << 20), dst=1, group=group)
+    elif hvd.rank() == 1:
+        assert dist.recv(got := torch.zeros(3, dtype=torch.int64), src=0) == 0
+        assert got.tolist() == [1, 2, 3]
+    if hvd.rank() == 0:
+        dist.send(torch.tensor([1, 2, 3]), dst=1)
     dist.barrier()
 
 
@@ -139,7 +160,7 @@ def test_errors(need_ranks: None) -> None:
             dist.recv(torch.ones(3), src=0)
     group = dist.new_group(timeout=timedelta(milliseconds=20))
     if hvd.rank() == 1:
-        with pytest.raises(GroupTimeoutError, match=r"recv from rank 0 of ranks .* after 0\.02"):
+        with pytest.raises(GroupTimeoutError, match=r"recv from rank 0 of ranks .* of 0\.02"):
             dist.recv(torch.ones(1), src=0, group=group)
         with pytest.raises(GroupTimeoutError, match="recv from any rank"):
             dist.recv(torch.ones(1), group=group)

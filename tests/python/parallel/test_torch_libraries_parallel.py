@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.torch_libraries import MARKS, batch, close, default_group, mesh, model, same_as_gloo
+from support.torch_libraries import MARKS, batch, close, mesh, model, same_as_gloo
 from torch import nn
 
 import horoscale.torch as hvd
@@ -226,23 +226,3 @@ def test_context_parallel_of_sharded_buffers() -> None:
         return [inside]
 
     same_as_gloo(case, integers=True)
-
-
-def test_functional_collectives_and_compile() -> None:
-    import torch.distributed._functional_collectives as functional
-
-    size = hvd.size()
-
-    def step(given: torch.Tensor) -> torch.Tensor:
-        reduced = functional.all_reduce(given * 2, "sum", dist.group.WORLD)
-        return functional.all_gather_tensor(reduced, 0, dist.group.WORLD) + 1
-
-    expected = torch.full((4 * size,), 2.0 * size + 1)
-    with default_group("horoscale"):
-        assert torch.equal(step(torch.ones(4)), expected)
-        compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
-        assert torch.equal(compiled(torch.ones(4)), expected)
-        scattered = functional.reduce_scatter_tensor(
-            torch.ones(2 * size), "sum", 0, dist.group.WORLD
-        )
-        assert torch.equal(scattered + 0, torch.full((2,), float(size)))
