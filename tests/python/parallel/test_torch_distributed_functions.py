@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import horoscale.torch as hvd
-from horoscale.torch.distributed import GroupTimeoutError, devices, process_set
-from horoscale.torch.distributed.group import HoroscaleProcessGroup
+from horoscale.torch.distributed import GroupTimeoutError, devices, monitored, process_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of names that torch has changed
 
@@ -45,16 +44,20 @@ def test_monitored_barriers_of_both_backends(gloo: Any, need_ranks: None) -> Non
     dist.barrier()
 
 
-def test_a_barrier_meets_none_of_a_former_default_group(gloo: Any, need_ranks: None) -> None:
+def test_a_barrier_meets_none_of_a_former_default_group(need_ranks: None) -> None:
     """A rank that has given up leaves a receive behind, which takes no message of another group."""
-    if dist.get_rank() != 0:
-        with pytest.raises(GroupTimeoutError, match="rank 0"):
-            HoroscaleProcessGroup(hvd.global_process_set, timedelta(0)).monitored_barrier()
+
+    def meet(seconds: float) -> None:
+        number = next(monitored.numbers_of_default_group())
+        monitored.meet(0, range(dist.get_world_size()), dist.get_rank(), number, seconds, False)
+
+    if dist.get_rank() == 0:
+        monitored.numbers_of_default_group()
     else:
-        HoroscaleProcessGroup(hvd.global_process_set, timedelta(0))
+        with pytest.raises(GroupTimeoutError, match="rank 0"):
+            meet(0.0)
     dist.barrier()
-    again = HoroscaleProcessGroup(hvd.global_process_set, timedelta(seconds=20))
-    again.monitored_barrier()
+    meet(20.0)
 
 
 def test_set_pg_timeout(gloo: Any, need_ranks: None) -> None:
