@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,9 @@ MARKS = [
 
 _groups = itertools.count()
 _store: Any = None
+# The last groups. One of Gloo's whose last reference goes in a thread of its own, as that of a
+# hook's state may, joins that thread with itself and ends the process.
+_destroyed: deque[Any] = deque(maxlen=32)
 
 
 def store() -> Any:
@@ -58,6 +62,7 @@ def default_group(backend: str) -> Iterator[None]:
     try:
         yield
     finally:
+        _destroyed.extend(dist.distributed_c10d._world.pg_map)
         dist.destroy_process_group()
 
 
