@@ -48,8 +48,10 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
 
 def test_the_page_of_metrics_has_every_field() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text()
-    tables = text.partition("## The rank")[2].partition("## A process set")
-    own, of_a_set = (re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for part in tables[::2])
+    tables = text.split("\n## ")[1:]
+    own, of_a_set, of_its_progress = (
+        re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for part in tables
+    )
     program = "import json, horoscale.numpy as h; h.init(); print(json.dumps(h.metrics()))"
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -57,6 +59,7 @@ def test_the_page_of_metrics_has_every_field() -> None:
     metrics = json.loads(ended.stdout)
     assert sorted(own) == sorted(metrics)
     assert sorted(of_a_set) == sorted(metrics["process_sets"]["0"])
+    assert sorted(of_its_progress) == sorted(metrics["progress"]["0"])
 
 
 def test_tests_that_are_named_exist() -> None:
