@@ -150,8 +150,9 @@ class _Strikes:
 
     def _choose_spared(self) -> None:
         view, members = self._job.complete()
-        if view > self._spared_view and members:
-            self._spared, self._spared_view = self._random.choice(sorted(members)), view
+        living = sorted(members & set(self._job.ranks()))  # others were killed since
+        if view > self._spared_view and living:
+            self._spared, self._spared_view = self._random.choice(living), view
 
     def _victims(self) -> list[int]:
         return sorted(pid for pid in self._job.ranks() if pid != self._spared)

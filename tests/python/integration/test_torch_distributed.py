@@ -91,6 +91,10 @@ ABORT = """
 
 
 def test_an_abort_of_the_default_group_fails_what_all_ranks_wait_for() -> None:
-    for rank in run_ranks(2, ABORT, SECONDS):
+    first, second = run_ranks(2, ABORT, SECONDS)
+    for rank in (first, second):
         assert rank.returncode == 0, rank.stderr
-        assert "aborted" in rank.stdout
+    # PyTorch aborts the newest group first: whether that or the end of the job comes first to what
+    # is pending there is a matter of threads.
+    assert re.search("aborted|rank 0 has given up process set", first.stdout), first.stdout
+    assert "aborted" in second.stdout
