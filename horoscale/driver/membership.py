@@ -36,6 +36,7 @@ from horoscale.driver.events import (
 )
 
 SETTLE_S = 0.05  # for more deaths, after one
+REPLACE_AFTER_S = 1.0  # a failure, and the view after it: its survivors have the cores meanwhile
 JOIN_WAIT_S = 1.0  # of ready standbys for others, so that they come in one view
 MAX_FRUITLESS = 20  # views in a row that failed without a death and without a commit
 
@@ -117,6 +118,7 @@ class Membership:
         self._bans = Bans(rules.bans)
         self._next_process = 1
         self._change: _Change | None = None
+        self._replace_at = 0.0  # no standby is started before
         self._interrupted = False
         self._short_since: float | None = None
         self._short_is_told = False
@@ -160,6 +162,7 @@ class Membership:
             times.append(min(ready) + JOIN_WAIT_S)
         if (until := self._bans.deadline(now)) is not None:
             times.append(until)
+        times.append(self._replace_at)
         return min((time for time in times if time > now), default=None)
 
     # ------------------------------------------------------------------ events
@@ -218,6 +221,7 @@ class Membership:
         self._change.failed = True
         self._change.deaths |= death
         self._change.settle_until = now + SETTLE_S
+        self._replace_at = now + REPLACE_AFTER_S
 
     # ------------------------------------------------------------------ decisions
 
@@ -298,7 +302,14 @@ class Membership:
                 self._stop(process, self.rules.grace_s, "has no place any more")
 
     def _start_standbys(self, now: float) -> None:
+        """Fill free slots; but survivors that can go on alone make their first step before that.
+
+        What a standby imports would take the cores from them.
+        """
         if self._at_limit():
+            return
+        can_go_on = len(self._chosen(self._members(), [])[0]) >= self.rules.min_np
+        if now < self._replace_at and can_go_on:
             return
         staying = [
             one
@@ -392,6 +403,8 @@ class Membership:
         ]
         self.view += 1
         self.resets += 1
+        if change.failed:
+            self._replace_at = now + REPLACE_AFTER_S
         views = compose(self.view, candidates, list(self._hosts), failed=change.failed)
         for process in self._of(Part.REPORTED):
             if process.number not in views:

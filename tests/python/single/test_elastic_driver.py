@@ -18,7 +18,7 @@ from horoscale.driver.bans import BanPolicy, Bans
 from horoscale.driver.discovery import DiscoveryError, parse_discovered, run_script
 from horoscale.driver.driver import Driver, MessageError
 from horoscale.driver.events import Start
-from horoscale.driver.membership import SETTLE_S, Rules
+from horoscale.driver.membership import REPLACE_AFTER_S, SETTLE_S, Rules
 from horoscale.runner.rank_link import MAX_LINE_BYTES, RankLink
 
 PATIENCE_S = 30.0
@@ -212,24 +212,47 @@ def report(view: int, commits: list[int], cause: str | None) -> bytes:
     return json.dumps(message).encode()
 
 
-def test_a_death_makes_a_view_of_the_survivors_and_starts_a_standby() -> None:
+def test_survivors_of_a_death_go_on_before_a_standby_starts() -> None:
     launcher = _Recorder()
     driver = Driver(Rules(np=2, min_np=1, max_np=2), launcher)
     driver.discovered([("a", 2)], 0.0)
     assert launcher.done == [("start", 1, "a", 0), ("start", 2, "a", 1)]
     launcher.done.clear()
     driver.ended(2, -9, "ended by SIGKILL", 1.0)
-    assert launcher.done == [("call off", 1), ("start", 3, "a", 1)]
+    assert launcher.done == [("call off", 1)]
     driver.said(1, report(1, [4, 5], "rank 1 failed"), 1.01)
     assert driver.deadline(1.01) == pytest.approx(1.01 + SETTLE_S)  # others may have died
     launcher.done.clear()
     driver.check_deadlines(1.2)
     assert launcher.done == [("view", 1)]
+    assert driver.deadline(1.2) == pytest.approx(1.2 + REPLACE_AFTER_S)
+    driver.check_deadlines(1.2 + REPLACE_AFTER_S)
+    assert launcher.done == [("view", 1), ("start", 3, "a", 1)]
     driver.said(3, report(0, [], None), 5.0)
-    assert launcher.done == [("view", 1), ("interrupt", 1)]
+    assert launcher.done[2:] == [("interrupt", 1)]
     driver.said(1, report(2, [6, 7], None), 5.5)
-    assert launcher.done[2:] == [("view", 1), ("view", 3)]
+    assert launcher.done[3:] == [("view", 1), ("view", 3)]
     assert driver.status(6.0)["size"] == 2
+
+
+def test_a_standby_starts_at_once_where_survivors_wait_for_it() -> None:
+    launcher = _Recorder()
+    driver = Driver(Rules(np=2, min_np=2, max_np=2), launcher)
+    driver.discovered([("a", 2)], 0.0)
+    launcher.done.clear()
+    driver.ended(2, -9, "ended by SIGKILL", 1.0)
+    assert launcher.done == [("call off", 1), ("start", 3, "a", 1)]
+
+
+def test_a_standby_does_not_wait_for_the_eviction_of_a_rank() -> None:
+    launcher = _Recorder()
+    driver = Driver(Rules(np=3, min_np=1, max_np=3), launcher)
+    driver.discovered([("a", 3)], 0.0)
+    launcher.done.clear()
+    driver.ended(3, -9, "ended by SIGKILL", 1.0)
+    driver.said(1, report(1, [4, 5], "rank 2 failed"), 1.0)  # rank 1 is stopped
+    driver.check_deadlines(1.0 + REPLACE_AFTER_S)
+    assert launcher.done == [("call off", 1), ("start", 4, "a", 2)]
 
 
 @pytest.mark.parametrize(("status", "of_job"), [(0, 0), (1, 1), (-9, 1)])
