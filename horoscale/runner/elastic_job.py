@@ -28,9 +28,10 @@ from horoscale.runner.hosts import Place
 from horoscale.runner.job import Job, JobSpec
 from horoscale.runner.output import RankOutput, open_rank_files
 from horoscale.runner.protocol import MAX_PAYLOAD_BYTES, VERSION, Header, ProtocolError
+from horoscale.runner.pulse import Pulse
 from horoscale.runner.reach import Beacon
 from horoscale.runner.rendezvous import Rendezvous
-from horoscale.runner.report import CANNOT_START, LAUNCHER
+from horoscale.runner.report import CANNOT_START, elastic_failure_report
 from horoscale.runner.results import HeldResults, ResultsTooLargeError
 
 _CALL_OFF_S = 5.0  # to reach the store in this very process
@@ -45,6 +46,7 @@ class ElasticSpec:
     script: str | None
     slots_per_host: int | None
     command_of: Callable[[str], Sequence[str]]  # what starts a supervisor on a host; may block
+    network_timeout_s: float  # for a host without a sign of life
 
 
 @dataclass
@@ -67,6 +69,7 @@ class ElasticJob(Job):
         super().__init__(spec)
         self._elastic = elastic
         self._driver = Driver(elastic.rules, self)
+        self._pulse = Pulse(elastic.network_timeout_s)
         self._known: dict[str, _Host] = {}  # hosts with a supervisor, by name
         self._by_index: list[_Host] = []
         self._commands: dict[str, Sequence[str]] = {}
@@ -156,6 +159,7 @@ class ElasticJob(Job):
                 self._forget(host)
 
     def _forget(self, host: _Host) -> None:
+        self._pulse.forget([host.index])
         if self._known.get(host.name) is host:
             del self._known[host.name]
         order = {"kind": "stop", "to": host.index, "signal": int(signal.SIGTERM), "grace": 0.0}
@@ -201,8 +205,7 @@ class ElasticJob(Job):
 
     def send(self, process: int, line: bytes) -> None:
         """Sends a line to a process."""
-        host = self._places.get(process)
-        if host is not None:
+        if (host := self._places.get(process)) is not None:
             self._fleet.send({"kind": "tell", "to": host.index, "rank": process}, line)
 
     def call_off(self, view: int, why: str) -> None:
@@ -221,10 +224,7 @@ class ElasticJob(Job):
             for key in store_keys(view):
                 with contextlib.suppress(ValueError):  # a rank has set it
                     self._store.set(key, value)
-        except (
-            HorovodInternalError,
-            ValueError,
-        ) as error:  # the ranks then meet their START_TIMEOUT
+        except (HorovodInternalError, ValueError) as error:  # they meet their START_TIMEOUT
             self._log(f"the start of view {view} can't be called off: {error}")
             self._store = None  # the next one gets another connection
 
@@ -264,19 +264,14 @@ class ElasticJob(Job):
             self._ready(host, self._spec.addresses[0])
             return
         host.reach_by = time.monotonic() + self._spec.start_timeout_s
-        self._fleet.send(
-            {
-                "kind": "probe",
-                "to": host.index,
-                "addresses": list(self._spec.addresses),
-                "port": self._beacon.port,
-                "token": self._beacon.token,
-            }
-        )
+        way = {"port": self._beacon.port, "token": self._beacon.token}
+        addresses = list(self._spec.addresses)
+        self._fleet.send({"kind": "probe", "to": host.index, "addresses": addresses, **way})
 
     def _ready(self, host: _Host, address: str) -> None:
         assert self._rendezvous is not None
         host.address, host.reach_by = address, None
+        self._pulse.watch(host.index, time.monotonic())
         bracketed = f"[{address}]" if ":" in address else address
         way = rendezvous_environment(
             f"{bracketed}:{self._rendezvous.port}", self._rendezvous.secret
@@ -350,6 +345,7 @@ class ElasticJob(Job):
         if self._known.get(host.name) is not host or self._stopped:
             return
         del self._known[host.name]
+        self._pulse.forget([host.index])
         self._say(f"{host.name}: {why}")
         for process in host.running:
             self._places.pop(process, None)
@@ -361,6 +357,7 @@ class ElasticJob(Job):
     def _on_frame(self, header: Header, payload: bytes) -> None:
         kind = header["kind"]
         host = self._by_index[header["host"]]
+        self._pulse.heard(host.index)
         if "rank" in header:
             process = header["rank"]
             if self._owners.get(process) is not host:
@@ -447,8 +444,8 @@ class ElasticJob(Job):
             return timeout
         now = time.monotonic()
         times = [one.reach_by for one in self._known.values() if one.reach_by is not None]
-        if (deadline := self._driver.deadline(now)) is not None:
-            times.append(deadline)
+        deadlines = (self._driver.deadline(now), self._pulse.deadline)
+        times += [one for one in deadlines if one is not None]
         waits = [max(0.0, one - now) for one in times]
         return min([*waits, *([] if timeout is None else [timeout])], default=None)
 
@@ -461,7 +458,19 @@ class ElasticJob(Job):
             if host.reach_by is not None and now >= host.reach_by:
                 self._lost(host, "reaches no address of this machine: is there a firewall?")
                 self._forget(host)
+        if not self._console.full or self._discarding:  # else their answers are not read
+            self._check_silence(now)
         self._driver.check_deadlines(now)
+
+    def _check_silence(self, now: float) -> None:
+        ask, silent = self._pulse.check(now)
+        for index in ask:
+            self._fleet.send({"kind": "ping", "to": index})
+        for index in silent:
+            seconds = self._elastic.network_timeout_s
+            why = f"gives no sign of life for {seconds:g} s (NETWORK_TIMEOUT_SECONDS)"
+            self._lost(self._by_index[index], why)
+            self._fleet.give_up(index)
 
     def _stop(self, signum: int, grace_s: float) -> None:
         if self._discovery is not None:
@@ -480,12 +489,9 @@ class ElasticJob(Job):
             return 0
         for rank, process in self._failed_results:
             self._hand_in(rank, process)
-        self.report = f"{LAUNCHER}: the job has failed: {self._finish.why}\n".encode()
-        if self._last_failure is not None and self._last_failure.last_lines:
-            rank = self._last_failure.rank
-            self.report += f"{LAUNCHER}: last lines of rank {rank} on stderr:\n".encode()
-            for line in self._last_failure.last_lines:
-                self.report += b"    " + line.rstrip(b"\r\n") + b"\n"
+        last = self._last_failure
+        words = None if last is None else (last.rank, last.last_lines)
+        self.report = elastic_failure_report(self._finish.why, words)
         return self._finish.status
 
 

@@ -80,6 +80,10 @@ class Fleet:
         """Whether a host is below this process."""
         return host in self._routes
 
+    def give_up(self, host: int) -> None:
+        """Cuts the link that leads to a host, which does not answer."""
+        self._routes[host].abandon()
+
     def check_deadlines(self, now: float) -> None:
         """Gives up supervisors that have not said hello in time."""
         for link in list(self._links):

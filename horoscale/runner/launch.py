@@ -26,6 +26,7 @@ from horoscale.runner import (
     usage,
 )
 from horoscale.runner.bootstrap import PACKAGE_ROOT
+from horoscale.runner.pulse import DEFAULT_TIMEOUT_S, MIN_TIMEOUT_S
 from horoscale.runner.report import CANNOT_START, LAUNCHER
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ def _elastic_job(arguments: argparse.Namespace, spec: JobSpec) -> Job:
             script=arguments.host_discovery_script,
             slots_per_host=slots,
             command_of=lambda name: remote.supervisor_command(name, shell),
+            network_timeout_s=_network_timeout(spec.environment),
         ),
     )
 
@@ -340,6 +342,13 @@ def _start_timeout(job_environment: Mapping[str, str]) -> float:
     """The seconds that hosts have, and then ranks, if the user has chosen them."""
     given = environment.read_by_ranks(job_environment, "START_TIMEOUT")
     return usage.seconds("START_TIMEOUT", given, DEFAULT_START_TIMEOUT_S)
+
+
+def _network_timeout(job_environment: Mapping[str, str]) -> float:
+    """The seconds after which a host without a sign of life counts as lost."""
+    given = environment.read_by_ranks(job_environment, "NETWORK_TIMEOUT_SECONDS")
+    seconds = usage.seconds("NETWORK_TIMEOUT_SECONDS", given, DEFAULT_TIMEOUT_S)
+    return max(MIN_TIMEOUT_S, seconds)  # the ranks refuse less
 
 
 def _full_tracebacks(job_environment: Mapping[str, str]) -> bool:

@@ -19,6 +19,7 @@ another one carry `host`, the index of theirs.
         start    to, ranks [{rank, environment}], slots: the host's, in elastic jobs
         tell     to, rank, payload: a line of the driver's to a rank of an elastic job
         end      to, rank, grace: the same for one rank of an elastic job as stop for all
+        ping     to: answer with `pong`
         state    asks the ranks what they wait for
         stop     signal, grace: sends the signal, and SIGKILL after `grace` seconds
     supervisor → launcher
@@ -29,6 +30,7 @@ another one carry `host`, the index of theirs.
         exit     rank, status (as subprocess: -N for signal N)
         said     rank, payload: a line of a rank of an elastic job to the driver
         drain    the machine is about to be taken away
+        pong     the answer to `ping`
         refused  rank, error: the command could not be started
         stuck    pids that did not end after SIGKILL
         lost     error: no supervisor there, or not any more; `greeted`: there was one
@@ -47,7 +49,7 @@ from typing import Any
 
 from horoscale.runner.text import printable
 
-VERSION = 4
+VERSION = 5
 MAX_HEADER_BYTES = 16 << 20  # an environment is the largest thing in a header
 MAX_REPORT_BYTES = 1 << 16  # the same for what supervisors send
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -198,6 +200,7 @@ _REPORTS: dict[str, dict[str, Check]] = {
     "exit": {"rank": _number, "status": _status},
     "said": {"rank": _number},
     "drain": {},
+    "pong": {},
     "refused": {"rank": _number, "error": _text},
     "stuck": {"pids": _numbers},
     "lost": {"error": _text, "greeted": _switch},

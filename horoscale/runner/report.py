@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horoscale._rank_ranges import named
@@ -128,3 +128,15 @@ def _missed(
         if left or rank in unasked
         if any(int(first) <= rank <= int(last or first) for first, last in blamed)
     ]
+
+
+def elastic_failure_report(why: str, last: tuple[int, Iterable[bytes]] | None) -> bytes:
+    """The last words on an elastic job.
+
+    `last` are a rank that has failed, the last one, and its last lines on stderr.
+    """
+    report = f"{LAUNCHER}: the job has failed: {why}\n".encode()
+    if last is not None and (lines := list(last[1])):
+        report += f"{LAUNCHER}: last lines of rank {last[0]} on stderr:\n".encode()
+        report += b"".join(b"    " + line.rstrip(b"\r\n") + b"\n" for line in lines)
+    return report

@@ -138,6 +138,8 @@ class Supervisor:
             self._tell(header["rank"], payload)
         elif kind == "end":
             self._end_rank(header["rank"], header["grace"])
+        elif kind == "ping":
+            self._launcher.send({"kind": "pong"})
         elif kind == "state":
             self._ask_for_state()
         elif kind == "stop":

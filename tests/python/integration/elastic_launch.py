@@ -20,9 +20,10 @@ Event = dict[str, Any]
 class ElasticLaunch:
     """A running job. As a context it leaves no process behind."""
 
-    def __init__(self, folder: Path, *flags: object, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, *flags: object, **options: Any) -> None:
+        """Start it; the options are the launcher's."""
         self.folder = folder
-        self.launcher = Launcher(*flags, sys.executable, RANK, 10, folder, prefix=prefix)
+        self.launcher = Launcher(*flags, sys.executable, RANK, 10, folder, **options)
 
     def __enter__(self) -> ElasticLaunch:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -187,6 +188,31 @@ def test_a_host_that_is_lost_is_used_again(tmp_path: Path) -> None:
             assert len(job.steps(view=3, count=2)) == 2
             status, errors = job.end()
             assert status == 0, errors
+
+
+@needs_hosts
+@pytest.mark.parametrize("how", ["dies", "falls silent"])
+def test_the_ranks_of_a_host_that_is_gone_are_not_waited_for(how: str, tmp_path: Path) -> None:
+    """They do not report, and nobody waits for that as for a rank that hangs."""
+    with NetworkHosts(2) as hosts:
+        listed = ",".join(f"{name}:2" for name in hosts.names)
+        flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", 4, "--min-np", 2)
+        flags += ("--evict-seconds", 10 * PATIENCE_S, "-H", listed)
+        prefix = ("ip", "netns", "exec", hosts.names[0])
+        variables = {"HOROSCALE_NETWORK_TIMEOUT_SECONDS": "5"}
+        with ElasticLaunch(tmp_path, *flags, prefix=prefix, env=variables) as job:
+            job.steps(view=1, count=4)
+            dead = hosts.processes(1)
+            if how == "falls silent":
+                hosts.pull_cable(1)
+            for pid in dead:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if how == "dies" else signal.SIGSTOP)
+            assert {step["size"] for step in job.steps(view=2, count=2)} == {2}
+            status, errors = job.end()
+            assert status == 0, errors
+            why = f"{hosts.names[1]}: gives no sign of life for 5 s (NETWORK_TIMEOUT_SECONDS)"
+            assert (why in errors) == (how == "falls silent")
 
 
 def replace(hosts: Path, text: str) -> None:
