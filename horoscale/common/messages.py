@@ -27,7 +27,7 @@ class Channel(IntEnum):
     OBJECTS = 3  # by numbers that the headers give
     GROUPS = 4  # those of torch.distributed's process groups
     GROUP_BARRIERS = 5  # what they tell each other in monitored_barrier()
-    SHARDS = 6  # of elastic states
+    SNAPSHOTS = 6  # of elastic states
 
 
 class Source(Enum):

@@ -55,8 +55,13 @@ class Membership:
 
     @property
     def shares_commit(self) -> bool:
-        """Whether every rank of the view has gone back to one commit, and none has joined."""
-        return not self.begins and self._view is not None and None not in self._view.previous
+        """Whether all ranks of the view are at one commit, but for those that have joined."""
+        return self._view is not None and self._view.commit > 0
+
+    @property
+    def joined(self) -> bool:
+        """Whether this rank has not got the commit of the view."""
+        return self._view is not None and self._view.previous[self._view.rank] is None
 
     def interruption(self) -> int:
         """Return how often a change was asked for since this view began; 0: never."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from horoscale._core import DataType, MessageArg, address_of
 from horoscale.common.job import current_runtime
-from horoscale.common.messages import Channel
 from horoscale.common.payloads import allgather_bytes
 from horoscale.common.views import View
-from horoscale.elastic.arrays import Spec
 from horoscale.elastic.buddies import ShardsLostError, Transfer, buddies_of, transfers
-from horoscale.elastic.snapshot import Block, Snapshot
+from horoscale.elastic.exchange import exchange
+from horoscale.elastic.snapshot import Snapshot
 
 _NAME = "elastic.shards"
 
@@ -54,7 +51,7 @@ class ShardKeeper:
         wards = [rank for rank, one in enumerate(buddies) if one == view.rank != rank]
         buddy = buddies[view.rank]
         outgoing = [(buddy, own)] if buddy != view.rank else []
-        copies = dict(zip(wards, _exchange(outgoing, wards), strict=True))
+        copies = dict(zip(wards, exchange(outgoing, wards), strict=True))
         kept = _Copies(view.rank, buddies, {view.rank: own, **copies})
         self._kept[Generation(number, view.number)] = kept
 
@@ -84,7 +81,7 @@ class ShardKeeper:
             return None
         mine = self._kept[generation].shards if generation in self._kept else {}
         sent = [one for one in plan if one.holder != one.target]
-        arrived = _exchange(
+        arrived = exchange(
             [(one.target, mine[one.former]) for one in sent if one.holder == rank],
             [one.holder for one in sent if one.target == rank],
         )
@@ -114,40 +111,3 @@ def _choose(
     if any(known):
         raise ShardsLostError(f"no rank has shards of commit {number}")
     return None, []
-
-
-def _exchange(outgoing: Sequence[tuple[int, Snapshot]], incoming: Sequence[int]) -> list[Snapshot]:
-    """Send snapshots to ranks, and return those that come from others, in their order."""
-    handles = []
-    for peer, snapshot in outgoing:
-        specs = [(name, one.spec.dtype, one.spec.shape) for name, one in snapshot.blocks.items()]
-        header = pickle.dumps((snapshot.tree, specs))
-        handles.append(_start(peer, array("q", [len(header)]), 8, True))
-        handles.append(_start(peer, header, len(header), True))
-        for block in snapshot.blocks.values():
-            if block.spec.nbytes:
-                handles.append(_start(peer, block.data, block.spec.nbytes, True))
-    arrived = [_receive(peer) for peer in incoming]
-    for handle in handles:
-        handle.wait()
-    return arrived
-
-
-def _receive(peer: int) -> Snapshot:
-    length = array("q", [0])
-    _start(peer, length, 8, False).wait()
-    header = bytearray(length[0])
-    _start(peer, header, len(header), False).wait()
-    tree, specs = pickle.loads(bytes(header))
-    snapshot = Snapshot(tree)
-    for name, dtype, shape in specs:
-        block = snapshot.blocks[name] = Block.empty(Spec(dtype, tuple(shape)))
-        if block.spec.nbytes:
-            _start(peer, block.data, block.spec.nbytes, False).wait()
-    return snapshot
-
-
-def _start(peer: int, memory: Any, nbytes: int, is_send: bool) -> Any:
-    address = memory.ctypes.data if hasattr(memory, "ctypes") else address_of(memory)
-    message = MessageArg(peer, 0, Channel.SHARDS, address, DataType.UINT8, nbytes)
-    return current_runtime().start_message(message, is_send, not is_send, memory)

@@ -13,6 +13,7 @@ from horoscale.elastic.agreement import agree
 from horoscale.elastic.checkpointing import checkpointing, resumed
 from horoscale.elastic.commits import Commits
 from horoscale.elastic.membership import membership
+from horoscale.elastic.newcomers import givers, welcome
 from horoscale.elastic.shards import ShardKeeper
 from horoscale.elastic.snapshot import Snapshot
 from horoscale.elastic.transfer import all_agree, send_snapshot
@@ -191,12 +192,17 @@ class NumberedState(State):
         """Give all ranks the values of the rank that the job has chosen: one that has survived.
 
         Sent are what was saved last and, for a framework's model, what it is now; nothing but what
-        differs; nothing at all where all ranks have just gone back to a commit that they share. It
-        is a commit of its own. Collective; raises HorovodInternalError if a rank fails.
+        differs. Where ranks have just gone back to a commit that they share, only those that have
+        joined get it. It is a commit of its own. Collective; raises HorovodInternalError if a rank
+        fails.
         """
         saved, self._saved = self._saved, False
         # A reset callback may have changed what only some ranks have.
-        if membership().shares_commit and all_agree(saved):
+        if (
+            membership().shares_commit
+            and all_agree(saved or membership().joined)
+            and self._welcome()
+        ):
             self._after_change()
             return
         if not saved:
@@ -223,6 +229,23 @@ class NumberedState(State):
 
     def _refresh(self) -> None:
         """Save what sync() sends as it is now, not as it was saved last."""
+
+    def _welcome(self) -> bool:
+        """Give the commit that all others have to those that have joined; tell whether it is done.
+
+        It is not where too many have.
+        """
+        view = membership().view
+        assert view is not None
+        giver_of = givers([one.rsplit(":", 2)[0] for one in view.members], view.previous)
+        if giver_of is None:
+            return False
+        own = None if membership().joined else self._commits.go_back(view.commit)
+        snapshot = welcome(view, giver_of, own) if giver_of else None
+        if snapshot is not None:
+            self._load(snapshot.value())
+            self._commits.replace(snapshot, view.commit)
+        return True
 
     def _copy_shards(self) -> None:
         view, shards = membership().view, self.shards()

@@ -1,0 +1,59 @@
+"""Snapshots as messages, from one rank to another."""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from horoscale._core import DataType, MessageArg, address_of
+from horoscale.common.job import current_runtime
+from horoscale.common.messages import Channel
+from horoscale.elastic.arrays import Spec
+from horoscale.elastic.snapshot import Block, Snapshot
+
+
+def exchange(outgoing: Sequence[tuple[int, Snapshot]], incoming: Sequence[int]) -> list[Snapshot]:
+    """Send snapshots to ranks, and return those that come from others, in their order.
+
+    No rank is sent two by another one. Raises HorovodInternalError if a rank failed.
+    """
+    handles = []
+    for peer, snapshot in outgoing:
+        specs = [(name, one.spec.dtype, one.spec.shape) for name, one in snapshot.blocks.items()]
+        header = pickle.dumps((snapshot.tree, specs))
+        handles.append(_start(peer, array("q", [len(header)]), 8, True))
+        handles.append(_start(peer, header, len(header), True))
+        handles += _blocks(peer, snapshot, True)
+    arrived = [_receive(peer) for peer in incoming]
+    for handle in [*handles, *(one for _, started in arrived for one in started)]:
+        handle.wait()
+    return [snapshot for snapshot, _ in arrived]
+
+
+def _receive(peer: int) -> tuple[Snapshot, list[Any]]:
+    """Return a snapshot that is being received, and the operations that do it."""
+    length = array("q", [0])
+    _start(peer, length, 8, False).wait()
+    header = bytearray(length[0])
+    _start(peer, header, len(header), False).wait()
+    tree, specs = pickle.loads(bytes(header))
+    blocks = {name: Block.empty(Spec(dtype, tuple(shape))) for name, dtype, shape in specs}
+    snapshot = Snapshot(tree, blocks)
+    return snapshot, _blocks(peer, snapshot, False)
+
+
+def _blocks(peer: int, snapshot: Snapshot, is_send: bool) -> list[Any]:
+    """Begin to send or to receive all that has bytes."""
+    return [
+        _start(peer, block.data, block.spec.nbytes, is_send)
+        for block in snapshot.blocks.values()
+        if block.spec.nbytes
+    ]
+
+
+def _start(peer: int, memory: Any, nbytes: int, is_send: bool) -> Any:
+    address = memory.ctypes.data if hasattr(memory, "ctypes") else address_of(memory)
+    message = MessageArg(peer, 0, Channel.SNAPSHOTS, address, DataType.UINT8, nbytes)
+    return current_runtime().start_message(message, is_send, not is_send, memory)
