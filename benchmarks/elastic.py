@@ -45,6 +45,14 @@ PHASES = {
     "synchronized": "they agree that nothing has to be sent",
     "step": "their first step",
 }
+JOINING = {
+    "met": "the last member is interrupted",
+    "left": "they end the old job",
+    "given": "all have reported; they and the newcomer get the view",
+    "entered": "they meet; process sets are registered",
+    "synchronized": "the newcomer has the commit",
+    "step": "their first step, all together",
+}
 
 
 class Job:
@@ -190,8 +198,17 @@ def host_lost(rounds: int, megabytes: float, seconds: list[float], *, silent: bo
             job.end()
 
 
-def come_and_go(rounds: int, megabytes: float, added: list[float], drained: list[float]) -> None:
-    """A host is added, and drained: how long the members stand still, each time."""
+def come_and_go(
+    rounds: int,
+    megabytes: float,
+    added: list[float],
+    drained: list[float],
+    phases: list[dict[str, float]],
+) -> None:
+    """A host is added, and drained: how long the members stand still, each time.
+
+    `phases` are those of the additions.
+    """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         hosts = Path(folder) / "hosts"
 
@@ -214,6 +231,7 @@ def come_and_go(rounds: int, megabytes: float, added: list[float], drained: list
                 steps = job.first_step(view, size)
                 view = steps[0]["view"]
                 events = job.events()
+                stopped = []
                 for one in steps:
                     left = [
                         e["time"]
@@ -224,6 +242,9 @@ def come_and_go(rounds: int, megabytes: float, added: list[float], drained: list
                     ]
                     if left:  # not in one that has joined
                         into.append(one["time"] - left[-1])
+                        stopped.append(left[-1])
+                if into is added:
+                    phases.append(phases_of(events, min(stopped), steps))
                 job.full(size, view - 1)
         job.end()
 
@@ -249,10 +270,10 @@ def row(name: str, seconds: Sequence[float]) -> str:
     )
 
 
-def print_phases(phases: Sequence[dict[str, float]]) -> None:
-    print("\n| from the kill | until | takes | p95 |\n|---|---|---|---|")
+def print_phases(begin: str, phases: Sequence[dict[str, float]], names: dict[str, str]) -> None:
+    print(f"\n| from {begin} | until | takes | p95 |\n|---|---|---|---|")
     end = 0.0
-    for name, what in PHASES.items():
+    for name, what in names.items():
         took = sorted(one[name] for one in phases)
         median = statistics.median(took)
         end += median
@@ -305,6 +326,7 @@ def main() -> None:
     rounds = 1 if arguments.smoke else arguments.rounds
     size = 1.0 if arguments.smoke else arguments.megabytes
     phases: list[dict[str, float]] = []
+    joining: list[dict[str, float]] = []
     measured: dict[str, list[float]] = {}
     begin = {
         "killed": lambda: killed(rounds, size, measured.setdefault(KILLED, []), phases),
@@ -312,7 +334,7 @@ def main() -> None:
         "host": lambda: host_lost(rounds, size, measured.setdefault(DIES, []), silent=False),
         "silent": lambda: host_lost(rounds, size, measured.setdefault(SILENT, []), silent=True),
         "hosts": lambda: come_and_go(
-            rounds, size, measured.setdefault(ADDED, []), measured.setdefault(DRAINED, [])
+            rounds, size, measured.setdefault(ADDED, []), measured.setdefault(DRAINED, []), joining
         ),
         "commit": lambda: measured.update(commits(rounds)),
     }
@@ -327,9 +349,11 @@ def main() -> None:
             if seconds:
                 print(row(name, seconds))
         if phases:
-            print_phases(phases)
+            print_phases("the kill", phases, PHASES)
             if arguments.picture:
                 draw(phases, arguments.picture)
+        if joining:
+            print_phases("the commit", joining, JOINING)
         if arguments.json:
             arguments.json.write_text(json.dumps({"seconds": measured, "phases": phases}, indent=1))
 

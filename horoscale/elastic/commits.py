@@ -59,6 +59,16 @@ class Commits:
             self.confirmed = number
         return self.latest()
 
+    def release(self) -> Snapshot:
+        """Forget what this process has saved before it was in the job, which counts for nobody.
+
+        Return it, for its memory; an empty one where there is none.
+        """
+        if self.agreed:
+            return Snapshot()
+        released, self._slots = self.latest() or Snapshot(), {}
+        return released
+
     def replace(self, snapshot: Snapshot, number: int) -> None:
         """Begin anew with one commit that all ranks have."""
         self._slots = {number: snapshot}

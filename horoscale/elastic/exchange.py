@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horoscale._core import DataType, MessageArg, address_of
@@ -14,10 +14,16 @@ from horoscale.elastic.arrays import Spec
 from horoscale.elastic.snapshot import Block, Snapshot
 
 
-def exchange(outgoing: Sequence[tuple[int, Snapshot]], incoming: Sequence[int]) -> list[Snapshot]:
+def exchange(
+    outgoing: Sequence[tuple[int, Snapshot]],
+    incoming: Sequence[int],
+    memory: Mapping[str, Block] | None = None,
+) -> list[Snapshot]:
     """Send snapshots to ranks, and return those that come from others, in their order.
 
-    No rank is sent two by another one. Raises HorovodInternalError if a rank failed.
+    No rank is sent two by another one. Blocks of `memory` that are alike are written to and become
+    the arriving snapshot's, of which there is one then. Raises HorovodInternalError if a rank
+    failed.
     """
     handles = []
     for peer, snapshot in outgoing:
@@ -26,21 +32,25 @@ def exchange(outgoing: Sequence[tuple[int, Snapshot]], incoming: Sequence[int]) 
         handles.append(_start(peer, array("q", [len(header)]), 8, True))
         handles.append(_start(peer, header, len(header), True))
         handles += _blocks(peer, snapshot, True)
-    arrived = [_receive(peer) for peer in incoming]
+    arrived = [_receive(peer, memory or {}) for peer in incoming]
     for handle in [*handles, *(one for _, started in arrived for one in started)]:
         handle.wait()
     return [snapshot for snapshot, _ in arrived]
 
 
-def _receive(peer: int) -> tuple[Snapshot, list[Any]]:
+def _receive(peer: int, memory: Mapping[str, Block]) -> tuple[Snapshot, list[Any]]:
     """Return a snapshot that is being received, and the operations that do it."""
     length = array("q", [0])
     _start(peer, length, 8, False).wait()
     header = bytearray(length[0])
     _start(peer, header, len(header), False).wait()
     tree, specs = pickle.loads(bytes(header))
-    blocks = {name: Block.empty(Spec(dtype, tuple(shape))) for name, dtype, shape in specs}
-    snapshot = Snapshot(tree, blocks)
+    snapshot = Snapshot(tree)
+    for name, dtype, shape in specs:
+        spec, block = Spec(dtype, tuple(shape)), memory.get(name)
+        if block is None or block.spec != spec:
+            block = Block.empty(spec)
+        snapshot.blocks[name] = block
     return snapshot, _blocks(peer, snapshot, False)
 
 

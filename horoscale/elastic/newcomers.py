@@ -34,14 +34,18 @@ def givers(hosts: Sequence[str], previous: Sequence[int | None]) -> dict[int, in
     return chosen
 
 
-def welcome(view: View, giver_of: dict[int, int], commit: Snapshot | None) -> Snapshot | None:
-    """Give the newcomers of a view its commit; return it on those, None elsewhere. Collective.
+def give(view: View, giver_of: dict[int, int], commit: Snapshot) -> None:
+    """Give a view's commit to the newcomers whose giver this rank is.
 
-    `commit` is what a rank has that is none. Raises HorovodInternalError if a rank failed.
+    Raises HorovodInternalError if one of them failed.
     """
-    outgoing = []
-    if commit is not None:
-        outgoing = [(rank, commit) for rank, giver in giver_of.items() if giver == view.rank]
-    giver = giver_of.get(view.rank)
-    arrived = exchange(outgoing, [] if giver is None else [giver])
-    return arrived[0] if arrived else None
+    exchange([(rank, commit) for rank, giver in giver_of.items() if giver == view.rank], [])
+
+
+def take(view: View, giver_of: dict[int, int], memory: Snapshot) -> Snapshot:
+    """Return a view's commit on a newcomer, in memory of another snapshot where it fits.
+
+    Raises HorovodInternalError if the giver failed: the memory has undefined content then.
+    """
+    [arrived] = exchange([], [giver_of[view.rank]], memory.blocks)
+    return arrived

@@ -155,6 +155,17 @@ def test_a_commit_that_breaks_off_is_none() -> None:
     assert commits.latest().value() == "first"
 
 
+def test_only_what_was_never_in_the_job_is_released() -> None:
+    commits = Commits()
+    commits.save("own")
+    assert commits.release().value() == "own"
+    assert commits.latest() is None
+    assert commits.go_back(3) is None
+    commits.replace(taken("the job's"), 4)
+    assert commits.release().blocks == {}
+    assert commits.latest().value() == "the job's"
+
+
 def test_nothing_is_held_before_the_first_sync() -> None:
     commits = Commits()
     commits.save("own")
