@@ -25,6 +25,7 @@ from horoscale.elastic.checkpoints import (
     write_checkpoint,
 )
 from horoscale.elastic.commits import Commits
+from horoscale.elastic.pace import Pace
 from horoscale.elastic.snapshot import Snapshot
 
 _log = logging.getLogger("horoscale")
@@ -42,6 +43,7 @@ class Checkpointing:
         self._written_at = time.monotonic()
         self._thread: threading.Thread | None = None
         self._writing = threading.Lock()
+        self._hurry = threading.Event()  # nothing is trained meanwhile
 
     def committed(self, commits: Commits) -> None:
         """Take note of a commit that all ranks have; begin to write it if it is time."""
@@ -50,6 +52,7 @@ class Checkpointing:
         if self._thread is not None and self._thread.is_alive():
             return  # the disk is slower: the next commit will do
         self._written_at = time.monotonic()
+        self._hurry.clear()
         self._thread = threading.Thread(
             target=self._write_quietly, args=(commits,), name="horoscale-checkpoint"
         )
@@ -57,7 +60,12 @@ class Checkpointing:
 
     def write_now(self, commits: Commits) -> None:
         """Write the last commit, after what is being written: the job ends."""
+        self.hurry()
         self._write_quietly(commits)
+
+    def hurry(self) -> None:
+        """Write without rests what is being written: nobody trains any more."""
+        self._hurry.set()
 
     def first_number(self, number: int) -> int:
         """Return the number of the commit that a job begins with, if that is to be `number`.
@@ -77,7 +85,9 @@ class Checkpointing:
         try:
             with self._writing, commits.reading() as commit:
                 if commit is not None:
-                    write_checkpoint(self._folder, *commit)
+                    budget_s = self._seconds / 2 or None
+                    pace = Pace(self._hurry, commit[1].nbytes, budget_s)
+                    write_checkpoint(self._folder, *commit, pace.did)
         except OSError as error:
             _log.error("the checkpoint in %s could not be written: %s", self._folder, error)
 

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,16 @@ _TENSORS = "tensors.safetensors"
 _PREFIX = "commit-"
 
 
-def write_checkpoint(folder: Path, number: int, snapshot: Snapshot) -> Path:
+def write_checkpoint(
+    folder: Path,
+    number: int,
+    snapshot: Snapshot,
+    did: Callable[[int], None] = lambda nbytes: None,
+) -> Path:
     """Write a commit, through to the disk, and return its place; do nothing if it is there.
 
-    The newest three are kept. Raises OSError where it can't be written; what was there is kept.
+    `did` is called with the bytes of each piece that has been written. The newest three are kept.
+    Raises OSError where it can't be written; what was there is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{_PREFIX}{number:012}"
@@ -42,7 +49,7 @@ def write_checkpoint(folder: Path, number: int, snapshot: Snapshot) -> Path:
         beside = folder / f".{place.name}.{secrets.token_hex(4)}"
         beside.mkdir(mode=0o700)
         try:
-            _fill(beside, number, snapshot)
+            _fill(beside, number, snapshot, did)
             _move(beside, place)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
@@ -93,8 +100,8 @@ def newest_number(folder: Path) -> int:
     return max((int(one) for one in numbers if one.isdecimal()), default=0)
 
 
-def _fill(place: Path, number: int, snapshot: Snapshot) -> None:
-    size, digest = write_tensors(place / _TENSORS, snapshot.blocks)
+def _fill(place: Path, number: int, snapshot: Snapshot, did: Callable[[int], None]) -> None:
+    size, digest = write_tensors(place / _TENSORS, snapshot.blocks, did)
     manifest = {
         "format": FORMAT,
         "number": number,

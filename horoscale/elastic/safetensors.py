@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,17 @@ from horoscale.elastic.arrays import Spec
 from horoscale.elastic.snapshot import Block
 
 _MAX_HEADER_BYTES = 100 << 20  # the format's own bound
+_PIECE_BYTES = 1 << 20
 _NOT_THERE = {"C128"}
 
 
-def write_tensors(path: Path, blocks: Mapping[str, Block]) -> tuple[int, str]:
-    """Write a file, through to the disk; return its bytes and their BLAKE2b hash, in hex."""
+def write_tensors(
+    path: Path, blocks: Mapping[str, Block], did: Callable[[int], None] = lambda nbytes: None
+) -> tuple[int, str]:
+    """Write a file, through to the disk; return its bytes and their BLAKE2b hash, in hex.
+
+    `did` is called with the bytes of each piece that has been written.
+    """
     digest = hashlib.blake2b(digest_size=32)
     size = 0
     with open(path, "wb") as file:
@@ -31,6 +37,7 @@ def write_tensors(path: Path, blocks: Mapping[str, Block]) -> tuple[int, str]:
             file.write(piece)
             digest.update(piece)
             size += len(piece)
+            did(len(piece))
         file.flush()
         os.fsync(file.fileno())
     return size, digest.hexdigest()
@@ -72,4 +79,6 @@ def _pieces(blocks: Mapping[str, Block]) -> Iterator[Any]:
     yield len(text).to_bytes(8, "little")
     yield text
     for block in blocks.values():
-        yield block.data.data
+        data = block.data.data
+        for begin in range(0, len(data), _PIECE_BYTES):
+            yield data[begin : begin + _PIECE_BYTES]

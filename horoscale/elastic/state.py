@@ -150,6 +150,9 @@ class State:
     def _finish(self) -> None:
         """Keep what is to outlast the job: the function has returned."""
 
+    def _end(self) -> None:
+        """Be quick with what goes on in the background: the function has been left."""
+
     def _progress(self) -> dict[str, int]:
         """Return how far training is: those of the usual counters that the state has."""
         counters = ((name, getattr(self, name, None)) for name in _COUNTERS)
@@ -317,6 +320,10 @@ class NumberedState(State):
     def _finish(self) -> None:
         if self._checkpointing is not None and current_runtime().topology.rank == 0:
             self._checkpointing.write_now(self._commits)
+
+    def _end(self) -> None:
+        if self._checkpointing is not None:
+            self._checkpointing.hurry()
 
     def _resumed(self) -> tuple[Snapshot, int] | None:
         """Return the checkpoint to begin with, if this rank is to send it."""

@@ -61,6 +61,8 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
                 if last_words is not None:
                     last_words()
                 raise
+            finally:
+                state._end()
 
     return wrapper
 

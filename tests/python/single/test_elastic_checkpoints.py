@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from support.ranks import run_ranks
 
 import horoscale.torch as hvd
-from horoscale.elastic.checkpointing import checkpointing
+from horoscale.elastic.checkpointing import Checkpointing, checkpointing
 from horoscale.elastic.checkpoints import read_checkpoint, write_checkpoint
+from horoscale.elastic.commits import Commits
+from horoscale.elastic.pace import SHARE, Pace
 from horoscale.elastic.snapshot import Snapshot
 
 
@@ -144,4 +147,74 @@ def test_a_new_job_numbers_its_commits_above_what_is_there(tmp_path: Path) -> No
     assert [one for one in tmp_path.iterdir() if one.name.startswith(".")] == []
 
 
-assert hvd.elastic
+class Clock:
+    """Seconds that pass when the test says so; what waits for an event is told by it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.rested = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def event(self) -> threading.Event:
+        clock = self
+
+        class Event(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                assert timeout is not None
+                if not self.is_set():
+                    clock.now += timeout
+                    clock.rested += timeout
+                return self.is_set()
+
+        return Event()
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "hurries", "share"),
+    [
+        (None, False, SHARE),
+        (1000.0, False, SHARE),
+        (4.0, False, 0.5),
+        (1.0, False, 1),
+        (9, True, 1),
+    ],
+)
+def test_the_writer_rests(budget_s: float | None, hurries: bool, share: float) -> None:
+    clock = Clock()
+    hurry = clock.event()
+    if hurries:
+        hurry.set()
+    pace = Pace(hurry, 1000, budget_s, clock)
+    for _ in range(1000):
+        clock.now += 0.002  # of work
+        pace.did(1)
+    assert 2.0 / clock.now == pytest.approx(share, rel=0.01)
+    assert clock.rested == pytest.approx(clock.now - 2.0)
+
+
+def test_who_ends_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first piece is followed by a rest of years, until the job ends."""
+    monkeypatch.setattr("horoscale.elastic.pace.SHARE", 1e-10)
+    resting = threading.Event()
+    wait = threading.Event.wait
+
+    def noted(event: threading.Event, timeout: float | None = None) -> bool:
+        if timeout is not None and timeout > 1e6:
+            resting.set()
+        return wait(event, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", noted)
+    hvd.init()
+    writer = Checkpointing(tmp_path, 0.0, 1)
+    commits = Commits()
+    commits.replace(snapshot_of({"a": np.zeros(64 << 20, np.uint8)}), 1)
+    writer.committed(commits)
+    assert wait(resting, 60.0)
+    assert not list(tmp_path.glob("commit-*"))
+    commits.save({"a": np.ones(1)})
+    commits.confirm()
+    writer.write_now(commits)
+    assert [read_checkpoint(one)[0] for one in sorted(tmp_path.glob("commit-*"))] == [1, 2]
+    hvd.shutdown()
