@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,16 +25,22 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests" / "python"), str(ROOT / "tests" / "python" / "integration")]
-from launcher_process import Launcher  # noqa: E402
+from launcher_process import Launcher, environment  # noqa: E402
 from support import namespaces  # noqa: E402
 from support.namespaces import NetworkHosts  # noqa: E402
 
 RANK = Path(__file__).with_name("elastic_rank.py")
+TORCHRUN_RANK = Path(__file__).with_name("elastic_torchrun_rank.py")
 COMMIT = Path(__file__).with_name("elastic_commit.py")
 PATIENCE_S = 120.0
 EVICT_S = 2.0
 NETWORK_S = 5
 Event = dict[str, Any]
+
+
+class StuckError(SystemExit):
+    """A job did not go on within PATIENCE_S."""
+
 
 # Each phase ends with an event, of the survivor that comes to it last.
 PHASES = {
@@ -55,15 +62,12 @@ JOINING = {
 }
 
 
-class Job:
-    """A running job whose processes note what happens."""
+class Noted:
+    """A running job whose processes note what happens, in files of a folder."""
 
-    def __init__(self, folder: Path, *flags: object, **options: Any) -> None:
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
         self.folder = folder
-        cooldown = ("--blacklist-cooldown-range", 0.01, 0.02)  # slots fail often here
-        program = (sys.executable, RANK, folder, "--megabytes", options.pop("megabytes"))
-        variables = {"OMP_NUM_THREADS": "1", **options.pop("env", {})}
-        self.launcher = Launcher(*flags, *cooldown, *program, env=variables, **options)
+        self.process = process
 
     def events(self) -> list[Event]:
         found = []
@@ -78,8 +82,8 @@ class Job:
             events = self.events()
             if found := met(events):
                 return found
-            if self.launcher.process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the job does not go on: {self.launcher.finish()[2].decode()}")
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise StuckError("the job does not go on")
             time.sleep(0.02)
 
     def full(self, size: int, after: int = 0) -> tuple[int, dict[int, int]]:
@@ -103,6 +107,17 @@ class Job:
             return first and len(first) == first[0]["size"] and first
 
         return self.wait(met)  # type: ignore[no-any-return]
+
+
+class Job(Noted):
+    """A job of horoscalerun."""
+
+    def __init__(self, folder: Path, *flags: object, **options: Any) -> None:
+        cooldown = ("--blacklist-cooldown-range", 0.01, 0.02)  # slots fail often here
+        program = (sys.executable, RANK, folder, "--megabytes", options.pop("megabytes"))
+        variables = {"OMP_NUM_THREADS": "1", **options.pop("env", {})}
+        self.launcher = Launcher(*flags, *cooldown, *program, env=variables, **options)
+        super().__init__(folder, self.launcher.process)
 
     def end(self) -> None:
         (self.folder / "finish").touch()
@@ -151,6 +166,40 @@ def killed(
                 phases.append(phases_of(job.events(), struck, steps))
                 view = steps[0]["view"]
             job.end()
+
+
+def beside_torchrun(
+    rounds: int,
+    megabytes: float,
+    ours: list[float],
+    theirs: list[float],
+    phases: list[dict[str, float]],
+) -> None:
+    """One of three ranks is killed, in a new job each time: ours and torchrun's in turn."""
+    for number in range(rounds):
+        killed(1, megabytes, ours, phases)
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ("--standalone", "--nproc-per-node", "3", "--max-restarts", "3")
+            program = (*flags, TORCHRUN_RANK, folder, "--megabytes", megabytes)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", *map(str, program)],
+                env=environment({"OMP_NUM_THREADS": "1"}),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            try:
+                job = Noted(Path(folder), process)
+                view, pids = job.full(3)
+                struck = kill([pids[number % 3]])
+                try:
+                    first = job.first_step(view)
+                    theirs.append(max(e["time"] for e in first) - struck)
+                except StuckError:
+                    theirs.append(float("inf"))  # it never came back
+            finally:
+                process.terminate()
+                process.wait(PATIENCE_S)
 
 
 def stopped(rounds: int, megabytes: float, seconds: list[float]) -> None:
@@ -305,8 +354,9 @@ KILLED = "a rank of 3 is killed"
 STOPPED = f"one of 4 is stopped, one killed, --evict-seconds {EVICT_S:g}"
 DIES = "a host of 2 dies"
 SILENT = f"a host of 2 falls silent, NETWORK_TIMEOUT_SECONDS={NETWORK_S}"
+TORCHRUN = "the same of torchrun, whose ranks all start anew"
 ADDED, DRAINED = "a host is added", "a host is drained"
-WHAT = ("killed", "stopped", "host", "silent", "hosts", "commit")
+WHAT = ("killed", "torchrun", "stopped", "host", "silent", "hosts", "commit")
 
 
 def main() -> None:
@@ -330,6 +380,13 @@ def main() -> None:
     measured: dict[str, list[float]] = {}
     begin = {
         "killed": lambda: killed(rounds, size, measured.setdefault(KILLED, []), phases),
+        "torchrun": lambda: beside_torchrun(
+            rounds,
+            size,
+            measured.setdefault(KILLED, []),
+            measured.setdefault(TORCHRUN, []),
+            phases,
+        ),
         "stopped": lambda: stopped(rounds, size, measured.setdefault(STOPPED, [])),
         "host": lambda: host_lost(rounds, size, measured.setdefault(DIES, []), silent=False),
         "silent": lambda: host_lost(rounds, size, measured.setdefault(SILENT, []), silent=True),
