@@ -36,6 +36,10 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
         from horoscale.tensorflow.elastic import run as run_of_tensorflow
 
         return run_of_tensorflow(func)
+    if backend() == "jax":
+        from horoscale.keras.jax_errors import with_our_errors
+
+        return run_without_framework(with_our_errors(func))
     return run_without_framework(func)
 
 

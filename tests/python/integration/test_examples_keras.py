@@ -29,7 +29,7 @@ def test_digits(backend: str, num_ranks: int, tmp_path: Path) -> None:
     assert (tmp_path / "digits.keras").exists()
 
 
-@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
 def test_digits_while_a_rank_dies(backend: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"needs {backend}")
