@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # which does not matter here
 jax = pytest.importorskip("jax")
+pytest.importorskip("keras")
 
 from horoscale.common.exceptions import HorovodInternalError  # noqa: E402
 from horoscale.keras.jax_errors import with_our_errors  # noqa: E402
