@@ -24,12 +24,14 @@ from horoscale.elastic.data_plan import DataPlan
 from horoscale.elastic.load_balance import balance
 from horoscale.elastic.monitoring import status
 from horoscale.elastic.objects import ObjectState
+from horoscale.elastic.sharded_stream import ShardedStream
 from horoscale.elastic.state import State
 from horoscale.elastic.training import run
 
 __all__ = [
     "DataPlan",
     "ObjectState",
+    "ShardedStream",
     "ShardsLostError",
     "State",
     "balance",

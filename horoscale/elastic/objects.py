@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from horoscale.elastic.data_plan import DataPlan
+from horoscale.elastic.sharded_stream import ShardedStream
 from horoscale.elastic.state import NumberedState
 
 
@@ -30,7 +31,7 @@ class ObjectState(NumberedState):
 
     def _before_commit(self) -> None:
         for name in self._names:
-            if isinstance(plan := getattr(self, name), DataPlan):
+            if isinstance(plan := getattr(self, name), DataPlan | ShardedStream):
                 plan.before_commit()
 
     def _capture(self) -> Any:

@@ -81,7 +81,8 @@ class State:
         self._confirm()
         membership().report(self._progress())
         if agreed:
-            if not self._saved and self.shards() is not None:
+            if not self._saved:
+                self._before_commit()
                 self.save()
                 self._saved = True
                 self._copy_shards()

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from horoscale.common.surviving_sets import surviving
 from horoscale.common.which_keras import backend, keras, to_numpy
-from horoscale.elastic import DataPlan, ObjectState, State, balance, status
+from horoscale.elastic import DataPlan, ObjectState, ShardedStream, State, balance, status
 from horoscale.elastic import run as run_without_framework
 from horoscale.elastic.variables import KerasModelState
 
@@ -16,6 +16,7 @@ __all__ = [
     "DataPlan",
     "KerasState",
     "ObjectState",
+    "ShardedStream",
     "State",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",

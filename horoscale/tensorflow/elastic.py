@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from horoscale.common.exceptions import HorovodInternalError
 from horoscale.common.surviving_sets import surviving
-from horoscale.elastic import DataPlan, ObjectState, State, balance, status
+from horoscale.elastic import DataPlan, ObjectState, ShardedStream, State, balance, status
 from horoscale.elastic import run as run_without_framework
 from horoscale.elastic.variables import KerasModelState, VariablesState
 
 __all__ = [
     "DataPlan",
     "ObjectState",
+    "ShardedStream",
     "State",
     "TensorFlowKerasState",
     "TensorFlowState",

@@ -1,7 +1,7 @@
 """hvd.elastic of PyTorch. See horoscale.elastic and docs/elastic.md."""
 
 from horoscale.common.surviving_sets import surviving
-from horoscale.elastic import DataPlan, ObjectState, State, balance, run, status
+from horoscale.elastic import DataPlan, ObjectState, ShardedStream, State, balance, run, status
 from horoscale.torch.elastic import arrays as _arrays
 from horoscale.torch.elastic.handlers import (
     ModelStateHandler,
@@ -21,6 +21,7 @@ __all__ = [
     "ObjectState",
     "OptimizerStateHandler",
     "SamplerStateHandler",
+    "ShardedStream",
     "State",
     "StateHandler",
     "TorchState",
