@@ -11,12 +11,14 @@ from horoscale.common.job import current_runtime
 _NAME = "elastic.commit"
 
 
-def agree(interruption: int, number: int) -> int:
+def agree(interruption: int, number: int, due: bool = False) -> tuple[int, bool]:
     """Return the largest interruption that any rank knows of, when all ranks are at this commit.
+
+    And whether any rank says that this commit is due to go to disk.
 
     Raises MismatchError if ranks are at other commits, HorovodInternalError if a rank failed.
     """
-    said = array("q", [interruption, number, -number])
+    said = array("q", [interruption, number, -number, due])
     address = address_of(said)
     current_runtime().enqueue(
         OpKind.ALLREDUCE,
@@ -26,11 +28,11 @@ def agree(interruption: int, number: int) -> int:
         will_wait=True,
         keep_alive=said,
     ).wait()
-    agreed, highest, minus_lowest = said
+    agreed, highest, minus_lowest, any_due = said
     if highest != -minus_lowest:
         raise MismatchError(
             f"ranks call commit() or check_host_updates() out of step: one is at commit "
             f"{-minus_lowest}, another at {highest}, this one at {number}. All ranks have to call "
             "them equally often: commit after the same number of batches"
         )
-    return agreed
+    return agreed, bool(any_due)

@@ -9,11 +9,14 @@ horoscalerun sets them: --checkpoint-dir, --checkpoint-every, --resume.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from horoscale.common.environment import variable
 from horoscale.common.job import current_runtime
@@ -22,11 +25,17 @@ from horoscale.elastic.checkpoints import (
     may_begin_anew,
     newest_number,
     read_checkpoint,
+    shards_of,
     write_checkpoint,
+    write_shards,
 )
 from horoscale.elastic.commits import Commits
 from horoscale.elastic.pace import Pace
+from horoscale.elastic.shard_files import ShardGroup
 from horoscale.elastic.snapshot import Snapshot
+
+# This rank's shards of some commits: which they are, its rank, and what it has.
+Own = Sequence[tuple[ShardGroup, int, Snapshot]]
 
 _log = logging.getLogger("horoscale")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -45,23 +54,43 @@ class Checkpointing:
         self._writing = threading.Lock()
         self._hurry = threading.Event()  # nothing is trained meanwhile
 
-    def committed(self, commits: Commits) -> None:
-        """Take note of a commit that all ranks have; begin to write it if it is time."""
-        if current_runtime().topology.rank != 0 or not self._due(commits.confirmed):
+    def is_due(self, number: int) -> bool:
+        """Tell whether a commit is due to be written: on rank 0, which decides for all."""
+        if current_runtime().topology.rank != 0 or (self._thread and self._thread.is_alive()):
+            return False  # if the disk is slower, the next commit will do
+        if self._commits:
+            return number % self._commits == 0
+        return time.monotonic() - self._written_at >= self._seconds
+
+    def committed(self, commits: Commits, shards: Own = ()) -> None:
+        """Begin to write a commit that is due and that all ranks have.
+
+        Rank 0 writes what all have; each rank its own shards, where it has some.
+        """
+        is_first = current_runtime().topology.rank == 0
+        own = [one for one in shards if one[0].number == commits.confirmed][-1:]
+        if not (is_first or own):
             return
-        if self._thread is not None and self._thread.is_alive():
-            return  # the disk is slower: the next commit will do
+        if self._thread is not None:  # is it still writing? Then rank 0's disk is quicker
+            self._hurry.set()
+            self._thread.join()
         self._written_at = time.monotonic()
         self._hurry.clear()
-        self._thread = threading.Thread(
-            target=self._write_quietly, args=(commits,), name="horoscale-checkpoint"
-        )
+        numbers = [commits.confirmed] if is_first else []
+        write = self._writer(commits, numbers, own)
+        self._thread = threading.Thread(target=write, name="horoscale-checkpoint")
         self._thread.start()
 
-    def write_now(self, commits: Commits) -> None:
-        """Write the last commit, after what is being written: the job ends."""
+    def write_now(self, commits: Commits, shards: Own = (), *, only_shards: bool = False) -> None:
+        """Write the last commit, after what is being written: the job ends.
+
+        With shards, all commits that are here: another rank may not know of the last one.
+        """
         self.hurry()
-        self._write_quietly(commits)
+        numbers = [] if only_shards else [commits.confirmed]
+        if shards and not only_shards:
+            numbers = sorted({one[0].number for one in shards} & set(commits.held()))
+        self._writer(commits, numbers, list(shards))()
 
     def hurry(self) -> None:
         """Write without rests what is being written: nobody trains any more."""
@@ -75,21 +104,28 @@ class Checkpointing:
         newest = newest_number(self._folder)
         return number if number >= newest else newest + 1
 
-    def _due(self, number: int) -> bool:
-        if self._commits:
-            return number % self._commits == 0
-        return time.monotonic() - self._written_at >= self._seconds
+    def _writer(self, commits: Commits, numbers: Sequence[int], shards: Own) -> Callable[[], None]:
+        """Return what writes these commits, which are kept for it from now on."""
+        kept = contextlib.ExitStack()
+        read = [kept.enter_context(commits.reading(number)) for number in numbers]
+        groups = {group.number: group for group, _, _ in shards}  # of the last view
 
-    def _write_quietly(self, commits: Commits) -> None:
-        """Write; that a disk is full does not end training, which goes on in memory."""
-        try:
-            with self._writing, commits.reading() as commit:
-                if commit is not None:
-                    budget_s = self._seconds / 2 or None
-                    pace = Pace(self._hurry, commit[1].nbytes, budget_s)
-                    write_checkpoint(self._folder, *commit, pace.did)
-        except OSError as error:
-            _log.error("the checkpoint in %s could not be written: %s", self._folder, error)
+        def write() -> None:
+            """Write; that a disk is full does not end training, which goes on in memory."""
+            try:
+                with kept, self._writing:
+                    for group, rank, snapshot in shards:
+                        write_shards(self._folder, group, rank, snapshot, self._pace(snapshot).did)
+                    for number, snapshot in filter(None, read):
+                        did = self._pace(snapshot).did
+                        write_checkpoint(self._folder, number, snapshot, did, groups.get(number))
+            except OSError as error:
+                _log.error("the checkpoint in %s could not be written: %s", self._folder, error)
+
+        return write
+
+    def _pace(self, snapshot: Snapshot) -> Pace:
+        return Pace(self._hurry, snapshot.nbytes, self._seconds / 2 or None)
 
 
 def checkpointing() -> Checkpointing | None:
@@ -119,6 +155,13 @@ def resumed() -> tuple[int, Snapshot] | None:
         _log.warning("there is no checkpoint in %s yet: training begins anew", folder)
         return None
     return read_checkpoint(folder)
+
+
+def resumed_shards(number: int) -> tuple[str, dict[str, Any]] | None:
+    """Return where the shards of the checkpoint are that resumed() gave, as values of JSON."""
+    _, given = variable("RESUME")
+    found = shards_of(Path(given or "").absolute(), number)
+    return None if found is None else (str(found[0]), found[1].to_fields())
 
 
 def parse_interval(text: str) -> tuple[float, int]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from horoscale.elastic.arrays import Spec
 from horoscale.elastic.safetensors import read_tensors, write_tensors
+from horoscale.elastic.shard_files import ShardGroup, forget_before
 from horoscale.elastic.snapshot import Snapshot
 
 FORMAT = 1
@@ -37,28 +38,57 @@ def write_checkpoint(
     number: int,
     snapshot: Snapshot,
     did: Callable[[int], None] = lambda nbytes: None,
+    shards: ShardGroup | None = None,
 ) -> Path:
     """Write a commit, through to the disk, and return its place; do nothing if it is there.
 
-    `did` is called with the bytes of each piece that has been written. The newest three are kept.
-    Raises OSError where it can't be written; what was there is kept.
+    `shards` belong to it, which the ranks write. `did` is called with the bytes of each piece that
+    has been written. The newest three are kept. Raises OSError where it can't be written; what was
+    there is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{_PREFIX}{number:012}"
-    if not place.exists():
-        beside = folder / f".{place.name}.{secrets.token_hex(4)}"
-        beside.mkdir(mode=0o700)
-        try:
-            _fill(beside, number, snapshot, did)
-            _move(beside, place)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+    _write_folder(place, number, snapshot, did, shards)
     _point_to(folder, place.name)
     # What is older is not needed any more, nor what processes have left that died writing.
     left = [one for one in folder.glob(f".{_PREFIX}*") if one.name < f".{place.name}"]
-    for old in [*_all(folder)[:-KEPT], *left]:
-        shutil.rmtree(old, ignore_errors=True)
+    whole = [one for one in _all(folder) if not _lacks_shards(one)]
+    old = [one for one in _all(folder) if one < whole[-KEPT]] if len(whole) > KEPT else []
+    for one in [*old, *left]:
+        shutil.rmtree(one, ignore_errors=True)
+    forget_before(folder, [_number_of(one) for one in _all(folder)])
     return place
+
+
+def write_shards(
+    folder: Path,
+    group: ShardGroup,
+    rank: int,
+    snapshot: Snapshot,
+    did: Callable[[int], None] = lambda nbytes: None,
+) -> None:
+    """Write a rank's shards of a commit, through to the disk; do nothing if they are there.
+
+    Raises OSError where they can't be written.
+    """
+    place = group.place(folder, rank)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _write_folder(place, group.number, snapshot, did)
+
+
+def read_shards(folder: Path, group: ShardGroup, rank: int) -> Snapshot:
+    """Return the shards of a rank. Raises OSError or ValueError where they are not whole."""
+    return _read(group.place(folder, rank))[1]
+
+
+def shards_of(folder: Path, number: int) -> tuple[Path, ShardGroup] | None:
+    """Return where the shards of a checkpoint are; None where it has none.
+
+    `folder` has the checkpoint, or is it.
+    """
+    place = folder if (folder / _MANIFEST).exists() else folder / f"{_PREFIX}{number:012}"
+    fields = json.loads((place / _MANIFEST).read_text()).get("shards")
+    return None if fields is None else (place.parent, ShardGroup.from_fields(fields))
 
 
 def read_checkpoint(folder: Path) -> tuple[int, Snapshot]:
@@ -96,13 +126,51 @@ def may_begin_anew(folder: Path, own: Path | None) -> bool:
 
 def newest_number(folder: Path) -> int:
     """Return the highest number of a checkpoint in a folder, whole or not; 0: there is none."""
-    numbers = [place.name.removeprefix(_PREFIX) for place in _all(folder)]
-    return max((int(one) for one in numbers if one.isdecimal()), default=0)
+    return max(map(_number_of, _all(folder)), default=0)
 
 
-def _fill(place: Path, number: int, snapshot: Snapshot, did: Callable[[int], None]) -> None:
+def _number_of(place: Path) -> int:
+    number = place.name.removeprefix(_PREFIX)
+    return int(number) if number.isdecimal() else 0
+
+
+def _lacks_shards(place: Path) -> list[int]:
+    """Return the ranks whose shards a checkpoint lacks."""
+    try:
+        fields = json.loads((place / _MANIFEST).read_text()).get("shards")
+        return [] if fields is None else ShardGroup.from_fields(fields).missing(place.parent)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []  # what is damaged is told when it is read
+
+
+def _write_folder(
+    place: Path,
+    number: int,
+    snapshot: Snapshot,
+    did: Callable[[int], None],
+    shards: ShardGroup | None = None,
+) -> None:
+    """Write beside its place, and rename: there is never half of it."""
+    if place.exists():
+        return
+    beside = place.parent / f".{place.name}.{secrets.token_hex(4)}"
+    beside.mkdir(mode=0o700)
+    try:
+        _fill(beside, number, snapshot, did, shards)
+        _move(beside, place)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _fill(
+    place: Path,
+    number: int,
+    snapshot: Snapshot,
+    did: Callable[[int], None],
+    shards: ShardGroup | None,
+) -> None:
     size, digest = write_tensors(place / _TENSORS, snapshot.blocks, did)
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "number": number,
         "tree": snapshot.tree,
@@ -111,6 +179,8 @@ def _fill(place: Path, number: int, snapshot: Snapshot, did: Callable[[int], Non
         },
         "files": {_TENSORS: {"bytes": size, "blake2b": digest}},
     }
+    if shards is not None:
+        manifest["shards"] = shards.to_fields()
     _write(place / _MANIFEST, json.dumps(manifest))
     for name in (_TENSORS, _MANIFEST):
         (place / name).chmod(0o600)
@@ -121,6 +191,8 @@ def _read(place: Path) -> tuple[int, Snapshot]:
     manifest: dict[str, Any] = json.loads((place / _MANIFEST).read_text())
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, this version reads {FORMAT}")
+    if lacking := _lacks_shards(place):
+        raise ValueError(f"the shards of ranks {lacking} are not there")
     specs = {
         name: Spec(dtype, tuple(shape)) for name, (dtype, shape) in manifest["tensors"].items()
     }

@@ -76,10 +76,13 @@ class Commits:
         self.agreed = True
 
     @contextmanager
-    def reading(self) -> Iterator[tuple[int, Snapshot] | None]:
-        """Give the last confirmed commit to a thread; it is not written to meanwhile."""
+    def reading(self, number: int | None = None) -> Iterator[tuple[int, Snapshot] | None]:
+        """Give a commit, by default the last confirmed one, to a thread.
+
+        It is not written to meanwhile. None where it is not there.
+        """
         with self._lock:
-            number = self.confirmed  # once: it may grow meanwhile
+            number = self.confirmed if number is None else number  # once: it may grow meanwhile
             snapshot = self._slots.get(number)
             if snapshot is not None:
                 self._read.append(snapshot)

@@ -12,6 +12,7 @@ from horoscale.common.payloads import allgather_bytes
 from horoscale.common.views import View
 from horoscale.elastic.buddies import ShardsLostError, Transfer, buddies_of, transfers
 from horoscale.elastic.exchange import exchange
+from horoscale.elastic.shard_files import ShardGroup
 from horoscale.elastic.snapshot import Snapshot
 
 _NAME = "elastic.shards"
@@ -54,6 +55,26 @@ class ShardKeeper:
         copies = dict(zip(wards, exchange(outgoing, wards), strict=True))
         kept = _Copies(view.rank, buddies, {view.rank: own, **copies})
         self._kept[Generation(number, view.number)] = kept
+
+    def keep(self, rank: int, ranks: int, number: int, shards: Mapping[str, Any]) -> None:
+        """Keep the present shards as those of a commit where ranks do not change: no copies."""
+        own = Snapshot()
+        own.take(dict(shards))
+        self._kept[Generation(number, 0)] = _Copies(rank, [*range(ranks)], {rank: own})
+
+    def own(self, job: str) -> list[tuple[ShardGroup, int, Snapshot]]:
+        """Return this rank's own shards of each generation, which group that is, and the rank.
+
+        Any thread.
+        """
+        return [
+            (
+                ShardGroup(key.number, job, key.view, len(one.buddies)),
+                one.rank,
+                one.shards[one.rank],
+            )
+            for key, one in sorted(self._kept.copy().items())
+        ]
 
     def has(self, number: int) -> bool:
         """Tell whether this rank has what it is to have of a commit."""

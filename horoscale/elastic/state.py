@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import queue
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from horoscale.common.environment import variable
 from horoscale.common.exceptions import HostsUpdatedInterrupt
 from horoscale.common.job import current_runtime
+from horoscale.common.payloads import broadcast_bytes
 from horoscale.elastic.agreement import agree
-from horoscale.elastic.checkpointing import checkpointing, resumed
+from horoscale.elastic.checkpointing import Own, checkpointing, resumed, resumed_shards
+from horoscale.elastic.checkpoints import read_shards
 from horoscale.elastic.commits import Commits
 from horoscale.elastic.membership import membership
 from horoscale.elastic.newcomers import give, givers, take
+from horoscale.elastic.shard_files import ShardGroup, dealt_out
 from horoscale.elastic.shards import ShardKeeper
 from horoscale.elastic.snapshot import Snapshot
 from horoscale.elastic.transfer import all_agree, send_snapshot
@@ -77,8 +83,9 @@ class State:
         """
         self._copy_shards()
         announced = int(not self._host_messages.empty())
-        agreed = agree(max(membership().interruption(), announced), self._number())
-        self._confirm()
+        wanted = max(membership().interruption(), announced)
+        agreed, due = agree(wanted, self._number(), self._is_due())
+        self._confirm(due)
         membership().report(self._progress())
         if agreed:
             if not self._saved:
@@ -168,8 +175,12 @@ class State:
     def _number(self) -> int:
         return 0
 
-    def _confirm(self) -> None:
-        pass
+    def _is_due(self) -> bool:
+        """Tell whether this rank says that the commit is to go to disk."""
+        return False
+
+    def _confirm(self, due: bool) -> None:
+        """Take note that all ranks have the commit, and whether it is due to go to disk."""
 
 
 class NumberedState(State):
@@ -180,6 +191,8 @@ class NumberedState(State):
         self._commits = Commits()
         self._checkpointing = checkpointing()
         self._shards = ShardKeeper()
+        self._job = secrets.token_hex(4)  # until the source tells its own
+        self._resumed_from: Any = None  # on the source: where the shards are that it begins with
         super().__init__(**kwargs)
 
     def save(self) -> None:
@@ -256,27 +269,45 @@ class NumberedState(State):
         return True
 
     def _copy_shards(self) -> None:
-        view, shards = membership().view, self.shards()
-        if view is None or shards is None or self._shards.has(self._number()):
-            return
-        self._shards.commit(view, self._number(), shards)
+        shards = self.shards()
+        if shards is not None and not self._shards.has(self._number()):
+            self._keep_shards(shards)
+
+    def _keep_shards(self, shards: Mapping[str, Any]) -> None:
+        view = membership().view
+        if view is not None:
+            self._shards.commit(view, self._number(), shards)
+        elif self._checkpointing is not None:
+            topology = current_runtime().topology
+            self._shards.keep(topology.rank, topology.size, self._number(), shards)
 
     def _after_change(self) -> None:
         """Get the shards of the commit, and give copies to the present buddies."""
         if self.shards() is None:
             return
+        recovered = None
         if self._checkpointing is not None or variable("RESUME")[1]:
-            raise ValueError(
-                "checkpoints don't hold the shards of a state: --checkpoint-dir and --resume can't "
-                "be used with it"
-            )
-        view = membership().view
-        if view is None:
-            return
-        recovered = self._shards.recover(self._number())
+            recovered = self._resumed_shards()
+        if membership().view is not None:
+            kept = self._shards.recover(self._number())
+            recovered = recovered if kept is None else kept
         if recovered is not None:
             self.load_shards(recovered)
-        self._shards.commit(view, self._number(), self.shards() or {})
+        self._keep_shards(self.shards() or {})
+
+    def _resumed_shards(self) -> list[tuple[int, Any]] | None:
+        """Learn the job's name, and return this rank's part of the shards that it begins with."""
+        runtime, source = current_runtime(), membership().source
+        own = json.dumps([self._job, self._resumed_from]).encode()
+        self._resumed_from = None
+        is_source = runtime.topology.rank == source
+        told = broadcast_bytes(runtime, own if is_source else None, source, "elastic.job")
+        self._job, resumed_from = json.loads(told)
+        if resumed_from is None:
+            return None
+        folder, group = Path(resumed_from[0]), ShardGroup.from_fields(resumed_from[1])
+        mine = dealt_out(group.ranks, runtime.topology.size)[runtime.topology.rank]
+        return [(former, read_shards(folder, group, former).value()) for former in mine]
 
     def _progress(self) -> dict[str, int]:
         return {"commit": self._commits.confirmed, **super()._progress()}
@@ -295,16 +326,27 @@ class NumberedState(State):
     def _number(self) -> int:
         return self._commits.newest
 
-    def _confirm(self) -> None:
+    def _is_due(self) -> bool:
+        return (
+            self._checkpointing is not None
+            and self._number() > self._commits.confirmed
+            and self._checkpointing.is_due(self._number())
+        )
+
+    def _confirm(self, due: bool) -> None:
         before = self._commits.confirmed
         confirmed = self._commits.confirm()
         self._shards.confirm(confirmed)
-        if confirmed > before and self._checkpointing is not None:
-            self._checkpointing.committed(self._commits)
+        if due and confirmed > before and self._checkpointing is not None:
+            self._checkpointing.committed(self._commits, self._own_shards())
 
-    def _give_up(self) -> None:
+    def _own_shards(self) -> Own:
+        return self._shards.own(self._job)
+
+    def _give_up(self, *, only_shards: bool = False) -> None:
         if self._checkpointing is not None and self._commits.agreed:
-            self._checkpointing.write_now(self._commits)
+            own = self._own_shards()
+            self._checkpointing.write_now(self._commits, own, only_shards=only_shards)
 
     def _last_words(self) -> Callable[[], None] | None:
         return None if self._checkpointing is None else self._terminate
@@ -315,12 +357,10 @@ class NumberedState(State):
             writes = current_runtime().topology.local_rank == 0
         except ValueError:
             writes = True  # between two views nobody knows who is left
-        if writes:
-            self._give_up()
+        self._give_up(only_shards=not writes)
 
     def _finish(self) -> None:
-        if self._checkpointing is not None and current_runtime().topology.rank == 0:
-            self._checkpointing.write_now(self._commits)
+        self._give_up(only_shards=current_runtime().topology.rank != 0)
 
     def _end(self) -> None:
         if self._checkpointing is not None:
@@ -331,4 +371,8 @@ class NumberedState(State):
         if current_runtime().topology.rank != membership().source:
             return None
         checkpoint = resumed()
-        return None if checkpoint is None else (checkpoint[1], checkpoint[0])
+        if checkpoint is None:
+            return None
+        number, snapshot = checkpoint
+        self._resumed_from = resumed_shards(number)
+        return snapshot, number

@@ -2,7 +2,8 @@
 
 A process that has RANK at STEP for the first time kills itself, before it commits. A rank's shards
 are arrays whose values follow from the rank that has made them and the step; what became of them
-is left in FOLDER, and checked after each change.
+is left in FOLDER, and checked after each change. With PAUSE_AT in the environment it says so and
+waits for ever after that step.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ def train(state: Sharded) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         state.update()
         state.commit()
+        if os.environ.get("PAUSE_AT") == str(state.step):
+            print("pauses", flush=True)
+            os.read(os.pipe()[0], 1)
         if hvd.size() < SIZE:
             time.sleep(0.02)  # a replacement is on its way
 
