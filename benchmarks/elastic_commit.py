@@ -17,6 +17,7 @@ import torch
 import horoscale.torch as hvd
 
 WARM_UP = 3
+STEPS = 5  # between two commits
 ROUNDS, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 
 torch.set_num_threads(1)
@@ -49,7 +50,7 @@ def train(state: hvd.elastic.TorchState) -> None:
     for _ in range(ROUNDS + WARM_UP):
         while is_writing():
             time.sleep(0.01)  # it says nothing when it is done
-        alone.append(step())
+        alone += [step() for _ in range(STEPS)]
         state.step += 1
         began = time.perf_counter()
         state.commit()  # the thread begins to write
