@@ -8,6 +8,6 @@
 
 namespace horoscale {
 
-inline constexpr uint32_t kWireVersion = 9;
+inline constexpr uint32_t kWireVersion = 10;
 
 }  // namespace horoscale

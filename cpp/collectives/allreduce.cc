@@ -48,12 +48,6 @@ class GatheredAllreduce : public FoldLoop {
   const SegmentMap segments_;
 };
 
-int64_t BytesOf(const AllreduceArgs& args) {
-  int64_t bytes = 0;
-  for (const Segment& segment : args.segments) bytes += segment.bytes;
-  return bytes;
-}
-
 class SlicedAllreduce : public FoldLoop {
  public:
   static Pipeline PipelineOf(const Exchange& exchange, int64_t bytes) {
@@ -145,7 +139,7 @@ class SlicedAllreduce : public FoldLoop {
 
 std::unique_ptr<Collective> MakeSliced(Exchange& exchange, AllreduceArgs args) {
   std::vector<uint32_t> participants = Participants(exchange, args.absent);
-  Pipeline pipeline = SlicedAllreduce::PipelineOf(exchange, BytesOf(args));
+  Pipeline pipeline = SlicedAllreduce::PipelineOf(exchange, BytesOf(args.segments));
   return std::make_unique<SlicedAllreduce>(exchange, std::move(participants), std::move(args),
                                            std::move(pipeline));
 }
@@ -156,7 +150,7 @@ std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args
   std::vector<uint32_t> participants = Participants(exchange, args.absent);
   const auto count = static_cast<int64_t>(participants.size());
   const auto chunk = static_cast<int64_t>(exchange.chunk_bytes());
-  const int64_t bytes = BytesOf(args);
+  const int64_t bytes = BytesOf(args.segments);
 
   if (!exchange.hosts().empty() && bytes > 0) {
     HostGroups hosts(exchange, participants);

@@ -74,6 +74,8 @@ struct AllreduceArgs {
   std::vector<uint32_t> absent;   // joined members: they contribute nothing and own no slice
   // The 16-bit type in which sums of float32 or float64 travel between hosts; none: in their own.
   std::optional<DataType> wire = {};
+  // Of a reduce: the member that alone has the result, and an `out`; it is not absent.
+  std::optional<uint32_t> root = {};
 };
 
 // Rows that belong to one member.
@@ -97,14 +99,6 @@ struct ReducescatterArgs {
 
   // The member's rows of an item.
   RowRange RowsFor(const ReducescatterItem& item, uint32_t size, uint32_t member) const;
-};
-
-struct ReduceArgs {
-  Reduction reduction;
-  uint32_t root = 0;              // member index
-  std::vector<Segment> segments;  // out at the root only
-  std::vector<uint32_t> absent;   // never the root
-  std::optional<DataType> wire = {};
 };
 
 struct BroadcastArgs {
@@ -162,7 +156,7 @@ std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args
 std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterArgs args);
 std::unique_ptr<Collective> MakeBroadcast(Exchange& exchange, BroadcastArgs args);
 std::unique_ptr<Collective> MakeAllgather(Exchange& exchange, AllgatherArgs args);
-std::unique_ptr<Collective> MakeReduce(Exchange& exchange, ReduceArgs args);
+std::unique_ptr<Collective> MakeReduce(Exchange& exchange, AllreduceArgs args);  // to its root
 std::unique_ptr<Collective> MakeGather(Exchange& exchange, GatherArgs args);
 std::unique_ptr<Collective> MakeScatter(Exchange& exchange, ScatterArgs args);
 std::unique_ptr<Collective> MakeAlltoall(Exchange& exchange, AlltoallArgs args);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -31,9 +32,7 @@ struct SegmentPlace {
 using Addresses = std::vector<std::byte*>;
 
 ByteRange OwnSlice(const Exchange& exchange, std::span<const Segment> segments) {
-  int64_t bytes = 0;
-  for (const Segment& segment : segments) bytes += segment.bytes;
-  return SliceOf(bytes, exchange.size(), exchange.self());
+  return SliceOf(BytesOf(segments), exchange.size(), exchange.self());
 }
 
 class DirectAllreduce : public Collective {
@@ -47,6 +46,13 @@ class DirectAllreduce : public Collective {
         addresses_(std::move(addresses)),
         sources_(exchange.size()),
         done_round_(exchange.next_round++) {
+    for (uint32_t m = 0; m < exchange.size(); ++m) {
+      const bool gets_result = !args.root || m == *args.root;
+      if (gets_result && m != exchange.self()) receivers_.push_back(m);
+    }
+    if (args.root && *args.root != exchange.self()) {
+      block_ = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
+    }
     const ByteRange slice = OwnSlice(exchange, segments_);
     left_ = slice.bytes;
     into_segment_ = slice.first;
@@ -90,15 +96,15 @@ class DirectAllreduce : public Collective {
     }
     // Of the own tensors only the others' slices were copied to where the result goes.
     sources_[exchange_.self()] = segments_[segment_].in + into_segment_;
-    std::byte* const own = addresses_[exchange_.self()][segment_] + into_segment_;
+    std::byte* const own =
+        block_ != nullptr ? block_.get() : addresses_[exchange_.self()][segment_] + into_segment_;
     Fold(reduction_, own, sources_, bytes / element_bytes_);
     for (uint32_t m = 0; m < exchange_.size(); ++m) {
       // Its operation has failed: so will this one, as soon as the reason is known here.
       is_withdrawn_ |= exchange_.HasWithdrawn(m);
     }
     if (is_withdrawn_) return bytes;
-    for (uint32_t m = 0; m < exchange_.size(); ++m) {
-      if (m == exchange_.self()) continue;
+    for (const uint32_t m : receivers_) {
       std::memcpy(addresses_[m][segment_] + into_segment_, own, length);
     }
     left_ -= bytes;
@@ -114,7 +120,9 @@ class DirectAllreduce : public Collective {
   const std::vector<Addresses> addresses_;
   std::vector<const std::byte*> sources_;
   const uint64_t done_round_;
-  size_t segment_ = 0;  // where the next block begins
+  std::vector<uint32_t> receivers_;     // of results of this member
+  std::unique_ptr<std::byte[]> block_;  // of what goes to the root; null: it stays here
+  size_t segment_ = 0;                  // where the next block begins
   int64_t into_segment_ = 0;
   int64_t left_ = 0;  // of the own slice
   bool published_ = false;
@@ -164,10 +172,13 @@ class AskingAllreduce : public Collective {
   void FindPlaces() {
     places_.push_back({NumSegments(), 0});
     for (const Segment& segment : args_.segments) {
+      // Who gets no result is read only.
+      std::byte* const place =
+          segment.out != nullptr ? segment.out : const_cast<std::byte*>(segment.in);
       const int64_t offset =
-          exchange_.shared_memory()->OffsetOf(segment.out, static_cast<size_t>(segment.bytes));
+          exchange_.shared_memory()->OffsetOf(place, static_cast<size_t>(segment.bytes));
       reachable_ = reachable_ && offset >= 0;
-      addresses_[exchange_.self()].push_back(segment.out);
+      addresses_[exchange_.self()].push_back(place);
       places_.push_back({offset, segment.bytes});
     }
   }
@@ -179,7 +190,7 @@ class AskingAllreduce : public Collective {
     const int64_t end = copied_ < own_slice_.first ? own_slice_.first : tensors_.bytes();
     const int64_t bytes = std::min(kStepBytes, end - copied_);
     tensors_.ForEachRun(copied_, bytes, [](const Segment& run, int64_t) {
-      if (run.in == run.out) return;
+      if (run.in == run.out || run.out == nullptr) return;
       StreamingCopy(run.out, run.in, static_cast<size_t>(run.bytes));
     });
     copied_ += bytes;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/direct_allreduce.h"
 #include "collectives/direct_reducescatter.h"
 #include "collectives/fold_loop.h"
 #include "collectives/hosts_reducescatter.h"
@@ -115,6 +116,13 @@ std::unique_ptr<Collective> MakeChunkedReducescatter(Exchange& exchange, Reduces
                           std::move(streams));
 }
 
+std::unique_ptr<Collective> MakeRootFold(Exchange& exchange, AllreduceArgs args) {
+  std::vector<SegmentMap> streams(exchange.size());
+  streams[*args.root] = SegmentMap(std::move(args.segments));
+  return MakeFoldByOwners(exchange, Participants(exchange, args.absent), args.reduction, args.wire,
+                          std::move(streams));
+}
+
 }  // namespace
 
 Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
@@ -148,16 +156,20 @@ std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterA
   return MakeChunkedReducescatter(exchange, std::move(args));
 }
 
-std::unique_ptr<Collective> MakeReduce(Exchange& exchange, ReduceArgs args) {
-  std::vector<uint32_t> participants = Participants(exchange, args.absent);
+// The root folds everything, or what hosts have folded. In memory that all can reach the members
+// fold slices: see direct_allreduce.h.
+std::unique_ptr<Collective> MakeReduce(Exchange& exchange, AllreduceArgs args) {
+  const std::vector<uint32_t> participants = Participants(exchange, args.absent);
   if (participants.size() == 1) {
     if (participants.front() != exchange.self()) return std::make_unique<Bystander>(exchange, 0);
     return std::make_unique<AloneFold>(exchange, args.reduction, std::move(args.segments));
   }
-  std::vector<SegmentMap> streams(exchange.size());
-  streams[args.root] = SegmentMap(std::move(args.segments));
-  return MakeFoldByOwners(exchange, std::move(participants), args.reduction, args.wire,
-                          std::move(streams));
+  const bool spans_hosts =
+      !exchange.hosts().empty() && HostGroups(exchange, participants).count() > 1;
+  if (!spans_hosts && MayBeDirect(exchange, args, BytesOf(args.segments))) {
+    return MakeDirectAllreduce(exchange, std::move(args), MakeRootFold);
+  }
+  return MakeRootFold(exchange, std::move(args));
 }
 
 }  // namespace horoscale

@@ -5,6 +5,12 @@
 
 namespace horoscale {
 
+int64_t BytesOf(std::span<const Segment> segments) {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments) bytes += segment.bytes;
+  return bytes;
+}
+
 SegmentMap::SegmentMap(std::vector<Segment> segments)
     : segments_(std::move(segments)), starts_(segments_.size() + 1) {
   for (size_t i = 0; i < segments_.size(); ++i) starts_[i + 1] = starts_[i] + segments_[i].bytes;

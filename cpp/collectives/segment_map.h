@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "collectives/collective.h"
 
 namespace horoscale {
+
+// Of all of them.
+int64_t BytesOf(std::span<const Segment> segments);
 
 class SegmentMap {
  public:

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/decoding.h"
 #include "core/request_codec.h"
 #include "core/wire.h"
 
@@ -30,18 +31,6 @@ constexpr uint8_t kRequestFlag = 4;
 constexpr uint8_t kIndexFlag = 8;
 constexpr uint8_t kPartFlag = 16;
 constexpr uint8_t kItemTagMask = kItemTag | kSlotFlag | kRequestFlag | kIndexFlag | kPartFlag;
-
-// Cuts a text that is too long, between two characters of UTF-8.
-std::string_view Clip(std::string_view text) {
-  if (text.size() <= kMaxTextBytes) return text;
-  size_t size = kMaxTextBytes;
-  while (size > 0 && (static_cast<uint8_t>(text[size]) & 0xc0) == 0x80) --size;
-  return text.substr(0, size);
-}
-
-Status Broken(std::string_view message, const char* reason) {
-  return Status::Protocol("a " + std::string(message) + " can't be decoded: " + reason);
-}
 
 size_t VarintSize(uint64_t value) {
   size_t size = 1;
@@ -209,10 +198,6 @@ void ReadFailure(WireReader& in, PlanEntry& entry) {
       !entry.items[0].whole) {
     in.Fail("a failure does not name one unit");
   }
-}
-
-void CheckEnd(WireReader& in) {
-  if (in.left() > 0) in.Fail("bytes are left over");
 }
 
 // All but the applied sequence, which goes before it.
@@ -443,89 +428,6 @@ Result<PostedValues> DecodePost(std::span<const std::byte> bytes) {
   CheckEnd(in);
   if (!in.ok()) return Broken("post", in.reason());
   return posted;
-}
-
-std::vector<std::byte> Encode(const Goodbye& goodbye) {
-  WireWriter out;
-  out.Byte(goodbye.clean ? 1 : 0);
-  out.Varint(static_cast<uint64_t>(goodbye.code));
-  out.Text(Clip(goodbye.message));
-  out.Varint(goodbye.ranks.size());
-  for (int rank : goodbye.ranks) out.Varint(static_cast<uint64_t>(rank));
-  out.Varint(goodbye.executed.size());
-  for (const ExecutedUpTo& set : goodbye.executed) {
-    out.Varint(set.process_set);
-    out.Varint(set.incarnation);
-    out.Varint(set.sequence);
-    out.Varint(set.posts);
-  }
-  return out.Take();
-}
-
-Result<Goodbye> DecodeGoodbye(std::span<const std::byte> bytes) {
-  if (bytes.size() > kMaxMessageBytes) return Broken("goodbye", "it is too long");
-  WireReader in(bytes);
-  Goodbye goodbye;
-  goodbye.clean = in.Varint(1) == 1;
-  goodbye.code = static_cast<int>(in.Varint(static_cast<uint64_t>(kLastStatusCode)));
-  goodbye.message = in.Text(kMaxTextBytes);
-  goodbye.ranks.resize(in.Count(kMaxRanks, 1));
-  for (int& rank : goodbye.ranks) rank = static_cast<int>(in.Varint(kMaxRanks));
-  goodbye.executed.resize(in.Count(bytes.size(), 4));
-  for (ExecutedUpTo& set : goodbye.executed) {
-    set.process_set = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
-    set.incarnation = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
-    set.sequence = in.Varint(std::numeric_limits<uint64_t>::max());
-    set.posts = in.Varint(std::numeric_limits<uint64_t>::max());
-  }
-  CheckEnd(in);
-  if (!in.ok()) return Broken("goodbye", in.reason());
-  return goodbye;
-}
-
-std::vector<std::byte> Encode(const StallNotice& notice) {
-  WireWriter out;
-  out.Text(Clip(notice.operation));
-  out.Varint(notice.milliseconds);
-  out.Varint(notice.missing.size());
-  for (int rank : notice.missing) out.Varint(static_cast<uint64_t>(rank));
-  out.Byte(notice.one_would_do ? 1 : 0);
-  return out.Take();
-}
-
-Result<StallNotice> DecodeStallNotice(std::span<const std::byte> bytes) {
-  if (bytes.size() > kMaxMessageBytes) return Broken("stall notice", "it is too long");
-  WireReader in(bytes);
-  StallNotice notice;
-  notice.operation = in.Text(kMaxTextBytes);
-  notice.milliseconds = in.Varint();
-  notice.missing.resize(in.Count(kMaxRanks, 1));
-  for (int& rank : notice.missing) rank = static_cast<int>(in.Varint(kMaxRanks));
-  notice.one_would_do = in.Byte() != 0;
-  CheckEnd(in);
-  if (!in.ok()) return Broken("stall notice", in.reason());
-  return notice;
-}
-
-std::vector<std::byte> Encode(const LossNotice& notice) {
-  WireWriter out;
-  out.Varint(static_cast<uint64_t>(notice.rank));
-  out.Text(Clip(notice.reason));
-  out.Byte(notice.goodbye ? 1 : 0);
-  if (notice.goodbye) out.Bytes(*notice.goodbye);
-  return out.Take();
-}
-
-Result<LossNotice> DecodeLossNotice(std::span<const std::byte> bytes) {
-  if (bytes.size() > kMaxMessageBytes) return Broken("notice of a loss", "it is too long");
-  WireReader in(bytes);
-  LossNotice notice;
-  notice.rank = static_cast<int>(in.Varint(kMaxRanks));
-  notice.reason = in.Text(kMaxTextBytes);
-  if (in.Varint(1) == 1) notice.goodbye = in.Bytes(kMaxMessageBytes);
-  CheckEnd(in);
-  if (!in.ok()) return Broken("notice of a loss", in.reason());
-  return notice;
 }
 
 }  // namespace horoscale

@@ -89,7 +89,7 @@ Status Coordinator::OnJointReport(Members members, const Report& report, double 
     HS_RETURN_IF_ERROR(OnRequest(members, request, now));
   }
   for (const uint32_t member : report.join ? members : Members()) {
-    HS_RETURN_IF_ERROR(OnJoin(member, now));
+    HS_RETURN_IF_ERROR(OnJoin(member));
   }
   if (slots_.HasRetired()) {
     slots_.Release(*std::min_element(applied_.begin(), applied_.end()), names_);
@@ -140,7 +140,7 @@ Status Coordinator::OnHits(Members members, const Report& report, double now) {
                                content->signature,
                                priorities.empty() ? 0 : priorities[i],
                                bytes.empty() ? 0 : bytes[i]},
-                              now));
+                              {now, now}));
   }
   return Status::Ok();
 }
@@ -150,12 +150,12 @@ Status Coordinator::OnRequest(Members members, const Request& request, double no
   return OnSaid(
       members,
       {{name, request.index}, &request.signature, nullptr, request.priority, request.own_bytes},
-      now);
+      {now, now});
 }
 
 // Takes over one reference of the name.
-Status Coordinator::OnSaid(Members members, const Said& said, double now) {
-  HS_RETURN_IF_ERROR(ReportPostsOf(members, said.key, now));
+Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& clock) {
+  HS_RETURN_IF_ERROR(ReportPostsOf(members, said.key));
   const Result<Negotiator::Outcome> outcome =
       negotiator_.Report(members, said.key, *said.signature, said.shared);
   if (!outcome.ok()) return Broken(members[0], outcome.status().message());
@@ -163,7 +163,7 @@ Status Coordinator::OnSaid(Members members, const Said& said, double now) {
     if (negotiator_.num_units() > kMaxPendingUnits * options_.ranks.size()) {
       return Broken(members[0], "more operations are pending than a rank may have");
     }
-    stall_watch_.Add(outcome->unit, now);
+    stall_watch_.Add(outcome->unit, clock);
   } else {
     names_.Release(said.key.name);
   }
@@ -196,7 +196,7 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
   // next operation: some member has ended this one, with posts of which not all have come here.
   const bool is_new = !posts_.Has(key);
   if (is_new && (negotiator_.SomeJoined() || negotiator_.Knows({content->name, post.index}))) {
-    return ReportPost(member, said, key, now);
+    return ReportPost(member, said, key, {now, now});
   }
   if (is_new) names_.AddReference(key.name);
   switch (posts_.Add(member, key, said, now)) {
@@ -206,7 +206,7 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
     case PostBox::Outcome::kWaits:
       return Status::Ok();
     case PostBox::Outcome::kDisagrees:
-      return ReportPosts(key, now);
+      return ReportPosts(key);
     case PostBox::Outcome::kTwice:
       return Broken(member, "it posts an operation twice");
     case PostBox::Outcome::kTooMany:
@@ -216,18 +216,18 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
 }
 
 Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, const PostBox::Key& key,
-                               double now) {
+                               const WaitClock& clock) {
   names_.AddReference(key.name);
   const UnitKey unit{key.name, key.name == kNoName ? key.number : 0};
-  return OnSaid({&member, 1}, {unit, said.signature.get(), said.signature, 0, 0}, now);
+  return OnSaid({&member, 1}, {unit, said.signature.get(), said.signature, 0, 0}, clock);
 }
 
-// Not all members post it: what was posted counts as reported.
-Status Coordinator::ReportPosts(const PostBox::Key& key, double now) {
-  const std::vector<std::optional<PostBox::Said>> posted = posts_.Take(key);
+// Not all members post it: what was posted counts as reported, when it was posted.
+Status Coordinator::ReportPosts(const PostBox::Key& key) {
+  const auto [posted, clock] = posts_.Take(key);
   Status status;
   for (uint32_t member = 0; member < posted.size() && status.ok(); ++member) {
-    if (posted[member]) status = ReportPost(member, *posted[member], key, now);
+    if (posted[member]) status = ReportPost(member, *posted[member], key, clock);
   }
   if (!posted.empty()) names_.Release(key.name);
   return status;
@@ -236,16 +236,16 @@ Status Coordinator::ReportPosts(const PostBox::Key& key, double now) {
 // These members report what others have posted. What they have posted themselves under the same
 // name has ended, or they could not use the name again: the other members' posts of it are on their
 // way.
-Status Coordinator::ReportPostsOf(Members members, const UnitKey& key, double now) {
+Status Coordinator::ReportPostsOf(Members members, const UnitKey& key) {
   if (posts_.empty()) return Status::Ok();
-  if (key.name == kNoName) return ReportPosts({kNoName, key.index}, now);
+  if (key.name == kNoName) return ReportPosts({kNoName, key.index});
   const std::optional<PostBox::Key> posted = posts_.FirstNotPostedBy(members[0], key.name);
-  return posted ? ReportPosts(*posted, now) : Status::Ok();
+  return posted ? ReportPosts(*posted) : Status::Ok();
 }
 
-Status Coordinator::OnJoin(uint32_t member, double now) {
+Status Coordinator::OnJoin(uint32_t member) {
   for (const PostBox::Key& key : posts_.NotPostedBy(member)) {
-    HS_RETURN_IF_ERROR(ReportPosts(key, now));
+    HS_RETURN_IF_ERROR(ReportPosts(key));
   }
   Result<std::vector<UnitId>> ready = negotiator_.Join(member);
   if (!ready.ok()) return Broken(member, ready.status().message());

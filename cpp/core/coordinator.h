@@ -84,12 +84,12 @@ class Coordinator {
   Status OnJointReport(Members members, const Report& report, double now);
   Status OnHits(Members members, const Report& report, double now);
   Status OnRequest(Members members, const Request& request, double now);
-  Status OnSaid(Members members, const Said& said, double now);
-  Status OnJoin(uint32_t member, double now);
+  Status OnSaid(Members members, const Said& said, const WaitClock& clock);
+  Status OnJoin(uint32_t member);
   Status ReportPost(uint32_t member, const PostBox::Said& said, const PostBox::Key& key,
-                    double now);
-  Status ReportPosts(const PostBox::Key& key, double now);
-  Status ReportPostsOf(Members members, const UnitKey& key, double now);
+                    const WaitClock& clock);
+  Status ReportPosts(const PostBox::Key& key);
+  Status ReportPostsOf(Members members, const UnitKey& key);
   Status CheckIndices(uint32_t member, const Report& report);
   Status Broken(uint32_t member, std::string_view what) const;
 

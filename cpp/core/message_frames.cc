@@ -15,6 +15,10 @@ constexpr uint64_t kMaxArea = std::numeric_limits<int64_t>::max();
 
 bool HasStamp(Type type) { return type == Type::kPropose || type == Type::kLaunch; }
 
+bool HasPayload(Type type) {
+  return type == Type::kEager || type == Type::kData || type == Type::kWithdrawn;
+}
+
 bool HasEnvelope(Type type) {
   return type == Type::kEager || type == Type::kOffer || type == Type::kRefused;
 }
@@ -65,7 +69,7 @@ std::vector<std::byte> Encode(const MessageFrame& frame) {
   if (frame.type == Type::kTaken || frame.type == Type::kCredit) out.Varint(frame.bytes);
   if (HasStamp(frame.type)) out.Varint(frame.stamp);
   if (frame.type == Type::kStage) out.Varint(frame.use);
-  if (frame.type == Type::kEager || frame.type == Type::kData) out.Rest(frame.payload);
+  if (HasPayload(frame.type)) out.Rest(frame.payload);
   return out.Take();
 }
 
@@ -73,7 +77,7 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   MessageFrame frame;
   const uint8_t type = in.Byte();
-  if (type > static_cast<uint8_t>(Type::kStage)) in.Fail("its type is unknown");
+  if (type > static_cast<uint8_t>(Type::kWithdrawn)) in.Fail("its type is unknown");
   if (in.ok()) frame.type = static_cast<Type>(type);
   if (frame.type != Type::kCredit) frame.number = in.Varint();
   if (HasEnvelope(frame.type)) frame.envelope = ReadEnvelope(in);
@@ -85,7 +89,7 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
   if (frame.type == Type::kStage) {
     frame.use = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
   }
-  if (frame.type == Type::kEager || frame.type == Type::kData) frame.payload = in.Rest();
+  if (HasPayload(frame.type)) frame.payload = in.Rest();
   if (frame.type == Type::kEager &&
       (frame.payload.size() != frame.envelope.bytes || frame.payload.size() > kMaxEagerBytes)) {
     in.Fail("it has another number of bytes than it says");
@@ -93,6 +97,9 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
   if (frame.type == Type::kData &&
       (frame.payload.empty() || frame.payload.size() > kMaxDataFrameBytes)) {
     in.Fail("it has an impossible number of bytes");
+  }
+  if (frame.type == Type::kWithdrawn && frame.payload.size() > kMaxReasonBytes) {
+    in.Fail("its reason is too long");
   }
   if (in.left() > 0) in.Fail("something follows its end");
   if (!in.ok()) return Status::Protocol(std::string("broken message frame: ") + in.reason());

@@ -12,6 +12,7 @@
 //   kStage      receiver → sender   "copy them into our area, while I read them"
 //   kConfirmed  sender → receiver   what was read at the sender's place was the message's until
 //   then
+//   kWithdrawn  sender → receiver   it can't be sent after all, and why; where kClear was said
 // Between CUDA tensors that NCCL can carry it between, both launch it (core/launch_order.h):
 //   kPropose    receiver → sender   the receiver's stamp for it
 //   kLaunch     sender → receiver   the stamp that is agreed on
@@ -33,6 +34,7 @@ inline constexpr int64_t kMaxTag = (int64_t{1} << 62) - 1;
 inline constexpr uint64_t kMaxMessageDataBytes = uint64_t{1} << 60;
 inline constexpr size_t kMaxEagerBytes = 16 << 10;
 inline constexpr size_t kMaxDataFrameBytes = 128 << 10;
+inline constexpr size_t kMaxReasonBytes = 4096;
 
 // What a receive has to agree with: channel and tag choose it, type and bytes have to be equal.
 struct Envelope {
@@ -70,15 +72,17 @@ struct MessageFrame {
     kPropose = 8,
     kLaunch = 9,
     kStage = 10,
+    kWithdrawn = 11,
   };
   Type type = Type::kEager;
-  uint64_t number = 0;                 // of the message; kCredit: none
-  Envelope envelope;                   // kEager, kOffer; kRefused: of the receive
-  MessageSource source;                // kOffer
-  uint64_t bytes = 0;                  // kTaken, kCredit
-  uint64_t stamp = 0;                  // kPropose, kLaunch
-  uint32_t use = 0;                    // kStage: of the area
-  std::span<const std::byte> payload;  // kEager, kData; in the frame that was decoded
+  uint64_t number = 0;   // of the message; kCredit: none
+  Envelope envelope;     // kEager, kOffer; kRefused: of the receive
+  MessageSource source;  // kOffer
+  uint64_t bytes = 0;    // kTaken, kCredit
+  uint64_t stamp = 0;    // kPropose, kLaunch
+  uint32_t use = 0;      // kStage: of the area
+  // kEager, kData; kWithdrawn: why, in UTF-8. In the frame that was decoded.
+  std::span<const std::byte> payload;
 };
 
 std::vector<std::byte> Encode(const MessageFrame& frame);

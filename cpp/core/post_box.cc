@@ -12,8 +12,7 @@ PostBox::Outcome PostBox::Add(uint32_t member, const Key& key, const Said& said,
   Operation& operation = place->second;
   if (is_new) {
     operation.posted.resize(size_);
-    operation.since = now;
-    operation.due = now + period_;
+    operation.clock = {now, now};
   }
   if (operation.posted[member]) return Outcome::kTwice;
   for (const std::optional<Said>& other : operation.posted) {
@@ -28,9 +27,9 @@ PostBox::Outcome PostBox::Add(uint32_t member, const Key& key, const Said& said,
   return Outcome::kEnded;
 }
 
-std::vector<std::optional<PostBox::Said>> PostBox::Take(const Key& key) {
+PostBox::Posted PostBox::Take(const Key& key) {
   auto node = operations_.extract(key);
-  return node ? std::move(node.mapped().posted) : std::vector<std::optional<Said>>{};
+  return node ? Posted{std::move(node.mapped().posted), node.mapped().clock} : Posted{};
 }
 
 std::vector<PostBox::Key> PostBox::NotPostedBy(uint32_t member) const {
@@ -50,7 +49,7 @@ std::optional<PostBox::Key> PostBox::FirstNotPostedBy(uint32_t member, NameId na
 }
 
 PostBox::Waiting PostBox::Describe(const Key& key, const Operation& operation, double now) {
-  Waiting waiting{key, nullptr, {}, now - operation.since};
+  Waiting waiting{key, nullptr, {}, now - operation.clock.since};
   for (const std::optional<Said>& said : operation.posted) {
     waiting.has_posted.push_back(said.has_value());
     if (said) waiting.signature = said->signature;
@@ -62,8 +61,8 @@ std::vector<PostBox::Waiting> PostBox::TakeOverdue(double now) {
   std::vector<Waiting> overdue;
   if (period_ <= 0) return overdue;
   for (auto& [key, operation] : operations_) {
-    if (now < operation.due) continue;
-    operation.due = now + period_;
+    if (now < operation.clock.told + period_) continue;
+    operation.clock.told = now;
     overdue.push_back(Describe(key, operation, now));
   }
   return overdue;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/slot_table.h"
+#include "core/stall_watch.h"
 
 namespace horoscale {
 
@@ -44,8 +45,12 @@ class PostBox {
 
   // A member posts an operation.
   Outcome Add(uint32_t member, const Key& key, const Said& said, double now);
-  // What was posted of the operation, by member, and forgotten here; empty if nothing was.
-  std::vector<std::optional<Said>> Take(const Key& key);
+  // What was posted of the operation and is forgotten here, since when that waits.
+  struct Posted {
+    std::vector<std::optional<Said>> by_member;  // empty if nothing was
+    WaitClock clock;
+  };
+  Posted Take(const Key& key);
 
   bool empty() const { return operations_.empty(); }
   bool Has(const Key& key) const { return operations_.contains(key); }
@@ -61,8 +66,7 @@ class PostBox {
     std::vector<std::optional<Said>> posted;  // by member
     uint32_t count = 0;
     bool agrees = true;
-    double since = 0;
-    double due = 0;
+    WaitClock clock;
   };
   static Waiting Describe(const Key& key, const Operation& operation, double now);
 

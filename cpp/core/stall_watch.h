@@ -20,6 +20,12 @@ struct StallReport {
   double seconds_waiting = 0;
 };
 
+// Since when something waits, and when that was said last; at first the same.
+struct WaitClock {
+  double since = 0;
+  double told = 0;
+};
+
 class StallWatch {
  public:
   struct Overdue {
@@ -30,7 +36,8 @@ class StallWatch {
   // period 0: watches nothing.
   explicit StallWatch(double period) : period_(period) {}
 
-  void Add(UnitId unit, double now);
+  // Of what was waited for before, under another key, the clock goes on.
+  void Add(UnitId unit, const WaitClock& clock);
   void Remove(UnitId unit);
   // The units that wait for `period` now, or for another one since they were returned last.
   std::vector<Overdue> TakeOverdue(double now);
@@ -38,12 +45,11 @@ class StallWatch {
  private:
   struct Waiting {
     UnitId unit;
-    double since;
-    double due;
+    WaitClock clock;
   };
 
   double period_;
-  std::list<Waiting> waiting_;  // by due: new ones and returned ones are both due a period from now
+  std::list<Waiting> waiting_;  // by when they were told: new and returned ones come last
   std::vector<std::list<Waiting>::iterator> position_;  // by UnitId
 };
 

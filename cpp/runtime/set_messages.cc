@@ -1,13 +1,12 @@
 #include "runtime/set_messages.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "platform/clock.h"
+#include "runtime/message_memory.h"
 #include "runtime/message_mismatch.h"
 
 namespace horoscale {
@@ -23,27 +22,6 @@ constexpr uint32_t kMaxComing = 4;
 constexpr size_t kMaxLoopback = 64;
 // After a failure: a copy ends as soon as the caller's stream has come to it.
 constexpr double kCopySeconds = 10;
-
-// For what can't be put where it belongs at once: a view that can't be seen where it is, and what
-// is for a device.
-Status MakeRoom(Operation& operation) {
-  Message& message = *operation.message;
-  const uint64_t bytes = message.envelope.bytes;
-  if (bytes == 0) return Status::Ok();
-  if (operation.on_device) {
-    auto pinned = operation.on_device->device->AllocatePinned(bytes);
-    if (!pinned.ok()) return pinned.status();
-    message.copy = pinned.TakeValue();
-    return Status::Ok();
-  }
-  if (!message.is_view) return Status::Ok();
-  message.copy = OwnedBytes(static_cast<std::byte*>(std::malloc(bytes)));
-  message.memory = message.copy.get();
-  if (message.copy != nullptr) return Status::Ok();
-  return Status::System(
-      operation.DisplayName() + ": no memory for a message of " + std::to_string(bytes) + " bytes",
-      ENOMEM);
-}
 
 }  // namespace
 

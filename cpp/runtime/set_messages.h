@@ -139,6 +139,7 @@ class SetMessages {
   void OnAnswered(int peer);
   void EndSend(OutgoingEntry outgoing, const Status& status);
   void EndReceive(IncomingEntry incoming);
+  void ClearNext(int peer);
 
   Status TakeFrame(int from_rank, const MessageFrame& frame);
   Status OnArrival(int from_rank, const MessageFrame& frame);
@@ -146,6 +147,8 @@ class SetMessages {
   Status OnTaken(OutgoingEntry outgoing, uint64_t bytes);
   Status OnRefused(int from_rank, const MessageFrame& frame);
   Status OnContent(int from_rank, const MessageFrame& frame);
+  Status OnData(IncomingEntry incoming, const MessageFrame& frame);
+  Status OnWithdrawn(IncomingEntry incoming, const MessageFrame& frame);
 
   // Staging.
   MessageSource PrivateSource(int peer, const std::byte* memory, uint64_t bytes) const;
@@ -157,6 +160,7 @@ class SetMessages {
 
   // CUDA tensors.
   Status CopyToHost(const OperationPtr& operation);
+  void Withdraw(OutgoingEntry outgoing, const Status& cause);
   void Deliver(const OperationPtr& operation);
   Result<bool> StepDevice();
   Status OnDeviceDone(const OperationPtr& operation, const Status& status);

@@ -1,8 +1,11 @@
 // SetMessages: what is done for CUDA tensors, by copies from and to the host or by NCCL.
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "platform/clock.h"
+#include "runtime/message_memory.h"
 #include "runtime/set_messages.h"
 
 namespace horoscale {
@@ -40,7 +43,7 @@ Status SetMessages::CopyToHost(const OperationPtr& operation) {
   Message& message = *operation->message;
   OnDevice& place = *operation->on_device;
   const uint64_t bytes = message.envelope.bytes;
-  auto pinned = place.device->AllocatePinned(bytes);
+  auto pinned = AllocatePinnedFor(*operation);
   if (!pinned.ok()) return pinned.status();
   auto copied = copies_.Start(*place.device, place.ready, Direction::kToHost, pinned->get(),
                               message.memory, bytes);
@@ -50,6 +53,18 @@ Status SetMessages::CopyToHost(const OperationPtr& operation) {
   place.finished = copied.TakeValue();
   at_device_.push_back(operation);
   return Status::Ok();
+}
+
+// What its receiver waits for can't be copied: both ends end so, and nothing else.
+void SetMessages::Withdraw(OutgoingEntry outgoing, const Status& cause) {
+  const auto& [peer, number] = outgoing->first;
+  const std::string_view reason = std::string_view(cause.message()).substr(0, kMaxReasonBytes);
+  MessageFrame frame;
+  frame.type = MessageFrame::Type::kWithdrawn;
+  frame.number = number;
+  frame.payload = std::as_bytes(std::span(reason));
+  Send(peer, frame);
+  EndSend(outgoing, cause);
 }
 
 // All of the message has come.

@@ -53,6 +53,7 @@ Status SetMessages::TakeFrame(int from_rank, const MessageFrame& frame) {
     case FrameType::kData:
     case FrameType::kConfirmed:
     case FrameType::kLaunch:
+    case FrameType::kWithdrawn:
       return OnContent(from_rank, frame);
     case FrameType::kCredit:
       return peers_[from_rank].credit.Give(frame.bytes);
@@ -93,7 +94,7 @@ Status SetMessages::OnAnswer(int from_rank, const MessageFrame& frame) {
   outgoing.by_frames = true;
   if (IsOnDevice(*outgoing.operation) && !outgoing.operation->message->copy) {
     outgoing.operation->message->number = frame.number;
-    HS_RETURN_IF_ERROR(CopyToHost(outgoing.operation));
+    if (Status copied = CopyToHost(outgoing.operation); !copied.ok()) Withdraw(found, copied);
   } else {
     Pump(from_rank, frame.number, outgoing);
   }
@@ -154,19 +155,23 @@ Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
 
 Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
   const auto found = incoming_.find({from_rank, frame.number});
-  const bool is_data = frame.type == FrameType::kData;
   if (frame.type == FrameType::kLaunch && found != incoming_.end()) {
     return OnAgreed(found, frame.stamp);
   }
-  if (found == incoming_.end() || found->second.by_frames != is_data) {
+  const bool is_confirmed = frame.type == FrameType::kConfirmed;
+  if (found == incoming_.end() || found->second.by_frames == is_confirmed) {
     return Status::Protocol("the content of a message that was not asked for");
   }
+  if (frame.type == FrameType::kWithdrawn) return OnWithdrawn(found, frame);
+  if (!is_confirmed) return OnData(found, frame);
+  if (!found->second.told) return Status::Protocol("it confirms what was not read");
+  EndReceive(found);
+  return Status::Ok();
+}
+
+Status SetMessages::OnData(IncomingEntry found, const MessageFrame& frame) {
+  const int from_rank = found->first.first;
   Incoming& incoming = found->second;
-  if (!is_data) {
-    if (!incoming.told) return Status::Protocol("it confirms what was not read");
-    EndReceive(found);
-    return Status::Ok();
-  }
   const Message& message = *incoming.operation->message;
   const uint64_t left = message.envelope.bytes - incoming.taken;
   if (frame.payload.size() > left) return Status::Protocol("a message longer than it was said");
@@ -180,14 +185,35 @@ Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
   Send(from_rank, taken);
   if (incoming.taken < message.envelope.bytes) return Status::Ok();
   EndReceive(found);
+  ClearNext(from_rank);
+  return Status::Ok();
+}
+
+// It was asked for, and nothing of it has come: this receive alone ends so.
+Status SetMessages::OnWithdrawn(IncomingEntry found, const MessageFrame& frame) {
+  const int from_rank = found->first.first;
+  if (found->second.taken > 0) return Status::Protocol("it withdraws what it has begun to send");
+  const OperationPtr operation = std::move(found->second.operation);
+  incoming_.erase(found);
+  const std::string reason(reinterpret_cast<const char*>(frame.payload.data()),
+                           frame.payload.size());
+  const std::string name = operation->DisplayName();
+  End(operation, {StatusCode::kSystem,
+                  name + " on process set " + std::to_string(channel_.process_set) + ": rank " +
+                      std::to_string(from_rank) + " could not send it: " + reason,
+                  {{from_rank}, static_cast<int>(channel_.process_set), ""}});
+  ClearNext(from_rank);
+  return Status::Ok();
+}
+
+// One that came by frames is over.
+void SetMessages::ClearNext(int from_rank) {
   Peer& peer = peers_[from_rank];
   --peer.coming;
-  if (!peer.uncleared.empty()) {
-    const uint64_t next = peer.uncleared.front();
-    peer.uncleared.pop_front();
-    Clear(from_rank, next);
-  }
-  return Status::Ok();
+  if (peer.uncleared.empty()) return;
+  const uint64_t next = peer.uncleared.front();
+  peer.uncleared.pop_front();
+  Clear(from_rank, next);
 }
 
 }  // namespace horoscale

@@ -73,8 +73,8 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
       return MakeReducescatter(exchange, std::move(args));
     }
     case OpKind::kReduce:
-      return MakeReduce(exchange, {operation.reduction, operation.root, Segments(operation),
-                                   operation.absent, operation.wire});
+      return MakeReduce(exchange, {operation.reduction, Segments(operation), operation.absent,
+                                   operation.wire, operation.root});
     case OpKind::kAllgather:
     case OpKind::kGather:
     case OpKind::kScatter:

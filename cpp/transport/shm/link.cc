@@ -91,7 +91,7 @@ Result<ShmLink> ExchangeMemory(ByteStream socket, const LinkOffer& offer, const 
   // Where there is no pidfd (old kernel, another pid namespace, sandbox) the socket alone has to
   // do.
   if (peer.ok() && peer->pid > 0) {
-    if (Result<UniqueFd> opened = OpenPidFd(peer->pid); opened.ok()) pidfd = opened.TakeValue();
+    if (Result<UniqueFd> watched = OpenPidFd(peer->pid); watched.ok()) pidfd = watched.TakeValue();
     const auto* const header = reinterpret_cast<const ArenaHeader*>(region->data());
     if (IsReadable(peer->pid, theirs.header_address, *header)) readable_pid = peer->pid;
   }

@@ -46,6 +46,7 @@ std::unique_ptr<StagingAreas::Incoming> StagingAreas::Receive(int peer, int64_t 
   if (area == nullptr || offset % static_cast<int64_t>(alignof(StagingControl)) != 0) {
     return nullptr;
   }
+  if (receiving.last_use == UINT32_MAX) receiving.last_use = 0;  // none has the number 0
   return std::make_unique<Incoming>(receiving, area, into);
 }
 

@@ -78,7 +78,7 @@ TEST_P(CollectivesTest, RandomOperationsInARow) {
   }
 }
 
-TEST_P(CollectivesTest, LargeAllreducesThroughChunksOfTheDefaultSize) {
+TEST_P(CollectivesTest, LargeReductionsThroughChunksOfTheDefaultSize) {
   std::mt19937_64 random(9);
   Start(3, MemoryOptions());
   const std::vector<uint32_t> hosts = Hosts();
@@ -91,6 +91,11 @@ TEST_P(CollectivesTest, LargeAllreducesThroughChunksOfTheDefaultSize) {
                  .cuts = 5,
                  .in_place = true,
                  .hosts = hosts}));
+    cases.push_back(testing::MakeReduceCase(random, {.members = 3,
+                                                     .reduction = {.dtype = dtype},
+                                                     .elements = 400'003,
+                                                     .cuts = 5,
+                                                     .hosts = hosts}));
   }
   RunCases(cases);
 }

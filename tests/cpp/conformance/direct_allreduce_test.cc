@@ -1,9 +1,10 @@
-// Allreduce into shared memory: the bits of the copying forms, without their copies.
+// Allreduce and reduce into shared memory: the bits of the copying forms, without their copies.
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -55,14 +56,17 @@ class DirectAllreduceTest : public TransportTest {
     return tensors;
   }
 
-  void Allreduce(Exchange& exchange, const Tensors& tensors) {
+  void Reduce(Exchange& exchange, const Tensors& tensors, std::optional<uint32_t> root) {
     AllreduceArgs args{kAverageOf3, {}, {}};
+    args.root = root;
     for (size_t i = 0; i < tensors.size(); ++i) {
+      const bool gets_result = !root || exchange.self() == *root;
       args.segments.push_back({reinterpret_cast<const std::byte*>(tensors[i].in),
-                               reinterpret_cast<std::byte*>(tensors[i].out),
+                               gets_result ? reinterpret_cast<std::byte*>(tensors[i].out) : nullptr,
                                kCounts[i] * static_cast<int64_t>(sizeof(float))});
     }
-    const std::unique_ptr<Collective> collective = MakeAllreduce(exchange, std::move(args));
+    const std::unique_ptr<Collective> collective =
+        root ? MakeReduce(exchange, std::move(args)) : MakeAllreduce(exchange, std::move(args));
     const Deadline deadline = Deadline::After(kPatience);
     for (;;) {
       const Result<Progress> progress = collective->Step();
@@ -73,8 +77,9 @@ class DirectAllreduceTest : public TransportTest {
     }
   }
 
-  // Runs one allreduce on all members and returns member 0's result, which must be everybody's.
-  std::vector<float> Run(const std::vector<Where>& where) {
+  // Runs one allreduce on all members and returns member 0's result, which must be everybody's; or
+  // a reduce and the root's, which leaves the others' tensors as they were.
+  std::vector<float> Run(const std::vector<Where>& where, std::optional<uint32_t> root = {}) {
     const auto exchanges = OpenAll();
     std::vector<Tensors> tensors;
     for (int rank = 0; rank < size(); ++rank) {
@@ -82,9 +87,10 @@ class DirectAllreduceTest : public TransportTest {
     }
     std::vector<std::thread> members;
     for (size_t m = 0; m < exchanges.size(); ++m) {
-      members.emplace_back([&, m] { Allreduce(*exchanges[m], tensors[m]); });
+      members.emplace_back([&, m] { Reduce(*exchanges[m], tensors[m], root); });
     }
     for (std::thread& member : members) member.join();
+    if (root) return ResultAt(static_cast<int>(*root), tensors);
     std::vector<float> result;
     for (size_t i = 0; i < std::size(kCounts); ++i) {
       const auto bytes = static_cast<size_t>(kCounts[i]) * sizeof(float);
@@ -94,6 +100,21 @@ class DirectAllreduceTest : public TransportTest {
         }
       }
       result.insert(result.end(), tensors[0][i].out, tensors[0][i].out + kCounts[i]);
+    }
+    return result;
+  }
+
+  std::vector<float> ResultAt(int root, const std::vector<Tensors>& tensors) {
+    std::vector<float> result;
+    for (int rank = 0; rank < size(); ++rank) {
+      const Tensors untouched = MakeTensors(rank, Where::kPrivate);
+      const Tensors& own = tensors[static_cast<size_t>(rank)];
+      for (size_t i = 0; i < std::size(kCounts); ++i) {
+        const auto bytes = static_cast<size_t>(kCounts[i]) * sizeof(float);
+        if (rank == root) result.insert(result.end(), own[i].out, own[i].out + kCounts[i]);
+        if (rank == root || bytes == 0) continue;
+        EXPECT_EQ(std::memcmp(own[i].in, untouched[i].in, bytes), 0) << rank << ", tensor " << i;
+      }
     }
     return result;
   }
@@ -135,6 +156,28 @@ TEST_P(DirectAllreduceTest, OneMemberWithPrivateMemoryMakesAllOfThemCopy) {
     where[outsider] = kPrivate;
     EXPECT_EQ(Run(where), copied);
   }
+}
+
+TEST_P(DirectAllreduceTest, AReduceGivesTheSameBitsToItsRootAlone) {
+  Start(3, MemoryOptions());
+  const std::vector<float> expected = Run({kPrivate, kPrivate, kPrivate});
+  const std::vector<Where> forms[] = {{kShared, kShared, kShared},
+                                      {kShared, kIntoShared, kShared},
+                                      {kShared, kPrivate, kShared},
+                                      {kPrivate, kPrivate, kPrivate}};
+  for (const auto& form : forms) {
+    for (const uint32_t root : {0u, 1u, 2u}) {
+      SCOPED_TRACE(root);
+      Start(3, MemoryOptions());
+      EXPECT_EQ(Run(form, root), expected);
+    }
+  }
+}
+
+TEST_P(DirectAllreduceTest, AReduceMovesNoDataThroughBanks) {
+  Start(3, MemoryOptions());
+  Run({kShared, kIntoShared, kShared}, 1);
+  for (int rank = 0; rank < size(); ++rank) EXPECT_LT(At(rank).counters().data_bytes_sent, 1000u);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DirectAllreduceTest, ::testing::ValuesIn(MemoryTransportKinds()),

@@ -1,4 +1,6 @@
 // Sends and receives over every transport: sizes, crossing pairs, and memory of each sort.
+#include <random>
+
 #include "conformance/transport_fixture.h"
 #include "core/mailbox.h"
 #include "runtime/set_messages.h"
@@ -32,8 +34,8 @@ class MessagesOverTransport : public TransportTest {
     for (int rank = 0; rank < size; ++rank) {
       messages_.push_back(std::make_unique<SetMessages>(
           At(rank), kChannel, launches_,
-          [](const OperationPtr& operation, const Status& status) {
-            EXPECT_TRUE(status.ok()) << operation->DisplayName() << ": " << status.message();
+          [this](const OperationPtr& operation, const Status& status) {
+            EXPECT_EQ(status.code(), expected_) << operation->DisplayName() << status.message();
             operation->done.store(true);
           },
           [] {}));
@@ -50,6 +52,13 @@ class MessagesOverTransport : public TransportTest {
     return operation;
   }
 
+  void Turn(int rank) {
+    SetMessages& messages = *messages_[static_cast<size_t>(rank)];
+    MessageSink sink(messages);
+    At(rank).Poll(sink);
+    ASSERT_TRUE(messages.Step().ok());
+  }
+
   // Drives all ranks until everything that was begun is done.
   void Finish() {
     Drive(operations_);
@@ -61,12 +70,7 @@ class MessagesOverTransport : public TransportTest {
     const auto is_done = [](const OperationPtr& operation) { return operation->done.load(); };
     while (!std::all_of(operations.begin(), operations.end(), is_done)) {
       ASSERT_FALSE(deadline.Passed());
-      for (int rank = 0; rank < size(); ++rank) {
-        SetMessages& messages = *messages_[static_cast<size_t>(rank)];
-        MessageSink sink(messages);
-        At(rank).Poll(sink);
-        ASSERT_TRUE(messages.Step().ok());
-      }
+      for (int rank = 0; rank < size(); ++rank) Turn(rank);
     }
   }
 
@@ -99,6 +103,7 @@ class MessagesOverTransport : public TransportTest {
   std::vector<std::unique_ptr<SetMessages>> messages_;
   std::vector<OperationPtr> operations_;
   Token next_token_ = 1;
+  StatusCode expected_ = StatusCode::kOk;  // of all that ends
 };
 
 TEST_P(MessagesOverTransport, EverybodyToEverybodyInEverySize) {
@@ -136,16 +141,66 @@ TEST_P(MessagesOverTransport, ManyOfOneTagInOrder) {
   }
   for (std::vector<std::byte>& one : sent) Begin(0, true, 1, 3, one);
   for (int i = 0; i < 50; ++i) {
-    for (const int rank : {0, 1}) {
-      MessageSink sink(*messages_[static_cast<size_t>(rank)]);
-      At(rank).Poll(sink);
-      ASSERT_TRUE(messages_[static_cast<size_t>(rank)]->Step().ok());
-    }
+    for (const int rank : {0, 1}) Turn(rank);
   }
   EXPECT_LE(messages_[1]->num_kept(), static_cast<size_t>(kMessages));
   for (std::vector<std::byte>& one : received) Begin(1, false, kAnyPeer, 3, one);
   Finish();
   EXPECT_EQ(received, sent);
+}
+
+// Random tags, sizes, peers and turns. Receives of one peer and tag are posted in the order of the
+// sends, before or after them.
+TEST_P(MessagesOverTransport, RandomOnesInRandomOrder) {
+  std::mt19937 random(7);
+  const auto below = [&random](size_t limit) { return random() % limit; };
+  StartRanks(4);
+  constexpr size_t kMessages = 150;
+  struct Planned {
+    int from;
+    int to;
+    int64_t tag;
+  };
+  std::vector<Planned> planned;
+  std::vector<std::vector<std::byte>> sent;
+  std::vector<std::vector<std::byte>> received;
+  for (size_t i = 0; i < kMessages; ++i) {
+    const size_t sizes[] = {0, 1, below(2000), kMaxEagerBytes + below(2), below(300'000)};
+    planned.push_back(
+        {static_cast<int>(below(4)), static_cast<int>(below(4)), static_cast<int64_t>(below(3))});
+    sent.push_back(Pattern(sizes[below(std::size(sizes))], static_cast<uint32_t>(i)));
+    received.emplace_back(sent.back().size());
+  }
+  for (size_t sends = 0, receives = 0; sends < kMessages || receives < kMessages;) {
+    const bool takes_send = receives == kMessages || (sends < kMessages && below(2) == 0);
+    const size_t next = takes_send ? sends++ : receives++;
+    const auto& [from, to, tag] = planned[next];
+    Begin(takes_send ? from : to, takes_send, takes_send ? to : from, tag,
+          takes_send ? sent[next] : received[next]);
+    for (size_t turns = below(4); turns > 0; --turns) Turn(static_cast<int>(below(4)));
+  }
+  Finish();
+  EXPECT_EQ(received, sent);
+}
+
+// Both ends of a large one get the error, and the next message comes.
+TEST_P(MessagesOverTransport, AMismatchEndsItsTwoEndsAlone) {
+  StartRanks(2);
+  for (const bool posted_before : {false, true}) {
+    auto sent = Pattern(100'000, 1);
+    std::vector<std::byte> less(sent.size() - 1);
+    std::vector<std::byte> received(sent.size());
+    expected_ = StatusCode::kMismatch;
+    if (posted_before) Begin(1, false, 0, 3, less);
+    Begin(0, true, 1, 3, sent);
+    if (!posted_before) Begin(1, false, 0, 3, less);
+    Finish();
+    expected_ = StatusCode::kOk;
+    Begin(0, true, 1, 3, sent);
+    Begin(1, false, kAnyPeer, 3, received);
+    Finish();
+    EXPECT_EQ(received, sent);
+  }
 }
 
 // One after the other, so that they go through the same area; with others of the same sender

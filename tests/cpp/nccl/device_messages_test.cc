@@ -376,6 +376,45 @@ TEST_F(DeviceTest, AMismatchOfMessagesConcernsTheTwoRanksAlone) {
   });
 }
 
+// What can't be copied is an error on the two ranks alone. These sizes are used once: pinned memory
+// is kept.
+TEST_F(DeviceTest, PinnedMemoryThatRunsOutConcernsTheTwoRanksAlone) {
+  constexpr size_t kOnce = size_t{9} << 20;
+  Ranks ranks(2);
+  RunAll(ranks, [](int rank, Runtime& runtime) {
+    const int set = MakeReadySet(rank, runtime, {0, 1});
+    std::vector<float> data(kOnce, 1.0f);
+    std::vector<float> small(kSmall, 2.0f);
+    const auto attempt = [&](bool from_device, bool to_device) {
+      ASSERT_TRUE(Call(runtime, Barrier("before")).ok());
+      if (rank == 0) Double::Get().refuse_pinned(1);
+      ASSERT_TRUE(Call(runtime, Barrier("refused")).ok());
+      auto operation = OnSet(rank == 0 ? SendOf(data, 1) : RecvOf(data, 0), set);
+      if (rank == 0 ? from_device : to_device) operation = OnCuda(operation, rank);
+      const Status status = Call(runtime, operation);
+      // It has found its receive, and would have been copied in full.
+      if (rank == 1 || from_device) {
+        EXPECT_THAT(status.message(), HasSubstr("cuMemHostAlloc")) << status.message();
+        EXPECT_THAT(status.message(), HasSubstr(operation->DisplayName()));
+        EXPECT_NE(status.code(), StatusCode::kRankFailed);
+      } else {
+        EXPECT_TRUE(status.ok()) << status.message();
+      }
+      if (rank == 1 && from_device) {
+        EXPECT_THAT(status.message(), HasSubstr("rank 0 could not send it"));
+      }
+      ASSERT_TRUE(Call(runtime, Barrier("after")).ok());
+      if (rank == 0) Double::Get().refuse_pinned(0);
+      ASSERT_TRUE(Call(runtime, Barrier("there is some again")).ok());
+      const Status next =
+          Call(runtime, OnSet(rank == 0 ? SendOf(small, 1) : RecvOf(small, 0), set));
+      EXPECT_TRUE(next.ok()) << next.message();
+    };
+    attempt(true, false);  // offered for NCCL, and wanted in frames
+    attempt(false, true);  // the receiver has no room
+  });
+}
+
 // A device may write to the tensor until then.
 TEST_F(DeviceTest, AReceiveThatIsLaunchedEndsWithItsCopyAlsoWhenTheSetFails) {
   Ranks ranks(2);

@@ -29,6 +29,7 @@ Double::Double() {
   HS_FIND(hold, double_hold);
   HS_FIND(fail_next, double_fail_next);
   HS_FIND(block, double_block);
+  HS_FIND(refuse_pinned, double_refuse_pinned);
   HS_FIND(set_capturing, double_set_capturing);
   HS_FIND(live_communicators, double_live_communicators);
   HS_FIND(aborted_communicators, double_aborted_communicators);
@@ -65,6 +66,7 @@ CudaDevice& Device(int ordinal) {
 void DeviceTest::SetUp() {
   const Double& knobs = Double::Get();
   knobs.set_exclusive(0);
+  knobs.refuse_pinned(0);
   for (int device = 0; device < 8; ++device) {
     knobs.set_delay(device, 0);
     knobs.hold(device, 0);

@@ -29,6 +29,7 @@ class Double {
   decltype(double_hold)* hold;
   decltype(double_fail_next)* fail_next;
   decltype(double_block)* block;
+  decltype(double_refuse_pinned)* refuse_pinned;
   decltype(double_set_capturing)* set_capturing;
   decltype(double_live_communicators)* live_communicators;
   decltype(double_aborted_communicators)* aborted_communicators;

@@ -21,6 +21,7 @@ namespace {
 constexpr int kDevices = 8;
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
 constexpr int kNotReady = 600;
 
 // What an event stands for since it was last recorded.
@@ -109,6 +110,7 @@ std::array<Context, kDevices>& Contexts() {
 
 thread_local std::vector<Context*> current;
 std::atomic<bool> capturing{false};
+std::atomic<bool> refuses_pinned{false};
 
 // The null stream is one of the current context.
 Stream* Resolve(Stream* stream) {
@@ -147,6 +149,7 @@ void double_block(void* stream, int block) {
   to->changed.notify_all();
 }
 
+void double_refuse_pinned(int value) { nccl_double::refuses_pinned.store(value != 0); }
 void double_set_capturing(int value) { nccl_double::capturing.store(value != 0); }
 
 #pragma GCC visibility push(default)
@@ -267,6 +270,7 @@ int cuMemFreeAsync(uint64_t address, Stream* stream) {
 }
 
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (nccl_double::refuses_pinned.load()) return nccl_double::kOutOfMemory;
   *memory = std::malloc(bytes);
   return nccl_double::kSuccess;
 }

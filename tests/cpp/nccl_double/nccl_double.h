@@ -21,6 +21,8 @@ void double_fail_next(int device, int result);
 // What the stream is given from now on waits, until 0 is set: as after a kernel that computes for
 // long.
 void double_block(void* stream, int block);
+// There is no pinned memory but what was there before, until 0 is set.
+void double_refuse_pinned(int refuse);
 // All streams claim that a graph is being captured on them.
 void double_set_capturing(int capturing);
 // Communicators that have neither been destroyed nor aborted, and those aborted so far.

@@ -219,10 +219,10 @@ class ReduceCase : public CollectiveCase {
     std::byte* in = Contains(options_.absent, m) ? nullptr : in_[m].data();
     std::byte* out = m != root_ ? nullptr : options_.in_place ? in : out_.data();
     return MakeReduce(exchange, {.reduction = options_.reduction,
-                                 .root = root_,
                                  .segments = Segments(ends_, in, out),
                                  .absent = options_.absent,
-                                 .wire = options_.wire});
+                                 .wire = options_.wire,
+                                 .root = root_});
   }
 
   std::string Check() const override {

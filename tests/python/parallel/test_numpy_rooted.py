@@ -79,6 +79,26 @@ def test_reduce_in_place(n: int, name: str) -> None:
             assert_same_bits(own, inputs[hvd.rank()])
 
 
+@pytest.mark.parametrize("place", ["private", "shared", "shared at the root", "from shared"])
+def test_a_large_reduce_has_the_bits_of_allreduce(place: str, name: str) -> None:
+    """Whoever folds it, wherever it lies; only the memory of the root is written."""
+    own = all_values("float32", 300_001)[hvd.rank()]
+    everywhere = hvd.allreduce(own, name=f"{name}.all")
+    for root in {0, hvd.size() - 1}:
+        is_here = hvd.rank() == root if place == "shared at the root" else place != "private"
+        tensor = hvd.empty_shared(own.shape) if is_here else own.copy()
+        tensor[:] = own
+        if place == "from shared":
+            result = hvd.reduce(tensor, root, name=name)
+        else:
+            result = hvd.reduce_(tensor, root, name=name)
+        if hvd.rank() == root:
+            assert_same_bits(result, everywhere)
+        else:
+            assert result is None
+            assert_same_bits(tensor, own)
+
+
 def test_reduce_in_place_of_a_view(name: str) -> None:
     whole = np.full((4, 6), hvd.rank() + 1)
     hvd.synchronize(hvd.reduce_async_(whole[:, ::2], 0, op=hvd.Max, name=name))

@@ -138,11 +138,15 @@ def test_a_forked_child_takes_no_part() -> None:
         import horoscale.numpy as hvd
         hvd.init()
         handle = hvd.allreduce_async(np.ones(3))
+        received = hvd.recv_async(np.zeros(100_000), 0)
         shared = hvd.empty_shared(3)
         child = os.fork()
         if child == 0:
             assert not hvd.is_initialized()
-            for call in (hvd.init, hvd.rank, lambda: hvd.allreduce(np.ones(3))):
+            calls = [hvd.init, hvd.rank, lambda: hvd.allreduce(np.ones(3))]
+            calls += [lambda: hvd.send(np.ones(3), 0), lambda: hvd.recv(np.ones(3), 0)]
+            calls += [lambda: hvd.synchronize(received)]
+            for call in calls:
                 try:
                     call()
                 except ValueError as error:
@@ -152,6 +156,8 @@ def test_a_forked_child_takes_no_part() -> None:
             hvd.shutdown()
             sys.exit(0)  # with atexit and destructors
         _, status = os.waitpid(child, 0)
+        hvd.send(np.ones(100_000), 0)
+        assert hvd.synchronize(received).all()
         print(os.waitstatus_to_exitcode(status), hvd.allreduce(np.ones(1))[0])
         """
     )

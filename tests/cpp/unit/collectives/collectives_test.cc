@@ -76,6 +76,25 @@ TEST(AllreduceTest, ResultsDontDependOnTheChunk) {
   }
 }
 
+TEST(ReduceTest, LargeOnesKeepTheBanksInOrder) {
+  std::mt19937_64 random(5);
+  for (const uint32_t banks : {4u, 5u}) {
+    for (const uint32_t members : {2u, 3u, 5u}) {
+      for (const std::vector<uint32_t>& absent : {std::vector<uint32_t>{}, {1}}) {
+        FickleHub hub({.members = members, .banks = banks, .seed = banks});
+        auto operation = testing::MakeReduceCase(
+            random, {.members = members,
+                     .reduction = {.op = ReduceOp::kAverage, .divisor = members},
+                     .elements = 100'000,
+                     .cuts = 20,
+                     .in_place = random() % 2 == 0,
+                     .absent = absent});
+        EXPECT_EQ(RunInterleaved(random, hub, *operation), "") << operation->Describe();
+      }
+    }
+  }
+}
+
 TEST(AllreduceTest, AbsentMembersContributeNothingAndKeepCount) {
   std::mt19937_64 random(4);
   for (int64_t elements : {0, 1, 700, 5'000}) {

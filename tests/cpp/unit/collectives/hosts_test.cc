@@ -390,9 +390,9 @@ TEST(HostsReduceTest, EachOtherHostSendsTheRootOneSum) {
         running.push_back(MakeReduce(
             hub.member(m),
             {.reduction = {},
-             .root = root,
              .segments = {{reinterpret_cast<const std::byte*>(in.data()), result, bytes}},
-             .absent = {}}));
+             .absent = {},
+             .root = root}));
       }
       testing::StepAll(running);
       EXPECT_EQ(out, std::vector<float>(in.size(), static_cast<float>(Members(hosts))));

@@ -8,13 +8,13 @@ namespace {
 std::vector<MessageFrame> OneOfEachType(std::span<const std::byte> payload) {
   using Type = MessageFrame::Type;
   const Envelope envelope{(int64_t{1} << 40) + 3, 2, DataType::kFloat32, payload.size()};
-  std::vector<MessageFrame> frames(11);
+  std::vector<MessageFrame> frames(12);
   for (size_t i = 0; i < frames.size(); ++i) {
     frames[i].type = static_cast<Type>(i);
     if (frames[i].type != Type::kCredit) frames[i].number = 1000 + i;
   }
   frames[0].envelope = frames[1].envelope = frames[6].envelope = envelope;
-  frames[0].payload = frames[3].payload = payload;
+  frames[0].payload = frames[3].payload = frames[11].payload = payload;
   frames[1].source = {MessageSource::Kind::kStaged, uint64_t{1} << 46, 4096};
   frames[4].bytes = frames[7].bytes = 70'000;
   frames[8].stamp = frames[9].stamp = uint64_t{1} << 50;
@@ -45,12 +45,14 @@ TEST(MessageFramesTest, WhatIsCutOrTooLongIsRefused) {
   for (const MessageFrame& frame : OneOfEachType(payload)) {
     std::vector<std::byte> bytes = Encode(frame);
     const bool is_data = frame.type == MessageFrame::Type::kData;
+    const bool is_open = is_data || frame.type == MessageFrame::Type::kWithdrawn;
     const size_t header = bytes.size() - frame.payload.size();
-    for (size_t size = 0; size < (is_data ? header + 1 : bytes.size()); ++size) {
+    const size_t least = is_data ? header + 1 : is_open ? header : bytes.size();
+    for (size_t size = 0; size < least; ++size) {
       EXPECT_FALSE(DecodeMessageFrame(std::span(bytes).first(size)).ok());
     }
     bytes.push_back(std::byte{0});
-    EXPECT_EQ(DecodeMessageFrame(bytes).ok(), is_data);
+    EXPECT_EQ(DecodeMessageFrame(bytes).ok(), is_open);
   }
 }
 
@@ -72,6 +74,10 @@ TEST(MessageFramesTest, WhatNoSenderSendsIsRefused) {
   frame = {};
   frame.type = MessageFrame::Type::kOffer;
   frame.source = {MessageSource::Kind::kStaged, 1, UINT64_MAX};
+  EXPECT_FALSE(DecodeMessageFrame(Encode(frame)).ok());
+  frame = {};
+  frame.type = MessageFrame::Type::kWithdrawn;
+  frame.payload = std::span(large).first(kMaxReasonBytes + 1);
   EXPECT_FALSE(DecodeMessageFrame(Encode(frame)).ok());
   frame = {};
   frame.type = MessageFrame::Type::kLaunch;

@@ -131,8 +131,8 @@ TEST(PostBox, HandsOverWhatMembersDisagreeAbout) {
   const auto signature = std::make_shared<const Signature>();
   EXPECT_EQ(box.Add(0, kFifth, {4, 1, signature}, 0), PostBox::Outcome::kWaits);
   EXPECT_EQ(box.Add(1, kFifth, {6, 2, signature}, 0), PostBox::Outcome::kDisagrees);
-  EXPECT_EQ(box.Take(kFifth).size(), 2u);
-  EXPECT_TRUE(box.Take(kFifth).empty());
+  EXPECT_EQ(box.Take(kFifth).by_member.size(), 2u);
+  EXPECT_TRUE(box.Take(kFifth).by_member.empty());
 }
 
 }  // namespace

@@ -14,10 +14,16 @@ namespace {
 
 class PostedNames : public ::testing::Test {
  protected:
-  PostedNames() : set(CoreCluster::Options(3)) {
+  PostedNames() : set(Options()) {
     set.SubmitAll(request);  // makes it known
     set.DeliverAll();
     Run();
+  }
+
+  static CoordinatorOptions Options() {
+    CoordinatorOptions options = CoreCluster::Options(3);
+    options.stall_warning_seconds = 10;
+    return options;
   }
 
   // Everybody applies what can be planned; whether there was anything.
@@ -143,6 +149,24 @@ TEST_F(PostedNames, StallsAreReportedByName) {
   EXPECT_EQ(waiting[0].display_name, "loss");
   EXPECT_EQ(waiting[0].ready_ranks, std::vector<int>{20});
   EXPECT_EQ(waiting[0].missing_ranks, (std::vector<int>{10, 30}));
+}
+
+// It has waited since it was posted, and was told of then.
+TEST_F(PostedNames, AStallGoesOnWhereAPostIsReported) {
+  Tell(1, SubmitAndPost(1));
+  EXPECT_EQ(set.coordinator().TakeStallReports(12).at(0).seconds_waiting, 12);
+  set.now = 15;
+  set.Submit(0, request);
+  set.Deliver(0);
+  set.Submit(0, Named("later", Allreduce({2})));
+  set.Deliver(0);
+  EXPECT_TRUE(set.coordinator().TakeStallReports(21).empty());
+  const auto reports = set.coordinator().TakeStallReports(24);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].display_name, "loss");
+  EXPECT_EQ(reports[0].seconds_waiting, 24);
+  EXPECT_EQ(reports[0].missing_ranks, std::vector<int>{30});
+  EXPECT_EQ(set.coordinator().TakeStallReports(25).at(0).display_name, "later");
 }
 
 TEST_F(PostedNames, TwiceCanNotBe) {

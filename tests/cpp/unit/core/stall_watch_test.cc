@@ -13,8 +13,8 @@ std::vector<UnitId> Units(const std::vector<StallWatch::Overdue>& overdue) {
 
 TEST(StallWatch, SaysEachUnitOncePerPeriod) {
   StallWatch watch(10);
-  watch.Add(3, 0);
-  watch.Add(5, 4);
+  watch.Add(3, {0, 0});
+  watch.Add(5, {4, 4});
   EXPECT_TRUE(watch.TakeOverdue(9).empty());
   EXPECT_EQ(Units(watch.TakeOverdue(11)), std::vector<UnitId>{3});
   EXPECT_EQ(Units(watch.TakeOverdue(15)), std::vector<UnitId>{5});
@@ -26,15 +26,26 @@ TEST(StallWatch, SaysEachUnitOncePerPeriod) {
 
 TEST(StallWatch, ForgetsWhatIsReady) {
   StallWatch watch(10);
-  watch.Add(1, 0);
-  watch.Add(2, 0);
+  watch.Add(1, {0, 0});
+  watch.Add(2, {0, 0});
   watch.Remove(1);
   EXPECT_EQ(Units(watch.TakeOverdue(100)), std::vector<UnitId>{2});
 }
 
+TEST(StallWatch, TheClockOfWhatWaitedBeforeGoesOn) {
+  StallWatch watch(10);
+  watch.Add(1, {8, 8});
+  watch.Add(2, {0, 7});
+  EXPECT_TRUE(watch.TakeOverdue(16).empty());
+  const auto overdue = watch.TakeOverdue(17);
+  ASSERT_EQ(Units(overdue), std::vector<UnitId>{2});
+  EXPECT_EQ(overdue[0].seconds_waiting, 17);
+  EXPECT_EQ(Units(watch.TakeOverdue(18)), std::vector<UnitId>{1});
+}
+
 TEST(StallWatch, PeriodZeroWatchesNothing) {
   StallWatch watch(0);
-  watch.Add(1, 0);
+  watch.Add(1, {0, 0});
   EXPECT_TRUE(watch.TakeOverdue(1e9).empty());
   watch.Remove(1);
 }

@@ -15,6 +15,7 @@
 
 #include "core/codec.h"
 #include "runtime/runtime.h"
+#include "support/relayed_transport.h"
 #include "transport/inproc/inproc_fabric.h"
 #include "unit/runtime/ranks.h"
 
@@ -24,8 +25,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Another transport, but for what a test says of it.
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public RelayedTransport {
  public:
   struct Faults {
     std::vector<int> undelivered;  // at the end
@@ -33,47 +33,26 @@ class FaultyTransport final : public Transport {
     std::atomic<int> unreached{-1};
   };
   FaultyTransport(std::unique_ptr<Transport> inner, Faults& faults)
-      : inner_(std::move(inner)), faults_(faults) {}
+      : RelayedTransport(std::move(inner)), faults_(faults) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   void Send(int to, const FrameHeader& header, std::span<const std::byte> payload) override {
-    if (to != lost_) inner_->Send(to, header, payload);
+    if (to != lost_) RelayedTransport::Send(to, header, payload);
   }
   bool Poll(TransportSink& sink) override {
-    const bool moved = inner_->Poll(sink);
+    const bool moved = RelayedTransport::Poll(sink);
     const int unreached = faults_.unreached.exchange(-1);
     if (unreached < 0) return moved;
     lost_ = unreached;
     sink.OnRankLost(unreached, Status(StatusCode::kTimeout, "no way", {{unreached}, -1, ""}));
     return true;
   }
-  bool HasUnsent() const override { return inner_->HasUnsent(); }
-  Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) override {
-    return inner_->Open(channel, ranks);
-  }
-  void Forget(ChannelId channel) override { inner_->Forget(channel); }
-  void Arm() override { inner_->Arm(); }
-  void Sleep(double seconds) override { inner_->Sleep(seconds); }
-  void Disarm() override { inner_->Disarm(); }
-  void Wake() override { inner_->Wake(); }
-  Result<std::byte*> AllocateShared(size_t bytes) override { return inner_->AllocateShared(bytes); }
-  void FreeShared(std::byte* memory) override { inner_->FreeShared(memory); }
-  int64_t SharedOffset(const std::byte* memory, size_t bytes) const override {
-    return inner_->SharedOffset(memory, bytes);
-  }
-  std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override {
-    return inner_->SharedAddress(rank, offset, bytes);
-  }
-  TransportCounters counters() const override { return inner_->counters(); }
   std::vector<int> AwaitLinks(double) override { return faults_.undelivered; }
   void Close(std::span<const std::byte> last_frame, double seconds) override {
     faults_.goodbye = DecodeGoodbye(last_frame).TakeValue();
-    inner_->Close(last_frame, seconds);
+    RelayedTransport::Close(last_frame, seconds);
   }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   Faults& faults_;
   int lost_ = -1;
 };
