@@ -10,10 +10,6 @@
 namespace horoscale {
 namespace {
 
-// A peer on another core answers within this many polls or is not running now.
-constexpr int kSpins = 50;
-// Then others may run: a rank that shares this core may be the one waited for.
-constexpr double kYieldSeconds = 50e-6;
 // The transport tells of lost ranks by itself; this bounds how late stall reports come.
 constexpr double kSleepSeconds = 0.5;
 
@@ -135,7 +131,7 @@ void Engine::Gather(std::unique_lock<std::mutex>& lock) {
 
 void Engine::Drive(const std::function<bool()>* done, double deadline) {
   const bool is_thread = done == nullptr;
-  idle_polls_ = 0;
+  idle_.Begin();
   for (;;) {
     const bool moved = work_.Step();
     if (auto callbacks = work_.TakeCallbacks(); !callbacks.empty()) {
@@ -145,15 +141,16 @@ void Engine::Drive(const std::function<bool()>* done, double deadline) {
     if (stop_.load()) break;
     if (is_thread ? waiting_.load() > 0 || !work_.HasWork() : (*done)()) break;
     if (moved) {
-      idle_polls_ = 0;
+      idle_.Begin();
       continue;
     }
-    if (++idle_polls_ <= kSpins) {
+    if (idle_.PollsAgain()) {
       Pause();
       continue;
     }
-    if (!is_thread && MonotonicSeconds() >= deadline) break;
-    Idle(is_thread, deadline);
+    const double now = MonotonicSeconds();
+    if (!is_thread && now >= deadline) break;
+    Idle(is_thread, now, deadline);
   }
   Leave();
 }
@@ -182,11 +179,10 @@ bool Engine::Turn() {
   return moved || !callbacks.empty();
 }
 
-void Engine::Idle(bool is_thread, double deadline) {
-  const double now = MonotonicSeconds();
-  if (idle_polls_ == kSpins + 1) idle_since_ = now;
-  if (now - idle_since_ < kYieldSeconds) {
+void Engine::Idle(bool is_thread, double now, double deadline) {
+  if (idle_.Yields(now)) {
     sched_yield();
+    idle_.OnYielded(MonotonicSeconds() - now);
     return;
   }
   transport_.Arm();
@@ -198,7 +194,7 @@ void Engine::Idle(bool is_thread, double deadline) {
   }
   asleep_.store(false);
   transport_.Disarm();
-  idle_polls_ = 0;
+  idle_.Begin();
 }
 
 void Engine::Leave() {
