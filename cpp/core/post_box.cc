@@ -8,13 +8,9 @@ namespace horoscale {
 
 PostBox::Outcome PostBox::Add(uint32_t member, const Key& key, const Said& said, double now) {
   if (operations_.size() >= kMaxPendingUnits) return Outcome::kTooMany;
-  const auto [place, is_new] = operations_.try_emplace(key);
+  auto place = operations_.find(key);
+  if (place == operations_.end()) place = Begin(key, now);
   Operation& operation = place->second;
-  if (is_new) {
-    operation.posted.resize(size_);
-    operation.since = now;
-    operation.due = now + period_;
-  }
   if (operation.posted[member]) return Outcome::kTwice;
   for (const std::optional<Said>& other : operation.posted) {
     if (!other) continue;
@@ -24,8 +20,21 @@ PostBox::Outcome PostBox::Add(uint32_t member, const Key& key, const Said& said,
   operation.posted[member] = said;
   if (++operation.count < size_) return Outcome::kWaits;
   if (!operation.agrees) return Outcome::kDisagrees;
-  operations_.erase(place);
+  spare_ = operations_.extract(place);
   return Outcome::kEnded;
+}
+
+std::map<PostBox::Key, PostBox::Operation>::iterator PostBox::Begin(const Key& key, double now) {
+  if (spare_) spare_.key() = key;
+  const auto place =
+      spare_ ? operations_.insert(std::move(spare_)).position : operations_.try_emplace(key).first;
+  Operation& operation = place->second;
+  operation.posted.assign(size_, std::nullopt);
+  operation.count = 0;
+  operation.agrees = true;
+  operation.since = now;
+  operation.due = now + period_;
+  return place;
 }
 
 std::vector<std::optional<PostBox::Said>> PostBox::Take(const Key& key) {

@@ -68,7 +68,8 @@ void Engine::Look() {
 }
 
 void Engine::NotifyDone() {
-  if (waiting_.load() == 0) return;
+  // A waiter that drives sees it by itself.
+  if (waiting_.load() == (owner_waits_ ? 1 : 0)) return;
   std::lock_guard lock(mutex_);
   waiters_cv_.notify_all();
 }
@@ -82,8 +83,9 @@ bool Engine::WaitFor(const std::function<bool()>& done, double deadline) {
     if (!owned_ && !stop_.load()) {
       owned_ = true;
       lock.unlock();
-      Drive(&done, deadline);
+      const bool owns = Drive(&done, deadline);
       lock.lock();
+      if (owns) LeaveLocked();
       continue;
     }
     if (asleep_.load()) transport_.Wake();  // the progress thread hands over when someone waits
@@ -104,8 +106,9 @@ void Engine::ThreadMain() {
       owned_ = true;
       lock.unlock();
       look_.store(false);
-      Drive(nullptr, 0);
+      const bool owns = Drive(nullptr, 0);
       lock.lock();
+      if (owns) LeaveLocked();
     }
     parked_.store(true);
     const bool needed = !owned_ && waiting_.load() == 0 && (work_.HasWork() || look_.load());
@@ -129,13 +132,14 @@ void Engine::Gather(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void Engine::Drive(const std::function<bool()>* done, double deadline) {
+bool Engine::Drive(const std::function<bool()>* done, double deadline) {
   const bool is_thread = done == nullptr;
+  owner_waits_ = !is_thread;
   idle_.Begin();
   for (;;) {
     const bool moved = work_.Step();
     if (auto callbacks = work_.TakeCallbacks(); !callbacks.empty()) {
-      if (!RunCallbacks(is_thread, std::move(callbacks))) return;
+      if (!RunCallbacks(is_thread, std::move(callbacks))) return false;
       continue;
     }
     if (stop_.load()) break;
@@ -152,7 +156,7 @@ void Engine::Drive(const std::function<bool()>* done, double deadline) {
     if (!is_thread && now >= deadline) break;
     Idle(is_thread, now, deadline);
   }
-  Leave();
+  return true;
 }
 
 bool Engine::RunCallbacks(bool is_thread, std::vector<std::function<void()>> callbacks) {
@@ -161,6 +165,7 @@ bool Engine::RunCallbacks(bool is_thread, std::vector<std::function<void()>> cal
   std::lock_guard lock(mutex_);
   if (owned_ || stop_.load() || (is_thread && waiting_.load() > 0)) return false;
   owned_ = true;
+  owner_waits_ = !is_thread;
   return true;
 }
 
@@ -199,7 +204,11 @@ void Engine::Idle(bool is_thread, double now, double deadline) {
 
 void Engine::Leave() {
   std::lock_guard lock(mutex_);
-  owned_ = false;
+  LeaveLocked();
+}
+
+void Engine::LeaveLocked() {
+  owned_ = owner_waits_ = false;
   waiters_cv_.notify_all();
 }
 

@@ -88,13 +88,14 @@ class Engine {
   void Look();
   // Takes the engine if it is free.
   bool Own();
-  // Drives as the owner, and no longer owns the engine when it returns: for a waiter until *done or
-  // the deadline, for the progress thread (done is null) until there is no work or somebody waits.
-  void Drive(const std::function<bool()>* done, double deadline);
+  // Drives as the owner: for a waiter until *done or the deadline, for the progress thread (done is
+  // null) until there is no work or somebody waits. Whether it still owns the engine then.
+  bool Drive(const std::function<bool()>* done, double deadline);
   bool RunCallbacks(bool is_thread, std::vector<std::function<void()>> callbacks);
   // Nothing moves: yields, or sleeps until something may have moved.
   void Idle(bool is_thread, double now, double deadline);
   void Leave();
+  void LeaveLocked();  // mutex_ is held
 
   Work& work_;
   Transport& transport_;
@@ -113,7 +114,9 @@ class Engine {
   std::atomic<bool> look_{false};    // the transport wants to be polled
   std::atomic<bool> asleep_{false};  // the owner is in transport_.Sleep(), or about to
   std::atomic<bool> stop_{false};
-  IdlePolicy idle_;  // by the owner
+  // By the owner.
+  bool owner_waits_ = false;  // it is a waiter
+  IdlePolicy idle_;
 };
 
 }  // namespace horoscale
