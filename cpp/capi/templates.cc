@@ -1,11 +1,39 @@
 // hs_prepare and what runs an operation again.
+#include <atomic>
 #include <utility>
 
 #include "operations.h"
 
+namespace horoscale {
+
+// An operation that is over, for the next one to be made of. Any number of threads may use it: who
+// comes while another one does goes without.
+class SpareOperation {
+ public:
+  OperationPtr Take() {
+    if (is_used_.exchange(true)) return nullptr;
+    OperationPtr operation = std::move(operation_);
+    is_used_.store(false);
+    return operation;
+  }
+  // Only what nobody else refers to any more.
+  void Keep(OperationPtr operation) {
+    if (operation.use_count() != 1 || is_used_.exchange(true)) return;
+    operation_.swap(operation);
+    is_used_.store(false);
+  }
+
+ private:
+  std::atomic<bool> is_used_{false};
+  OperationPtr operation_;
+};
+
+}  // namespace horoscale
+
 struct hs_template {
   hs_runtime* runtime;
   horoscale::OperationPtr model;  // never enqueued
+  mutable horoscale::SpareOperation spare = {};
 };
 
 namespace horoscale {
@@ -31,20 +59,30 @@ Status CheckRepeatable(const Operation& model) {
       "memory, without a callback, can be prepared");
 }
 
+// A new operation, or one that is over.
+OperationPtr MakeLike(const Operation& model, OperationPtr over) {
+  if (over != nullptr) {
+    over->BeginAnew();
+    return over;
+  }
+  auto operation = std::make_shared<Operation>();
+  operation->process_set_id = model.process_set_id;
+  operation->request = model.request;
+  operation->tensors = model.tensors;
+  operation->splits = model.splits;
+  operation->sealed = model.sealed;
+  return operation;
+}
+
 Result<OperationPtr> Repeat(const hs_template& prepared, uintptr_t in, uintptr_t out) {
   const Operation& model = *prepared.model;
   // Nobody would take what is allocated.
   if (out == 0 && AllocatesResult(model.request.signature.kind)) {
     return Status::InvalidArgument("a prepared operation needs memory for its result");
   }
-  auto operation = std::make_shared<Operation>();
-  operation->process_set_id = model.process_set_id;
-  operation->request = model.request;
-  operation->tensors = model.tensors;
+  OperationPtr operation = MakeLike(model, prepared.spare.Take());
   operation->tensors.front().in = reinterpret_cast<const std::byte*>(in);
   operation->tensors.front().out = reinterpret_cast<std::byte*>(out);
-  operation->splits = model.splits;
-  operation->sealed = model.sealed;
   return operation;
 }
 
@@ -93,7 +131,11 @@ hs_code hs_run_again(const hs_template* prepared, uintptr_t in, uintptr_t out, d
   horoscale::Runtime& job = prepared->runtime->job->runtime();
   if (Status status = job.Enqueue(operation, true); !status.ok()) return ToCode(status);
   Status status = job.Wait(operation, seconds);
-  if (operation->done.load()) return ToCode(operation->status);
+  if (operation->done.load()) {
+    status = operation->status;
+    if (status.ok()) prepared->spare.Keep(std::move(operation));
+    return ToCode(status);
+  }
   horoscale::unfinished.reset(new hs_handle{std::move(operation), prepared->runtime});
   return ToCode(status);
 }

@@ -22,11 +22,24 @@ bool Forwards(const HostGroups& hosts, uint32_t root) {
   return false;
 }
 
+// In a host the root writes a chunk while the others read the one before: several that are smaller
+// are sooner through than one. Below so many bytes the next round costs more than that saves.
+constexpr int64_t kLeastChunkBytes = 16 * 1024;
+constexpr int64_t kChunksOfSmall = 8;
+
+int64_t ChunkBytes(const Exchange& exchange, int64_t bytes) {
+  const auto most = static_cast<int64_t>(exchange.chunk_bytes());
+  if (!exchange.hosts().empty()) return most;
+  const int64_t share = DivideUp(DivideUp(bytes, kChunksOfSmall), kLineBytes) * kLineBytes;
+  return std::clamp(share, std::min(kLeastChunkBytes, most), most);
+}
+
 class Broadcast : public RoundLoop {
  public:
   Broadcast(Exchange& exchange, std::vector<uint32_t> participants, HostGroups hosts,
-            BroadcastArgs args, Pipeline pipeline)
+            BroadcastArgs args, Pipeline pipeline, int64_t chunk_bytes)
       : RoundLoop(exchange, std::move(participants), pipeline.rounds()),
+        chunk_bytes_(chunk_bytes),
         root_(args.root),
         segments_(std::move(args.segments)),
         hosts_(std::move(hosts)),
@@ -39,9 +52,9 @@ class Broadcast : public RoundLoop {
  private:
   enum Phase : int64_t { kSend, kForward };
 
-  int64_t First(int64_t chunk) const { return chunk * chunk_bytes(); }
+  int64_t First(int64_t chunk) const { return chunk * chunk_bytes_; }
   int64_t Bytes(int64_t chunk) const {
-    return std::min(chunk_bytes(), segments_.bytes() - First(chunk));
+    return std::min(chunk_bytes_, segments_.bytes() - First(chunk));
   }
 
   bool Send(int64_t round) override {
@@ -105,6 +118,7 @@ class Broadcast : public RoundLoop {
     return true;
   }
 
+  const int64_t chunk_bytes_;
   const uint32_t root_;
   const SegmentMap segments_;
   const HostGroups hosts_;
@@ -126,16 +140,15 @@ int64_t BroadcastBytes(const BroadcastArgs& args) {
 std::unique_ptr<Collective> MakeChunkedBroadcast(Exchange& exchange, BroadcastArgs args) {
   std::vector<uint32_t> participants = Participants(exchange, args.absent);
   HostGroups hosts(exchange, participants);
-  const int64_t chunks =
-      participants.size() == 1
-          ? 0
-          : DivideUp(BroadcastBytes(args), static_cast<int64_t>(exchange.chunk_bytes()));
+  const int64_t bytes = BroadcastBytes(args);
+  const int64_t chunk_bytes = ChunkBytes(exchange, bytes);
+  const int64_t chunks = participants.size() == 1 ? 0 : DivideUp(bytes, chunk_bytes);
   Pipeline pipeline(Forwards(hosts, args.root) ? 2 : 1, chunks, exchange.banks());
   if (!std::binary_search(participants.begin(), participants.end(), exchange.self())) {
     return std::make_unique<Bystander>(exchange, pipeline.rounds());
   }
   return std::make_unique<Broadcast>(exchange, std::move(participants), std::move(hosts),
-                                     std::move(args), std::move(pipeline));
+                                     std::move(args), std::move(pipeline), chunk_bytes);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ std::vector<Place> PlacesOf(const Exchange& exchange, const std::vector<Input>& 
     if (input.bytes > 0) ++count;
   }
   // Each piece takes a system call.
-  const bool are_large = total >= count * (LeastDirectBytes(exchange) / 4);
+  const bool are_large =
+      total > MostCopiedBytes(exchange) && total >= count * (LeastDirectBytes(exchange) / 4);
   const SharedMemory& memory = *exchange.shared_memory();
   std::vector<Place> places;
   places.reserve(inputs.size());
@@ -43,6 +44,10 @@ bool HasReachableMemory(const Exchange& exchange) {
 
 int64_t LeastDirectBytes(const Exchange& exchange) {
   return static_cast<int64_t>(exchange.chunk_bytes()) / 4;
+}
+
+int64_t MostCopiedBytes(const Exchange& exchange) {
+  return static_cast<int64_t>(exchange.chunk_bytes()) * 16;
 }
 
 Result<Move> MoveFrom(const Exchange& exchange, uint32_t member, const Place& place, int64_t skip,

@@ -26,7 +26,8 @@ struct Input {
   const std::byte* memory = nullptr;
   int64_t bytes = 0;
 };
-// Where this member's inputs are. Private memory is not to be read in many small pieces.
+// Where this member's inputs are. Private memory is to be read if it is large, though not in many
+// small pieces.
 std::vector<Place> PlacesOf(const Exchange& exchange, const std::vector<Input>& inputs);
 
 // A place that says only whether this member can read private memory: by an address that isn't 0.
@@ -36,6 +37,9 @@ Place ReaderPlace(const Exchange& exchange);
 bool HasReachableMemory(const Exchange& exchange);
 // From how many bytes on that pays: it takes a round or two more.
 int64_t LeastDirectBytes(const Exchange& exchange);
+// Up to how much private memory of a member goes through banks where it could be read: both sides
+// copy at the same time there, which is faster as long as the caches hold what they copy.
+int64_t MostCopiedBytes(const Exchange& exchange);
 
 // Some bytes of a member that go to memory of this one.
 struct Move {

@@ -413,8 +413,9 @@ Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes) {
   return entry;
 }
 
-std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values) {
-  WireWriter out;
+std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values,
+                              std::vector<std::byte> old) {
+  WireWriter out(std::move(old));
   out.Varint(post.applied_sequence);
   WritePost(post, out);
   out.Bytes(values);

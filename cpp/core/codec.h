@@ -38,7 +38,9 @@ size_t EncodedSizeBound(std::string_view name, const Signature& signature);
 std::vector<std::byte> Encode(const Report& report);
 std::vector<std::byte> Encode(const GroupReport& report);
 // With the member's tensors, at most kMaxPostBytes.
-std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values);
+// The message may take over the memory of an older one.
+std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values,
+                              std::vector<std::byte> old = {});
 std::vector<std::byte> Encode(const PlanEntry& entry);
 std::vector<std::byte> Encode(const Goodbye& goodbye);
 std::vector<std::byte> Encode(const StallNotice& notice);

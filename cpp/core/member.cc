@@ -22,7 +22,7 @@ Member::Member(int process_set_id, uint32_t self, uint32_t size, size_t cache_ca
       size_(size),
       cache_(std::min<size_t>(cache_capacity, kMaxSlots / 2)) {}
 
-Status Member::Submit(Request request, Token token) {
+Status Member::Submit(const Request& request, Token token) {
   if (request.signature.kind == OpKind::kJoin) {
     if (join_token_ != kNoToken) {
       return Status(StatusCode::kDuplicateName, "this rank has joined already");
@@ -40,10 +40,10 @@ Status Member::Submit(Request request, Token token) {
                                    std::to_string(process_set_id_));
   }
   NameId name = kNoName;
+  uint64_t index = 0;
   if (request.name.empty()) {
-    request.index = ++last_index_;
+    index = ++last_index_;
   } else {
-    request.index = 0;
     name = names_.Acquire(request.name);
     if (FindUnit(name, 0) != kNoUnit) {
       names_.Release(name);
@@ -53,11 +53,11 @@ Status Member::Submit(Request request, Token token) {
                     {.ranks = {}, .process_set_id = process_set_id_, .tensor = request.name});
     }
   }
-  unreported_.push_back(AddUnit(std::move(request), name, token));
+  unreported_.push_back(AddUnit(request, index, name, token));
   return Status::Ok();
 }
 
-Member::UnitRef Member::AddUnit(Request request, NameId name, Token token) {
+Member::UnitRef Member::AddUnit(const Request& request, uint64_t index, NameId name, Token token) {
   UnitRef ref = static_cast<UnitRef>(units_.size());
   if (free_.empty()) {
     units_.emplace_back();
@@ -66,15 +66,15 @@ Member::UnitRef Member::AddUnit(Request request, NameId name, Token token) {
     free_.pop_back();
   }
   if (name == kNoName) {
-    unit_of_index_.emplace(request.index, ref);
+    unit_of_index_.emplace(index, ref);
   } else {
     if (name >= unit_of_name_.size()) unit_of_name_.resize(name + 1, kNoUnit);
     unit_of_name_[name] = ref;
   }
   PendingUnit& unit = units_[ref];
-  unit = PendingUnit{};
+  unit.request = request;
+  unit.request.index = index;
   unit.tensors_left = static_cast<uint32_t>(request.signature.tensors.size());
-  unit.request = std::move(request);
   unit.name = name;
   unit.token = token;
   unit.order = next_order_++;
@@ -91,7 +91,10 @@ void Member::RemoveUnit(UnitRef ref) {
     names_.Release(unit.name);
   }
   if (ref == posted_) posted_ = kNoUnit;
+  // The next request in its place takes over the memory of this one.
+  Request request = std::move(unit.request);
   unit = PendingUnit{};
+  unit.request = std::move(request);
   free_.push_back(ref);
   --num_pending_;
 }

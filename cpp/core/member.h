@@ -62,7 +62,7 @@ class Member {
 
   // Takes a submission. kDuplicateName if the name (or a join) is pending, kInvalidArgument beyond
   // the limits of codec.h and while this member has joined. kJoin has no tensors and no name.
-  Status Submit(Request request, Token token);
+  Status Submit(const Request& request, Token token);
 
   // What is new since the last call, for the coordinator; nothing if there is nothing to say. Large
   // reports come in several: call it until it gives nothing.
@@ -119,7 +119,7 @@ class Member {
     std::string display_name;
   };
 
-  UnitRef AddUnit(Request request, NameId name, Token token);
+  UnitRef AddUnit(const Request& request, uint64_t index, NameId name, Token token);
   void RemoveUnit(UnitRef ref);
   UnitRef FindUnit(NameId name, uint64_t index) const;
   UnitRef FindUnit(const Post& post) const;

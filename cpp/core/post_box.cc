@@ -8,12 +8,9 @@ namespace horoscale {
 
 PostBox::Outcome PostBox::Add(uint32_t member, const Key& key, const Said& said, double now) {
   if (operations_.size() >= kMaxPendingUnits) return Outcome::kTooMany;
-  const auto [place, is_new] = operations_.try_emplace(key);
+  auto place = operations_.find(key);
+  if (place == operations_.end()) place = Begin(key, now);
   Operation& operation = place->second;
-  if (is_new) {
-    operation.posted.resize(size_);
-    operation.clock = {now, now};
-  }
   if (operation.posted[member]) return Outcome::kTwice;
   for (const std::optional<Said>& other : operation.posted) {
     if (!other) continue;
@@ -23,8 +20,20 @@ PostBox::Outcome PostBox::Add(uint32_t member, const Key& key, const Said& said,
   operation.posted[member] = said;
   if (++operation.count < size_) return Outcome::kWaits;
   if (!operation.agrees) return Outcome::kDisagrees;
-  operations_.erase(place);
+  spare_ = operations_.extract(place);
   return Outcome::kEnded;
+}
+
+std::map<PostBox::Key, PostBox::Operation>::iterator PostBox::Begin(const Key& key, double now) {
+  if (spare_) spare_.key() = key;
+  const auto place =
+      spare_ ? operations_.insert(std::move(spare_)).position : operations_.try_emplace(key).first;
+  Operation& operation = place->second;
+  operation.posted.assign(size_, std::nullopt);
+  operation.count = 0;
+  operation.agrees = true;
+  operation.clock = {now, now};
+  return place;
 }
 
 PostBox::Posted PostBox::Take(const Key& key) {

@@ -70,9 +70,12 @@ class PostBox {
   };
   static Waiting Describe(const Key& key, const Operation& operation, double now);
 
+  std::map<Key, Operation>::iterator Begin(const Key& key, double now);
+
   const uint32_t size_;
   const double period_;
   std::map<Key, Operation> operations_;
+  std::map<Key, Operation>::node_type spare_;  // of one that has ended: the next one takes it
 };
 
 }  // namespace horoscale

@@ -16,6 +16,8 @@ namespace horoscale {
 class WireWriter {
  public:
   WireWriter() { bytes_.reserve(kUsualBytes); }
+  // Writes into the memory of a message that is of no use any more.
+  explicit WireWriter(std::vector<std::byte> old) : bytes_(std::move(old)) { bytes_.clear(); }
   void Byte(uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
   void Varint(uint64_t value) {
     for (; value >= 0x80; value >>= 7) Byte(static_cast<uint8_t>(value | 0x80));

@@ -10,10 +10,6 @@
 namespace horoscale {
 namespace {
 
-// A peer on another core answers within this many polls or is not running now.
-constexpr int kSpins = 50;
-// Then others may run: a rank that shares this core may be the one waited for.
-constexpr double kYieldSeconds = 50e-6;
 // The transport tells of lost ranks by itself; this bounds how late stall reports come.
 constexpr double kSleepSeconds = 0.5;
 
@@ -72,7 +68,8 @@ void Engine::Look() {
 }
 
 void Engine::NotifyDone() {
-  if (waiting_.load() == 0) return;
+  // A waiter that drives sees it by itself.
+  if (waiting_.load() == (owner_waits_ ? 1 : 0)) return;
   std::lock_guard lock(mutex_);
   waiters_cv_.notify_all();
 }
@@ -86,8 +83,9 @@ bool Engine::WaitFor(const std::function<bool()>& done, double deadline) {
     if (!owned_ && !stop_.load()) {
       owned_ = true;
       lock.unlock();
-      Drive(&done, deadline);
+      const bool owns = Drive(&done, deadline);
       lock.lock();
+      if (owns) LeaveLocked();
       continue;
     }
     if (asleep_.load()) transport_.Wake();  // the progress thread hands over when someone waits
@@ -108,8 +106,9 @@ void Engine::ThreadMain() {
       owned_ = true;
       lock.unlock();
       look_.store(false);
-      Drive(nullptr, 0);
+      const bool owns = Drive(nullptr, 0);
       lock.lock();
+      if (owns) LeaveLocked();
     }
     parked_.store(true);
     const bool needed = !owned_ && waiting_.load() == 0 && (work_.HasWork() || look_.load());
@@ -133,29 +132,31 @@ void Engine::Gather(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void Engine::Drive(const std::function<bool()>* done, double deadline) {
+bool Engine::Drive(const std::function<bool()>* done, double deadline) {
   const bool is_thread = done == nullptr;
-  idle_polls_ = 0;
+  owner_waits_ = !is_thread;
+  idle_.Begin();
   for (;;) {
     const bool moved = work_.Step();
     if (auto callbacks = work_.TakeCallbacks(); !callbacks.empty()) {
-      if (!RunCallbacks(is_thread, std::move(callbacks))) return;
+      if (!RunCallbacks(is_thread, std::move(callbacks))) return false;
       continue;
     }
     if (stop_.load()) break;
     if (is_thread ? waiting_.load() > 0 || !work_.HasWork() : (*done)()) break;
     if (moved) {
-      idle_polls_ = 0;
+      idle_.Begin();
       continue;
     }
-    if (++idle_polls_ <= kSpins) {
+    if (idle_.PollsAgain()) {
       Pause();
       continue;
     }
-    if (!is_thread && MonotonicSeconds() >= deadline) break;
-    Idle(is_thread, deadline);
+    const double now = MonotonicSeconds();
+    if (!is_thread && now >= deadline) break;
+    Idle(is_thread, now, deadline);
   }
-  Leave();
+  return true;
 }
 
 bool Engine::RunCallbacks(bool is_thread, std::vector<std::function<void()>> callbacks) {
@@ -164,6 +165,7 @@ bool Engine::RunCallbacks(bool is_thread, std::vector<std::function<void()>> cal
   std::lock_guard lock(mutex_);
   if (owned_ || stop_.load() || (is_thread && waiting_.load() > 0)) return false;
   owned_ = true;
+  owner_waits_ = !is_thread;
   return true;
 }
 
@@ -182,11 +184,10 @@ bool Engine::Turn() {
   return moved || !callbacks.empty();
 }
 
-void Engine::Idle(bool is_thread, double deadline) {
-  const double now = MonotonicSeconds();
-  if (idle_polls_ == kSpins + 1) idle_since_ = now;
-  if (now - idle_since_ < kYieldSeconds) {
+void Engine::Idle(bool is_thread, double now, double deadline) {
+  if (idle_.Yields(now)) {
     sched_yield();
+    idle_.OnYielded(MonotonicSeconds() - now);
     return;
   }
   transport_.Arm();
@@ -198,12 +199,16 @@ void Engine::Idle(bool is_thread, double deadline) {
   }
   asleep_.store(false);
   transport_.Disarm();
-  idle_polls_ = 0;
+  idle_.Begin();
 }
 
 void Engine::Leave() {
   std::lock_guard lock(mutex_);
-  owned_ = false;
+  LeaveLocked();
+}
+
+void Engine::LeaveLocked() {
+  owned_ = owner_waits_ = false;
   waiters_cv_.notify_all();
 }
 

@@ -7,8 +7,8 @@
 //   * Waiters that don't own the engine sleep on one condition variable; completions wake them, and
 //     an owner that leaves.
 //   * An owner that leaves wakes the progress thread if work remains and no waiter is there.
-//   * An owner with nothing to do spins briefly, yields, then arms the transport's doorbell and
-//     sleeps in the transport: there is no other place where an owner sleeps.
+//   * An owner with nothing to do spins briefly, yields (idle_policy.h), then arms the transport's
+//     doorbell and sleeps in the transport: there is no other place where an owner sleeps.
 //   * The progress thread that is woken for little sleeps while more comes, though not for long:
 //     what is executed together costs less. Whoever waits takes the engine meanwhile.
 //   * The progress thread parks on a process-local condition variable when nothing is pending, and
@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/idle_policy.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -87,13 +88,14 @@ class Engine {
   void Look();
   // Takes the engine if it is free.
   bool Own();
-  // Drives as the owner, and no longer owns the engine when it returns: for a waiter until *done or
-  // the deadline, for the progress thread (done is null) until there is no work or somebody waits.
-  void Drive(const std::function<bool()>* done, double deadline);
+  // Drives as the owner: for a waiter until *done or the deadline, for the progress thread (done is
+  // null) until there is no work or somebody waits. Whether it still owns the engine then.
+  bool Drive(const std::function<bool()>* done, double deadline);
   bool RunCallbacks(bool is_thread, std::vector<std::function<void()>> callbacks);
-  // Nothing moves: spins, then yields, then sleeps until something may have moved.
-  void Idle(bool is_thread, double deadline);
+  // Nothing moves: yields, or sleeps until something may have moved.
+  void Idle(bool is_thread, double now, double deadline);
   void Leave();
+  void LeaveLocked();  // mutex_ is held
 
   Work& work_;
   Transport& transport_;
@@ -112,8 +114,9 @@ class Engine {
   std::atomic<bool> look_{false};    // the transport wants to be polled
   std::atomic<bool> asleep_{false};  // the owner is in transport_.Sleep(), or about to
   std::atomic<bool> stop_{false};
-  int idle_polls_ = 0;  // by the owner
-  double idle_since_ = 0;
+  // By the owner.
+  bool owner_waits_ = false;  // it is a waiter
+  IdlePolicy idle_;
 };
 
 }  // namespace horoscale

@@ -132,11 +132,12 @@ bool Inbox::IsClosed() const {
   return closed_;
 }
 
-std::vector<OperationPtr> Inbox::Take() {
+std::vector<OperationPtr> Inbox::Take(std::vector<OperationPtr> old) {
+  old.clear();
   std::lock_guard lock(mutex_);
   has_input_.store(false);
   input_bytes_ = 0;
-  return std::exchange(input_, {});
+  return std::exchange(input_, std::move(old));
 }
 
 void Inbox::OnFinished(const Operation& operation, const Status& status) {

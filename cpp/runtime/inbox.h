@@ -40,7 +40,8 @@ class Inbox {
 
   // The engine's owner.
 
-  std::vector<OperationPtr> Take();
+  // The list of what comes next may take over the memory of an older one.
+  std::vector<OperationPtr> Take(std::vector<OperationPtr> old = {});
   // The operation is over, and its name free. Before others can see that it is done.
   void OnFinished(const Operation& operation, const Status& status);
   void OnSetAdded(int id, const std::vector<int>& ranks, const std::vector<int>& order);

@@ -60,9 +60,31 @@ struct Message {
   std::byte* place() const { return copy ? copy.get() : memory; }
 };
 
-struct Operation {
+// What becomes of an operation. Written by the engine's owner until it is done, constant
+// afterwards.
+struct OperationOutcome {
+  double blocked_since = 0;    // as seen twice a second: a thread waits; 0: none
+  double blocked_told_at = 0;  // to rank 0
+  int open = 1;  // sets that have not finished it: a join() is submitted to all sets of its rank
+  double planned_at = 0;
+  double started_at = 0;
+  uint64_t plan_entry = 0;    // that ended it
+  uint64_t post = 0;          // else: how many that took one hop ended before, and this one
+  size_t bucket_tensors = 0;  // that the entry executed at once
+  std::vector<AllgatherResult> results;
+  int64_t result = -1;
+  Status status;
+};
+
+struct Operation : OperationOutcome {
   // How errors and reports call it.
   std::string DisplayName() const;
+
+  // An operation that is done, and that nobody else holds, may be enqueued again.
+  void BeginAnew() {
+    static_cast<OperationOutcome&>(*this) = {};
+    done.store(false);
+  }
 
   // Set before it is enqueued, constant afterwards.
   Token token = kNoToken;
@@ -78,19 +100,6 @@ struct Operation {
   std::unique_ptr<NewSet> new_set;      // that its members make: beside the plan, too
   bool abandons = false;                // a removal: what is pending on the set is not waited for
   double enqueued_at = 0;
-
-  // Written by the engine's owner until `done`, constant afterwards.
-  double blocked_since = 0;    // as seen twice a second: a thread waits; 0: none
-  double blocked_told_at = 0;  // to rank 0
-  int open = 1;  // sets that have not finished it: a join() is submitted to all sets of its rank
-  double planned_at = 0;
-  double started_at = 0;
-  uint64_t plan_entry = 0;    // that ended it
-  uint64_t post = 0;          // else: how many that took one hop ended before, and this one
-  size_t bucket_tensors = 0;  // that the entry executed at once
-  std::vector<AllgatherResult> results;
-  int64_t result = -1;
-  Status status;
 
   std::atomic<bool> done{false};
   std::atomic<int> waiters{0};  // threads

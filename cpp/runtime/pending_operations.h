@@ -14,7 +14,13 @@ class PendingOperations {
 
   void Add(OperationPtr operation) {
     const Token token = operation->token;
-    by_token_.emplace(token, std::move(operation));
+    if (!spare_) {
+      by_token_.emplace(token, std::move(operation));
+      return;
+    }
+    spare_.key() = token;
+    spare_.mapped() = std::move(operation);
+    by_token_.insert(std::move(spare_));
   }
 
   // Null: not pending here.
@@ -34,7 +40,7 @@ class PendingOperations {
     const auto found = by_token_.find(token);
     if (found == by_token_.end()) return nullptr;
     OperationPtr operation = std::move(found->second);
-    by_token_.erase(found);
+    spare_ = by_token_.extract(found);
     return operation;
   }
 
@@ -45,6 +51,7 @@ class PendingOperations {
 
  private:
   Table by_token_;
+  Table::node_type spare_;  // of what was taken last: the next one takes its memory
 };
 
 }  // namespace horoscale

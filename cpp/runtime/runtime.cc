@@ -211,8 +211,9 @@ bool Runtime::Step() {
 }
 
 bool Runtime::TakeInput() {
-  std::vector<OperationPtr> input = inbox_.Take();
-  for (OperationPtr& operation : input) {
+  input_ = inbox_.Take(std::move(input_));
+  const bool has_input = !input_.empty();
+  for (OperationPtr& operation : input_) {
     if (operation->request.signature.kind == OpKind::kRemoveProcessSet) {
       if (operation->abandons) AbandonSet(operation->process_set_id);
       held_removals_.push_back(std::move(operation));
@@ -231,7 +232,8 @@ bool Runtime::TakeInput() {
     set->Submit(operation);
     if (operation->request.signature.kind == OpKind::kJoin) SubmitJoin(operation);
   }
-  return !input.empty();
+  input_.clear();
+  return has_input;
 }
 
 // What is pending there may wait for members that never come; they are told.

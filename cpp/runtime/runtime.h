@@ -166,6 +166,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   SetCreations creations_;
   std::map<uint64_t, OperationPtr> creating_;  // by call
   std::vector<std::shared_ptr<ProcessSet>> active_;
+  std::vector<OperationPtr> input_;          // that is being taken
   std::vector<OperationPtr> held_removals_;  // of sets with pending operations here
   std::vector<std::function<void()>> callbacks_;
   EarlyFrames early_frames_;  // of sets that are not registered here yet

@@ -72,11 +72,12 @@ SetControl::SetControl(Transport& transport, const Config& config, const SetPlac
 }
 
 Status SetControl::Submit(const Operation& operation) {
-  Request request = operation.request;
-  if (coordinator_ && HasFreeFirstDimension(request.signature.kind)) {
-    request.own_bytes = BytesOf(operation);
+  if (!coordinator_ || !HasFreeFirstDimension(operation.request.signature.kind)) {
+    return member_.Submit(operation.request, operation.token);
   }
-  return member_.Submit(std::move(request), operation.token);
+  Request request = operation.request;
+  request.own_bytes = BytesOf(operation);
+  return member_.Submit(request, operation.token);
 }
 
 Status SetControl::OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload,

@@ -62,12 +62,12 @@ bool SetPosts::MayPost(const Operation& operation) const {
          !signature.on_device && signature.TotalBytes() <= most_bytes_;
 }
 
-void SetPosts::SendTo(std::span<const uint32_t> members, std::span<const std::byte> values) const {
+void SetPosts::SendTo(std::span<const uint32_t> members, std::span<const std::byte> values) {
   if (members.empty()) return;
-  const std::vector<std::byte> frame = Encode(table_.own(), values);
+  frame_ = Encode(table_.own(), values, std::move(frame_));
   for (const uint32_t member : members) {
     if (member == place_.self) continue;
-    transport_.Send(place_.ranks[member], {FrameKind::kPost, place_.channel}, frame);
+    transport_.Send(place_.ranks[member], {FrameKind::kPost, place_.channel}, frame_);
   }
 }
 
@@ -127,7 +127,7 @@ Result<Token> SetPosts::End() {
 }
 
 // On one host.
-Result<bool> SetPosts::EndAsMember(const Operation& operation) const {
+Result<bool> SetPosts::EndAsMember(const Operation& operation) {
   if (!table_.HasAll(routes_.members())) return false;
   if (operation.tensors.empty()) return true;
   const Signature& signature = operation.request.signature;
@@ -180,15 +180,14 @@ Result<bool> SetPosts::EndAsListener(const Operation& operation) const {
 
 // Folds what the members have posted, `own` in the place of this one's.
 Status SetPosts::FoldOf(std::span<const uint32_t> members, const Reduction& reduction,
-                        const std::byte* own, int64_t elements, std::byte* out) const {
+                        const std::byte* own, int64_t elements, std::byte* out) {
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(reduction.dtype);
-  std::vector<const std::byte*> values;
-  values.reserve(members.size());
+  sources_.clear();
   for (const uint32_t member : members) {
     if (member != place_.self) HS_RETURN_IF_ERROR(CheckBytes(member, bytes));
-    values.push_back(member == place_.self ? own : table_.ValuesOf(member).data());
+    sources_.push_back(member == place_.self ? own : table_.ValuesOf(member).data());
   }
-  Fold(reduction, out, values, elements);
+  Fold(reduction, out, sources_, elements);
   return Status::Ok();
 }
 

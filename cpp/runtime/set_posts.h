@@ -43,12 +43,12 @@ class SetPosts {
 
  private:
   bool MayPost(const Operation& operation) const;
-  void SendTo(std::span<const uint32_t> members, std::span<const std::byte> values) const;
-  Result<bool> EndAsMember(const Operation& operation) const;
+  void SendTo(std::span<const uint32_t> members, std::span<const std::byte> values);
+  Result<bool> EndAsMember(const Operation& operation);
   Result<bool> EndAsSpeaker(const Operation& operation);
   Result<bool> EndAsListener(const Operation& operation) const;
   Status FoldOf(std::span<const uint32_t> members, const Reduction& reduction, const std::byte* own,
-                int64_t elements, std::byte* out) const;
+                int64_t elements, std::byte* out);
   Status CheckBytes(uint32_t from, size_t bytes) const;
 
   Transport& transport_;
@@ -63,6 +63,9 @@ class SetPosts {
   std::vector<std::byte> host_values_;  // of the own host, where it spans several
   bool host_has_posted_ = false;
   uint64_t ended_ = 0;
+  // Of the last operation, for the memory that they have.
+  std::vector<std::byte> frame_;
+  std::vector<const std::byte*> sources_;
 };
 
 }  // namespace horoscale

@@ -1,8 +1,8 @@
-"""The short way for collectives that come again: one call of the library, little made in Python.
+"""The short way for what comes again: one call of the library, little made in Python.
 
 Preparing a call in the general way takes longer than a small operation. Each function here returns
-a template, which runs or starts the operation on memory at two addresses, and which is found again
-when the same is asked for. All take:
+a template, which runs or starts the operation on memory at two addresses, or a message's, which
+starts it on memory at one; it is found again when the same is asked for. Those of collectives take:
 
     dtype: of the elements, as the framework calls it.
     shape: of the tensor, whose elements lie in C order.
@@ -12,6 +12,8 @@ when the same is asked for. All take:
     priority: higher is more urgent.
 
 All raise ValueError: an argument is wrong, or there is no job.
+
+prepared_message() takes the dtype, the number of elements, and what send() and recv() take.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from horoscale._core import DataType, OpKind, Signature, Template
+from horoscale._core import (
+    ANY_RANK,
+    DataType,
+    MessageArg,
+    OpKind,
+    PreparedMessage,
+    Signature,
+    Template,
+)
 from horoscale.common.arguments import (
     check_even_split,
     check_has_rows,
@@ -33,10 +43,18 @@ from horoscale.common.arguments import (
     titled,
 )
 from horoscale.common.job import current_runtime
+from horoscale.common.messages import ANY, Channel, Source, check_peer, check_tag
 from horoscale.common.process_sets import ProcessSet, at_removal, global_process_set
 
-# Another set may be given the id, with other ranks.
-at_removal(lambda _: current_runtime().templates.clear())
+
+def _forget(_: object) -> None:
+    """Another set may be given the id, with other ranks."""
+    runtime = current_runtime()
+    runtime.templates.clear()
+    runtime.messages.clear()
+
+
+at_removal(_forget)
 
 
 def prepared_allreduce(
@@ -149,6 +167,33 @@ def prepared_reducescatter(
         )
         template = runtime.prepare(key, signature)
     return template
+
+
+def prepared_message(
+    is_send: bool,
+    dtype: Any,
+    elements: int,
+    data_type: Callable[[Any], DataType],
+    peer: int | Source,
+    tag: int,
+    process_set: ProcessSet,
+    channel: Channel = Channel.TENSORS,
+) -> PreparedMessage:
+    """Find a send to the global rank `peer`, or a receive from it or from ANY."""
+    runtime = current_runtime()
+    identity = 0 if process_set is global_process_set else set_id(process_set)
+    key = (is_send, peer, tag, channel, identity, dtype, elements)
+    # What is equal to a number that was given before may be of a type that is refused.
+    is_known = type(tag) is int and (type(peer) is int or peer is ANY)
+    message = runtime.messages.get(key) if is_known else None
+    if message is None:
+        argument = "dst" if is_send else "src"
+        whom = ANY_RANK if peer is ANY else check_peer(argument, peer, process_set)
+        described = MessageArg(
+            whom, check_tag(tag), channel, 0, data_type(dtype), elements, identity
+        )
+        message = runtime.prepare_message(key, described, is_send)
+    return message
 
 
 def _reduction(

@@ -21,8 +21,17 @@ from horoscale.common.messages import (
     receiving,
     sending,
 )
+from horoscale.common.prepared import prepared_message
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.numpy.arrays import Array, address, adopt, contiguous, data_type, need_writable
+from horoscale.numpy.arrays import (
+    Array,
+    address,
+    adopt,
+    contiguous,
+    data_type,
+    is_plain,
+    need_writable,
+)
 from horoscale.numpy.handles import Handle
 
 T = TypeVar("T")
@@ -65,10 +74,22 @@ def _prepare(
 
 
 def _recv_and_wait(tensor: Array, src: int | Source, tag: int, process_set: ProcessSet) -> int:
+    if is_plain(tensor):
+        handle = _start(False, tensor, src, tag, process_set)
+        handle.wait()
+        return handle.result()
     working = contiguous(need_writable(tensor, "a receive"))
     source = receiving(_place(working), src, tag, process_set).run()
     _received(tensor, working)
     return source
+
+
+def _start(
+    is_send: bool, array: Array, peer: int | Source, tag: int, process_set: ProcessSet
+) -> _core.Handle:
+    """Start a message of a plain array's memory; the caller waits for it next."""
+    message = prepared_message(is_send, array.dtype, array.size, data_type, peer, tag, process_set)
+    return message.start(array, address(array), True)
 
 
 def _received(array: Array, working: Array) -> Array:
@@ -98,7 +119,10 @@ def send(
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    sending(_place(contiguous(tensor)), dst, tag, process_set).run()
+    if is_plain(tensor):
+        _start(True, tensor, dst, tag, process_set).wait()
+    else:
+        sending(_place(contiguous(tensor)), dst, tag, process_set).run()
 
 
 def send_async(
@@ -125,7 +149,10 @@ def recv(
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    _recv_and_wait(tensor, src, tag, process_set)
+    if is_plain(tensor):
+        _start(False, tensor, src, tag, process_set).wait()
+    else:
+        _recv_and_wait(tensor, src, tag, process_set)
     return tensor
 
 

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch.autograd import Variable
+from torch.autograd.graph import increment_version
 
 from horoscale import _core
 from horoscale.common.arguments import extents_of
@@ -30,6 +31,7 @@ from horoscale.common.messages import (
     receiving,
     sending,
 )
+from horoscale.common.prepared import prepared_message
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.autograd import connect, needs_gradient
 from horoscale.torch.collectives import Tensors
@@ -40,6 +42,7 @@ from horoscale.torch.tensors import (
     data_type,
     device_of,
     in_memory,
+    is_plain,
     need_writable,
     write_back,
 )
@@ -100,10 +103,30 @@ def _recv_and_wait(
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> int:
+    if is_plain(tensor):
+        handle = _begin(False, tensor, src, tag, process_set, channel)
+        handle.wait()
+        increment_version(tensor)
+        return handle.result()
     values = in_memory(need_writable(tensor))
     source = receiving(_place(values), src, tag, process_set, channel).run()
     write_back(tensor, values)
     return source
+
+
+def _begin(
+    is_send: bool,
+    tensor: torch.Tensor,
+    peer: int | Source,
+    tag: int,
+    process_set: ProcessSet,
+    channel: Channel = Channel.TENSORS,
+) -> _core.Handle:
+    """Start a message of a plain tensor's memory; the caller waits for it next."""
+    message = prepared_message(
+        is_send, tensor.dtype, tensor.numel(), data_type, peer, tag, process_set, channel
+    )
+    return message.start(tensor.untyped_storage(), tensor.data_ptr(), True)
 
 
 class _BackwardSends:
@@ -160,7 +183,10 @@ def send(
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
     """
-    sending(_place(in_memory(tensor)), dst, tag, process_set).run()
+    if is_plain(tensor):
+        _begin(True, tensor, dst, tag, process_set).wait()
+    else:
+        sending(_place(in_memory(tensor)), dst, tag, process_set).run()
     nothing = torch.zeros((), dtype=tensor.dtype, device=tensor.device)
     if not needs_gradient([tensor]):
         return nothing

@@ -20,6 +20,7 @@ namespace horoscale {
 namespace {
 
 constexpr int kMembers = 3;
+constexpr size_t kChunkBytes = 16 << 10;
 constexpr int64_t kRowBytes = 12;
 using Shared = std::vector<bool>;  // by member: whether its inputs are in shared memory
 const std::vector<Shared> kMixtures = {
@@ -75,7 +76,8 @@ class DirectMovementTest : public TransportTest {
   }
   void StartAnew() {
     exchanges_.clear();
-    Start(kMembers, MemoryOptions());
+    // Private memory is read beyond 16 chunks.
+    Start(kMembers, {.banks = {.chunk_bytes = kChunkBytes, .banks = 4}});
   }
 
   static void ExpectBytes(const std::byte* got, const std::vector<std::byte>& expected,
@@ -286,6 +288,30 @@ TEST_P(DirectMovementTest, SharedMemoryMovesNoDataThroughBanks) {
     return MakeAllgather(exchange, {{{inputs[m], rows, kRowBytes}}, &results[m]});
   });
   EXPECT_LT(At(0).counters().data_bytes_sent, 1000u);
+}
+
+TEST_P(DirectMovementTest, PrivateMemoryIsReadWhereItIsLarge) {
+  for (const bool large : {false, true}) {
+    StartAnew();
+    exchanges_ = OpenAll();
+    const int64_t bytes = 16 * int64_t{kChunkBytes} + (large ? 1 : 0);
+    std::vector<std::byte*> inputs(kMembers);
+    for (int m = 0; m < kMembers; ++m) {
+      inputs[static_cast<size_t>(m)] = Input(m, bytes, false, 1);
+    }
+    std::vector<std::vector<AllgatherResult>> results(kMembers);
+    RunAll([&](Exchange& exchange) {
+      const uint32_t m = exchange.self();
+      return MakeAllgather(exchange, {{{inputs[m], bytes, 1}}, &results[m]});
+    });
+    const bool is_read = large && exchanges_[0]->shared_memory()->ReadsPrivate();
+    const auto copied = static_cast<int64_t>(At(0).counters().data_bytes_sent);
+    if (is_read) {
+      EXPECT_LT(copied, 1000);
+    } else {
+      EXPECT_GE(copied, bytes);
+    }
+  }
 }
 
 // A member that gives up may change its tensors at once: nobody takes what it reads there then.

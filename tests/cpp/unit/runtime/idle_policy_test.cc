@@ -1,0 +1,106 @@
+// When a waiting thread polls, yields and sleeps.
+#include "runtime/idle_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace horoscale {
+namespace {
+
+constexpr double kPollSeconds = 0.25e-6;
+constexpr double kQuickYield = 0.5e-6;
+constexpr double kLongYield = 20e-6;
+
+// A thread that nobody has anything for, and whose yields all take as long.
+struct Waiter {
+  IdlePolicy policy;
+  double now = 100;
+  int polls = 0;
+  int yields = 0;
+
+  // Polls until the policy has it yield or sleep; whether it yielded.
+  bool UntilYield(double yield_seconds) {
+    do {
+      ++polls;
+      now += kPollSeconds;
+    } while (policy.PollsAgain());
+    if (!policy.Yields(now)) return false;
+    ++yields;
+    now += yield_seconds;
+    policy.OnYielded(yield_seconds);
+    return true;
+  }
+  // Waits until it sleeps; for how long it did.
+  double UntilSleep(double yield_seconds) {
+    const double began = now;
+    while (UntilYield(yield_seconds)) {
+    }
+    policy.Begin();
+    return now - began;
+  }
+};
+
+TEST(IdlePolicy, PollsBeforeTheFirstYieldWhereItHasACore) {
+  Waiter waiter;
+  ASSERT_TRUE(waiter.UntilYield(kQuickYield));
+  EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 1);
+  // From then on between any two polls.
+  ASSERT_TRUE(waiter.UntilYield(kQuickYield));
+  EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 2);
+}
+
+TEST(IdlePolicy, SleepsSoonWhereItHasACore) {
+  Waiter waiter;
+  const double waited = waiter.UntilSleep(kQuickYield);
+  EXPECT_LT(waited, IdlePolicy::kOwnTime + (IdlePolicy::kPolls + 3) * kPollSeconds + kQuickYield);
+  EXPECT_GE(waited, IdlePolicy::kOwnTime);
+}
+
+TEST(IdlePolicy, PollsOnceBetweenYieldsOnASharedCore) {
+  Waiter waiter;
+  ASSERT_TRUE(waiter.UntilYield(kLongYield));
+  waiter.policy.Begin();
+  waiter.polls = 0;
+  ASSERT_TRUE(waiter.UntilYield(kLongYield));
+  EXPECT_EQ(waiter.polls, 2);  // never without one: the first found that something had moved
+  ASSERT_TRUE(waiter.UntilYield(kLongYield));
+  EXPECT_EQ(waiter.polls, 3);
+}
+
+TEST(IdlePolicy, WaitsLongerOnASharedCoreButNotForEver) {
+  Waiter waiter;
+  const double waited = waiter.UntilSleep(kLongYield);
+  EXPECT_GE(waited, IdlePolicy::kAllTime);
+  EXPECT_LT(waited, IdlePolicy::kAllTime + IdlePolicy::kPolls * kPollSeconds + 2 * kLongYield);
+  // What it took of the core itself is what it may take on one of its own.
+  EXPECT_LE(waiter.polls * kPollSeconds,
+            IdlePolicy::kOwnTime + (IdlePolicy::kPolls + 2) * kPollSeconds);
+}
+
+TEST(IdlePolicy, CountsItsOwnTimeAmongOthersTime) {
+  Waiter waiter;
+  // Yields that are just long enough for another process: of each turn a seventh is its own.
+  const double yield = IdlePolicy::kSharedYield * 1.01;
+  const double waited = waiter.UntilSleep(yield);
+  EXPECT_GE(waited, waiter.yields * yield);
+  EXPECT_NEAR(waiter.polls * kPollSeconds, IdlePolicy::kOwnTime,
+              (IdlePolicy::kPolls + 3) * kPollSeconds);
+}
+
+TEST(IdlePolicy, PollsAgainWhereTheOthersHaveGone) {
+  Waiter waiter;
+  ASSERT_TRUE(waiter.UntilYield(kLongYield));
+  ASSERT_TRUE(waiter.UntilYield(kQuickYield));
+  waiter.policy.Begin();
+  waiter.polls = 0;
+  ASSERT_TRUE(waiter.UntilYield(kQuickYield));
+  EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 1);
+}
+
+TEST(IdlePolicy, BeginsAnewAfterSleep) {
+  Waiter waiter;
+  const double first = waiter.UntilSleep(kQuickYield);
+  EXPECT_NEAR(waiter.UntilSleep(kQuickYield), first, 1e-9);
+}
+
+}  // namespace
+}  // namespace horoscale
