@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -19,7 +18,7 @@ from horoscale.common import job
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.distributed import collectives, devices, messages, monitored, prepared, sets
 from horoscale.torch.distributed.collectives import Place, Started
-from horoscale.torch.distributed.errors import GroupClosedError
+from horoscale.torch.distributed.errors import GroupClosedError, GroupTimeoutError
 from horoscale.torch.distributed.messages import caller_waits
 from horoscale.torch.distributed.named_group import NamedGroup
 from horoscale.torch.distributed.places import Tensors
@@ -58,8 +57,7 @@ class HoroscaleProcessGroup(NamedGroup):
         self._coalesced: list[Operation] | None = None  # started since _start_coalescing()
         self._started = 0
         self._done = Finished([])
-        is_default = process_set is global_process_set
-        self._barriers = monitored.numbers_of_default_group() if is_default else itertools.count()
+        self._barriers = monitored.numbers_of_group(self._set_id)
         self._closed: str | None = None
         self._was_late = False  # an operation, which others may never begin
         sets.groups[self._set_id] = self
@@ -436,7 +434,11 @@ class HoroscaleProcessGroup(NamedGroup):
         given = self.timeout if timeout is None else timeout
         seconds = given.total_seconds() if isinstance(given, timedelta) else given
         number = next(self._barriers)
-        monitored.meet(self._set_id, self._members, self._rank, number, seconds, wait_all_ranks)
+        try:
+            monitored.meet(self._set_id, self._members, self._rank, number, seconds, wait_all_ranks)
+        except GroupTimeoutError:
+            self._note_late()
+            raise
 
     def shutdown(self) -> None:
         """Leave the group, without waiting for other ranks: destroy_process_group() calls it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -16,27 +17,30 @@ from horoscale._core import DataType, MessageArg, address_of
 from horoscale.common import job
 from horoscale.common.job import current_runtime
 from horoscale.common.messages import Channel
+from horoscale.common.process_sets import at_removal
 from horoscale.torch.distributed.errors import GroupTimeoutError
 
 _BARRIERS_OF_A_GROUP = 1 << 32
-_first_of_next_group = itertools.count(0, _BARRIERS_OF_A_GROUP)
+_first_of_next_group: defaultdict[int, Iterator[int]] = defaultdict(
+    lambda: itertools.count(0, _BARRIERS_OF_A_GROUP)
+)
+job.at_end(_first_of_next_group.clear)
 
 
-def _begin_anew() -> None:
-    global _first_of_next_group
-    _first_of_next_group = itertools.count(0, _BARRIERS_OF_A_GROUP)
+def _forget(set_id: int) -> None:
+    _first_of_next_group.pop(set_id, None)
 
 
-job.at_end(_begin_anew)
+at_removal(_forget)
 
 
-def numbers_of_default_group() -> Iterator[int]:
-    """Return the numbers of the barriers of a default group: others than those of any before.
+def numbers_of_group(set_id: int) -> Iterator[int]:
+    """Return the numbers of the barriers of a new group: others than those of any before.
 
-    All default groups of a job are the global process set, where messages of a barrier that has
-    timed out may still be pending.
+    Several groups may be one process set, one after the other: all default groups of a job are the
+    global one. Messages of a barrier that has timed out may still be pending there.
     """
-    return itertools.count(next(_first_of_next_group))
+    return itertools.count(next(_first_of_next_group[set_id]))
 
 
 def monitored_barrier(

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import horoscale.torch as hvd
+from horoscale.common.process_sets import give_up_process_set
 from horoscale.torch.distributed import (
     GroupTimeoutError,
     HoroscaleProcessGroup,
@@ -366,4 +367,30 @@ def test_timeouts(need_ranks: None) -> None:
     if hvd.rank() == 0:  # it is destroyed with this pending, which the others never begin
         with pytest.raises(TimeoutError):
             dist.barrier(group=group)
+    if hvd.rank() == 0:
+        with pytest.raises(GroupTimeoutError):
+            monitored_barrier(dist.new_group([0, 1]), timedelta(milliseconds=20))
+    elif hvd.rank() == 1:
+        dist.new_group([0, 1])
     dist.barrier()
+
+
+def test_a_monitored_barrier_that_was_given_up_is_none_of_a_later_group(need_ranks: None) -> None:
+    if hvd.rank() > 1:
+        return
+    pair = hvd.add_process_set([0, 1], members_only=True, distinct=True)
+    group = pair.to_group()
+    soon = timedelta(milliseconds=20)
+    if hvd.rank() == 0:
+        with pytest.raises(GroupTimeoutError, match="Rank 1"):
+            monitored_barrier(group, soon)
+        dist.send(torch.ones(1), dst=1)
+    else:
+        dist.recv(torch.ones(1), src=0)
+        with pytest.raises(GroupTimeoutError, match="rank 0"):
+            monitored_barrier(group, soon)
+    dist.destroy_process_group(group)
+    monitored_barrier(pair.to_group(), timedelta(seconds=20))
+    dist.destroy_process_group(pair.to_group())
+    hvd.barrier(process_set=pair)
+    give_up_process_set(pair, abandon=True)  # what was given up is pending

@@ -72,7 +72,7 @@ def test_memory_of_any_kind(need_ranks: None, count: int) -> None:
     exchange(given.t().contiguous().t(), received)
     parameter = torch.nn.Parameter(torch.zeros(count // 2, 2))
     exchange(given, parameter)
-    small = torch.zeros(count, dtype=torch.float8_e4m3fn)  # moved as bytes
+    small = torch.zeros(count).to(torch.float8_e4m3fn)  # moved as bytes
     exchange(torch.ones(count).to(small.dtype), small)
     if hvd.rank() == 1:
         assert torch.equal(received, given)

@@ -39,7 +39,8 @@ with_torch() {
     for size in 2 3; do
       # Warnings of old versions are not ours.
       "$bin/horoscalerun" -np "$size" "$bin/python" -m pytest -q --timeout=100 -W default \
-        python/parallel/test_torch_distributed.py python/parallel/test_torch_distributed_functions.py
+        python/parallel/test_torch_distributed.py python/parallel/test_torch_distributed_functions.py \
+        python/parallel/test_torch_distributed_messages.py
     done
     PATH=$bin:$PATH "$bin/python" -m pytest -q -W default python/integration/test_torch_distributed.py
   )
