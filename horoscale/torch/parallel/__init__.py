@@ -1,4 +1,11 @@
-"""Layers of models that are divided over ranks."""
+"""Model parallelism on process sets: layers, sequences and stages divided among ranks.
+
+    import horoscale.torch.parallel as par
+
+    mesh = par.init(tp=2)
+
+See docs/parallel.md. It needs no torch.distributed.
+"""
 
 from horoscale.torch.parallel.context import (
     position_ids,
@@ -7,8 +14,13 @@ from horoscale.torch.parallel.context import (
     ulysses_attention,
     unshard_sequence,
 )
+from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 
 __all__ = [
+    "Axis",
+    "Mesh",
+    "current_mesh",
+    "init",
     "position_ids",
     "ring_attention",
     "shard_sequence",
