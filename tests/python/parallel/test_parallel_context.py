@@ -11,15 +11,14 @@ import torch
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 from horoscale.torch.parallel.context import block, layouts
-from horoscale.torch.parallel.mesh import Axis
 
 TOLERANCE = 1e-10
 KINDS = {"ring": par.ring_attention, "ulysses": par.ulysses_attention}
 
 
-def axis_of(process_set: hvd.ProcessSet) -> Axis | None:
+def axis_of(process_set: hvd.ProcessSet) -> par.Axis | None:
     """The ranks of a set, where this one belongs to it."""
-    return Axis.of(process_set, "cp") if process_set.included() else None
+    return par.Axis.of(process_set, "cp") if process_set.included() else None
 
 
 def tensors(seed: int, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list:
@@ -41,7 +40,7 @@ def whole_attention(
 
 def difference(
     attention: Callable[..., torch.Tensor],
-    axis: Axis,
+    axis: par.Axis,
     whole: list[torch.Tensor],
     gradient: torch.Tensor,
     causal: bool,
@@ -89,7 +88,7 @@ def test_is_exact(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_of_any_length_without_a_mask(kind: str) -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     lengths = [3 * rank % 4 for rank in range(axis.size)]  # none on rank 0
     others = [2 * rank + 1 for rank in range(axis.size)]  # queries of another sequence
     heads = axis.size
@@ -108,7 +107,7 @@ def test_shards_of_any_length_without_a_mask(kind: str) -> None:
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.04), (torch.float16, 0.01)]
 )
 def test_shorter_types(kind: str, dtype: torch.dtype, tolerance: float) -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     shape = (1, 2 * axis.size, 40, 8)
     whole = [x.to(dtype).double() for x in tensors(2, shape, shape, shape)]
     expected = whole_attention(*whole, causal=True, scale=None)
@@ -120,7 +119,7 @@ def test_shorter_types(kind: str, dtype: torch.dtype, tolerance: float) -> None:
 
 
 def test_layers_with_several_calls_before_one_backward_pass() -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     shape = (1, 2, 13, 4)
     (whole,) = tensors(3, shape)
 
@@ -136,7 +135,7 @@ def test_layers_with_several_calls_before_one_backward_pass() -> None:
 
 
 def test_checkpoints_compute_it_again() -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     (whole,) = tensors(4, (1, 2, 12, 4))
 
     def gradient(*, again: bool) -> torch.Tensor:
@@ -158,7 +157,7 @@ def test_checkpoints_compute_it_again() -> None:
 
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
 def test_sequences_are_divided_and_put_together(layout: layouts.Layout) -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     for length in (0, 1, 7, 4 * axis.size):
         whole = torch.arange(3.0 * length).view(3, length).requires_grad_()
         shard = par.shard_sequence(whole, axis, -1, layout)
@@ -174,7 +173,7 @@ def test_sequences_are_divided_and_put_together(layout: layouts.Layout) -> None:
 
 @pytest.mark.usefixtures("need_ranks")
 def test_ranks_that_contradict_each_other_are_told() -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     x = torch.ones(1, 8, 4, 2)
     first = axis.rank == 0
     other = x.double() if first else x
@@ -198,7 +197,7 @@ def test_ranks_that_contradict_each_other_are_told() -> None:
 
 
 def test_wrong_arguments() -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     x = torch.ones(1, 2, 3, 4)
     for kind in KINDS.values():
         for q, k, v, said in (
@@ -219,7 +218,7 @@ def test_wrong_arguments() -> None:
 
 
 def test_gradients_of_gradients_are_refused() -> None:
-    axis = Axis.of(hvd.global_process_set, "cp")
+    axis = par.Axis.of(hvd.global_process_set, "cp")
     x = torch.ones(1, 1, 4, 2, requires_grad=True)
     result = par.ring_attention(x, x, x, axis)
     with pytest.raises(RuntimeError, match="create_graph=True is refused"):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 import horoscale.torch as hvd
 from horoscale.torch.compiling import outside_graph
-
-if TYPE_CHECKING:
-    from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.mesh import Axis
 
 Layout = Literal["zigzag", "contiguous"]
 LAYOUTS: tuple[Layout, ...] = ("zigzag", "contiguous")
