@@ -53,6 +53,22 @@ def test_what_is_visible_is_the_mask(length: int, ranks: int, layout: layouts.La
             assert torch.equal(mask, expected), (own, other)
 
 
+@given(length, st.booleans())
+def test_halves_are_the_whole_once(length: int, causal: bool) -> None:
+    times = torch.zeros(length, length)
+    pairs = []
+    for half in layouts.halves(layouts.Visible(slice(None), slice(None), causal), length):
+        pairs.append(0)
+        for seen in half:
+            part = torch.ones_like(times[seen.queries, seen.keys])
+            part = part.tril() if seen.causal else part
+            times[seen.queries, seen.keys] += part
+            pairs[-1] += int(part.sum())
+    whole = torch.ones(length, length)
+    assert torch.equal(times, whole.tril() if causal else whole)
+    assert abs(pairs[0] - pairs[1]) <= length
+
+
 @given(st.integers(1, 9), ranks)
 def test_a_zigzag_gives_all_ranks_the_same_work(chunk: int, ranks: int) -> None:
     held = layouts.spans(2 * ranks * chunk, ranks, "zigzag")

@@ -89,6 +89,18 @@ def visible(held: Sequence[Sequence[range]], own: int, other: int) -> Visible | 
     return Visible(slice(len(mine[0]), None), _ALL, causal=False)
 
 
+def halves(own: Visible | None, queries: int) -> tuple[list[Visible], list[Visible]]:
+    """Cut what a rank sees of its own keys in two, with as many pairs in each."""
+    if own is None:
+        return [], []
+    upper, lower = slice(0, queries // 2), slice(queries // 2, None)
+    if not own.causal:
+        return [Visible(upper, _ALL, causal=False)], [Visible(lower, _ALL, causal=False)]
+    # A triangle is a square and two triangles, which have half of its surface each.
+    triangles = [Visible(half, half, causal=True) for half in (upper, lower)]
+    return [Visible(lower, upper, causal=False)], triangles
+
+
 def position_ids(length: int, axis: Axis, layout: Layout = "zigzag") -> torch.Tensor:
     """Return the positions that this rank holds, for rotary or learned position embeddings.
 

@@ -25,6 +25,7 @@ from horoscale.torch.parallel.context.layouts import (
     Layout,
     Visible,
     check_layout,
+    halves,
     set_of,
     spans,
     visible,
@@ -216,34 +217,50 @@ def _backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of the queries and of this rank's block, summed in wide dtypes.
 
-    The gradient of a block follows it round: each rank adds its part while the block is already
-    with the next one, where the sum is needed only when that has computed its own part.
+    The gradient of a block follows it round, from the rank after its own one on: each adds its
+    part, and the last one sends it home. A rank computes half of its own part at first, while the
+    first block comes, and the rest at last, while its gradient comes home.
     """
     for_queries = torch.zeros_like(q, dtype=wide(q.dtype))
-    travel = _Travel(ring, _pack(k, v))
+    own = _pack(k, v)
+    for_own = torch.zeros_like(own, dtype=for_queries.dtype)
+
+    def parts_of(seen: Visible, block: torch.Tensor) -> torch.Tensor:
+        """Add to the gradient of the queries; return that of the keys and values they see."""
+        rows = (slice(None), slice(None), seen.queries)
+        keys, values = block[:, :, :, seen.keys]
+        softmax = Softmax(ring.scale, seen.causal)
+        of_queries, *of_block = attend_backward(
+            gradient[rows], q[rows], keys, values, result[rows], sums[rows], softmax
+        )
+        for_queries[rows] += of_queries
+        return torch.stack(of_block)
+
+    def add_own(parts: Sequence[Visible]) -> None:
+        for seen in parts:
+            for_own[:, :, :, seen.keys] += parts_of(seen, own)
+
+    first, rest = halves(ring.visible(ring.axis.rank), q.shape[2])
+    travel = _Travel(ring, own)
     sent: list[Handle] = []
     for step in range(ring.axis.size):
         source, block = travel.begin_step()
-        for_block = torch.zeros_like(block, dtype=wide(q.dtype))
-        coming = ring.receive(for_block, _GRADIENTS) if step else None
+        if step == 0:
+            add_own(first)
+            travel.end_step()
+            continue
+        for_block = torch.zeros_like(block, dtype=for_queries.dtype)
+        coming = [ring.receive(for_block, _GRADIENTS)] if step > 1 else []
         seen = ring.visible(source)
-        parts = None
-        if seen is not None:
-            rows = (slice(None), slice(None), seen.queries)
-            keys, values = block[:, :, :, seen.keys]
-            softmax = Softmax(ring.scale, seen.causal)
-            parts = attend_backward(
-                gradient[rows], q[rows], keys, values, result[rows], sums[rows], softmax
-            )
-            for_queries[rows] += parts[0]
-        wait_for_all([coming] if coming else [])
-        if seen is not None and parts is not None:
-            for_block[0, :, :, seen.keys] += parts[1]
-            for_block[1, :, :, seen.keys] += parts[2]
+        part = parts_of(seen, block) if seen is not None else None
+        wait_for_all(coming)
+        if seen is not None and part is not None:
+            for_block[:, :, :, seen.keys] += part
         wait_for_all(sent)
-        if ring.axis.size > 1:
-            sent = [ring.send(for_block, _GRADIENTS)]
+        sent = [ring.send(for_block, _GRADIENTS)]
         travel.end_step()
-    if ring.axis.size > 1:
-        wait_for_all([ring.receive(for_block := _room(for_block, k.shape[2]), _GRADIENTS), *sent])
-    return for_queries, for_block
+    home = torch.zeros_like(for_own)
+    coming = [ring.receive(home, _GRADIENTS)] if ring.axis.size > 1 else []
+    add_own(rest)
+    wait_for_all([*coming, *sent])
+    return for_queries, for_own.add_(home)
