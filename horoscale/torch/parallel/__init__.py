@@ -11,11 +11,18 @@ See docs/parallel.md. It needs no torch.distributed.
 """
 
 from horoscale.torch.parallel import rng
+from horoscale.torch.parallel.blocks import ParallelAttention, ParallelMLP
+from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
 from horoscale.torch.parallel.division import (
     Shard,
     get_dim_for_local_rank,
     shards_of,
     split_sizes,
+)
+from horoscale.torch.parallel.embedding import (
+    ColumnParallelEmbedding,
+    ParallelEmbeddings,
+    VocabParallelEmbedding,
 )
 from horoscale.torch.parallel.linear import (
     ColumnParallelLinear,
@@ -24,6 +31,7 @@ from horoscale.torch.parallel.linear import (
     row_parallel,
 )
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
+from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
 from horoscale.torch.parallel.regions import (
     all_to_all,
     copy_to,
@@ -40,10 +48,17 @@ from horoscale.torch.parallel.regions import (
 
 __all__ = [
     "Axis",
+    "ColumnParallelEmbedding",
     "ColumnParallelLinear",
+    "LayerNorm",
     "Mesh",
+    "ParallelAttention",
+    "ParallelEmbeddings",
+    "ParallelMLP",
+    "RMSNorm",
     "RowParallelLinear",
     "Shard",
+    "VocabParallelEmbedding",
     "all_to_all",
     "column_parallel",
     "copy_to",
@@ -63,4 +78,5 @@ __all__ = [
     "start_gather",
     "start_reduce",
     "start_reduce_scatter",
+    "vocab_parallel_cross_entropy",
 ]

@@ -66,22 +66,25 @@ class Shard:
     sizes: tuple[int, ...] = ()
     parts: tuple[int, ...] = (1,)
 
+    def extent(self, whole: int) -> int:
+        """Return how much of an extent this rank has."""
+        return sum(number for _, number in self._places(whole))
+
     def of(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's shard of a whole tensor: a view, or a new tensor of several parts."""
+        """Return this rank's shard of a whole tensor: a view, or a new tensor of several parts.
+
+        Raises ValueError if the tensor can't be divided so.
+        """
         if self.dim is None:
             return whole
-        unit = whole.shape[self.dim] // sum(self.parts)
-        if unit * sum(self.parts) != whole.shape[self.dim] or unit * self.parts[0] != sum(
-            self.sizes
-        ):
+        extent = whole.shape[self.dim]
+        unit, rest = divmod(extent, sum(self.parts))
+        if rest or unit * self.parts[0] != sum(self.sizes):
             raise ValueError(
                 f"dimension {self.dim} of {tuple(whole.shape)} can't be divided into {self.sizes} "
                 f"on axis {self.axis.name}, in parts of {self.parts}"
             )
-        shards = [
-            part.narrow(self.dim, *self._place(part.shape[self.dim]))
-            for part in torch.split(whole, [unit * share for share in self.parts], self.dim)
-        ]
+        shards = [whole.narrow(self.dim, *place) for place in self._places(extent)]
         return shards[0] if len(shards) == 1 else torch.cat(shards, self.dim)
 
     def whole(self, shards: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -100,11 +103,14 @@ class Shard:
         ]
         return torch.cat([part for parts in zip(*split, strict=True) for part in parts], self.dim)
 
-    def _place(self, extent: int) -> tuple[int, int]:
-        """Return where this rank's rows of a part begin, and how many there are."""
+    def _places(self, extent: int) -> list[tuple[int, int]]:
+        """Return where this rank's rows of each part begin in the whole, and how many they are."""
         begin, end = bounds(self.sizes, self.axis.rank)
-        total = sum(self.sizes)
-        return begin * extent // total, (end - begin) * extent // total
+        unit, total = extent // sum(self.parts), sum(self.sizes)
+        return [
+            (unit * before + begin * unit * share // total, (end - begin) * unit * share // total)
+            for before, share in zip(accumulate(self.parts, initial=0), self.parts, strict=False)
+        ]
 
 
 def shards_of(model: nn.Module) -> dict[str, Shard]:

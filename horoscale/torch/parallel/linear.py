@@ -100,6 +100,7 @@ class ColumnParallelLinear(_Linear):
         multiple_of: int = 1,
         gather_output: bool = False,
         sequence_dim: int = 0,
+        parts: Sequence[int] = (1,),
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -114,24 +115,32 @@ class ColumnParallelLinear(_Linear):
             multiple_of: what of the features can't be divided, such as the width of a head.
             gather_output: whether the output is gathered, to be whole on all ranks.
             sequence_dim: the dimension of the input that is the sequence.
+            parts: the shares of what the output consists of, each of which is divided for itself:
+                (1, 1, 1) for queries, keys and values side by side. `multiple_of` is for the first.
             device: where the parameters are.
             dtype: their type.
 
         Raises:
-            ValueError: `multiple_of` does not divide `out_features`.
+            ValueError: `parts` or `multiple_of` do not divide `out_features`, or several parts are
+                to be gathered.
         """
         super().__init__(
             in_features, out_features, axis, sequence_parallel, sequence_dim, multiple_of
         )
+        parts = tuple(parts)
+        if gather_output and len(parts) > 1:
+            raise ValueError(f"gather_output=True would mix the parts {parts} of the ranks")
+        if out_features % sum(parts):
+            raise ValueError(f"out_features={out_features} can't be divided into parts of {parts}")
         self.gather_output = gather_output
-        sizes = self._divide(out_features, "out_features")
-        own = sizes[self.axis.rank]
+        first = out_features // sum(parts) * parts[0]
+        sizes = self._divide(first, "out_features" if len(parts) == 1 else "the first part")
+        shard = Shard(self.axis, 0, sizes, parts)
+        own = shard.extent(out_features)
         made = {"device": device, "dtype": dtype}
         self.weight = nn.Parameter(torch.empty(own, in_features, **made))
         self.bias = nn.Parameter(torch.empty(own, **made)) if bias else None
-        self.shards = {"weight": Shard(self.axis, 0, sizes)}
-        if bias:
-            self.shards["bias"] = Shard(self.axis, 0, sizes)
+        self.shards = {"weight": shard, "bias": shard} if bias else {"weight": shard}
         self.reset_parameters()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

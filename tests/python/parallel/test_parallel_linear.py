@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.parallel import mesh, same_training
+from support.parallel import MARKS, mesh, same_training
 from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
-pytestmark = pytest.mark.conformance
+pytestmark = MARKS
 
 
 class Single(nn.Module):

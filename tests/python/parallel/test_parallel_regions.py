@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from support.parallel import mesh
+from support.parallel import MARKS, mesh
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
-pytestmark = pytest.mark.conformance
+pytestmark = MARKS
 
 Region = Callable[[torch.Tensor], torch.Tensor]
 
