@@ -3,10 +3,15 @@
     import horoscale.torch.parallel as par
 
     mesh = par.init(tp=2)
+    up = par.ColumnParallelLinear(512, 2048, mesh.tp)
+    down = par.RowParallelLinear(2048, 512, mesh.tp)
+    y = down(torch.relu(up(x)))  # as one process computes it
 
 See docs/parallel.md. It needs no torch.distributed.
 """
 
+from horoscale.torch.parallel import rng
+from horoscale.torch.parallel.blocks import ParallelAttention, ParallelMLP
 from horoscale.torch.parallel.context import (
     position_ids,
     ring_attention,
@@ -14,16 +19,76 @@ from horoscale.torch.parallel.context import (
     ulysses_attention,
     unshard_sequence,
 )
+from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
+from horoscale.torch.parallel.division import (
+    Shard,
+    get_dim_for_local_rank,
+    shards_of,
+    split_sizes,
+)
+from horoscale.torch.parallel.embedding import (
+    ColumnParallelEmbedding,
+    ParallelEmbeddings,
+    VocabParallelEmbedding,
+)
+from horoscale.torch.parallel.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    column_parallel,
+    row_parallel,
+)
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
+from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
+from horoscale.torch.parallel.regions import (
+    all_to_all,
+    copy_to,
+    gather_from,
+    reduce_from,
+    scatter_to,
+    sequence_gather,
+    sequence_reduce_scatter,
+    sequence_scatter,
+    start_gather,
+    start_reduce,
+    start_reduce_scatter,
+)
 
 __all__ = [
     "Axis",
+    "ColumnParallelEmbedding",
+    "ColumnParallelLinear",
+    "LayerNorm",
     "Mesh",
+    "ParallelAttention",
+    "ParallelEmbeddings",
+    "ParallelMLP",
+    "RMSNorm",
+    "RowParallelLinear",
+    "Shard",
+    "VocabParallelEmbedding",
+    "all_to_all",
+    "column_parallel",
+    "copy_to",
     "current_mesh",
+    "gather_from",
+    "get_dim_for_local_rank",
     "init",
     "position_ids",
+    "reduce_from",
     "ring_attention",
+    "rng",
+    "row_parallel",
+    "scatter_to",
+    "sequence_gather",
+    "sequence_reduce_scatter",
+    "sequence_scatter",
     "shard_sequence",
+    "shards_of",
+    "split_sizes",
+    "start_gather",
+    "start_reduce",
+    "start_reduce_scatter",
     "ulysses_attention",
     "unshard_sequence",
+    "vocab_parallel_cross_entropy",
 ]
