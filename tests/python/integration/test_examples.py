@@ -73,6 +73,19 @@ def test_pipeline_of_two_stages(tmp_path: Path) -> None:
     assert "the same weights as in one process: True" in output
 
 
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("options", ["--tp 2", "--tp 2 --cp 2"])
+def test_a_state_space_model_in_parts(options: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    num_ranks = 2 ** options.count("2")
+    arguments = (*options.split(), "--steps", "8", "--length", "50", "--compare")
+    output = launch(
+        num_ranks, sys.executable, EXAMPLES / "mamba_parallel.py", *arguments, folder=tmp_path
+    )
+    (difference,) = re.findall(r"largest difference from one process (\S+)", output)
+    assert float(difference) < 1e-10, output
+
+
 @pytest.mark.timeout(SECONDS)
 def test_digits_are_learned_while_a_rank_dies(tmp_path: Path) -> None:
     pytest.importorskip("torch")

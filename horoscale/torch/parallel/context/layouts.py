@@ -10,6 +10,7 @@ import torch
 
 import horoscale.torch as hvd
 from horoscale.torch.compiling import outside_graph
+from horoscale.torch.parallel.division import split_sizes
 from horoscale.torch.parallel.mesh import Axis
 
 Layout = Literal["zigzag", "contiguous"]
@@ -40,11 +41,6 @@ def check_layout(layout: str, call: str) -> Layout:
     return layout
 
 
-def chunk_sizes(length: int, chunks: int) -> list[int]:
-    """Cut `length` positions into chunks, of which the first ones have one more if need be."""
-    return [length // chunks + (i < length % chunks) for i in range(chunks)]
-
-
 def spans(length: int, ranks: int, layout: Layout) -> list[list[range]]:
     """Tell for each rank which positions it holds, in its order, as ranges.
 
@@ -53,7 +49,7 @@ def spans(length: int, ranks: int, layout: Layout) -> list[list[range]]:
     equally many pairs of queries and keys.
     """
     chunks = ranks if layout == "contiguous" else 2 * ranks
-    ends = [0, *accumulate(chunk_sizes(length, chunks))]
+    ends = [0, *accumulate(split_sizes(length, chunks))]
     ranges = [range(start, end) for start, end in pairwise(ends)]
     if layout == "contiguous":
         return [[one] for one in ranges]

@@ -19,10 +19,10 @@ from horoscale.torch.parallel.context.block import KERNELS_HAVE_GROUPS
 from horoscale.torch.parallel.context.layouts import (
     Layout,
     check_layout,
-    chunk_sizes,
     order,
     set_of,
 )
+from horoscale.torch.parallel.division import split_sizes
 from horoscale.torch.parallel.mesh import Axis
 
 Shape = tuple[int, ...]
@@ -78,7 +78,7 @@ def ulysses_attention(
     calls = agree(q, k, v, axis, causal, layout, scale, _TITLE)
     if causal:
         check_lengths(calls, axis, layout, _TITLE)
-    key_heads = chunk_sizes(k.shape[1], axis.size)
+    key_heads = list(split_sizes(k.shape[1], axis.size))
     heads = [one * q.shape[1] // k.shape[1] for one in key_heads]
     queries, keys = [one.queries for one in calls], [one.keys for one in calls]
     q, k, v = _to_heads([(q, heads, queries), (k, key_heads, keys), (v, key_heads, keys)], axis)
