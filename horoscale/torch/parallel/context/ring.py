@@ -159,7 +159,7 @@ class _Travel:
 def wait_for_all(handles: Sequence[Handle]) -> None:
     """Wait for all; raise the first failure."""
     for handle in handles:
-        hvd.synchronize(handle)
+        handle.wait()
 
 
 class _RingAttention(torch.autograd.Function):

@@ -1,0 +1,165 @@
+"""How much of its communication ring attention hides behind its computation.
+
+    python benchmarks/parallel_ring.py [--rates 200,1000] [--lengths 1024,2048]
+
+Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
+on each a rank with one thread and half of the sequence, so many positions. "compute" is the same
+attention whose messages are there at once, full of zeros, "communication" its messages alone, and
+"attention" both together. What is hidden is (compute + communication - attention) / communication.
+
+A figure is the median over the calls of the slower rank's time, then the median over the rounds; a
+share is that of one round's times, with its range over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import figures
+import orders
+import torch
+from ranks import Job
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+from support.namespaces import NetworkHosts, why_not
+
+BATCH, HEADS, SIZE = 1, 8, 64
+PASSES = ("forward", "backward")
+WHAT = ("compute", "communication", "attention")
+PORT = 29700  # nobody else is on these hosts
+
+
+class Measured(NamedTuple):
+    """A figure: what the job is ordered to measure."""
+
+    name: str
+    job: Job
+
+    def measure(self, *order: Any) -> float:
+        """Return the median over the calls of the slower rank's seconds."""
+        return self.job.measure(self.name, *order)
+
+
+def main() -> None:
+    if len(sys.argv) == 3 and not sys.argv[1].startswith("-"):
+        run_rank(sys.argv[2])
+        return
+    arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
+    if reason := why_not():
+        sys.exit(reason)
+    lengths = [int(length) for length in arguments.lengths.split(",")]
+    measured: figures.Figures = {}
+    with contextlib.ExitStack() as stack:
+        hosts = stack.enter_context(NetworkHosts(2))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        job = Job(Path(__file__), "ring", 2, folder, folder, {}, hosts, PORT)
+        stack.callback(job.end)
+        for rate in arguments.rates.split(","):
+            hosts.limit_rate(f"{rate}mbit")
+            cases = {
+                f"{one} {length} at {rate} Mbit/s": (one, length, arguments.calls)
+                for length in lengths
+                for one in PASSES
+            }
+            measured |= figures.interleave(
+                [Measured(what, job) for what in WHAT], cases, arguments.rounds
+            )
+    print(f"ring attention, 2 hosts, {HEADS} heads of {SIZE}, {arguments.rounds} rounds")
+    print("\n".join(figures.medians(measured, "ms", 1e3)))
+    for case, rounds in measured.items():
+        parts = [rounds[what] for what in WHAT]
+        shares = [(c + m - both) / m for c, m, both in zip(*parts, strict=True)]
+        print(f"{case}: hidden {figures.spread(shares)}")
+    figures.write(arguments.json, measured, np=2)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rates", default="200,1000", help="of the link, in Mbit/s")
+    parser.add_argument("--lengths", default="1024,2048", help="positions of a rank")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=4, help="in a round (default: 4)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.rates, arguments.lengths, arguments.rounds, arguments.calls = "1000", "64", 1, 1
+    return arguments
+
+
+def run_rank(address: str) -> None:
+    """A rank's side."""
+    import horoscale.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+
+    def measure(what: str, one: str, length: int, calls: int) -> list[float]:
+        with alone() if what == "compute" else contextlib.nullcontext():
+            call = messages(one, length) if what == "communication" else attention(one, length)
+            return orders.times(call, calls, warm_up=1)
+
+    orders.serve(address, measure)
+    hvd.shutdown()
+
+
+def attention(one: str, length: int) -> Callable[[], object]:
+    """The forward or the backward pass of this rank's part."""
+    import horoscale.torch as hvd
+    import horoscale.torch.parallel as par
+
+    axis = par.Axis.of(hvd.global_process_set, "cp")
+    q, k, v = torch.randn(3, BATCH, HEADS, length, SIZE).requires_grad_()
+    if one == "forward":
+        return torch.no_grad()(lambda: par.ring_attention(q, k, v, axis))
+    result = par.ring_attention(q, k, v, axis)
+    gradient = torch.ones_like(result)
+    return lambda: torch.autograd.grad(result, (q, k, v), gradient, retain_graph=True)
+
+
+def messages(one: str, length: int) -> Callable[[], object]:
+    """What it sends and receives: keys and values; in the backward pass then their gradients."""
+    import horoscale.torch as hvd
+
+    mine, theirs = torch.zeros(2, 2, BATCH, HEADS, length, SIZE)
+    other = 1 - hvd.rank()
+
+    def exchange() -> None:
+        for _ in range(1 if one == "forward" else 2):
+            hvd.batch([hvd.P2POp(hvd.send, mine, other), hvd.P2POp(hvd.recv, theirs, other)])
+
+    return exchange
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Have messages be there at once, full of zeros."""
+    from horoscale.torch.parallel.context import ring
+
+    def send(*_: object) -> Any:
+        return mock.Mock(wait=lambda: None)
+
+    def receive(_: object, block: torch.Tensor, kind: int) -> Any:
+        block.zero_()
+        return send()
+
+    with (
+        mock.patch.object(ring._Ring, "send", send),
+        mock.patch.object(ring._Ring, "receive", receive),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    main()
