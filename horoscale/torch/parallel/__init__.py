@@ -16,13 +16,19 @@ from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
 from horoscale.torch.parallel.division import (
     Shard,
     get_dim_for_local_rank,
-    shards_of,
     split_sizes,
 )
 from horoscale.torch.parallel.embedding import (
     ColumnParallelEmbedding,
     ParallelEmbeddings,
     VocabParallelEmbedding,
+)
+from horoscale.torch.parallel.gradients import (
+    DistributedOptimizer,
+    GradScaler,
+    broadcast_parameters,
+    clip_grad_norm_,
+    reduce_gradients,
 )
 from horoscale.torch.parallel.linear import (
     ColumnParallelLinear,
@@ -45,11 +51,18 @@ from horoscale.torch.parallel.regions import (
     start_reduce,
     start_reduce_scatter,
 )
+from horoscale.torch.parallel.state import (
+    load_whole_state_dict,
+    whole_gradients,
+    whole_state_dict,
+)
 
 __all__ = [
     "Axis",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
+    "DistributedOptimizer",
+    "GradScaler",
     "LayerNorm",
     "Mesh",
     "ParallelAttention",
@@ -60,23 +73,28 @@ __all__ = [
     "Shard",
     "VocabParallelEmbedding",
     "all_to_all",
+    "broadcast_parameters",
+    "clip_grad_norm_",
     "column_parallel",
     "copy_to",
     "current_mesh",
     "gather_from",
     "get_dim_for_local_rank",
     "init",
+    "load_whole_state_dict",
     "reduce_from",
+    "reduce_gradients",
     "rng",
     "row_parallel",
     "scatter_to",
     "sequence_gather",
     "sequence_reduce_scatter",
     "sequence_scatter",
-    "shards_of",
     "split_sizes",
     "start_gather",
     "start_reduce",
     "start_reduce_scatter",
     "vocab_parallel_cross_entropy",
+    "whole_gradients",
+    "whole_state_dict",
 ]
