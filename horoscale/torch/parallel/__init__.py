@@ -20,16 +20,18 @@ from horoscale.torch.parallel.context import (
     unshard_sequence,
 )
 from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
-from horoscale.torch.parallel.division import (
-    Shard,
-    get_dim_for_local_rank,
-    shards_of,
-    split_sizes,
-)
+from horoscale.torch.parallel.division import Shard, get_dim_for_local_rank, shards_of, split_sizes
 from horoscale.torch.parallel.embedding import (
     ColumnParallelEmbedding,
     ParallelEmbeddings,
     VocabParallelEmbedding,
+)
+from horoscale.torch.parallel.gradients import (
+    DistributedOptimizer,
+    GradScaler,
+    broadcast_parameters,
+    clip_grad_norm_,
+    reduce_gradients,
 )
 from horoscale.torch.parallel.linear import (
     ColumnParallelLinear,
@@ -52,11 +54,14 @@ from horoscale.torch.parallel.regions import (
     start_reduce,
     start_reduce_scatter,
 )
+from horoscale.torch.parallel.state import load_whole_state_dict, whole_gradients, whole_state_dict
 
 __all__ = [
     "Axis",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
+    "DistributedOptimizer",
+    "GradScaler",
     "LayerNorm",
     "Mesh",
     "ParallelAttention",
@@ -67,14 +72,18 @@ __all__ = [
     "Shard",
     "VocabParallelEmbedding",
     "all_to_all",
+    "broadcast_parameters",
+    "clip_grad_norm_",
     "column_parallel",
     "copy_to",
     "current_mesh",
     "gather_from",
     "get_dim_for_local_rank",
     "init",
+    "load_whole_state_dict",
     "position_ids",
     "reduce_from",
+    "reduce_gradients",
     "ring_attention",
     "rng",
     "row_parallel",
@@ -91,4 +100,6 @@ __all__ = [
     "ulysses_attention",
     "unshard_sequence",
     "vocab_parallel_cross_entropy",
+    "whole_gradients",
+    "whole_state_dict",
 ]

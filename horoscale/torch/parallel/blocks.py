@@ -170,7 +170,9 @@ class ParallelAttention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output: (batch, sequence, dim), or (sequence, batch, dim)."""
-        query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
+        unit = self.own_kv_heads * self.head_dim
+        parts = torch.split(self.qkv(x), [self.group * unit, unit, unit], -1)
+        query, key, value = map(self._heads, parts)
         if self.rotate is not None:
             query, key = self.rotate(query), self.rotate(key)
         if self.group > 1:

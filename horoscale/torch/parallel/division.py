@@ -113,20 +113,8 @@ class Shard:
         ]
 
 
-def shards_of(model: nn.Module) -> dict[str, Shard]:
-    """Return the shards of all divided parameters of a model, by their names in it.
-
-    A parameter that several modules share is named once, as by named_parameters().
-    """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found = {}
-    for parameter, shard in _declared(model):
-        if id(parameter) in names:
-            found[names[id(parameter)]] = shard
-    return found
-
-
-def _declared(model: nn.Module) -> Iterator[tuple[nn.Parameter, Shard]]:
+def declared_shards(model: nn.Module) -> Iterator[tuple[nn.Parameter, Shard]]:
+    """Yield the divided parameters of a model with their shards; shared ones more than once."""
     for module in model.modules():
         shards: dict[str, Shard] = getattr(module, "shards", {})
         for name, shard in shards.items():
