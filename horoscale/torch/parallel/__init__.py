@@ -1,0 +1,17 @@
+"""Model parallelism on process sets: layers, sequences and stages divided among ranks.
+
+    import horoscale.torch.parallel as par
+
+    mesh = par.init(tp=2)
+
+See docs/parallel.md. It needs no torch.distributed.
+"""
+
+from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
+
+__all__ = [
+    "Axis",
+    "Mesh",
+    "current_mesh",
+    "init",
+]
