@@ -8,10 +8,13 @@ See docs/parallel.md. It needs no torch.distributed.
 """
 
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
+from horoscale.torch.parallel.pipeline import Pipeline, PipelineError
 
 __all__ = [
     "Axis",
     "Mesh",
+    "Pipeline",
+    "PipelineError",
     "current_mesh",
     "init",
 ]
