@@ -120,6 +120,9 @@ class Ring:
         """Begin without any."""
         self._slots: list[_Slot] = []
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     def take(self, tensor: torch.Tensor) -> tuple[_Slot, torch.Tensor]:
         """Copy a tensor into a free slot; return the slot and the copy."""
         nbytes = tensor.numel() * tensor.element_size()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -68,7 +68,7 @@ class Stage:
         return outputs
 
     def _outputs(self, leaves: Tensors, loss: Loss | None) -> tuple[torch.Tensor, ...]:
-        result = self.module(*leaves)
+        result = self.module(*(_entered(leaf) for leaf in leaves))
         outputs = result if isinstance(result, tuple) else (result,)
         for output in outputs:
             if not isinstance(output, torch.Tensor):
@@ -135,6 +135,28 @@ class _Naming:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
             raise PipelineError(f"{self._where}: {type(error).__name__}: {error}") from error
+
+
+class _Entry(torch.autograd.Function):
+    """Makes a leaf what it would be in one process: a result, which may be changed in place.
+
+    Its memory is a slot that was filled for this stage alone.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def _entered(leaf: torch.Tensor | None) -> torch.Tensor | None:
+    if leaf is None or not leaf.requires_grad:
+        return leaf
+    result: torch.Tensor = _Entry.apply(leaf)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _leaves(parcel: Parcel) -> Tensors:
