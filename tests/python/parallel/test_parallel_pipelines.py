@@ -290,7 +290,7 @@ def test_tied_embeddings(schedule: str, separately: bool, axis: par.Axis) -> Non
 
     ends = stages()
     alone = nn.Sequential(*stages())
-    first, last = "0.table", "1.table"
+    first, last = "0.table" if number > 1 else "0.0.table", "1.table"
     alone[-1].get_submodule("1").table = alone[0].get_parameter(first)
     pipe = par.Pipeline(
         ends,
