@@ -41,6 +41,7 @@ from horoscale.torch.parallel.linear import (
 )
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
+from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
 from horoscale.torch.parallel.regions import (
     all_to_all,
     copy_to,
@@ -60,6 +61,7 @@ __all__ = [
     "Axis",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
+    "DiskOffload",
     "DistributedOptimizer",
     "GradScaler",
     "LayerNorm",
@@ -67,6 +69,8 @@ __all__ = [
     "ParallelAttention",
     "ParallelEmbeddings",
     "ParallelMLP",
+    "Pipeline",
+    "PipelineError",
     "RMSNorm",
     "RowParallelLinear",
     "Shard",
@@ -93,6 +97,7 @@ __all__ = [
     "sequence_scatter",
     "shard_sequence",
     "shards_of",
+    "split",
     "split_sizes",
     "start_gather",
     "start_reduce",
