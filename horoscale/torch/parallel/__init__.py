@@ -20,7 +20,7 @@ from horoscale.torch.parallel.context import (
     unshard_sequence,
 )
 from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
-from horoscale.torch.parallel.division import Shard, get_dim_for_local_rank, shards_of, split_sizes
+from horoscale.torch.parallel.division import Shard, get_dim_for_local_rank, split_sizes
 from horoscale.torch.parallel.embedding import (
     ColumnParallelEmbedding,
     ParallelEmbeddings,
@@ -96,7 +96,6 @@ __all__ = [
     "sequence_reduce_scatter",
     "sequence_scatter",
     "shard_sequence",
-    "shards_of",
     "split",
     "split_sizes",
     "start_gather",
