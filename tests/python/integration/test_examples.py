@@ -174,6 +174,34 @@ def test_benchmark_between_hosts(link: tuple[str, ...], tmp_path: Path) -> None:
     assert "| 1,048,576 |" in output
 
 
+@pytest.mark.timeout(2 * SECONDS)
+def test_benchmark_of_memory_and_its_formulas(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel_memory.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    rows = [line.split("|")[1:-1] for line in output.splitlines()[2:]]
+    assert [row[0].strip() for row in rows] == ["one", "tp, sequence", "cp"], output
+    for row in rows:
+        state, state_formula, activations, activations_formula = map(float, row[2:6])
+        assert abs(state - state_formula) <= 0.1, output
+        assert activations_formula <= activations <= 1.2 * activations_formula + 0.1, output
+
+
+def test_benchmark_of_divided_layers(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel_layers.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    assert "dtensor / ours: " in output
+
+
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_ring_attention(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel_ring.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    assert "backward 64 at 1000 Mbit/s: hidden " in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "refusal"),
     [
