@@ -6,6 +6,8 @@ Two hosts, made of network namespaces (which needs root, ip and tc), with a link
 on each a rank with one thread and half of the sequence, so many positions. "compute" is the same
 attention whose messages are there at once, full of zeros, "communication" its messages alone, and
 "attention" both together. What is hidden is (compute + communication - attention) / communication.
+In the cases "asleep" the ranks sleep twice as long as a block takes to be sent at that rate (in the
+backward pass four times) instead of computing, and leave the cores to the messages.
 
 A figure is the median over the calls of the slower rank's time, then the median over the rounds; a
 share is that of one round's times, with its range over the rounds.
@@ -18,6 +20,7 @@ import contextlib
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +35,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
 from support.namespaces import NetworkHosts, why_not
 
 BATCH, HEADS, SIZE = 1, 8, 64
-PASSES = ("forward", "backward")
+PASSES = ("forward asleep", "backward asleep", "forward", "backward")
 WHAT = ("compute", "communication", "attention")
 PORT = 29700  # nobody else is on these hosts
 
@@ -66,7 +69,7 @@ def main() -> None:
         for rate in arguments.rates.split(","):
             hosts.limit_rate(f"{rate}mbit")
             cases = {
-                f"{one} {length} at {rate} Mbit/s": (one, length, arguments.calls)
+                f"{one} {length} at {rate} Mbit/s": (one, length, int(rate), arguments.calls)
                 for length in lengths
                 for one in PASSES
             }
@@ -105,8 +108,13 @@ def run_rank(address: str) -> None:
     torch.set_num_threads(1)
     hvd.init()
 
-    def measure(what: str, one: str, length: int, calls: int) -> list[float]:
-        with alone() if what == "compute" else contextlib.nullcontext():
+    def measure(what: str, one: str, length: int, rate: int, calls: int) -> list[float]:
+        one, _, sleeps = one.partition(" ")
+        with contextlib.ExitStack() as stack:
+            if what == "compute":
+                stack.enter_context(alone())
+            if sleeps:
+                stack.enter_context(asleep(length, rate))
             call = messages(one, length) if what == "communication" else attention(one, length)
             return orders.times(call, calls, warm_up=1)
 
@@ -157,6 +165,31 @@ def alone() -> Iterator[None]:
     with (
         mock.patch.object(ring._Ring, "send", send),
         mock.patch.object(ring._Ring, "receive", receive),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def asleep(length: int, rate: int) -> Iterator[None]:
+    """Have ranks sleep instead of computing, as long as the pairs of queries and keys tell."""
+    from horoscale.torch.parallel.context import ring
+
+    sending = 2 * BATCH * HEADS * length * SIZE * 4 * 8 / (rate * 1e6)
+
+    def sleep(times: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
+        time.sleep(times * sending * queries.shape[2] * keys.shape[2] / length**2)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: Any) -> Any:
+        sleep(2, q, k)
+        return torch.zeros_like(q), torch.zeros(q.shape[:-1])
+
+    def backward(_: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *__: Any) -> Any:
+        sleep(4, q, k)
+        return tuple(map(torch.zeros_like, (q, k, v)))
+
+    with (
+        mock.patch.object(ring, "attend", attend),
+        mock.patch.object(ring, "attend_backward", backward),
     ):
         yield
 

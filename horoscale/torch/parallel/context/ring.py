@@ -170,7 +170,9 @@ class _RingAttention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: _Ring
     ) -> torch.Tensor:
         q = q.detach()
-        result = torch.zeros_like(q, dtype=wide(q.dtype), memory_format=torch.contiguous_format)
+        # Heads are next to their features, as layers join them: that needs no copy then.
+        batch, heads, length, size = q.shape
+        result = q.new_zeros((batch, length, heads, size), dtype=wide(q.dtype)).transpose(1, 2)
         sums = result.new_full(q.shape[:-1], -torch.inf)
         travel = _Travel(ring, _pack(k, v))
         for _ in range(ring.axis.size):
