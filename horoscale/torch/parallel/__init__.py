@@ -3,20 +3,103 @@
     import horoscale.torch.parallel as par
 
     mesh = par.init(tp=2)
+    up = par.ColumnParallelLinear(512, 2048, mesh.tp)
+    down = par.RowParallelLinear(2048, 512, mesh.tp)
+    y = down(torch.relu(up(x)))  # as one process computes it
 
 See docs/parallel.md. It needs no torch.distributed.
 """
 
+from horoscale.torch.parallel import rng
+from horoscale.torch.parallel.blocks import ParallelAttention, ParallelMLP
+from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
+from horoscale.torch.parallel.division import (
+    Shard,
+    get_dim_for_local_rank,
+    split_sizes,
+)
+from horoscale.torch.parallel.embedding import (
+    ColumnParallelEmbedding,
+    ParallelEmbeddings,
+    VocabParallelEmbedding,
+)
+from horoscale.torch.parallel.gradients import (
+    DistributedOptimizer,
+    GradScaler,
+    broadcast_parameters,
+    clip_grad_norm_,
+    reduce_gradients,
+)
+from horoscale.torch.parallel.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    column_parallel,
+    row_parallel,
+)
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
+from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
 from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
+from horoscale.torch.parallel.regions import (
+    all_to_all,
+    copy_to,
+    gather_from,
+    reduce_from,
+    scatter_to,
+    sequence_gather,
+    sequence_reduce_scatter,
+    sequence_scatter,
+    start_gather,
+    start_reduce,
+    start_reduce_scatter,
+)
+from horoscale.torch.parallel.state import (
+    load_whole_state_dict,
+    whole_gradients,
+    whole_state_dict,
+)
 
 __all__ = [
     "Axis",
+    "ColumnParallelEmbedding",
+    "ColumnParallelLinear",
     "DiskOffload",
+    "DistributedOptimizer",
+    "GradScaler",
+    "LayerNorm",
     "Mesh",
+    "ParallelAttention",
+    "ParallelEmbeddings",
+    "ParallelMLP",
     "Pipeline",
     "PipelineError",
+    "RMSNorm",
+    "RowParallelLinear",
+    "Shard",
+    "VocabParallelEmbedding",
+    "all_to_all",
+    "broadcast_parameters",
+    "clip_grad_norm_",
+    "column_parallel",
+    "copy_to",
     "current_mesh",
+    "gather_from",
+    "get_dim_for_local_rank",
     "init",
+    "load_whole_state_dict",
+    "reduce_from",
+    "reduce_gradients",
+    "rng",
+    "row_parallel",
+    "scatter_to",
+    "sequence_gather",
+    "sequence_reduce_scatter",
+    "sequence_scatter",
     "split",
+    "split_sizes",
+    "start_gather",
+    "start_reduce",
+    "start_reduce_scatter",
+    "vocab_parallel_cross_entropy",
+    "whole_gradients",
+    "whole_state_dict",
 ]
