@@ -55,11 +55,11 @@ def test_with_a_distributed_optimizer(schedule: str, tied: bool, mesh: par.Mesh)
         microbatches=MICROBATCHES,
         tied=[[(0, "0.weight"), (-1, "2.weight")]] if tied else [],
     )
-    optimizer = hvd.DistributedOptimizer(
+    optimizer = par.DistributedOptimizer(
         torch.optim.AdamW(pipe.parameters(), 0.01),
-        named_parameters=pipe.named_parameters(),
+        pipe.module,
+        mesh,
         backward_passes_per_step=MICROBATCHES,
-        process_set=mesh.dp.set,
     )
     alone = nn.Sequential(*stages())
     if tied:
@@ -84,6 +84,9 @@ def test_with_a_distributed_optimizer(schedule: str, tied: bool, mesh: par.Mesh)
         for number, stage in pipe.stages.items():
             for ours, theirs in zip(stage.parameters(), alone[number].parameters(), strict=True):
                 assert torch.allclose(ours.grad, theirs.grad, 1e-10, 1e-14)
+        norm = par.clip_grad_norm_(pipe.module, 0.5, mesh, exclude=pipe.tied_copies)
+        whole = nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
+        assert torch.allclose(norm, whole, 1e-10)
         with optimizer.skip_synchronize():
             optimizer.step()
         reference.step()

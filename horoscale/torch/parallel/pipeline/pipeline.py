@@ -101,6 +101,7 @@ class Pipeline:
             number: Stage(_module(stages[number], number, axis), number, activations)
             for number in range(axis.rank, len(stages), axis.size)
         }
+        self._module = nn.ModuleDict({str(n): one.module for n, one in self._stages.items()})
         self._tied_names = [_positive(names, len(stages)) for names in tied]
         self._said = {
             "schedule": schedule,
@@ -129,16 +130,43 @@ class Pipeline:
         """The modules that this rank runs, by the number of their stage."""
         return {number: stage.module for number, stage in self._stages.items()}
 
+    @property
+    def module(self) -> nn.Module:
+        """This rank's stages as one module, whose names begin with the stages' numbers.
+
+        For par.DistributedOptimizer(), par.clip_grad_norm_() and state dicts; not to be called.
+        """
+        return self._module
+
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters of this rank's stages; names begin with the stage's number."""
-        for number, stage in self._stages.items():
-            for name, parameter in stage.module.named_parameters():
-                yield f"{number}.{name}", parameter
+        """Yield the parameters of this rank's stages."""
+        return self._module.named_parameters()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of this rank's stages."""
-        for _, parameter in self.named_parameters():
-            yield parameter
+        return self._module.parameters()
+
+    @property
+    def tied_copies(self) -> list[nn.Parameter]:
+        """The tied parameters of this rank that are counted elsewhere.
+
+        For clip_grad_norm_(pipe.module, …, exclude=pipe.tied_copies).
+        """
+        copies: list[nn.Parameter] = []
+        for names in self._tied_names:
+            own = self._own_copies(names)
+            is_first = names[0][0] % self._axis.size == self._axis.rank
+            copies += own[1:] if is_first else own
+        return copies
+
+    def _own_copies(self, names: TiedNames) -> list[nn.Parameter]:
+        """Return the parameters that this rank has of these, each once."""
+        own = [
+            self._stages[stage].module.get_parameter(name)
+            for stage, name in names
+            if stage in self._stages
+        ]
+        return list({id(one): one for one in own}.values())
 
     @outside_graph
     def step(
@@ -302,11 +330,7 @@ class Pipeline:
         wiring = Wiring(self._axis, self._last + 1, agreed)
         tag = agreed.first_tag + 2 * self._last + 4
         for offset, names in enumerate(self._tied_names):
-            copies = [
-                self._stages[stage].module.get_parameter(name)
-                for stage, name in names
-                if stage in self._stages
-            ]
+            copies = self._own_copies(names)
             positions = dict.fromkeys(stage % self._axis.size for stage, _ in names)
             if copies:
                 ranks = [self._axis.ranks[position] for position in positions]

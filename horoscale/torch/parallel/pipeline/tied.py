@@ -27,7 +27,7 @@ class TiedParameter:
         process_set: ProcessSet | None,
     ) -> None:
         """`ranks` are the global ranks that have copies, this one among them."""
-        self._copies = list({id(one): one for one in copies}.values())
+        self._copies = list(copies)
         self._ranks = list(ranks)
         self._rank = rank
         self._tag = tag
