@@ -38,6 +38,16 @@ from horoscale.torch.parallel.linear import (
 )
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
+from horoscale.torch.parallel.plan import (
+    GPT2,
+    LLAMA,
+    Column,
+    Numbers,
+    Plan,
+    Row,
+    Vocab,
+    tensor_parallel,
+)
 from horoscale.torch.parallel.regions import (
     all_to_all,
     copy_to,
@@ -58,19 +68,26 @@ from horoscale.torch.parallel.state import (
 )
 
 __all__ = [
+    "GPT2",
+    "LLAMA",
     "Axis",
+    "Column",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
     "DistributedOptimizer",
     "GradScaler",
     "LayerNorm",
     "Mesh",
+    "Numbers",
     "ParallelAttention",
     "ParallelEmbeddings",
     "ParallelMLP",
+    "Plan",
     "RMSNorm",
+    "Row",
     "RowParallelLinear",
     "Shard",
+    "Vocab",
     "VocabParallelEmbedding",
     "all_to_all",
     "broadcast_parameters",
@@ -94,6 +111,7 @@ __all__ = [
     "start_gather",
     "start_reduce",
     "start_reduce_scatter",
+    "tensor_parallel",
     "vocab_parallel_cross_entropy",
     "whole_gradients",
     "whole_state_dict",
