@@ -42,6 +42,16 @@ from horoscale.torch.parallel.linear import (
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
 from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
+from horoscale.torch.parallel.plan import (
+    GPT2,
+    LLAMA,
+    Column,
+    Numbers,
+    Plan,
+    Row,
+    Vocab,
+    tensor_parallel,
+)
 from horoscale.torch.parallel.regions import (
     all_to_all,
     copy_to,
@@ -58,7 +68,10 @@ from horoscale.torch.parallel.regions import (
 from horoscale.torch.parallel.state import load_whole_state_dict, whole_gradients, whole_state_dict
 
 __all__ = [
+    "GPT2",
+    "LLAMA",
     "Axis",
+    "Column",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
     "DiskOffload",
@@ -66,14 +79,18 @@ __all__ = [
     "GradScaler",
     "LayerNorm",
     "Mesh",
+    "Numbers",
     "ParallelAttention",
     "ParallelEmbeddings",
     "ParallelMLP",
     "Pipeline",
     "PipelineError",
+    "Plan",
     "RMSNorm",
+    "Row",
     "RowParallelLinear",
     "Shard",
+    "Vocab",
     "VocabParallelEmbedding",
     "all_to_all",
     "broadcast_parameters",
@@ -101,6 +118,7 @@ __all__ = [
     "start_gather",
     "start_reduce",
     "start_reduce_scatter",
+    "tensor_parallel",
     "ulysses_attention",
     "unshard_sequence",
     "vocab_parallel_cross_entropy",
