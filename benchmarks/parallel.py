@@ -16,11 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import figures
+import parallel_layers
 import parallel_pipeline
+import parallel_ring
 
 # Each takes the number of rounds and whether it is only to see that it runs, and prints.
 SECTIONS: dict[str, Callable[[int, bool], figures.Figures]] = {
+    "layers": parallel_layers.run,
     "pipeline": parallel_pipeline.run,
+    "ring": parallel_ring.run,
 }
 
 

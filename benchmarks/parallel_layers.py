@@ -38,7 +38,7 @@ class Measured(NamedTuple):
         return self.job.measure(self.name, *order)
 
 
-def run(ranks: int, rounds: int, smoke: bool) -> figures.Figures:
+def run(rounds: int, smoke: bool, ranks: int = 2) -> figures.Figures:
     """Measure all ways on so many ranks, and print."""
     widths, steps = ({"mlp": 64}, 1) if smoke else (CASES, 6)
     with contextlib.ExitStack() as stack:
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
     arguments = parser.parse_args()
     rounds = 1 if arguments.smoke else arguments.rounds
-    measured = run(arguments.np, rounds, arguments.smoke)
+    measured = run(rounds, arguments.smoke, arguments.np)
     figures.write(arguments.json, measured, np=arguments.np)
 
 

@@ -51,54 +51,63 @@ class Measured(NamedTuple):
         return self.job.measure(self.name, *order)
 
 
-def main() -> None:
-    if len(sys.argv) == 3 and not sys.argv[1].startswith("-"):
-        run_rank(sys.argv[2])
-        return
-    arguments = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
+def run(
+    rounds: int,
+    smoke: bool,
+    rates: tuple[int, ...] = (1000,),
+    lengths: tuple[int, ...] = (1024,),
+    calls: int = 3,
+) -> figures.Figures:
+    """Measure with links of these rates and these numbers of positions, and print."""
     if reason := why_not():
-        sys.exit(reason)
-    lengths = [int(length) for length in arguments.lengths.split(",")]
+        print(f"ring attention is not measured: {reason}")
+        return {}
+    if smoke:
+        lengths, calls = (64,), 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
     measured: figures.Figures = {}
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(NetworkHosts(2))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         job = Job(Path(__file__), "ring", 2, folder, folder, {}, hosts, PORT)
         stack.callback(job.end)
-        for rate in arguments.rates.split(","):
+        for rate in rates:
             hosts.limit_rate(f"{rate}mbit")
             cases = {
-                f"{one} {length} at {rate} Mbit/s": (one, length, int(rate), arguments.calls)
+                f"{one} {length} at {rate} Mbit/s": (one, length, rate, calls)
                 for length in lengths
                 for one in PASSES
             }
-            measured |= figures.interleave(
-                [Measured(what, job) for what in WHAT], cases, arguments.rounds
-            )
-    print(f"ring attention, 2 hosts, {HEADS} heads of {SIZE}, {arguments.rounds} rounds")
+            measured |= figures.interleave([Measured(what, job) for what in WHAT], cases, rounds)
+    print(f"ring attention, 2 hosts, {HEADS} heads of {SIZE}, {rounds} rounds")
     print("\n".join(figures.medians(measured, "ms", 1e3)))
-    for case, rounds in measured.items():
-        parts = [rounds[what] for what in WHAT]
+    for case, of_case in measured.items():
+        parts = [of_case[what] for what in WHAT]
         shares = [(c + m - both) / m for c, m, both in zip(*parts, strict=True)]
         print(f"{case}: hidden {figures.spread(shares)}")
-    figures.write(arguments.json, measured, np=2)
+    return measured
 
 
-def parse() -> argparse.Namespace:
+def main() -> None:
+    if len(sys.argv) == 3 and not sys.argv[1].startswith("-"):
+        run_rank(sys.argv[2])
+        return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rates", default="200,1000", help="of the link, in Mbit/s")
-    parser.add_argument("--lengths", default="1024,2048", help="positions of a rank")
+    parser.add_argument("--rates", default="1000", help="of the link, in Mbit/s")
+    parser.add_argument("--lengths", default="1024", help="positions of a rank")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=4, help="in a round (default: 4)")
+    parser.add_argument("--calls", type=int, default=3, help="in a round (default: 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
     arguments = parser.parse_args()
-    if arguments.smoke:
-        arguments.rates, arguments.lengths, arguments.rounds, arguments.calls = "1000", "64", 1, 1
-    return arguments
+    rates, lengths = (
+        tuple(map(int, text.split(","))) for text in (arguments.rates, arguments.lengths)
+    )
+    rounds = 1 if arguments.smoke else arguments.rounds
+    measured = run(rounds, arguments.smoke, rates, lengths, arguments.calls)
+    figures.write(arguments.json, measured, np=2)
 
 
 def run_rank(address: str) -> None:
