@@ -1,7 +1,8 @@
-"""Trains a GPT that tells the next character, its layers and its batches divided among ranks.
+"""Trains a GPT that tells the next character, divided among ranks: layers, sequences and batches.
 
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --dp 2
     horoscalerun -np 2 python examples/gpt_parallel.py --tp 2 --sequence-parallel
+    horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --cp 2
 
 The text is the reference of Python's language that `help()` shows. With --check each rank also
 trains the whole model by itself, in double precision, and compares the losses:
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from functools import partial
 from pydoc_data.topics import topics
 
 import torch
@@ -50,12 +52,15 @@ class Text:
 class Block(nn.Module):
     """Attention and an MLP, each of normalized input, and added to it."""
 
-    def __init__(self, options: argparse.Namespace, axis: par.Axis) -> None:
+    def __init__(self, options: argparse.Namespace, axis: par.Axis, cp: par.Axis) -> None:
         super().__init__()
         sequence = {"sequence_parallel": options.sequence_parallel, "sequence_dim": 1}
         of_norm = axis if options.sequence_parallel else None
         self.before_attention = par.LayerNorm(options.dim, of_norm)
-        self.attention = par.ParallelAttention(options.dim, options.heads, axis, **sequence)
+        over_all = partial(par.ring_attention, axis=cp, causal=True) if cp.size > 1 else None
+        self.attention = par.ParallelAttention(
+            options.dim, options.heads, axis, attend=over_all, **sequence
+        )
         self.before_mlp = par.LayerNorm(options.dim, of_norm)
         self.mlp = par.ParallelMLP(options.dim, 4 * options.dim, axis, **sequence)
 
@@ -67,27 +72,37 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """From characters to the mean loss of the next ones. The table of characters is tied."""
 
-    def __init__(self, words: int, options: argparse.Namespace, axis: par.Axis) -> None:
+    def __init__(
+        self, words: int, options: argparse.Namespace, axis: par.Axis, cp: par.Axis
+    ) -> None:
         super().__init__()
         self.words = words
-        self.axis = axis
+        self.axis, self.cp = axis, cp
         self.sequence_dim = 1 if options.sequence_parallel else None
         sequence = {"sequence_parallel": options.sequence_parallel, "sequence_dim": 1}
         self.embeddings = par.ParallelEmbeddings(
             options.dim, words, options.length, axis, **sequence
         )
-        self.blocks = nn.Sequential(*(Block(options, axis) for _ in range(options.layers)))
+        self.blocks = nn.Sequential(*(Block(options, axis, cp) for _ in range(options.layers)))
         self.norm = par.LayerNorm(options.dim, axis if options.sequence_parallel else None)
         # Small, so that the first guess is that all characters are alike.
         nn.init.normal_(self.embeddings.word_embeddings.weight, std=0.02)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        hidden = self.norm(self.blocks(self.embeddings(characters[:, :-1])))
+        # Each rank of cp has other positions of all samples.
+        length = characters.shape[1] - 1
+        own, following = (
+            par.shard_sequence(x, self.cp) for x in (characters[:, :-1], characters[:, 1:])
+        )
+        positions = par.position_ids(length, self.cp)
+        hidden = self.norm(self.blocks(self.embeddings(own, positions)))
         table = self.embeddings.word_embeddings.weight
         logits = par.column_parallel(hidden, table, None, self.axis, self.sequence_dim)
-        return par.vocab_parallel_cross_entropy(
-            logits, characters[:, 1:], self.axis, vocab_size=self.words
+        loss = par.vocab_parallel_cross_entropy(
+            logits, following, self.axis, reduction="sum", vocab_size=self.words
         )
+        # So that the average of the ranks' losses is that of all characters; a rank may have less.
+        return loss / (len(characters) * length) * self.cp.size
 
 
 def train(
@@ -101,8 +116,8 @@ def train(
     par.clip_grad_norm_(model, 1.0, mesh)
     with optimizer.skip_synchronize():
         optimizer.step()
-    mean = loss.detach()
-    return float(mean if mesh.dp.set is None else hvd.allreduce(mean, process_set=mesh.dp.set))
+    mean, others = loss.detach(), mesh["dp", "cp"].set
+    return float(mean if others is None else hvd.allreduce(mean, process_set=others))
 
 
 class OneProcess:
@@ -110,7 +125,7 @@ class OneProcess:
 
     def __init__(self, model: nn.Module, words: int, options: argparse.Namespace) -> None:
         """Begin with the weights of a divided model."""
-        self.model = GPT(words, options, par.Axis.of(None))
+        self.model = GPT(words, options, par.Axis.of(None), par.Axis.of(None))
         par.load_whole_state_dict(self.model, par.whole_state_dict(model))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, eps=1e-5)
 
@@ -126,6 +141,7 @@ class OneProcess:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
+    parser.add_argument("--cp", type=int, default=1, help="ranks that share each sequence")
     parser.add_argument("--dp", type=int, help="ranks that share each batch; default: the rest")
     parser.add_argument("--sequence-parallel", action="store_true", help="divide norms, too")
     parser.add_argument("--layers", type=int, default=4)
@@ -140,13 +156,13 @@ def main() -> None:
     if options.check:
         torch.set_default_dtype(torch.float64)
 
-    mesh = par.init(tp=options.tp, dp=options.dp)
+    mesh = par.init(tp=options.tp, cp=options.cp, dp=options.dp)
     if options.batch % mesh.dp.size:
         parser.error(f"--batch {options.batch} can't be divided among {mesh.dp.size} ranks")
     text = Text.load()
     words = len(text.characters)
     torch.manual_seed(1)
-    model = GPT(words, options, mesh.tp)
+    model = GPT(words, options, mesh.tp, mesh.cp)
     optimizer = par.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), lr=options.lr, eps=1e-5), model, mesh
     )

@@ -262,7 +262,12 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize(
-    ("ranks", "arguments"), [(2, ["--tp", "2", "--sequence-parallel"]), (4, ["--tp", "2"])]
+    ("ranks", "arguments"),
+    [
+        (2, ["--tp", "2", "--sequence-parallel"]),
+        (4, ["--tp", "2"]),
+        (4, ["--tp", "2", "--cp", "2", "--sequence-parallel", "--length", "33"]),
+    ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:
     """The same losses as in one process, with which the example compares them."""
