@@ -180,7 +180,7 @@ def test_benchmark_of_memory_and_its_formulas(tmp_path: Path) -> None:
     benchmark = ROOT / "benchmarks" / "parallel_memory.py"
     output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
     rows = [line.split("|")[1:-1] for line in output.splitlines()[2:]]
-    assert [row[0].strip() for row in rows] == ["one", "tp, sequence", "cp"], output
+    assert [row[0].strip() for row in rows] == ["one", "tp, sequence"], output
     for row in rows:
         state, state_formula, activations, activations_formula = map(float, row[2:6])
         assert abs(state - state_formula) <= 0.1, output
@@ -189,8 +189,8 @@ def test_benchmark_of_memory_and_its_formulas(tmp_path: Path) -> None:
 
 def test_benchmark_of_divided_layers(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    benchmark = ROOT / "benchmarks" / "parallel_layers.py"
-    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    benchmark = ROOT / "benchmarks" / "parallel.py"
+    output = run(sys.executable, benchmark, "--smoke", "--sections", "layers", folder=tmp_path)
     assert "dtensor / ours: " in output
 
 
