@@ -82,8 +82,11 @@ def ring_attention(
     calls = agree(q, k, v, axis, causal, layout, scale, _TITLE)
     if causal:
         check_lengths(calls, axis, layout, _TITLE)
-    ring = _Ring(axis, [one.keys for one in calls], layout, causal, scale, number_of(calls))
-    return _RingAttention.apply(q, k, v, ring)  # type: ignore[no-any-return,no-untyped-call]
+    lengths = [one.keys for one in calls]
+    held = spans(sum(lengths), axis.size, layout) if causal else None
+    ring = _Ring(axis, lengths, held, scale, number_of(calls))
+    with torch.autocast(q.device.type, enabled=False):
+        return _RingAttention.apply(q, k, v, ring)  # type: ignore[no-any-return,no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,9 @@ class _Ring:
 
     axis: Axis
     lengths: list[int]  # how many keys each rank has
-    layout: Layout
-    causal: bool
+    held: list[list[range]] | None  # the positions of each rank's keys; None: all see all
     scale: float
-    number: int
+    number: int  # of the call
 
     def source(self, step: int) -> int:
         """Return the position of the rank whose block this one has at a step."""
@@ -105,10 +107,9 @@ class _Ring:
         """Tell what this rank's queries see of a rank's block; None: nothing."""
         if not self.lengths[source]:
             return None
-        if not self.causal:
+        if self.held is None:
             return Visible(slice(None), slice(None), causal=False)
-        held = spans(sum(self.lengths), self.axis.size, self.layout)
-        return visible(held, self.axis.rank, source)
+        return visible(self.held, self.axis.rank, source)
 
     def send(self, block: torch.Tensor, kind: int) -> Handle:
         """Start to send a block to the next rank."""
@@ -194,9 +195,10 @@ class _RingAttention(torch.autograd.Function):
         if torch.is_grad_enabled():  # once_differentiable lets some of these pass as constants
             raise RuntimeError(f"{_TITLE}: its gradients have none: create_graph=True is refused")
         q, k, v, result, sums = ctx.saved_tensors
-        for_queries, for_block = _backward(ctx.ring, gradient, q, k, v, result, sums)
-        for_keys, for_values = for_block.to(k.dtype)
-        return for_queries.to(q.dtype), for_keys, for_values, None
+        backward = _Backward(ctx.ring, gradient, q, k, v, result, sums)
+        backward.run()
+        for_keys, for_values = backward.for_block.to(k.dtype)
+        return backward.for_queries.to(q.dtype), for_keys, for_values, None
 
 
 def _merge(
@@ -208,61 +210,67 @@ def _merge(
     torch.logaddexp(sums, part_sums, out=sums)
 
 
-def _backward(
-    ring: _Ring,
-    gradient: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    result: torch.Tensor,
-    sums: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of the queries and of this rank's block, summed in wide dtypes.
+class _Backward:
+    """The backward pass of one call, which adds gradients up in wide dtypes.
 
     The gradient of a block follows it round, from the rank after its own one on: each adds its
     part, and the last one sends it home. A rank computes half of its own part at first, while the
     first block comes, and the rest at last, while its gradient comes home.
     """
-    for_queries = torch.zeros_like(q, dtype=wide(q.dtype))
-    own = _pack(k, v)
-    for_own = torch.zeros_like(own, dtype=for_queries.dtype)
 
-    def parts_of(seen: Visible, block: torch.Tensor) -> torch.Tensor:
-        """Add to the gradient of the queries; return that of the keys and values they see."""
-        rows = (slice(None), slice(None), seen.queries)
-        keys, values = block[:, :, :, seen.keys]
-        softmax = Softmax(ring.scale, seen.causal)
-        of_queries, *of_block = attend_backward(
-            gradient[rows], q[rows], keys, values, result[rows], sums[rows], softmax
-        )
-        for_queries[rows] += of_queries
-        return torch.stack(of_block)
+    def __init__(
+        self,
+        ring: _Ring,
+        gradient: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        result: torch.Tensor,
+        sums: torch.Tensor,
+    ) -> None:
+        """Take what forward() has saved, and the gradient of its result."""
+        self._ring = ring
+        self._of_rows = gradient, q, result, sums
+        self._own = _pack(k, v)
+        self.for_queries = torch.zeros_like(q, dtype=wide(q.dtype))
+        self.for_block = torch.zeros_like(self._own, dtype=wide(q.dtype))
 
-    def add_own(parts: Sequence[Visible]) -> None:
-        for seen in parts:
-            for_own[:, :, :, seen.keys] += parts_of(seen, own)
-
-    first, rest = halves(ring.visible(ring.axis.rank), q.shape[2])
-    travel = _Travel(ring, own)
-    sent: list[Handle] = []
-    for step in range(ring.axis.size):
-        source, block = travel.begin_step()
-        if step == 0:
-            add_own(first)
-            travel.end_step()
-            continue
-        for_block = torch.zeros_like(block, dtype=for_queries.dtype)
-        coming = [ring.receive(for_block, _GRADIENTS)] if step > 1 else []
-        seen = ring.visible(source)
-        part = parts_of(seen, block) if seen is not None else None
-        wait_for_all(coming)
-        if seen is not None and part is not None:
-            for_block[:, :, :, seen.keys] += part
-        wait_for_all(sent)
-        sent = [ring.send(for_block, _GRADIENTS)]
+    def run(self) -> None:
+        """Add everything to for_queries and for_block, the gradient of this rank's block."""
+        ring = self._ring
+        first, rest = halves(ring.visible(ring.axis.rank), self.for_queries.shape[2])
+        travel = _Travel(ring, self._own)
+        travel.begin_step()
+        self._add_own(first)
         travel.end_step()
-    home = torch.zeros_like(for_own)
-    coming = [ring.receive(home, _GRADIENTS)] if ring.axis.size > 1 else []
-    add_own(rest)
-    wait_for_all([*coming, *sent])
-    return for_queries, for_own.add_(home)
+        sent: list[Handle] = []
+        for step in range(1, ring.axis.size):
+            source, block = travel.begin_step()
+            for_block = torch.zeros_like(block, dtype=self.for_block.dtype)
+            coming = [ring.receive(for_block, _GRADIENTS)] if step > 1 else []
+            seen = ring.visible(source)
+            part = None if seen is None else self._parts(seen, block)
+            wait_for_all(coming)
+            if seen is not None and part is not None:
+                for_block[:, :, :, seen.keys] += part
+            wait_for_all(sent)
+            sent = [ring.send(for_block, _GRADIENTS)]
+            travel.end_step()
+        home = torch.zeros_like(self.for_block)
+        coming = [ring.receive(home, _GRADIENTS)] if sent else []
+        self._add_own(rest)
+        wait_for_all([*coming, *sent])
+        self.for_block += home
+
+    def _add_own(self, parts: Sequence[Visible]) -> None:
+        for seen in parts:
+            self.for_block[:, :, :, seen.keys] += self._parts(seen, self._own)
+
+    def _parts(self, seen: Visible, block: torch.Tensor) -> torch.Tensor:
+        """Add to the gradient of the queries; return that of the keys and values they see."""
+        gradient, q, result, sums = (x[:, :, seen.queries] for x in self._of_rows)
+        keys, values = block[:, :, :, seen.keys]
+        softmax = Softmax(self._ring.scale, seen.causal)
+        of_queries, *of_block = attend_backward(gradient, q, keys, values, result, sums, softmax)
+        self.for_queries[:, :, seen.queries] += of_queries
+        return torch.stack(of_block)
