@@ -73,6 +73,17 @@ def test_pipeline_of_two_stages(tmp_path: Path) -> None:
     assert "the same weights as in one process: True" in output
 
 
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_schedules_of_a_pipeline(ranks: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = launch(ranks, sys.executable, EXAMPLES / "pipeline_schedules.py", folder=tmp_path)
+    rows = re.findall(r"^\S*?([\w-]+) +(\d\.\d{4}) +\d\.\d{3} +\d+ +True$", output, re.MULTILINE)
+    assert [name for name, _ in rows] == ["gpipe", "1f1b", "zb-h1", "interleaved"], output
+    assert len({loss for _, loss in rows}) == 1
+    assert float(rows[0][1]) < 1.0
+
+
 @pytest.mark.timeout(SECONDS)
 def test_digits_are_learned_while_a_rank_dies(tmp_path: Path) -> None:
     pytest.importorskip("torch")
