@@ -39,6 +39,16 @@ from horoscale.torch.parallel.linear import (
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
 from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
+from horoscale.torch.parallel.plan import (
+    GPT2,
+    LLAMA,
+    Column,
+    Numbers,
+    Plan,
+    Row,
+    Vocab,
+    tensor_parallel,
+)
 from horoscale.torch.parallel.regions import (
     all_to_all,
     copy_to,
@@ -60,21 +70,28 @@ from horoscale.torch.parallel.state import (
 
 __all__ = [
     "Axis",
+    "Column",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
     "DiskOffload",
     "DistributedOptimizer",
+    "GPT2",
     "GradScaler",
+    "LLAMA",
     "LayerNorm",
     "Mesh",
+    "Numbers",
     "ParallelAttention",
     "ParallelEmbeddings",
     "ParallelMLP",
     "Pipeline",
     "PipelineError",
+    "Plan",
     "RMSNorm",
+    "Row",
     "RowParallelLinear",
     "Shard",
+    "Vocab",
     "VocabParallelEmbedding",
     "all_to_all",
     "broadcast_parameters",
@@ -99,6 +116,7 @@ __all__ = [
     "start_gather",
     "start_reduce",
     "start_reduce_scatter",
+    "tensor_parallel",
     "vocab_parallel_cross_entropy",
     "whole_gradients",
     "whole_state_dict",

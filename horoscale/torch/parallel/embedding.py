@@ -213,17 +213,20 @@ class ParallelEmbeddings(nn.Module):
 
         `positions` are those of the words; None: those of the sequence, from 0.
         """
+        if positions is None:
+            length = words.shape[self.sequence_dim]
+            shape = [1] * words.dim()
+            shape[self.sequence_dim] = length
+            positions = torch.arange(length, device=words.device).view(shape)
+        kind: Reduction = "scatter" if self.sequence_parallel else "all"
+        return reduced(self.partial(words, positions), self.axis, kind, self.sequence_dim)
+
+    def partial(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return what this rank has of the sum over the ranks."""
         found: torch.Tensor = self.word_embeddings(words)
         if self.max_position_embeddings > 0:
-            if positions is None:
-                length = words.shape[self.sequence_dim]
-                positions = torch.arange(length, device=words.device)
-                shape = [1] * words.dim()
-                shape[self.sequence_dim] = length
-                positions = positions.view(shape)
             table = self.position_embeddings
             # This rank's features alone: those of the sum have each rank's once.
             others = (table.first, table.embedding_dim - table.end)
             found = found + F.pad(table(positions), others)
-        kind: Reduction = "scatter" if self.sequence_parallel else "all"
-        return reduced(found, self.axis, kind, self.sequence_dim)
+        return found
