@@ -1,7 +1,8 @@
-"""Trains a GPT that tells the next character, its layers and its batches divided among ranks.
+"""Trains a GPT that tells the next character, its layers and batches divided among ranks.
 
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --dp 2
     horoscalerun -np 2 python examples/gpt_parallel.py --tp 2 --sequence-parallel
+    horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --pp 2
 
 The text is the reference of Python's language that `help()` shows. With --check each rank also
 trains the whole model by itself, in double precision, and compares the losses:
@@ -14,6 +15,7 @@ trains the whole model by itself, in double precision, and compares the losses:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pydoc_data.topics import topics
 
@@ -83,11 +85,77 @@ class GPT(nn.Module):
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
         hidden = self.norm(self.blocks(self.embeddings(characters[:, :-1])))
-        table = self.embeddings.word_embeddings.weight
-        logits = par.column_parallel(hidden, table, None, self.axis, self.sequence_dim)
+        logits = self.logits(hidden, self.embeddings.word_embeddings.weight)
+        return self.loss(logits, characters[:, 1:])
+
+    def logits(self, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return par.column_parallel(hidden, table, None, self.axis, self.sequence_dim)
+
+    def loss(self, logits: torch.Tensor, characters: torch.Tensor) -> torch.Tensor:
         return par.vocab_parallel_cross_entropy(
-            logits, characters[:, 1:], self.axis, vocab_size=self.words
+            logits, characters, self.axis, vocab_size=self.words
         )
+
+
+class Stage(nn.Module):
+    """One of several equal parts of a GPT: the first one embeds, the last one gives logits."""
+
+    def __init__(self, gpt: GPT, number: int, stages: int) -> None:
+        super().__init__()
+        blocks = list(gpt.blocks)
+        first, end = (len(blocks) * one // stages for one in (number, number + 1))
+        self.embeddings = gpt.embeddings if number == 0 else nn.Identity()
+        self.blocks = nn.Sequential(*blocks[first:end])
+        self.norm: nn.Module = nn.Identity()
+        self.table: nn.Parameter | None = None
+        if number == stages - 1:
+            self.norm = gpt.norm
+            self.table = nn.Parameter(gpt.embeddings.word_embeddings.weight.detach().clone())
+            self.logits = gpt.logits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.blocks(self.embeddings(x)))
+        return hidden if self.table is None else self.logits(hidden, self.table)
+
+
+class Pipelined:
+    """Training in stages, whose microbatches are this rank's samples in equal parts."""
+
+    def __init__(self, gpt: GPT, options: argparse.Namespace, mesh: par.Mesh) -> None:
+        self.mesh = mesh
+        stages = [
+            (lambda number=number: Stage(gpt, number, mesh.pp.size))
+            for number in range(mesh.pp.size)
+        ]
+        self.pipe = par.Pipeline(
+            stages,
+            mesh.pp,
+            loss=gpt.loss,
+            schedule=options.schedule,
+            microbatches=options.microbatches,
+            tied=[[(0, "embeddings.word_embeddings.weight"), (-1, "table")]],
+        )
+        inner = torch.optim.AdamW(self.pipe.parameters(), lr=options.lr, eps=1e-5)
+        self.optimizer = par.DistributedOptimizer(
+            inner, self.pipe.module, mesh, backward_passes_per_step=options.microbatches
+        )
+
+    def train(self, batch: torch.Tensor) -> float:
+        """Do a step with this rank's samples of a batch; return the mean loss of all of them."""
+        self.optimizer.zero_grad()
+        own = batch.chunk(self.mesh.dp.size)[self.mesh.dp.rank]
+        loss = self.pipe.step(own[:, :-1], own[:, 1:], sync_tied=False)
+        self.optimizer.synchronize()
+        self.pipe.sync_tied()
+        exclude = self.pipe.tied_copies
+        par.clip_grad_norm_(self.pipe.module, 1.0, self.mesh, exclude=exclude)
+        with self.optimizer.skip_synchronize():
+            self.optimizer.step()
+        return mean_over_data(loss, self.mesh)
+
+
+def mean_over_data(loss: torch.Tensor, mesh: par.Mesh) -> float:
+    return float(loss if mesh.dp.set is None else hvd.allreduce(loss, process_set=mesh.dp.set))
 
 
 def train(
@@ -101,8 +169,19 @@ def train(
     par.clip_grad_norm_(model, 1.0, mesh)
     with optimizer.skip_synchronize():
         optimizer.step()
-    mean = loss.detach()
-    return float(mean if mesh.dp.set is None else hvd.allreduce(mean, process_set=mesh.dp.set))
+    return mean_over_data(loss.detach(), mesh)
+
+
+def trainer(
+    model: GPT, options: argparse.Namespace, mesh: par.Mesh
+) -> Callable[[torch.Tensor], float]:
+    """Return what does a step with a batch."""
+    if mesh.pp.size > 1:
+        return Pipelined(model, options, mesh).train
+    optimizer = par.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=options.lr, eps=1e-5), model, mesh
+    )
+    return lambda batch: train(model, optimizer, mesh, batch)
 
 
 class OneProcess:
@@ -126,6 +205,9 @@ class OneProcess:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
+    parser.add_argument("--pp", type=int, default=1, help="ranks that have other layers each")
+    parser.add_argument("--schedule", default="1f1b", help="of --pp: gpipe, 1f1b or zb-h1")
+    parser.add_argument("--microbatches", type=int, default=4, help="of a step, for --pp")
     parser.add_argument("--dp", type=int, help="ranks that share each batch; default: the rest")
     parser.add_argument("--sequence-parallel", action="store_true", help="divide norms, too")
     parser.add_argument("--layers", type=int, default=4)
@@ -140,21 +222,19 @@ def main() -> None:
     if options.check:
         torch.set_default_dtype(torch.float64)
 
-    mesh = par.init(tp=options.tp, dp=options.dp)
+    mesh = par.init(tp=options.tp, pp=options.pp, dp=options.dp)
     if options.batch % mesh.dp.size:
         parser.error(f"--batch {options.batch} can't be divided among {mesh.dp.size} ranks")
     text = Text.load()
     words = len(text.characters)
     torch.manual_seed(1)
     model = GPT(words, options, mesh.tp)
-    optimizer = par.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=options.lr, eps=1e-5), model, mesh
-    )
     one_process = OneProcess(model, words, options) if options.check else None
+    step_with = trainer(model, options, mesh)
     difference = 0.0
     for step in range(options.steps):
         batch = text.batch(step, options.batch, options.length)
-        loss = train(model, optimizer, mesh, batch)
+        loss = step_with(batch)
         if one_process is not None:
             difference = max(difference, abs(loss - one_process.train(batch)))
         if hvd.rank() == 0 and (step % 10 == 0 or step == options.steps - 1):

@@ -69,15 +69,15 @@ from horoscale.torch.parallel.state import (
 )
 
 __all__ = [
+    "GPT2",
+    "LLAMA",
     "Axis",
     "Column",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
     "DiskOffload",
     "DistributedOptimizer",
-    "GPT2",
     "GradScaler",
-    "LLAMA",
     "LayerNorm",
     "Mesh",
     "Numbers",

@@ -232,14 +232,19 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize(
-    ("ranks", "arguments"), [(2, ["--tp", "2", "--sequence-parallel"]), (4, ["--tp", "2"])]
+    ("ranks", "arguments"),
+    [
+        (2, ["--tp", "2", "--sequence-parallel"]),
+        (4, ["--tp", "2"]),
+        (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
+    ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:
     """The same losses as in one process, with which the example compares them."""
     pytest.importorskip("torch")
-    small = "--dim 32 --layers 2 --steps 11 --batch 4 --lr 0.01 --check".split()
+    small = ["--dim", "32", "--layers", "2", "--steps", "11", "--batch", "4", "--lr", "0.01"]
     script = EXAMPLES / "gpt_parallel.py"
-    output = launch(ranks, sys.executable, script, *arguments, *small, folder=tmp_path)
+    output = launch(ranks, sys.executable, script, *arguments, *small, "--check", folder=tmp_path)
     assert "largest difference from one process" in output
     losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
     assert losses[-1] < losses[0] - 0.3, output
