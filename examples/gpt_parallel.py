@@ -2,6 +2,7 @@
 
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --dp 2
     horoscalerun -np 2 python examples/gpt_parallel.py --tp 2 --sequence-parallel
+    horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --pp 2
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --cp 2
 
 The text is the reference of Python's language that `help()` shows. With --check each rank also
@@ -15,6 +16,7 @@ trains the whole model by itself, in double precision, and compares the losses:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pydoc_data.topics import topics
@@ -78,6 +80,8 @@ class GPT(nn.Module):
         super().__init__()
         self.words = words
         self.axis, self.cp = axis, cp
+        self.length = options.length
+        self.positions = par.position_ids(options.length, cp)
         self.sequence_dim = 1 if options.sequence_parallel else None
         sequence = {"sequence_parallel": options.sequence_parallel, "sequence_dim": 1}
         self.embeddings = par.ParallelEmbeddings(
@@ -89,20 +93,90 @@ class GPT(nn.Module):
         nn.init.normal_(self.embeddings.word_embeddings.weight, std=0.02)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        # Each rank of cp has other positions of all samples.
-        length = characters.shape[1] - 1
-        own, following = (
-            par.shard_sequence(x, self.cp) for x in (characters[:, :-1], characters[:, 1:])
-        )
-        positions = par.position_ids(length, self.cp)
-        hidden = self.norm(self.blocks(self.embeddings(own, positions)))
-        table = self.embeddings.word_embeddings.weight
-        logits = par.column_parallel(hidden, table, None, self.axis, self.sequence_dim)
+        own, following = self.own_part(characters)
+        hidden = self.norm(self.blocks(self.embeddings(own, self.positions)))
+        logits = self.logits(hidden, self.embeddings.word_embeddings.weight)
+        return self.loss(logits, following)
+
+    def own_part(self, characters: torch.Tensor) -> list[torch.Tensor]:
+        """Return inputs and targets of this rank's positions: each rank of cp has others."""
+        return [par.shard_sequence(x, self.cp) for x in (characters[:, :-1], characters[:, 1:])]
+
+    def logits(self, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return par.column_parallel(hidden, table, None, self.axis, self.sequence_dim)
+
+    def loss(self, logits: torch.Tensor, characters: torch.Tensor) -> torch.Tensor:
         loss = par.vocab_parallel_cross_entropy(
-            logits, following, self.axis, reduction="sum", vocab_size=self.words
+            logits, characters, self.axis, reduction="sum", vocab_size=self.words
         )
-        # So that the average of the ranks' losses is that of all characters; a rank may have less.
-        return loss / (len(characters) * length) * self.cp.size
+        # So that the average of cp's ranks, which may have unequal parts, is that of all positions.
+        return loss / (len(characters) * self.length) * self.cp.size
+
+
+class Stage(nn.Module):
+    """One of several equal parts of a GPT: the first one embeds, the last one gives logits."""
+
+    def __init__(self, gpt: GPT, number: int, stages: int) -> None:
+        super().__init__()
+        blocks = list(gpt.blocks)
+        first, end = (len(blocks) * one // stages for one in (number, number + 1))
+        self.embed: Callable[[torch.Tensor], torch.Tensor] = nn.Identity()
+        if number == 0:
+            self.embeddings = gpt.embeddings
+            self.embed = partial(self.embeddings, positions=gpt.positions)
+        self.blocks = nn.Sequential(*blocks[first:end])
+        self.norm: nn.Module = nn.Identity()
+        self.table: nn.Parameter | None = None
+        if number == stages - 1:
+            self.norm = gpt.norm
+            self.table = nn.Parameter(gpt.embeddings.word_embeddings.weight.detach().clone())
+            self.logits = gpt.logits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.blocks(self.embed(x)))
+        return hidden if self.table is None else self.logits(hidden, self.table)
+
+
+class Pipelined:
+    """Training in stages, whose microbatches are this rank's samples in equal parts."""
+
+    def __init__(self, gpt: GPT, options: argparse.Namespace, mesh: par.Mesh) -> None:
+        self.mesh = mesh
+        self.own_part = gpt.own_part
+        stages = [
+            (lambda number=number: Stage(gpt, number, mesh.pp.size))
+            for number in range(mesh.pp.size)
+        ]
+        self.pipe = par.Pipeline(
+            stages,
+            mesh.pp,
+            loss=gpt.loss,
+            schedule=options.schedule,
+            microbatches=options.microbatches,
+            tied=[[(0, "embeddings.word_embeddings.weight"), (-1, "table")]],
+        )
+        inner = torch.optim.AdamW(self.pipe.parameters(), lr=options.lr, eps=1e-5)
+        self.optimizer = par.DistributedOptimizer(
+            inner, self.pipe.module, mesh, backward_passes_per_step=options.microbatches
+        )
+
+    def train(self, batch: torch.Tensor) -> float:
+        """Do a step with this rank's samples of a batch; return the mean loss of all of them."""
+        self.optimizer.zero_grad()
+        own = batch.chunk(self.mesh.dp.size)[self.mesh.dp.rank]
+        loss = self.pipe.step(*self.own_part(own), sync_tied=False)
+        self.optimizer.synchronize()
+        self.pipe.sync_tied()
+        exclude = self.pipe.tied_copies
+        par.clip_grad_norm_(self.pipe.module, 1.0, self.mesh, exclude=exclude)
+        with self.optimizer.skip_synchronize():
+            self.optimizer.step()
+        return mean_over_data(loss, self.mesh)
+
+
+def mean_over_data(loss: torch.Tensor, mesh: par.Mesh) -> float:
+    others = mesh["dp", "cp"].set
+    return float(loss if others is None else hvd.allreduce(loss, process_set=others))
 
 
 def train(
@@ -116,8 +190,19 @@ def train(
     par.clip_grad_norm_(model, 1.0, mesh)
     with optimizer.skip_synchronize():
         optimizer.step()
-    mean, others = loss.detach(), mesh["dp", "cp"].set
-    return float(mean if others is None else hvd.allreduce(mean, process_set=others))
+    return mean_over_data(loss.detach(), mesh)
+
+
+def trainer(
+    model: GPT, options: argparse.Namespace, mesh: par.Mesh
+) -> Callable[[torch.Tensor], float]:
+    """Return what does a step with a batch."""
+    if mesh.pp.size > 1:
+        return Pipelined(model, options, mesh).train
+    optimizer = par.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=options.lr, eps=1e-5), model, mesh
+    )
+    return lambda batch: train(model, optimizer, mesh, batch)
 
 
 class OneProcess:
@@ -142,6 +227,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
     parser.add_argument("--cp", type=int, default=1, help="ranks that share each sequence")
+    parser.add_argument("--pp", type=int, default=1, help="ranks that have other layers each")
+    parser.add_argument("--schedule", default="1f1b", help="of --pp: gpipe, 1f1b or zb-h1")
+    parser.add_argument("--microbatches", type=int, default=4, help="of a step, for --pp")
     parser.add_argument("--dp", type=int, help="ranks that share each batch; default: the rest")
     parser.add_argument("--sequence-parallel", action="store_true", help="divide norms, too")
     parser.add_argument("--layers", type=int, default=4)
@@ -156,21 +244,19 @@ def main() -> None:
     if options.check:
         torch.set_default_dtype(torch.float64)
 
-    mesh = par.init(tp=options.tp, cp=options.cp, dp=options.dp)
+    mesh = par.init(tp=options.tp, cp=options.cp, pp=options.pp, dp=options.dp)
     if options.batch % mesh.dp.size:
         parser.error(f"--batch {options.batch} can't be divided among {mesh.dp.size} ranks")
     text = Text.load()
     words = len(text.characters)
     torch.manual_seed(1)
     model = GPT(words, options, mesh.tp, mesh.cp)
-    optimizer = par.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=options.lr, eps=1e-5), model, mesh
-    )
     one_process = OneProcess(model, words, options) if options.check else None
+    step_with = trainer(model, options, mesh)
     difference = 0.0
     for step in range(options.steps):
         batch = text.batch(step, options.batch, options.length)
-        loss = train(model, optimizer, mesh, batch)
+        loss = step_with(batch)
         if one_process is not None:
             difference = max(difference, abs(loss - one_process.train(batch)))
         if hvd.rank() == 0 and (step % 10 == 0 or step == options.steps - 1):

@@ -86,6 +86,17 @@ def test_a_state_space_model_in_parts(options: str, tmp_path: Path) -> None:
     assert float(difference) < 1e-10, output
 
 
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_schedules_of_a_pipeline(ranks: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = launch(ranks, sys.executable, EXAMPLES / "pipeline_schedules.py", folder=tmp_path)
+    rows = re.findall(r"^\S*?([\w-]+) +(\d\.\d{4}) +\d\.\d{3} +\d+ +True$", output, re.MULTILINE)
+    assert [name for name, _ in rows] == ["gpipe", "1f1b", "zb-h1", "interleaved"], output
+    assert len({loss for _, loss in rows}) == 1
+    assert float(rows[0][1]) < 1.0
+
+
 @pytest.mark.timeout(SECONDS)
 def test_digits_are_learned_while_a_rank_dies(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -267,14 +278,15 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
         (2, ["--tp", "2", "--sequence-parallel"]),
         (4, ["--tp", "2"]),
         (4, ["--tp", "2", "--cp", "2", "--sequence-parallel", "--length", "33"]),
+        (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
     ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:
     """The same losses as in one process, with which the example compares them."""
     pytest.importorskip("torch")
-    small = "--dim 32 --layers 2 --steps 11 --batch 4 --lr 0.01 --check".split()
+    small = ["--dim", "32", "--layers", "2", "--steps", "11", "--batch", "4", "--lr", "0.01"]
     script = EXAMPLES / "gpt_parallel.py"
-    output = launch(ranks, sys.executable, script, *arguments, *small, folder=tmp_path)
+    output = launch(ranks, sys.executable, script, *arguments, *small, "--check", folder=tmp_path)
     assert "largest difference from one process" in output
     losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
     assert losses[-1] < losses[0] - 0.3, output
