@@ -120,10 +120,8 @@ class Stage(nn.Module):
         super().__init__()
         blocks = list(gpt.blocks)
         first, end = (len(blocks) * one // stages for one in (number, number + 1))
-        self.embed: Callable[[torch.Tensor], torch.Tensor] = nn.Identity()
-        if number == 0:
-            self.embeddings = gpt.embeddings
-            self.embed = partial(self.embeddings, positions=gpt.positions)
+        self.embeddings = gpt.embeddings if number == 0 else None
+        self.positions = gpt.positions
         self.blocks = nn.Sequential(*blocks[first:end])
         self.norm: nn.Module = nn.Identity()
         self.table: nn.Parameter | None = None
@@ -133,7 +131,9 @@ class Stage(nn.Module):
             self.logits = gpt.logits
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.norm(self.blocks(self.embed(x)))
+        if self.embeddings is not None:
+            x = self.embeddings(x, self.positions)
+        hidden = self.norm(self.blocks(x))
         return hidden if self.table is None else self.logits(hidden, self.table)
 
 
