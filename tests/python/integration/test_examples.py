@@ -226,7 +226,19 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:
     """The same losses as in one process, with which the example compares them."""
     pytest.importorskip("torch")
-    small = "--dim 32 --layers 2 --steps 11 --batch 4 --lr 0.01 --check".split()
+    small = [
+        "--dim",
+        "32",
+        "--layers",
+        "2",
+        "--steps",
+        "11",
+        "--batch",
+        "4",
+        "--lr",
+        "0.01",
+        "--check",
+    ]
     script = EXAMPLES / "gpt_parallel.py"
     output = launch(ranks, sys.executable, script, *arguments, *small, folder=tmp_path)
     assert "largest difference from one process" in output
