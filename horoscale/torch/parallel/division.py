@@ -106,7 +106,7 @@ class Shard:
     def _places(self, extent: int) -> list[tuple[int, int]]:
         """Return where this rank's rows of each part begin in the whole, and how many they are."""
         begin, end = bounds(self.sizes, self.axis.rank)
-        unit, total = extent // sum(self.parts), sum(self.sizes)
+        unit, total = extent // sum(self.parts), max(sum(self.sizes), 1)
         return [
             (unit * before + begin * unit * share // total, (end - begin) * unit * share // total)
             for before, share in zip(accumulate(self.parts, initial=0), self.parts, strict=False)

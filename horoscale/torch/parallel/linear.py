@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from horoscale._core import ReduceOp
 from horoscale.torch.handles import Handle
 from horoscale.torch.parallel import rng
 from horoscale.torch.parallel.division import Shard, bounds, split_sizes
@@ -18,11 +19,13 @@ from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.regions import (
     Ready,
     gather_from,
+    sequence_reduce_scatter,
     start_gather,
     start_gather_with_sizes,
     start_reduce,
     start_reduce_scatter,
 )
+from horoscale.torch.reductions import allreduce_
 
 
 class _Linear(nn.Module):
@@ -315,9 +318,10 @@ class _Row(torch.autograd.Function):
         ctx.axis, ctx.dim = axis, dim
         y = F.linear(x, weight, bias)
         if dim is None:
-            return start_reduce(y, axis).wait()
+            assert axis.set is not None
+            return allreduce_(y, op=ReduceOp.SUM, process_set=axis.set)
         ctx.sizes = split_sizes(y.shape[dim], axis.size)
-        return start_reduce_scatter(y, axis, dim, ctx.sizes).wait()
+        return sequence_reduce_scatter(y, axis, dim, ctx.sizes)
 
     @staticmethod
     @once_differentiable
