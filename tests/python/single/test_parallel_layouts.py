@@ -84,9 +84,16 @@ def test_a_zigzag_gives_all_ranks_the_same_work(chunk: int, ranks: int) -> None:
     size=st.integers(1, 9),
     causal=st.booleans(),
     kernel=st.booleans(),
+    groups=st.booleans(),
 )
 def test_blocks_give_what_autograd_gives(
-    sizes: tuple[int, int, int], queries: int, keys: int, size: int, causal: bool, kernel: bool
+    sizes: tuple[int, int, int],
+    queries: int,
+    keys: int,
+    size: int,
+    causal: bool,
+    kernel: bool,
+    groups: bool,
 ) -> None:
     batch, key_heads, group = sizes
     keys = queries if causal else keys
@@ -97,6 +104,7 @@ def test_blocks_give_what_autograd_gives(
     softmax = block.Softmax(0.7, causal)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block, "_HAS_KERNEL", kernel and block._HAS_KERNEL)
+        patch.setattr(block, "_KERNEL_HAS_GROUPS", groups and block._KERNEL_HAS_GROUPS)
         result, sums = block.attend(q, k, v, softmax)
         gradients = block.attend_backward(gradient, q, k, v, result, sums, softmax)
     whole = [x.clone().requires_grad_() for x in (q, k, v)]

@@ -20,18 +20,19 @@ class Softmax(NamedTuple):
     causal: bool  # a query sees the keys up to its own row
 
 
-def _kernels_with_groups() -> bool:
-    # The kernels have taken fewer heads of keys than of queries since sdpa has enable_gqa.
-    return "enable_gqa" in (torch.nn.functional.scaled_dot_product_attention.__doc__ or "")
-
-
 _HAS_KERNEL = hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
-KERNELS_HAVE_GROUPS = _kernels_with_groups()
+# Those of PyTorch 2.8 write beyond their memory if there are fewer heads of keys than of queries.
+_KERNEL_HAS_GROUPS = torch.__version__ >= "2.13"
 
 
-def _has_kernel(queries: torch.Tensor, keys: torch.Tensor) -> bool:
-    grouped = queries.shape[1] != keys.shape[1]
-    return _HAS_KERNEL and queries.device.type == "cpu" and (KERNELS_HAVE_GROUPS or not grouped)
+def _has_kernel(queries: torch.Tensor) -> bool:
+    return _HAS_KERNEL and queries.device.type == "cpu"
+
+
+def _for_kernel(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Return keys, or values, with as many heads as the kernel needs."""
+    group = queries.shape[1] // keys.shape[1]
+    return keys if group == 1 or _KERNEL_HAS_GROUPS else keys.repeat_interleave(group, 1)
 
 
 def attend(
@@ -51,7 +52,8 @@ def attend(
     if not queries.numel() or not keys.numel():  # for which the kernels are not made
         sums = queries.new_full(queries.shape[:-1], -torch.inf, dtype=wide(queries.dtype))
         return torch.zeros_like(queries), sums
-    if _has_kernel(queries, keys):
+    if _has_kernel(queries):
+        keys, values = _for_kernel(queries, keys), _for_kernel(queries, values)
         result, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             queries, keys, values, 0.0, softmax.causal, scale=softmax.scale
         )
@@ -85,12 +87,18 @@ def attend_backward(
     """
     if not queries.numel() or not keys.numel():
         return torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
-    if _has_kernel(queries, keys):
-        gradients: Gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+    if _has_kernel(queries):
+        heads = keys.shape[1]
+        keys, values = _for_kernel(queries, keys), _for_kernel(queries, values)
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        for_queries, *of_keys = kernel(
             *(gradient, queries, keys, values, result, sums, 0.0, softmax.causal),
             scale=softmax.scale,
         )
-        return gradients
+        for_keys, for_values = (
+            one if one.shape[1] == heads else _grouped(one, heads).sum(2) for one in of_keys
+        )
+        return for_queries, for_keys, for_values
     return _backward_by_products(gradient, queries, keys, values, result, sums, softmax)
 
 

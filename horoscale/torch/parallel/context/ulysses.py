@@ -15,7 +15,6 @@ from torch.nn import functional
 import horoscale.torch as hvd
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.parallel.context.agreement import agree, check_arguments, check_lengths
-from horoscale.torch.parallel.context.block import KERNELS_HAVE_GROUPS
 from horoscale.torch.parallel.context.layouts import (
     Layout,
     check_layout,
@@ -28,6 +27,8 @@ from horoscale.torch.parallel.mesh import Axis
 Shape = tuple[int, ...]
 
 _TITLE = "ulysses_attention"
+# Since PyTorch 2.5.
+_HAS_GROUPS = "enable_gqa" in (functional.scaled_dot_product_attention.__doc__ or "")
 
 
 @outside_graph
@@ -103,9 +104,9 @@ def _attend(
         back = permuted.argsort()
         q, k, v = (x.index_select(2, back) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
-    if group > 1 and not KERNELS_HAVE_GROUPS:
+    if group > 1 and not _HAS_GROUPS:
         k, v = (x.repeat_interleave(group, 1) for x in (k, v))
-    grouped: Any = {"enable_gqa": True} if group > 1 and KERNELS_HAVE_GROUPS else {}
+    grouped: Any = {"enable_gqa": True} if group > 1 and _HAS_GROUPS else {}
     result = functional.scaled_dot_product_attention(
         q, k, v, is_causal=causal, scale=scale, **grouped
     )
