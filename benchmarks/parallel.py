@@ -3,8 +3,8 @@
     python benchmarks/parallel.py --sections pipeline
 
 Each section starts its own ranks, and prints its own table. In each round all implementations
-measure in turn; a figure is the median over the steps of the slowest rank's time, then the median
-over the rounds with their range.
+measure in turn; a figure is the median over the steps of the slowest rank, then the median over the
+rounds with their range.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     rounds = 1 if arguments.smoke else arguments.rounds
     measured = {name: SECTIONS[name](rounds, arguments.smoke) for name in chosen}
     if arguments.json:
-        facts = {"cores": len(os.sched_getaffinity(0)), "seconds": measured}
+        facts = {"cores": len(os.sched_getaffinity(0)), "sections": measured}
         arguments.json.write_text(json.dumps(facts, indent=1))
 
 
