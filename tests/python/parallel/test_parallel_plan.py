@@ -100,7 +100,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, kind: str, words: int = 23, dim: int = 24, heads: int = 12) -> None:
+    def __init__(self, kind: str, words: int = 23, dim: int = 48, heads: int = 24) -> None:
         super().__init__()
         if kind == "gpt2":
             self.wte = table = nn.Embedding(words, dim)
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_a_plan(change: par.Plan, message: str, need_ranks: N
         with pytest.raises(ValueError, match=message):
             par.tensor_parallel(model, made.tp, {**change, **rest})
         assert [type(module) for module in model.modules()] == kinds
-        assert model.h[0].attn.num_heads == 12
+        assert model.h[0].attn.num_heads == 24
 
 
 def test_shared_parameters_are_divided_together(need_ranks: None) -> None:
@@ -181,7 +181,7 @@ def test_shared_parameters_are_divided_together(need_ranks: None) -> None:
 
 
 def test_heads_that_cant_be_divided(need_ranks: None) -> None:
-    with mesh(tp=hvd.size()) as made, pytest.raises(ValueError, match=r"1 features of 24 of .*q_p"):
+    with mesh(tp=hvd.size()) as made, pytest.raises(ValueError, match=r"1 features of 48 of .*q_p"):
         par.tensor_parallel(Model("llama", heads=1), made.tp, par.LLAMA)
 
 

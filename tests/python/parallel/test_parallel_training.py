@@ -49,7 +49,7 @@ def test_three_steps_of_adamw(kind: str, sequence_parallel: bool) -> None:
             whole = single(shape)
             model = divided(shape, made.tp, sequence_parallel)
             par.load_whole_state_dict(model, whole.state_dict())
-            data = batches(shape, 4)
+            data = batches(shape, 12)
             expected = train(whole, adamw(whole), loss_of, data)
             optimizer = par.DistributedOptimizer(adamw(model), model, made)
             got = train(model, optimizer, loss_of, own(data, made.dp))
@@ -66,7 +66,7 @@ def test_clipping_by_the_norm_of_the_whole(norm_type: float) -> None:
         whole = single(shape)
         model = divided(shape, made.tp, sequence_parallel=True)
         par.load_whole_state_dict(model, whole.state_dict())
-        [data] = batches(shape, 4)[:1]
+        [data] = batches(shape, 12)[:1]
         whole(data).backward()
         expected = torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.01, norm_type)
         optimizer = par.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model, made)
