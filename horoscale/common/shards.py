@@ -19,6 +19,7 @@ from horoscale.common.synchronization import barrier
 
 T = TypeVar("T")
 _SAID = struct.Struct("qq")  # where a shard lies, and its bytes
+_REFUSED = -2  # instead of where it lies; -1: in memory that others can't reach
 
 # Shards that other members see. They are freed when no member can see them any more.
 _seen_by_others: dict[int, OwnedBuffer] = {}
@@ -102,13 +103,18 @@ class Shards(Generic[T]):
 def allocate(nbytes: int, process_set: ProcessSet) -> Memory:
     """Allocate `nbytes` on each member of the set, and join them if that is possible. Collective.
 
-    Raises MismatchError, on all members, where they ask for different sizes.
+    Raises, on all members, MismatchError where they ask for different sizes, HorovodInternalError
+    where one of them has not got its memory.
     """
     runtime = job.current_runtime()
     identity = set_id(process_set)
     members = members_of(process_set)
-    own = runtime.shared_alloc(nbytes)
-    said = _SAID.pack(runtime.shared_offset(own), nbytes)
+    own: OwnedBuffer | HorovodInternalError
+    try:
+        own = runtime.shared_alloc(nbytes)
+        said = _SAID.pack(runtime.shared_offset(own), nbytes)
+    except HorovodInternalError as error:  # the others wait to hear of it
+        own, said = error, _SAID.pack(_REFUSED, nbytes)
     heard = [
         _SAID.unpack(one) for one in allgather_bytes(runtime, said, len(members), None, identity)
     ]
@@ -118,6 +124,13 @@ def allocate(nbytes: int, process_set: ProcessSet) -> Memory:
                 f"shards differ in size: rank {members[0]} has {heard[0][1]} bytes, "
                 f"rank {rank} has {other}"
             )
+    if isinstance(own, HorovodInternalError):
+        raise own
+    without = [rank for rank, (offset, _) in zip(members, heard, strict=True) if offset == _REFUSED]
+    if without:
+        raise HorovodInternalError(
+            f"rank {without[0]} could not allocate its {nbytes} bytes of the shards"
+        )
     try:
         joined = runtime.shared_join(members, [offset for offset, _ in heard], nbytes)
     except (ValueError, HorovodInternalError):  # another host, pieces of pages, no address space

@@ -126,10 +126,7 @@ class Driver:
                 self._progress.setdefault(process, Progress(now)).take(message["values"], now)
             return
         if message["kind"] == "status":
-            answer = _line({"kind": "status", "status": self.status(now)})
-            if len(answer) > MAX_STATUS_BYTES:
-                answer = _line({"kind": "status", "status": {**self.status(now), "processes": []}})
-            self._launcher.send(process, answer)
+            self._launcher.send(process, _answer(self.status(now)))
             return
         report = Reported(process, message["view"], tuple(message["commits"]), message["cause"])
         self._handle(report, now)
@@ -194,6 +191,16 @@ class Driver:
 
 def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def _answer(status: dict[str, Any]) -> bytes:
+    """Return the line that tells a rank the status, without lists that make it too long."""
+    line = _line({"kind": "status", "status": status})
+    for name in ("processes", "findings"):
+        if len(line) > MAX_STATUS_BYTES:
+            status = {**status, name: []}
+            line = _line({"kind": "status", "status": status})
+    return line
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from horoscale.elastic.arrays import Spec
 from horoscale.elastic.safetensors import read_tensors, write_tensors
-from horoscale.elastic.shard_files import ShardGroup, forget_before
+from horoscale.elastic.shard_files import ShardGroup, forget
 from horoscale.elastic.snapshot import Snapshot
 
 FORMAT = 1
@@ -53,10 +53,12 @@ def write_checkpoint(
     # What is older is not needed any more, nor what processes have left that died writing.
     left = [one for one in folder.glob(f".{_PREFIX}*") if one.name < f".{place.name}"]
     whole = [one for one in _all(folder) if not _lacks_shards(one)]
-    old = [one for one in _all(folder) if one < whole[-KEPT]] if len(whole) > KEPT else []
-    for one in [*old, *left]:
+    # The newest may become whole; older ones never, such as where a rank can't write its shards.
+    kept = {*whole[-KEPT:], *_all(folder)[-KEPT:]}
+    for one in [*(one for one in _all(folder) if one not in kept), *left]:
         shutil.rmtree(one, ignore_errors=True)
-    forget_before(folder, [_number_of(one) for one in _all(folder)])
+    numbers = sorted(map(_number_of, kept))
+    forget(folder, numbers, before=numbers[-KEPT:][0])
     return place
 
 

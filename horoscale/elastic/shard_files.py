@@ -10,7 +10,7 @@ whole one.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,9 @@ def dealt_out(former: int, ranks: int) -> list[list[int]]:
     return dealt
 
 
-def forget_before(folder: Path, kept: Sequence[int]) -> None:
-    """Remove the shards of commits that are older than all that are kept."""
-    oldest = min(kept, default=0)
+def forget(folder: Path, kept: Collection[int], before: int) -> None:
+    """Remove the shards of commits that are not kept, as far as they are older than one."""
     for place in folder.glob(f"{_PREFIX}*"):
         number = place.name.removeprefix(_PREFIX)
-        if number.isdecimal() and int(number) < oldest:
+        if number.isdecimal() and int(number) < before and int(number) not in kept:
             shutil.rmtree(place, ignore_errors=True)

@@ -192,7 +192,7 @@ class NumberedState(State):
         self._checkpointing = checkpointing()
         self._shards = ShardKeeper()
         self._job = secrets.token_hex(4)  # until the source tells its own
-        self._resumed_from: Any = None  # on the source: where the shards are that it begins with
+        self._resumed_from: Any = None  # where the shards are that the job begins with, until then
         super().__init__(**kwargs)
 
     def save(self) -> None:
@@ -294,18 +294,18 @@ class NumberedState(State):
         if recovered is not None:
             self.load_shards(recovered)
         self._keep_shards(self.shards() or {})
+        self._resumed_from = None  # from now on a rank that is lost has left a copy
 
     def _resumed_shards(self) -> list[tuple[int, Any]] | None:
         """Learn the job's name, and return this rank's part of the shards that it begins with."""
         runtime, source = current_runtime(), membership().source
         own = json.dumps([self._job, self._resumed_from]).encode()
-        self._resumed_from = None
         is_source = runtime.topology.rank == source
         told = broadcast_bytes(runtime, own if is_source else None, source, "elastic.job")
-        self._job, resumed_from = json.loads(told)
-        if resumed_from is None:
+        self._job, self._resumed_from = json.loads(told)
+        if self._resumed_from is None:
             return None
-        folder, group = Path(resumed_from[0]), ShardGroup.from_fields(resumed_from[1])
+        folder, group = Path(self._resumed_from[0]), ShardGroup.from_fields(self._resumed_from[1])
         mine = dealt_out(group.ranks, runtime.topology.size)[runtime.topology.rank]
         return [(former, read_shards(folder, group, former).value()) for former in mine]
 

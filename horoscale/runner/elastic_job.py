@@ -386,6 +386,8 @@ class ElasticJob(Job):
                     self._results.add(process, data)
                 except ResultsTooLargeError as error:
                     self._give_up(str(error))
+                except OSError as error:
+                    self._give_up(f"can't keep what process {process} has returned: {error}")
             return
         output = self._outputs[process, stream]
         rank = self._driver.rank_of(process)
@@ -444,7 +446,9 @@ class ElasticJob(Job):
             return timeout
         now = time.monotonic()
         times = [one.reach_by for one in self._known.values() if one.reach_by is not None]
-        deadlines = (self._driver.deadline(now), self._pulse.deadline)
+        deadlines = [self._driver.deadline(now)]
+        if self._hears_hosts():
+            deadlines.append(self._pulse.deadline)
         times += [one for one in deadlines if one is not None]
         waits = [max(0.0, one - now) for one in times]
         return min([*waits, *([] if timeout is None else [timeout])], default=None)
@@ -458,9 +462,13 @@ class ElasticJob(Job):
             if host.reach_by is not None and now >= host.reach_by:
                 self._lost(host, "reaches no address of this machine: is there a firewall?")
                 self._forget(host)
-        if not self._console.full or self._discarding:  # else their answers are not read
+        if self._hears_hosts():
             self._check_silence(now)
         self._driver.check_deadlines(now)
+
+    def _hears_hosts(self) -> bool:
+        """Whether what hosts answer is read: not while nobody takes the ranks' output."""
+        return not self._console.full or self._discarding
 
     def _check_silence(self, now: float) -> None:
         ask, silent = self._pulse.check(now)

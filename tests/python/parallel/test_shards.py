@@ -10,6 +10,7 @@ import torch
 
 import horoscale.numpy as hvd
 import horoscale.torch as hvd_torch
+from horoscale._core import Runtime
 
 PAGES = 1 << 16  # bytes: whole pages on every machine
 
@@ -125,3 +126,17 @@ def test_as_the_memory_of_parameters() -> None:
     torch.testing.assert_close(weight.detach(), start / 2)
     hvd.barrier()
     shards.close()
+
+
+def test_one_member_without_memory_is_told_to_all(
+    binding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Runtime, nbytes: int) -> Any:
+        raise hvd.HorovodInternalError("no space left in /dev/shm")
+
+    last = hvd.size() - 1
+    if hvd.rank() == last:
+        monkeypatch.setattr(Runtime, "shared_alloc", refused)
+    with pytest.raises(hvd.HorovodInternalError, match=f"/dev/shm|rank {last} could not allocate"):
+        sharded(binding, hvd.size(), 4)
+    hvd.barrier()

@@ -15,9 +15,10 @@ from support.ranks import run_ranks
 
 import horoscale.torch as hvd
 from horoscale.elastic.checkpointing import Checkpointing, checkpointing
-from horoscale.elastic.checkpoints import read_checkpoint, write_checkpoint
+from horoscale.elastic.checkpoints import read_checkpoint, write_checkpoint, write_shards
 from horoscale.elastic.commits import Commits
 from horoscale.elastic.pace import SHARE, Pace
+from horoscale.elastic.shard_files import ShardGroup
 from horoscale.elastic.snapshot import Snapshot
 
 
@@ -65,6 +66,19 @@ def test_the_last_three_are_kept(tmp_path: Path) -> None:
         write_checkpoint(tmp_path, number, snapshot_of(number))
     assert [int(one.name[-3:]) for one in sorted(tmp_path.glob("commit-*"))] == [3, 4, 5]
     assert sorted(one.name for one in tmp_path.iterdir() if one.name.startswith(".")) == []
+
+
+def test_what_never_becomes_whole_is_not_kept_for_ever(tmp_path: Path) -> None:
+    """From commit 3 on rank 1 can't write its shards."""
+    for number in range(1, 9):
+        group = ShardGroup(number, "ab", 1, 2)
+        for rank in range(2 if number < 3 else 1):
+            write_shards(tmp_path, group, rank, snapshot_of({"own": rank}))
+        write_checkpoint(tmp_path, number, snapshot_of(number), shards=group)
+    for kind in ("commit", "shards"):
+        there = sorted(int(one.name[-3:]) for one in tmp_path.glob(f"{kind}-*"))
+        assert there == [1, 2, 6, 7, 8], kind
+    assert read_checkpoint(tmp_path)[0] == 2
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "no manifest", "half a manifest"])

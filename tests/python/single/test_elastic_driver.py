@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horoscale.common import elastic_link
 from horoscale.common.elastic_link import ElasticLink, LeftJobError
 from horoscale.common.views import Provisional, View, views_of
 from horoscale.driver.agreement import Candidate, agreed_commit, compose
@@ -233,6 +234,22 @@ def test_survivors_of_a_death_go_on_before_a_standby_starts() -> None:
     driver.said(1, report(2, [6, 7], None), 5.5)
     assert launcher.done[3:] == [("view", 1), ("view", 3)]
     assert driver.status(6.0)["size"] == 2
+
+
+def test_an_answer_is_a_line_that_ranks_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take a longer one for the launcher's end."""
+    lines: list[bytes] = []
+    launcher = _Recorder()
+    driver = Driver(Rules(np=1, min_np=1, max_np=1), launcher)
+    driver.discovered([("a", 1)], 0.0)
+    monkeypatch.setattr(launcher, "send", lambda process, line: lines.append(line))
+    whole = driver.status(1.0)
+    for name in ("processes", "findings"):
+        huge = {**whole, name: ["x" * 1000] * 2000}
+        monkeypatch.setattr(driver, "status", lambda now, huge=huge: huge)
+        driver.said(1, b'{"kind": "status"}', 1.0)
+        assert len(lines[-1]) <= elastic_link.MAX_LINE_BYTES
+        assert json.loads(lines[-1])["status"][name] == []
 
 
 def test_a_standby_starts_at_once_where_survivors_wait_for_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ import horoscale.torch as hvd
 from horoscale.common.elastic_link import LeftJobError
 from horoscale.elastic import membership
 from horoscale.elastic import state as state_module
+from horoscale.elastic.checkpoints import write_checkpoint, write_shards
+from horoscale.elastic.shard_files import ShardGroup
+from horoscale.elastic.shards import ShardKeeper
+from horoscale.elastic.snapshot import Snapshot
 
 
 @pytest.fixture
@@ -365,3 +370,54 @@ def test_unknown_attributes(link: PreparedLink) -> None:
     state = hvd.elastic.TorchState(model=torch.nn.Linear(2, 1))
     with pytest.raises(AttributeError, match="optimizer"):
         print(state.optimizer)
+
+
+class _WithShards(hvd.elastic.ObjectState):
+    """What a rank has alone is a number."""
+
+    own = 0
+
+    def shards(self) -> dict[str, int]:
+        return {"own": self.own}
+
+    def load_shards(self, shards: Any) -> None:
+        self.own = sum(one["own"] for _, one in shards)
+
+
+def test_a_failure_before_the_first_commit_resumes_shards_again(
+    link: PreparedLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rank has a copy of them then, and a new process has none of its own."""
+    group = ShardGroup(7, "ab", 1, 2)
+    for rank, own in enumerate((30, 4)):
+        snapshot = Snapshot()
+        snapshot.take({"own": own})
+        write_shards(tmp_path, group, rank, snapshot)
+    snapshot = Snapshot()
+    snapshot.take({"step": 5})
+    write_checkpoint(tmp_path, 7, snapshot, shards=group)
+    monkeypatch.setenv("HOROSCALE_RESUME", str(tmp_path))
+    exchanged = ShardKeeper.commit
+    failures = 2
+
+    def fails_first(self: ShardKeeper, *args: Any) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            state.own = 0  # as on a process that has taken the place of one that is gone
+            raise hvd.HorovodInternalError("a rank died")
+        exchanged(self, *args)
+
+    monkeypatch.setattr(ShardKeeper, "commit", fails_first)
+
+    @hvd.elastic.run
+    def train(state: Any) -> tuple[int, int]:
+        if state.step == 5:
+            state.own, state.step = state.own + 16, 6
+            state.commit()
+            raise hvd.HorovodInternalError("later")
+        return state.step, state.own
+
+    state = _WithShards(step=0)
+    assert train(state) == (6, 50)
+    assert [commits for commits, _ in link.reports] == [[], [], [7, 8]]

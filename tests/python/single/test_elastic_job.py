@@ -1,0 +1,52 @@
+"""The loop of an elastic job's launcher, without any host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from horoscale.driver import Rules
+from horoscale.runner.elastic_job import ElasticJob, ElasticSpec
+from horoscale.runner.job import JobSpec
+from horoscale.runner.output import Console
+from horoscale.runner.pulse import DEFAULT_TIMEOUT_S
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[ElasticJob]:
+    spec = JobSpec(("true",), (), {}, ("127.0.0.1",), {}, str(tmp_path), 1.0, 1.0)
+    rules = Rules(np=1, min_np=1, max_np=1)
+    made = ElasticJob(spec, ElasticSpec(rules, (), None, None, lambda name: (), DEFAULT_TIMEOUT_S))
+    yield made
+    made._selector.close()
+
+
+def test_it_sleeps_while_nobody_takes_the_output(job: ElasticJob) -> None:
+    """Hosts are not asked then, and so that is due all the time."""
+    reader, writer = os.pipe()
+    job._console = Console(job._selector, writer, writer)
+    job._pulse.watch(0, 0.0)  # due long ago
+    assert job._timeout() == 0.0
+    job._console.put("stdout", bytes(64 << 20))
+    assert job._console.full
+    assert job._timeout() is None
+    job._console.drop()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_full_disk_ends_the_job_with_an_error(
+    job: ElasticJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(process: int, piece: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(job._results, "add", full)
+    job._places[3] = None  # type: ignore[assignment]
+    job._on_process_output(3, "result", b"x")
+    assert job._stopped
+    assert "process 3" in job._trouble
+    assert "No space left on device" in job._trouble
