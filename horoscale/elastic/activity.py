@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import count, groupby
 from typing import Any
@@ -21,7 +22,7 @@ class Activity:
 
     def __init__(self) -> None:
         """Begin outside of any job."""
-        self._runtime: Any = None
+        self._runtime: Callable[[], object] = lambda: None  # not kept: it has memory
         self._began = 0.0
 
     def read(self) -> dict[str, Any]:
@@ -34,8 +35,8 @@ class Activity:
         except (ValueError, HorovodInternalError):  # it has ended meanwhile
             return {}
         now, waiting = time.monotonic(), metrics["waiting_seconds"]
-        if runtime is not self._runtime:
-            self._runtime, self._began = runtime, now - waiting
+        if runtime is not self._runtime():
+            self._runtime, self._began = weakref.ref(runtime), now - waiting
         return {
             "computing_seconds": max(0.0, now - self._began - waiting),
             "waiting_seconds": waiting,

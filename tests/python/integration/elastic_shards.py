@@ -3,7 +3,7 @@
 A process that has RANK at STEP for the first time kills itself, before it commits. A rank's shards
 are arrays whose values follow from the rank that has made them and the step; what became of them
 is left in FOLDER, and checked after each change. With PAUSE_AT in the environment it says so and
-waits for ever after that step.
+waits for ever after that step; with DIES_LOADING a rank dies when it is to load shards first.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Sharded(elastic.ObjectState):
         return self.own
 
     def load_shards(self, shards: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        mark = FOLDER / "died-loading"
+        if os.environ.get("DIES_LOADING") == str(hvd.rank()) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         self.owners = ()
         for _, one in shards:
             for owner, values in one.items():

@@ -72,6 +72,19 @@ def test_a_job_resumes_with_its_shards_on_other_ranks(tmp_path: Path) -> None:
         assert sorted(owner for one in of_ranks for owner in one) == [0, 1, 2]
 
 
+def test_a_rank_dies_while_it_loads_what_the_job_resumes_with(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    flags: tuple[object, ...] = ("--checkpoint-dir", place, "--checkpoint-every", 1)
+    job = run(tmp_path, 3, [], "-np", 2, *flags)
+    assert job.returncode == 0, job.stderr
+    arguments = ("-np", 2, "--min-np", 2, *flags, "--resume", place, sys.executable, SCRIPT)
+    env = {"FULL_SIZE": "2", "DIES_LOADING": "1"}
+    job = run_launcher(*arguments, tmp_path, 6, env=env)
+    assert job.returncode == 0, job.stderr
+    assert (tmp_path / "died-loading").exists()
+    assert sorted(owner for one in owners(tmp_path) for owner in one) == [0, 1]
+
+
 def test_a_checkpoint_that_lacks_shards_is_passed_over(tmp_path: Path) -> None:
     place = tmp_path / "checkpoints"
     flags: tuple[object, ...] = ("--checkpoint-dir", place, "--checkpoint-every", 1)

@@ -13,7 +13,7 @@ import pytest
 from support.rank_processes import RankProcesses
 
 PATIENCE_S = 60
-REPORT_SECONDS = 1.0
+REPORT_SECONDS = 10.0  # a machine under load takes its time; NETWORK_TIMEOUT_SECONDS is 30
 
 # Two ranks exchange messages for ever; a third one takes none of those that are for it.
 EXCHANGE = """

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
+import horoscale.common as hvd
 from horoscale.driver.progress import Progress, findings
-from horoscale.elastic.activity import ranks_text
+from horoscale.elastic.activity import Activity, ranks_text
 from horoscale.runner.status import as_text
 
 
@@ -122,3 +125,15 @@ def test_ranks_in_few_words() -> None:
     assert ranks_text([3, 0, 1, 2, 8]) == "0-3, 8"
     assert ranks_text([]) == ""
     assert len(ranks_text(range(0, 1000, 2))) == 100
+
+
+def test_the_job_that_was_reported_on_is_let_go() -> None:
+    """Its shared memory and descriptors, when it has ended."""
+    hvd.init()
+    activity = Activity()
+    assert activity.read()["waiting_seconds"] >= 0.0
+    job = weakref.ref(hvd.current_runtime())
+    hvd.shutdown()
+    gc.collect()
+    assert job() is None
+    assert activity.read() == {}
