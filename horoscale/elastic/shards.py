@@ -84,6 +84,10 @@ class ShardKeeper:
         """Forget what is older than the commit before one that all ranks have."""
         self._kept = {key: one for key, one in self._kept.items() if key.number >= number - 1}
 
+    def forget_before(self, view: int) -> None:
+        """Forget copies of earlier views, none of which all ranks had: the job begins."""
+        self._kept = {key: one for key, one in self._kept.items() if key.view >= view}
+
     def recover(self, number: int) -> list[tuple[int, Any]] | None:
         """Return the shards of a commit that are this rank's from now on, by their former ranks.
 

@@ -192,6 +192,7 @@ class NumberedState(State):
         self._checkpointing = checkpointing()
         self._shards = ShardKeeper()
         self._job = secrets.token_hex(4)  # until the source tells its own
+        self._has_copies = False  # of all ranks' shards, since a commit that they share
         self._resumed_from: Any = None  # where the shards are that the job begins with, until then
         super().__init__(**kwargs)
 
@@ -288,12 +289,18 @@ class NumberedState(State):
         recovered = None
         if self._checkpointing is not None or variable("RESUME")[1]:
             recovered = self._resumed_shards()
-        if membership().view is not None:
+        view = membership().view
+        if view is not None:
+            if membership().begins:
+                self._shards.forget_before(view.number)
             kept = self._shards.recover(self._number())
             recovered = recovered if kept is None else kept
         if recovered is not None:
             self.load_shards(recovered)
         self._keep_shards(self.shards() or {})
+        if view is not None and membership().begins:
+            all_agree(True)  # none counts on the first copies before all are there
+        self._has_copies = True
         self._resumed_from = None  # from now on a rank that is lost has left a copy
 
     def _resumed_shards(self) -> list[tuple[int, Any]] | None:
@@ -316,7 +323,7 @@ class NumberedState(State):
         held = self._commits.held()
         if membership().view is None or self.shards() is None:
             return held
-        return [number for number in held if self._shards.has(number)]
+        return [number for number in held if self._has_copies and self._shards.has(number)]
 
     def _go_back(self, number: int) -> None:
         snapshot = self._commits.go_back(number)

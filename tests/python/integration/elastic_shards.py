@@ -4,6 +4,7 @@ A process that has RANK at STEP for the first time kills itself, before it commi
 are arrays whose values follow from the rank that has made them and the step; what became of them
 is left in FOLDER, and checked after each change. With PAUSE_AT in the environment it says so and
 waits for ever after that step; with DIES_LOADING a rank dies when it is to load shards first.
+With DIES_KEEPING rank 3 of 4 dies when rank 1 has all of the first copies, and no other rank has.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 import horoscale.numpy as hvd
 from horoscale import elastic
+from horoscale.elastic.shards import ShardKeeper
 
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 KILLS = list(zip(map(int, sys.argv[3::2]), map(int, sys.argv[4::2]), strict=True))
@@ -58,6 +60,21 @@ class Sharded(elastic.ObjectState):
         self.own = {str(owner): made(owner, self.step) for owner in self.owners}
 
 
+def dies_keeping(self: ShardKeeper, *arguments: Any) -> None:
+    mark, died = FOLDER / "kept", FOLDER / "died-keeping"
+    if hvd.rank() == 3 and not died.exists():
+        while not mark.exists():
+            time.sleep(0.01)
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    commit(self, *arguments)
+    if hvd.rank() == 1:
+        mark.touch()
+
+
+commit = ShardKeeper.commit
+if "DIES_KEEPING" in os.environ:
+    ShardKeeper.commit = dies_keeping  # type: ignore[method-assign]
 hvd.init()
 state = Sharded(step=0)
 

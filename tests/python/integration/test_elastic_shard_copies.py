@@ -85,6 +85,15 @@ def test_a_rank_dies_while_it_loads_what_the_job_resumes_with(tmp_path: Path) ->
     assert sorted(owner for one in owners(tmp_path) for owner in one) == [0, 1]
 
 
+def test_a_rank_dies_while_the_first_copies_are_made(tmp_path: Path) -> None:
+    """Nothing is lost then: all begin with their own once more."""
+    arguments = ("-np", 4, "--min-np", 4, sys.executable, SCRIPT, tmp_path, 3)
+    job = run_launcher(*arguments, env={"FULL_SIZE": "4", "DIES_KEEPING": "1"})
+    assert job.returncode == 0, job.stderr
+    assert (tmp_path / "died-keeping").exists()
+    assert sorted(owner for one in owners(tmp_path) for owner in one) == [0, 1, 2, 3]
+
+
 def test_a_checkpoint_that_lacks_shards_is_passed_over(tmp_path: Path) -> None:
     place = tmp_path / "checkpoints"
     flags: tuple[object, ...] = ("--checkpoint-dir", place, "--checkpoint-every", 1)
