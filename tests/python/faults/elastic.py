@@ -27,7 +27,7 @@ PROGRAM = Path(__file__).with_name("elastic_rank.py")
 REPLAY = Path(__file__).with_name("elastic_replay.py")
 PATIENCE_S = 90.0  # for what takes a second or a few
 SLOTS = 4  # of all hosts together
-EVICT_S = 1.5
+EVICT_S = 1.5  # where ranks are stopped; else a slow machine would lose the rank that is spared
 LOCAL = ("localhost", "127.0.0.1")
 
 WHERE = ("one host", "two names", "two hosts")
@@ -42,6 +42,7 @@ FAULTS = {
     "a host is lost": ("two names", "two hosts"),
     "any of these": WHERE,
 }
+STOPPING = ("one stopped, one killed", "any of these")
 KINDS = [(fault, where) for fault, places in FAULTS.items() for where in places]
 
 Event = dict[str, Any]
@@ -243,7 +244,9 @@ def run_elastic(
     chosen = random.Random(seed)
     outcome = ElasticOutcome(fault, where, seed)
     prefix, flags = _placement(hosts, where == "two hosts")
-    flags += ["--min-np", 1, "--max-np", SLOTS, "--evict-seconds", EVICT_S]
+    flags += ["--min-np", 1, "--max-np", SLOTS]
+    if fault in STOPPING:
+        flags += ["--evict-seconds", EVICT_S]
     flags += ["--blacklist-cooldown-range", 0.5, 1]
     program = (sys.executable, PROGRAM, folder, seed, chosen.choice([1, 1, 3]))
     with Launcher(*flags, *program, prefix=prefix, env={"OMP_NUM_THREADS": "1"}) as launcher:
