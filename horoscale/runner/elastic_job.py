@@ -13,15 +13,15 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from horoscale._core import HorovodInternalError, StoreClient
 from horoscale.common.views import View
-from horoscale.driver import Driver, Finish, Rules, Start
+from horoscale.driver import Driver, Finish, Start
 from horoscale.driver.discovery import Hosts, ScriptDiscovery
 from horoscale.driver.driver import MessageError, first_line, store_keys
 from horoscale.runner import processes
 from horoscale.runner.control import ControlServer
+from horoscale.runner.elastic_spec import ElasticHost, ElasticSpec
 from horoscale.runner.environment import rank_environment, rendezvous_environment
 from horoscale.runner.host import HostSpec
 from horoscale.runner.hosts import Place
@@ -34,32 +34,8 @@ from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, elastic_failure_report
 from horoscale.runner.results import HeldResults, ResultsTooLargeError
 
+_OPEN_OUTPUTS = 32  # of processes that have ended, for what their children print
 _CALL_OFF_S = 5.0  # to reach the store in this very process
-
-
-@dataclass(frozen=True)
-class ElasticSpec:
-    """What makes a job elastic."""
-
-    rules: Rules
-    hosts: Hosts | None  # None: the script says
-    script: str | None
-    slots_per_host: int | None
-    command_of: Callable[[str], Sequence[str]]  # what starts a supervisor on a host; may block
-    network_timeout_s: float  # for a host without a sign of life
-
-
-@dataclass
-class _Host:
-    """A host with a supervisor, or one that is being started."""
-
-    index: int
-    name: str
-    command: Sequence[str]
-    address: str | None = None  # of the store, as this host reaches it
-    waiting: list[Start] = field(default_factory=list)
-    reach_by: float | None = None
-    running: set[int] = field(default_factory=set)
 
 
 class ElasticJob(Job):
@@ -70,11 +46,14 @@ class ElasticJob(Job):
         self._elastic = elastic
         self._driver = Driver(elastic.rules, self)
         self._pulse = Pulse(elastic.network_timeout_s)
-        self._known: dict[str, _Host] = {}  # hosts with a supervisor, by name
-        self._by_index: list[_Host] = []
+        self._known: dict[str, ElasticHost] = {}  # hosts with a supervisor, by name
+        self._by_index: list[ElasticHost] = []
         self._commands: dict[str, Sequence[str]] = {}
-        self._places: dict[int, _Host] = {}  # of each process that runs
-        self._owners: dict[int, _Host] = {}  # of each that was started: what it left may print
+        self._places: dict[int, ElasticHost] = {}  # of each process that runs
+        self._owners: dict[
+            int, ElasticHost
+        ] = {}  # of each ever started: what it left may print
+        self._gone: deque[int] = deque()  # processes that have ended, whose outputs are open
         self._results = HeldResults()
         self._failed_results: list[tuple[int, int]] = []  # rank and process
         self._last_failure: RankOutput | None = None
@@ -158,7 +137,7 @@ class ElasticJob(Job):
             if host.name not in wanted and not host.running and not host.waiting:
                 self._forget(host)
 
-    def _forget(self, host: _Host) -> None:
+    def _forget(self, host: ElasticHost) -> None:
         self._pulse.forget([host.index])
         if self._known.get(host.name) is host:
             del self._known[host.name]
@@ -174,7 +153,7 @@ class ElasticJob(Job):
             return
         host = self._known.get(order.host)
         if host is None:
-            host = _Host(len(self._by_index), order.host, self._commands[order.host])
+            host = ElasticHost(len(self._by_index), order.host, self._commands[order.host])
             self._by_index.append(host)
             self._known[host.name] = host
             host.waiting.append(order)
@@ -187,7 +166,7 @@ class ElasticJob(Job):
         else:
             self._start_on(host, order)
 
-    def _adopt(self, host: _Host, spec: HostSpec) -> None:
+    def _adopt(self, host: ElasticHost, spec: HostSpec) -> None:
         if not self._stopped and self._known.get(host.name) is host:
             self._fleet.adopt([spec], self._spec.start_timeout_s)
 
@@ -253,7 +232,7 @@ class ElasticJob(Job):
         elif kind == "lost":
             self._lost(host, f"the supervisor {header['error']}")
 
-    def _on_hello(self, host: _Host, header: Header) -> None:
+    def _on_hello(self, host: ElasticHost, header: Header) -> None:
         if header["version"] != VERSION:
             raise ProtocolError(
                 f"its supervisor speaks version {header['version']}, the launcher version "
@@ -268,7 +247,7 @@ class ElasticJob(Job):
         addresses = list(self._spec.addresses)
         self._fleet.send({"kind": "probe", "to": host.index, "addresses": addresses, **way})
 
-    def _ready(self, host: _Host, address: str) -> None:
+    def _ready(self, host: ElasticHost, address: str) -> None:
         assert self._rendezvous is not None
         host.address, host.reach_by = address, None
         self._pulse.watch(host.index, time.monotonic())
@@ -295,7 +274,7 @@ class ElasticJob(Job):
         for order in waiting:
             self._start_on(host, order)
 
-    def _start_on(self, host: _Host, order: Start) -> None:
+    def _start_on(self, host: ElasticHost, order: Start) -> None:
         process, role = order.process, order.role
         place = Place(
             rank=role.rank,
@@ -341,7 +320,7 @@ class ElasticJob(Job):
                     file=files.get(stream),
                 )
 
-    def _lost(self, host: _Host, why: str) -> None:
+    def _lost(self, host: ElasticHost, why: str) -> None:
         if self._known.get(host.name) is not host or self._stopped:
             return
         del self._known[host.name]
@@ -349,6 +328,7 @@ class ElasticJob(Job):
         self._say(f"{host.name}: {why}")
         for process in host.running:
             self._places.pop(process, None)
+            self._note_end(process)
         host.running.clear()
         self._driver.host_lost(host.name, why, time.monotonic())
 
@@ -373,6 +353,7 @@ class ElasticJob(Job):
         elif kind == "refused":
             self._places.pop(header["rank"], None)
             host.running.discard(header["rank"])
+            self._note_end(header["rank"])
             self._ended(header["rank"], 127, f"can't be started: {header['error']}")
         elif kind in ("stuck", "note"):
             super()._on_frame(header, payload)
@@ -401,8 +382,17 @@ class ElasticJob(Job):
             self._say(f"process {process}: {error}")
             self.stop(process, 0.0)
 
-    def _on_end(self, host: _Host, process: int, status: int) -> None:
+    def _note_end(self, process: int) -> None:
+        """Closes the outputs of processes that ended long ago: a job may go through thousands."""
+        self._gone.append(process)
+        if len(self._gone) > _OPEN_OUTPUTS:
+            old = self._gone.popleft()
+            for stream in ("stdout", "stderr"):
+                self._outputs[old, stream].finish()
+
+    def _on_end(self, host: ElasticHost, process: int, status: int) -> None:
         del self._places[process]
+        self._note_end(process)
         host.running.discard(process)
         rank = self._driver.rank_of(process)
         if rank is None:

@@ -258,7 +258,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _elastic_job(arguments: argparse.Namespace, spec: JobSpec) -> Job:
-    from horoscale.runner.elastic_job import ElasticJob, ElasticSpec
+    from horoscale.runner.elastic_job import ElasticJob
+    from horoscale.runner.elastic_spec import ElasticSpec
 
     rules = elastic_options.parse_rules(arguments, spec.grace_s)
     given = _given_hosts(arguments)

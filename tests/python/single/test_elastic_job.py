@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from horoscale.driver import Rules
-from horoscale.runner.elastic_job import ElasticJob, ElasticSpec
+from horoscale.runner.elastic_job import _OPEN_OUTPUTS, ElasticJob
+from horoscale.runner.elastic_spec import ElasticHost, ElasticSpec
 from horoscale.runner.job import JobSpec
 from horoscale.runner.output import Console
 from horoscale.runner.pulse import DEFAULT_TIMEOUT_S
@@ -50,3 +52,22 @@ def test_a_full_disk_ends_the_job_with_an_error(
     assert job._stopped
     assert "process 3" in job._trouble
     assert "No space left on device" in job._trouble
+
+
+def test_files_of_processes_that_ended_long_ago_are_closed(job: ElasticJob, tmp_path: Path) -> None:
+    job._spec = dataclasses.replace(job._spec, output_directory=tmp_path)
+    host = ElasticHost(0, "a", ())
+    before = len(os.listdir("/proc/self/fd"))
+    for process in range(100):
+        job._open_output(process, 0, 1)
+        job._places[process] = job._owners[process] = host
+        job._on_process_output(process, "stdout", b"no end of line")
+        job._on_end(host, process, 1)
+    assert len(os.listdir("/proc/self/fd")) - before <= 2 * _OPEN_OUTPUTS
+    job._on_process_output(0, "stdout", b"of a child, late")
+    job._on_process_output(99, "stdout", b", and more")
+    for output in job._outputs.values():
+        output.finish()
+    texts = [path.read_text() for path in tmp_path.rglob("stdout")]
+    assert texts.count("no end of line") == 99
+    assert texts.count("no end of line, and more") == 1
