@@ -50,9 +50,7 @@ class ElasticJob(Job):
         self._by_index: list[ElasticHost] = []
         self._commands: dict[str, Sequence[str]] = {}
         self._places: dict[int, ElasticHost] = {}  # of each process that runs
-        self._owners: dict[
-            int, ElasticHost
-        ] = {}  # of each ever started: what it left may print
+        self._owners: dict[int, ElasticHost] = {}  # of each ever started: what it left may print
         self._gone: deque[int] = deque()  # processes that have ended, whose outputs are open
         self._results = HeldResults()
         self._failed_results: list[tuple[int, int]] = []  # rank and process
