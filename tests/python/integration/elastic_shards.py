@@ -86,11 +86,13 @@ def train(state: Sharded) -> None:
     while state.step < STEPS or hvd.size() < SIZE:
         state.step += 1
         hvd.allreduce(np.ones(3), name="gradient")
-        for step, rank in KILLS:
-            mark = FOLDER / f"killed-{step}-{rank}"
-            if (state.step, hvd.rank()) == (step, rank) and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+        dying = [rank for step, rank in KILLS if step == state.step]
+        marks = {rank: FOLDER / f"killed-{state.step}-{rank}" for rank in dying}
+        if hvd.rank() in marks and not marks[hvd.rank()].exists():
+            marks[hvd.rank()].touch()
+            while not all(mark.exists() for mark in marks.values()):
+                time.sleep(0.01)  # the first to die must not keep another one from its step
+            os.kill(os.getpid(), signal.SIGKILL)
         state.update()
         state.commit()
         if os.environ.get("PAUSE_AT") == str(state.step):
