@@ -27,6 +27,7 @@ _DATA_TYPES: dict[torch.dtype, DataType] = {
 }
 if hasattr(torch, "uint16"):  # from PyTorch 2.3 on
     _DATA_TYPES[torch.uint16] = DataType.UINT16
+_DTYPES = {int(number): dtype for dtype, number in _DATA_TYPES.items()}
 
 _MOST_DIMENSIONS = 64  # of a tensor's shape, to the runtime
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # subclasses may hold anything
@@ -40,6 +41,11 @@ def data_type(dtype: torch.dtype) -> DataType:
         known = ", ".join(str(d).removeprefix("torch.") for d in _DATA_TYPES)
         message = f"horoscale can't move tensors of {dtype}; it can: {known}"
         raise UnsupportedError(message) from None
+
+
+def dtype_of(number: int) -> torch.dtype:
+    """Return the dtype that data_type() gives this number."""
+    return _DTYPES[number]
 
 
 def knows(dtype: torch.dtype) -> bool:

@@ -73,6 +73,30 @@ def test_pipeline_of_two_stages(tmp_path: Path) -> None:
     assert "the same weights as in one process: True" in output
 
 
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("options", ["--tp 2", "--tp 2 --cp 2"])
+def test_a_state_space_model_in_parts(options: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    num_ranks = 2 ** options.count("2")
+    arguments = (*options.split(), "--steps", "8", "--length", "50", "--compare")
+    output = launch(
+        num_ranks, sys.executable, EXAMPLES / "mamba_parallel.py", *arguments, folder=tmp_path
+    )
+    (difference,) = re.findall(r"largest difference from one process (\S+)", output)
+    assert float(difference) < 1e-10, output
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_schedules_of_a_pipeline(ranks: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = launch(ranks, sys.executable, EXAMPLES / "pipeline_schedules.py", folder=tmp_path)
+    rows = re.findall(r"^\S*?([\w-]+) +(\d\.\d{4}) +\d\.\d{3} +\d+ +True$", output, re.MULTILINE)
+    assert [name for name, _ in rows] == ["gpipe", "1f1b", "zb-h1", "interleaved"], output
+    assert len({loss for _, loss in rows}) == 1
+    assert float(rows[0][1]) < 1.0
+
+
 @pytest.mark.timeout(SECONDS)
 def test_digits_are_learned_while_a_rank_dies(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -161,6 +185,34 @@ def test_benchmark_between_hosts(link: tuple[str, ...], tmp_path: Path) -> None:
     assert "| 1,048,576 |" in output
 
 
+@pytest.mark.timeout(2 * SECONDS)
+def test_benchmark_of_memory_and_its_formulas(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel_memory.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    rows = [line.split("|")[1:-1] for line in output.splitlines()[2:]]
+    assert [row[0].strip() for row in rows] == ["one", "tp, sequence"], output
+    for row in rows:
+        state, state_formula, activations, activations_formula = map(float, row[2:6])
+        assert abs(state - state_formula) <= 0.1, output
+        assert activations_formula <= activations <= 1.2 * activations_formula + 0.1, output
+
+
+def test_benchmark_of_divided_layers(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel.py"
+    output = run(sys.executable, benchmark, "--smoke", "--sections", "layers", folder=tmp_path)
+    assert "dtensor / ours: " in output
+
+
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_ring_attention(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel_ring.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    assert "backward 64 at 1000 Mbit/s: hidden " in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "refusal"),
     [
@@ -217,3 +269,24 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
     assert int(found[0]) > 0
     assert int(found[1]) == 0
     assert picture.stat().st_size > 0
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize(
+    ("ranks", "arguments"),
+    [
+        (2, ["--tp", "2", "--sequence-parallel"]),
+        (4, ["--tp", "2"]),
+        (4, ["--tp", "2", "--cp", "2", "--sequence-parallel", "--length", "33"]),
+        (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
+    ],
+)
+def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:
+    """The same losses as in one process, with which the example compares them."""
+    pytest.importorskip("torch")
+    small = ["--dim", "32", "--layers", "2", "--steps", "11", "--batch", "4", "--lr", "0.01"]
+    script = EXAMPLES / "gpt_parallel.py"
+    output = launch(ranks, sys.executable, script, *arguments, *small, "--check", folder=tmp_path)
+    assert "largest difference from one process" in output
+    losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
+    assert losses[-1] < losses[0] - 0.3, output

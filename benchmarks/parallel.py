@@ -1,0 +1,51 @@
+"""How well models divide among ranks here, beside PyTorch's own libraries over Gloo.
+
+    python benchmarks/parallel.py --sections pipeline
+
+Each section starts its own ranks, and prints its own table. In each round all implementations
+measure in turn; a figure is the median over the steps of the slowest rank, then the median over the
+rounds with their range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import figures
+import parallel_layers
+import parallel_pipeline
+import parallel_ring
+
+# Each takes the number of rounds and whether it is only to see that it runs, and prints.
+SECTIONS: dict[str, Callable[[int, bool], figures.Figures]] = {
+    "layers": parallel_layers.run,
+    "pipeline": parallel_pipeline.run,
+    "ring": parallel_ring.run,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    arguments = parser.parse_args()
+    chosen = arguments.sections.split(",")
+    if unknown := set(chosen) - set(SECTIONS):
+        parser.error(f"unknown sections {sorted(unknown)}; known are {', '.join(SECTIONS)}")
+    rounds = 1 if arguments.smoke else arguments.rounds
+    measured = {name: SECTIONS[name](rounds, arguments.smoke) for name in chosen}
+    if arguments.json:
+        facts = {"cores": len(os.sched_getaffinity(0)), "sections": measured}
+        arguments.json.write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()

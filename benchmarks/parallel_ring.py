@@ -1,0 +1,207 @@
+"""How much of its communication ring attention hides behind its computation.
+
+    python benchmarks/parallel_ring.py [--rates 200,1000] [--lengths 1024,2048]
+
+Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
+on each a rank with one thread and half of the sequence, so many positions. "compute" is the same
+attention whose messages are there at once, full of zeros, "communication" its messages alone, and
+"attention" both together. What is hidden is (compute + communication - attention) / communication.
+In the cases "asleep" the ranks sleep twice as long as a block takes to be sent at that rate (in the
+backward pass four times) instead of computing, and leave the cores to the messages.
+
+A figure is the median over the calls of the slower rank's time, then the median over the rounds; a
+share is that of one round's times, with its range over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import figures
+import orders
+import torch
+from ranks import Job
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+from support.namespaces import NetworkHosts, why_not
+
+BATCH, HEADS, SIZE = 1, 8, 64
+PASSES = ("forward asleep", "backward asleep", "forward", "backward")
+WHAT = ("compute", "communication", "attention")
+PORT = 29700  # nobody else is on these hosts
+
+
+class Measured(NamedTuple):
+    """A figure: what the job is ordered to measure."""
+
+    name: str
+    job: Job
+
+    def measure(self, *order: Any) -> float:
+        """Return the median over the calls of the slower rank's seconds."""
+        return self.job.measure(self.name, *order)
+
+
+def run(
+    rounds: int,
+    smoke: bool,
+    rates: tuple[int, ...] = (1000,),
+    lengths: tuple[int, ...] = (1024,),
+    calls: int = 3,
+) -> figures.Figures:
+    """Measure with links of these rates and these numbers of positions, and print."""
+    if reason := why_not():
+        print(f"ring attention is not measured: {reason}")
+        return {}
+    if smoke:
+        lengths, calls = (64,), 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
+    measured: figures.Figures = {}
+    with contextlib.ExitStack() as stack:
+        hosts = stack.enter_context(NetworkHosts(2))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        job = Job(Path(__file__), "ring", 2, folder, folder, {}, hosts, PORT)
+        stack.callback(job.end)
+        for rate in rates:
+            hosts.limit_rate(f"{rate}mbit")
+            cases = {
+                f"{one} {length} at {rate} Mbit/s": (one, length, rate, calls)
+                for length in lengths
+                for one in PASSES
+            }
+            measured |= figures.interleave([Measured(what, job) for what in WHAT], cases, rounds)
+    print(f"ring attention, 2 hosts, {HEADS} heads of {SIZE}, {rounds} rounds")
+    print("\n".join(figures.medians(measured, "ms", 1e3)))
+    for case, of_case in measured.items():
+        parts = [of_case[what] for what in WHAT]
+        shares = [(c + m - both) / m for c, m, both in zip(*parts, strict=True)]
+        print(f"{case}: hidden {figures.spread(shares)}")
+    return measured
+
+
+def main() -> None:
+    if len(sys.argv) == 3 and not sys.argv[1].startswith("-"):
+        run_rank(sys.argv[2])
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rates", default="1000", help="of the link, in Mbit/s")
+    parser.add_argument("--lengths", default="1024", help="positions of a rank")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=3, help="in a round (default: 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    arguments = parser.parse_args()
+    rates, lengths = (
+        tuple(map(int, text.split(","))) for text in (arguments.rates, arguments.lengths)
+    )
+    rounds = 1 if arguments.smoke else arguments.rounds
+    measured = run(rounds, arguments.smoke, rates, lengths, arguments.calls)
+    figures.write(arguments.json, measured, np=2)
+
+
+def run_rank(address: str) -> None:
+    """A rank's side."""
+    import horoscale.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+
+    def measure(what: str, one: str, length: int, rate: int, calls: int) -> list[float]:
+        one, _, sleeps = one.partition(" ")
+        with contextlib.ExitStack() as stack:
+            if what == "compute":
+                stack.enter_context(alone())
+            if sleeps:
+                stack.enter_context(asleep(length, rate))
+            call = messages(one, length) if what == "communication" else attention(one, length)
+            return orders.times(call, calls, warm_up=1)
+
+    orders.serve(address, measure)
+    hvd.shutdown()
+
+
+def attention(one: str, length: int) -> Callable[[], object]:
+    """The forward or the backward pass of this rank's part."""
+    import horoscale.torch as hvd
+    import horoscale.torch.parallel as par
+
+    axis = par.Axis.of(hvd.global_process_set, "cp")
+    q, k, v = torch.randn(3, BATCH, HEADS, length, SIZE).requires_grad_()
+    if one == "forward":
+        return torch.no_grad()(lambda: par.ring_attention(q, k, v, axis))
+    result = par.ring_attention(q, k, v, axis)
+    gradient = torch.ones_like(result)
+    return lambda: torch.autograd.grad(result, (q, k, v), gradient, retain_graph=True)
+
+
+def messages(one: str, length: int) -> Callable[[], object]:
+    """What it sends and receives: keys and values; in the backward pass then their gradients."""
+    import horoscale.torch as hvd
+
+    mine, theirs = torch.zeros(2, 2, BATCH, HEADS, length, SIZE)
+    other = 1 - hvd.rank()
+
+    def exchange() -> None:
+        for _ in range(1 if one == "forward" else 2):
+            hvd.batch([hvd.P2POp(hvd.send, mine, other), hvd.P2POp(hvd.recv, theirs, other)])
+
+    return exchange
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Have messages be there at once, full of zeros."""
+    from horoscale.torch.parallel.context import ring
+
+    def send(*_: object) -> Any:
+        return mock.Mock(wait=lambda: None)
+
+    def receive(_: object, block: torch.Tensor, kind: int) -> Any:
+        block.zero_()
+        return send()
+
+    with (
+        mock.patch.object(ring._Ring, "send", send),
+        mock.patch.object(ring._Ring, "receive", receive),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def asleep(length: int, rate: int) -> Iterator[None]:
+    """Have ranks sleep instead of computing, as long as the pairs of queries and keys tell."""
+    from horoscale.torch.parallel.context import ring
+
+    sending = 2 * BATCH * HEADS * length * SIZE * 4 * 8 / (rate * 1e6)
+
+    def sleep(times: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
+        time.sleep(times * sending * queries.shape[2] * keys.shape[2] / length**2)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: Any) -> Any:
+        sleep(2, q, k)
+        return torch.zeros_like(q), torch.zeros(q.shape[:-1])
+
+    def backward(_: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *__: Any) -> Any:
+        sleep(4, q, k)
+        return tuple(map(torch.zeros_like, (q, k, v)))
+
+    with (
+        mock.patch.object(ring, "attend", attend),
+        mock.patch.object(ring, "attend_backward", backward),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""The names of mamba_ssm's distributed layers, for programs that were written for them.
+
+    from horoscale.compat.mamba.distributed.tensor_parallel import ColumnParallelLinear
+
+A process group is an Axis, a ProcessSet, or a group of torch.distributed's backend "horoscale".
+"""

@@ -1,0 +1,1 @@
+"""mamba_ssm.distributed: layers and functions of tensor and sequence parallelism."""

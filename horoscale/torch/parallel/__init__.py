@@ -1,0 +1,127 @@
+"""Model parallelism on process sets: layers, sequences and stages divided among ranks.
+
+    import horoscale.torch.parallel as par
+
+    mesh = par.init(tp=2)
+    up = par.ColumnParallelLinear(512, 2048, mesh.tp)
+    down = par.RowParallelLinear(2048, 512, mesh.tp)
+    y = down(torch.relu(up(x)))  # as one process computes it
+
+See docs/parallel.md. It needs no torch.distributed.
+"""
+
+from horoscale.torch.parallel import rng
+from horoscale.torch.parallel.blocks import ParallelAttention, ParallelMLP
+from horoscale.torch.parallel.context import (
+    position_ids,
+    ring_attention,
+    shard_sequence,
+    ulysses_attention,
+    unshard_sequence,
+)
+from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
+from horoscale.torch.parallel.division import Shard, get_dim_for_local_rank, split_sizes
+from horoscale.torch.parallel.embedding import (
+    ColumnParallelEmbedding,
+    ParallelEmbeddings,
+    VocabParallelEmbedding,
+)
+from horoscale.torch.parallel.gradients import (
+    DistributedOptimizer,
+    GradScaler,
+    broadcast_parameters,
+    clip_grad_norm_,
+    reduce_gradients,
+)
+from horoscale.torch.parallel.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    column_parallel,
+    row_parallel,
+)
+from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
+from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
+from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
+from horoscale.torch.parallel.plan import (
+    GPT2,
+    LLAMA,
+    Column,
+    Numbers,
+    Plan,
+    Row,
+    Vocab,
+    tensor_parallel,
+)
+from horoscale.torch.parallel.regions import (
+    all_to_all,
+    copy_to,
+    gather_from,
+    reduce_from,
+    scatter_to,
+    sequence_gather,
+    sequence_reduce_scatter,
+    sequence_scatter,
+    start_gather,
+    start_reduce,
+    start_reduce_scatter,
+)
+from horoscale.torch.parallel.state import load_whole_state_dict, whole_gradients, whole_state_dict
+
+__all__ = [
+    "GPT2",
+    "LLAMA",
+    "Axis",
+    "Column",
+    "ColumnParallelEmbedding",
+    "ColumnParallelLinear",
+    "DiskOffload",
+    "DistributedOptimizer",
+    "GradScaler",
+    "LayerNorm",
+    "Mesh",
+    "Numbers",
+    "ParallelAttention",
+    "ParallelEmbeddings",
+    "ParallelMLP",
+    "Pipeline",
+    "PipelineError",
+    "Plan",
+    "RMSNorm",
+    "Row",
+    "RowParallelLinear",
+    "Shard",
+    "Vocab",
+    "VocabParallelEmbedding",
+    "all_to_all",
+    "broadcast_parameters",
+    "clip_grad_norm_",
+    "column_parallel",
+    "copy_to",
+    "current_mesh",
+    "gather_from",
+    "get_dim_for_local_rank",
+    "init",
+    "load_whole_state_dict",
+    "position_ids",
+    "reduce_from",
+    "reduce_gradients",
+    "ring_attention",
+    "rng",
+    "row_parallel",
+    "scatter_to",
+    "sequence_gather",
+    "sequence_reduce_scatter",
+    "sequence_scatter",
+    "shard_sequence",
+    "split",
+    "split_sizes",
+    "start_gather",
+    "start_reduce",
+    "start_reduce_scatter",
+    "tensor_parallel",
+    "ulysses_attention",
+    "unshard_sequence",
+    "vocab_parallel_cross_entropy",
+    "whole_gradients",
+    "whole_state_dict",
+]

@@ -1,0 +1,193 @@
+"""Which positions of a sequence each rank of a context axis holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+import horoscale.torch as hvd
+from horoscale.torch.compiling import outside_graph
+from horoscale.torch.parallel.division import split_sizes
+from horoscale.torch.parallel.mesh import Axis
+
+Layout = Literal["zigzag", "contiguous"]
+LAYOUTS: tuple[Layout, ...] = ("zigzag", "contiguous")
+
+
+class Visible(NamedTuple):
+    """What of a rank's queries sees what of another rank's keys, as ranges of their rows."""
+
+    queries: slice
+    keys: slice
+    causal: bool  # each query sees the keys up to its own row; otherwise all
+
+
+_ALL = slice(None)
+
+
+def set_of(axis: Axis) -> hvd.ProcessSet:
+    """Return the process set of an axis of several ranks."""
+    assert axis.set is not None
+    return axis.set
+
+
+def check_layout(layout: str, call: str) -> Layout:
+    """Return the layout; ValueError if there is none of this name."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"{call}: layout={layout!r} is not one of {', '.join(LAYOUTS)}")
+    return layout
+
+
+def spans(length: int, ranks: int, layout: Layout) -> list[list[range]]:
+    """Tell for each rank which positions it holds, in its order, as ranges.
+
+    "contiguous": one range each. "zigzag": the sequence is cut into twice as many chunks as ranks;
+    rank r holds chunk r and, counted from the end, chunk r. With a causal mask all ranks then have
+    equally many pairs of queries and keys.
+    """
+    chunks = ranks if layout == "contiguous" else 2 * ranks
+    ends = [0, *accumulate(split_sizes(length, chunks))]
+    ranges = [range(start, end) for start, end in pairwise(ends)]
+    if layout == "contiguous":
+        return [[one] for one in ranges]
+    return [[ranges[rank], ranges[chunks - 1 - rank]] for rank in range(ranks)]
+
+
+def lengths(length: int, ranks: int, layout: Layout) -> list[int]:
+    """Tell for each rank how many positions it holds."""
+    return [sum(map(len, own)) for own in spans(length, ranks, layout)]
+
+
+def order(length: int, ranks: int, layout: Layout) -> torch.Tensor:
+    """Return the positions that the ranks hold, those of rank 0 first: a permutation."""
+    return torch.cat([_positions(own) for own in spans(length, ranks, layout)])
+
+
+def _positions(own: Sequence[range]) -> torch.Tensor:
+    return torch.cat([torch.arange(one.start, one.stop) for one in own])
+
+
+def visible(held: Sequence[Sequence[range]], own: int, other: int) -> Visible | None:
+    """Tell what rank `own` sees of rank `other` under a causal mask; None: nothing.
+
+    `held` has each rank's positions, as spans() gives them.
+    """
+    if own == other:
+        return Visible(_ALL, _ALL, causal=True)
+    mine, theirs = held[own], held[other]
+    if len(mine) == 1:
+        return Visible(_ALL, _ALL, causal=False) if other < own else None
+    if other < own:  # both of this rank's chunks lie between those of the other one
+        return Visible(_ALL, slice(0, len(theirs[0])), causal=False)
+    return Visible(slice(len(mine[0]), None), _ALL, causal=False)
+
+
+def halves(own: Visible | None, queries: int) -> tuple[list[Visible], list[Visible]]:
+    """Cut what a rank sees of its own keys in two, with as many pairs in each."""
+    if own is None:
+        return [], []
+    upper, lower = slice(0, queries // 2), slice(queries // 2, None)
+    if not own.causal:
+        return [Visible(upper, _ALL, causal=False)], [Visible(lower, _ALL, causal=False)]
+    # A triangle is a square and two triangles, which have half of its surface each.
+    triangles = [Visible(half, half, causal=True) for half in (upper, lower)]
+    return [Visible(lower, upper, causal=False)], triangles
+
+
+def position_ids(length: int, axis: Axis, layout: Layout = "zigzag") -> torch.Tensor:
+    """Return the positions that this rank holds, for rotary or learned position embeddings.
+
+    Args:
+        length: of the whole sequence.
+        axis: the ranks that divide it.
+        layout: how; see shard_sequence().
+
+    Returns:
+        A 1-d int64 tensor of as many positions as this rank's shard has.
+    """
+    layout = check_layout(layout, "position_ids")
+    return _positions(spans(length, axis.size, layout)[axis.rank])
+
+
+@outside_graph
+def shard_sequence(
+    x: torch.Tensor, axis: Axis, dim: int = 1, layout: Layout = "zigzag"
+) -> torch.Tensor:
+    """Return this rank's part of a sequence that all ranks of the axis hold alike.
+
+    Nothing is sent. The length need not divide: the first chunks have one position more. The
+    gradient of x is this rank's part of it, and zero elsewhere, as those of the parameters are:
+    their sum over the axis is the gradient that one process has.
+
+    Args:
+        x: with the whole sequence in `dim`.
+        axis: the ranks that divide it.
+        dim: the dimension that is divided.
+        layout: "contiguous": rank r gets the r-th chunk of as many as there are ranks. "zigzag": of
+            twice as many chunks the r-th, followed by the r-th from the end, so that under a causal
+            mask all ranks have the same work.
+
+    Returns:
+        A new contiguous tensor, or x itself where the axis has one rank.
+    """
+    layout = check_layout(layout, "shard_sequence")
+    if axis.size == 1:
+        return x
+    own = spans(x.shape[dim], axis.size, layout)[axis.rank]
+    return torch.cat([x.narrow(dim, one.start, len(one)) for one in own], dim)
+
+
+@outside_graph
+def unshard_sequence(
+    x: torch.Tensor, axis: Axis, dim: int = 1, layout: Layout = "zigzag"
+) -> torch.Tensor:
+    """Return the whole sequence, of which each rank of the axis holds what shard_sequence() gave.
+
+    Differentiable: the gradient of x is its part of the gradient of the result, on which all ranks
+    go on alike. Nothing is sent for it.
+
+    Args:
+        x: this rank's shard; of one dtype and shape on all ranks, except for `dim`.
+        axis: the ranks that divide the sequence.
+        dim: the dimension that is divided.
+        layout: how shard_sequence() has divided it.
+
+    Returns:
+        A tensor with the whole sequence in `dim`, alike on all ranks.
+
+    Raises:
+        ValueError: the shard is not as long as that of the whole sequence is here.
+        MismatchError: dtypes or other dimensions differ.
+        RankFailedError: a rank of the axis died or left.
+    """
+    layout = check_layout(layout, "unshard_sequence")
+    if axis.size == 1:
+        return x
+    return _Unshard.apply(x, axis, dim, layout)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class _Unshard(torch.autograd.Function):
+    """Gathers a sequence; its gradient is cut again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, axis: Axis, dim: int, layout: Layout) -> torch.Tensor:
+        ctx.how = axis, dim, layout
+        rows = hvd.allgather(x.detach().movedim(dim, 0).contiguous(), process_set=set_of(axis))
+        length = rows.shape[0]
+        expected = lengths(length, axis.size, layout)[axis.rank]
+        if x.shape[dim] != expected:
+            raise ValueError(
+                f"unshard_sequence: rank {axis.rank} of axis {axis.name!r} has {x.shape[dim]} "
+                f"positions; of {length}, {layout}, it holds {expected}"
+            )
+        if layout == "zigzag":
+            rows = rows[order(length, axis.size, layout).argsort().to(rows.device)]
+        return rows.movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        axis, dim, layout = ctx.how
+        return shard_sequence(gradient, axis, dim, layout), None, None, None

@@ -1,0 +1,176 @@
+"""Gradients on a mesh: averaged over data, clipped by the norm of the whole model, unscaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from horoscale._core import ReduceOp
+from horoscale.torch.functions import broadcast_parameters as broadcast
+from horoscale.torch.optimizer import DistributedOptimizer as AveragingOptimizer
+from horoscale.torch.parallel.division import Shard, declared_shards
+from horoscale.torch.parallel.mesh import Axis, Mesh
+from horoscale.torch.reductions import allreduce_, grouped_allreduce_
+
+
+def DistributedOptimizer(  # noqa: N802 (hvd.DistributedOptimizer's name)
+    optimizer: torch.optim.Optimizer, model: nn.Module, mesh: Mesh, **options: Any
+) -> Any:
+    """Make an optimizer average its gradients over the ranks that train the same parameters.
+
+    These are the ranks of dp and cp: they have the same shards, and see other samples or other
+    tokens of them. The losses of cp's ranks are to be means over as many tokens each.
+
+    Args:
+        optimizer: any torch.optim.Optimizer of the model's parameters.
+        model: the model, or this rank's stage of it.
+        mesh: the mesh.
+        options: of hvd.DistributedOptimizer, except named_parameters and process_set.
+
+    Returns:
+        What hvd.DistributedOptimizer returns. Where there is one such rank, the optimizer, whose
+        synchronize(), skip_synchronize() and no_sync() do nothing.
+    """
+    same = mesh["dp", "cp"]
+    if same.set is not None:
+        return AveragingOptimizer(
+            optimizer, model.named_parameters(), process_set=same.set, **options
+        )
+    alone: Any = optimizer
+    alone.synchronize = lambda: None
+    alone.skip_synchronize = alone.no_sync = nullcontext
+    return alone
+
+
+def broadcast_parameters(model: nn.Module, mesh: Mesh) -> None:
+    """Give all ranks that have the same parameters the same values. Collective.
+
+    They are those of the first rank of dp and cp; of what is not divided, those of the first one
+    of tp too. For after a model was made or loaded from different values.
+    """
+    state = model.state_dict()
+    divided = {id(parameter) for parameter, _ in declared_shards(model)}
+    whole = {
+        name: value
+        for name, value in model.state_dict(keep_vars=True).items()
+        if id(value) not in divided
+    }
+    if mesh.tp.set is not None:
+        broadcast({name: state[name] for name in whole}, mesh.tp.ranks[0], mesh.tp.set)
+    same = mesh["dp", "cp"]
+    if same.set is not None:
+        broadcast(state, same.ranks[0], same.set)
+
+
+def reduce_gradients(parameters: Iterable[nn.Parameter], axis: Axis) -> None:
+    """Add up the ranks' gradients of parameters, in place. Collective; for one pass at a time.
+
+    For parameters that are whole on ranks which use them on different parts: those of a module
+    that knows nothing of sequence parallelism. (The norms of this package do it themselves.) A
+    parameter without a gradient counts as zeros, and gets one.
+    """
+    if axis.set is None:
+        return
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
+    if gradients:
+        grouped_allreduce_(gradients, op=ReduceOp.SUM, process_set=axis.set)
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    model: nn.Module,
+    max_norm: float,
+    mesh: Mesh,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    exclude: Iterable[nn.Parameter] = (),
+) -> torch.Tensor:
+    """Scale the gradients so that the norm of the whole model's is at most `max_norm`. Collective.
+
+    As torch.nn.utils.clip_grad_norm_() does it for a model that is not divided: shards are added
+    up over tp, and stages over pp. Call it when the gradients are averaged:
+
+        optimizer.synchronize()
+        par.clip_grad_norm_(model, 1.0, mesh)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+    Args:
+        model: the model, or this rank's stage of it.
+        max_norm: the greatest norm.
+        mesh: the mesh.
+        norm_type: which norm; math.inf: the greatest value.
+        error_if_nonfinite: whether a norm that is none is an error.
+        exclude: parameters that another rank of pp has as well and counts, as tied embeddings are.
+
+    Returns:
+        The norm before, the same on all ranks.
+
+    Raises:
+        RuntimeError: the norm is nan or infinite, and `error_if_nonfinite` is set.
+    """
+    gradients = [one.grad for one in model.parameters() if one.grad is not None]
+    counted = _counted(model, mesh, exclude)
+    device = gradients[0].device if gradients else torch.device("cpu")
+    norms = [torch.linalg.vector_norm(one.double(), norm_type) for one in counted]
+    own = torch.stack(norms).to(device) if norms else torch.zeros(1, device=device).double()
+    is_greatest = norm_type == torch.inf
+    total = own.max() if is_greatest else own.pow(norm_type).sum()
+    axis = mesh["tp", "pp"]
+    if axis.set is not None:
+        allreduce_(total, op=ReduceOp.MAX if is_greatest else ReduceOp.SUM, process_set=axis.set)
+    norm = total if is_greatest else total.pow(1.0 / norm_type)
+    if error_if_nonfinite and not torch.isfinite(norm):
+        raise RuntimeError(f"the norm of the gradients is {float(norm)}")
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for one in gradients:
+        one.mul_(factor.to(one.device, one.dtype))
+    return norm
+
+
+def _counted(model: nn.Module, mesh: Mesh, exclude: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+    """Return the gradients that this rank adds to the norm: of what tp's ranks share, the first."""
+    shards: dict[int, Shard] = {id(one): shard for one, shard in declared_shards(model)}
+    excluded = {id(one) for one in exclude}
+    counted = []
+    for parameter in model.parameters():
+        shard = shards.get(id(parameter))
+        is_own = shard is not None and set(mesh.tp.ranks) <= set(shard.axis.ranks)
+        if id(parameter) in excluded or parameter.grad is None:
+            continue
+        if is_own or mesh.tp.rank == 0:
+            counted.append(parameter.grad)
+    return counted
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch.amp.GradScaler whose decision to skip a step is that of all ranks of tp and pp.
+
+    An overflow in the shard of one rank alone would make the others go on without it. It is found
+    in gradients that are averaged, so that the ranks of dp and cp agree.
+    """
+
+    def __init__(self, mesh: Mesh, device: str = "cpu", **options: Any) -> None:
+        """Make a scaler for a mesh; the options are those of torch.amp.GradScaler."""
+        super().__init__(device, **options)
+        self._axis = mesh["tp", "pp"]
+
+    def _unscale_grads_(self, *arguments: Any, **options: Any) -> Any:
+        found: dict[torch.device, torch.Tensor] = super()._unscale_grads_(*arguments, **options)
+        if self._axis.set is not None:
+            # A rank whose parameters have no gradients has looked for nothing.
+            first = next(iter(found.values()), torch.zeros(1))
+            any_infinite = torch.stack([one.to(first.device) for one in found.values()] or [first])
+            greatest = any_infinite.max().reshape(1)
+            allreduce_(greatest, op=ReduceOp.MAX, process_set=self._axis.set)
+            for one in found.values():
+                one.copy_(greatest.reshape(one.shape))
+        return found

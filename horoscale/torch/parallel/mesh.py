@@ -1,0 +1,440 @@
+"""Mesh: the ranks of a job in a grid, whose axes are process sets."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import combinations, product
+from math import prod
+from typing import Any
+
+from horoscale.common import allgather_object, job
+from horoscale.common.basics import init as init_job
+from horoscale.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    are_dynamic,
+    global_process_set,
+    remove_process_set,
+)
+from horoscale.torch.user_warning import warn_user
+
+AXES = ("tp", "cp", "dp", "pp")
+ORDER = "-".join(AXES)
+_EXCHANGE = "horoscale.torch.parallel.mesh"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The ranks among which one kind of parallelism goes on, as one of them sees it.
+
+    A mesh makes them. One made by hand serves every function of this package as well.
+
+    Attributes:
+        name: what error messages call it, such as "tp".
+        ranks: the global ranks, in the order of the axis.
+        rank: the position of this process among them.
+        set: their process set; None only where there is one rank, which has nobody to talk to.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    rank: int
+    set: ProcessSet | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the parts contradict each other."""
+        if not 0 <= self.rank < len(self.ranks):
+            raise ValueError(f"axis {self.name}: position {self.rank} of ranks {self.ranks}")
+        if self.set is None:
+            if len(self.ranks) > 1:
+                raise ValueError(f"axis {self.name}: ranks {self.ranks} need a process set")
+        elif self.set.ranks is not None and tuple(self.set.ranks) != self.ranks:
+            raise ValueError(f"axis {self.name}: ranks {self.ranks} are not those of {self.set}")
+
+    @classmethod
+    def of(cls, group: Any, name: str = "group") -> Axis:
+        """Return the axis that a process set is, or a group of torch.distributed's.
+
+        Args:
+            group: an Axis, which is returned; a ProcessSet that is registered; a ProcessGroup of
+                the backend "horoscale"; None: this process alone.
+            name: what error messages call the axis.
+
+        Raises:
+            ValueError: it is not registered, this process does not belong to it, or the group is
+                of another backend. TypeError: it is something else.
+        """
+        if isinstance(group, Axis):
+            return group
+        own = job.current_runtime().topology.rank
+        if group is None:
+            return cls(name, (own,), 0)
+        if not isinstance(group, ProcessSet):
+            if not hasattr(group, "rank") or not hasattr(group, "size"):
+                raise TypeError(f"an Axis, ProcessSet or ProcessGroup is needed, not {group!r}")
+            group = ProcessSet.from_group(group)
+        position = group.rank()
+        if position is None:
+            raise ValueError(f"{group} is not registered")
+        return cls(name, tuple(group.ranks), position, None if len(group.ranks) == 1 else group)
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.ranks)
+
+    @property
+    def next(self) -> int:
+        """The global rank after this one; after the last comes the first."""
+        return self.ranks[(self.rank + 1) % self.size]
+
+    @property
+    def prev(self) -> int:
+        """The global rank before this one; before the first comes the last."""
+        return self.ranks[self.rank - 1]
+
+
+class Mesh:
+    """The ranks of a job in a grid with an axis for each kind of parallelism.
+
+    init() makes it. `mesh.tp`, `mesh.cp`, `mesh.dp` and `mesh.pp` are its axes as this process sees
+    them, as is `mesh["dp"]`. `mesh["dp", "cp"]` is the axis of all ranks that differ from this one
+    in nothing else than dp and cp, in the order of their global ranks.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], rank: int, sets: _Sets) -> None:
+        """Tie axes (name to extent, neighbouring ranks first) to the sets of their ranks."""
+        self._sizes = dict(sizes)
+        self._rank = rank
+        self._sets = sets
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> Axis:
+        """Return one axis, or that of a product; KeyError for a name the mesh doesn't have."""
+        chosen = (names,) if isinstance(names, str) else tuple(names)
+        for name in chosen:
+            if name not in self._sizes:
+                raise KeyError(f"this mesh has the axes {', '.join(self._sizes)}, not {name!r}")
+        ranks = _line(self._sizes, chosen, self._rank)
+        return Axis("-".join(chosen), ranks, ranks.index(self._rank), self._sets.of(ranks))
+
+    @property
+    def tp(self) -> Axis:
+        """Tensor parallelism: layers are divided among these ranks."""
+        return self["tp"]
+
+    @property
+    def cp(self) -> Axis:
+        """Context parallelism: sequences are divided among these ranks."""
+        return self["cp"]
+
+    @property
+    def dp(self) -> Axis:
+        """Data parallelism: these ranks train the same parameters on other samples."""
+        return self["dp"]
+
+    @property
+    def pp(self) -> Axis:
+        """Pipeline parallelism: each of these ranks has a stage of the model."""
+        return self["pp"]
+
+    @property
+    def world(self) -> Axis:
+        """All ranks."""
+        return self[tuple(self._sizes)]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The extent of each axis, the axis of neighbouring ranks first."""
+        return dict(self._sizes)
+
+    @property
+    def coordinates(self) -> dict[str, int]:
+        """Where this process is on each axis."""
+        return self.coordinates_of(self._rank)
+
+    def coordinates_of(self, rank: int) -> dict[str, int]:
+        """Return where a global rank is on each axis; ValueError if the mesh doesn't have it."""
+        if not 0 <= rank < prod(self._sizes.values()):
+            raise ValueError(f"{self} has no rank {rank}")
+        return _coordinates(self._sizes, rank)
+
+    def rank_at(self, **positions: int) -> int:
+        """Return the global rank at these positions; on the other axes, it is where this one is.
+
+        Raises ValueError for an axis that the mesh doesn't have and a position beyond its end.
+        """
+        coordinates = self.coordinates
+        for name, position in positions.items():
+            if not 0 <= position < self._sizes.get(name, 0):
+                raise ValueError(f"{self} has no position {name}={position}")
+            coordinates[name] = position
+        return _rank(self._sizes, coordinates)
+
+    def to_device_mesh(self, device_type: str = "cpu") -> Any:
+        """Return the torch.distributed.DeviceMesh of the same ranks and names of axes. Collective.
+
+        Its last dimension is the axis of neighbouring ranks. Axes of one rank are left out, unless
+        there is no other. Its groups are process sets of its own: what PyTorch does there does not
+        meet the operations of this mesh. Where torch.distributed has no default group yet, it gets
+        that of the backend "horoscale".
+        """
+        dist = importlib.import_module("torch.distributed")
+        importlib.import_module("horoscale.torch.distributed")
+        if not dist.is_initialized():
+            dist.init_process_group("horoscale", init_method="horoscale://")
+        sizes = {name: size for name, size in self._sizes.items() if size > 1} or {"dp": 1}
+        device_mesh = importlib.import_module("torch.distributed.device_mesh")
+        return device_mesh.init_device_mesh(
+            device_type, tuple(reversed(sizes.values())), mesh_dim_names=tuple(reversed(sizes))
+        )
+
+    @classmethod
+    def from_device_mesh(cls, device_mesh: Any) -> Mesh:
+        """Make the mesh that a torch.distributed.DeviceMesh with names describes. Collective.
+
+        It has the DeviceMesh's axes, its last dimension first, and those of `init` that it does
+        not have, of one rank each. It is the job's mesh, as if init() had made it.
+
+        Raises ValueError if the DeviceMesh has no names or not all ranks of the job in order, and
+        where there is a mesh already.
+        """
+        names = device_mesh.mesh_dim_names
+        grid = device_mesh.mesh
+        if not names:
+            raise ValueError(f"{device_mesh} needs mesh_dim_names")
+        if grid.flatten().tolist() != list(range(job.current_runtime().topology.size)):
+            raise ValueError(f"{device_mesh} has to contain all ranks of the job in their order")
+        sizes = dict(zip(reversed(names), reversed(grid.shape), strict=True))
+        return _begin(sizes | {name: 1 for name in AXES if name not in sizes})
+
+    def close(self) -> None:
+        """Remove the process sets of the mesh; another may be made then. Collective.
+
+        Drop the modules and optimizers that use them before.
+        """
+        global _current
+        self._sets.remove()
+        if _current is self:
+            _current = None
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self._sizes.items())
+        return f"Mesh({sizes})"
+
+
+class _Sets:
+    """The process sets of a mesh: one for the same ranks, none for a single one."""
+
+    def __init__(self, sizes: Mapping[str, int], own: int) -> None:
+        """Make those of all axes and of their products. Collective.
+
+        All at once, so that to look at an axis is no operation which other ranks have to come to.
+        They are sets beside those that the user has of the same ranks.
+        """
+        self._by_ranks: dict[tuple[int, ...], ProcessSet] = {}
+        everyone = tuple(range(prod(sizes.values())))
+        if len(everyone) > 1:
+            self._by_ranks[everyone] = global_process_set
+        for ranks in _all_lines(sizes):
+            if len(ranks) == 1 or ranks in self._by_ranks:
+                continue
+            # Sets that all ranks know serve CUDA tensors too, but have to be allowed.
+            if are_dynamic() or own in ranks:
+                self._by_ranks[ranks] = add_process_set(
+                    ranks, distinct=True, members_only=not are_dynamic()
+                )
+
+    def of(self, ranks: tuple[int, ...]) -> ProcessSet | None:
+        if len(ranks) == 1:
+            return None
+        if ranks not in self._by_ranks:
+            raise ValueError(
+                f"the mesh of the ranks {list(ranks)} was closed, or its job has ended"
+            )
+        return self._by_ranks[ranks]
+
+    def remove(self) -> None:
+        for process_set in self._by_ranks.values():
+            if process_set is not global_process_set and process_set.process_set_id is not None:
+                remove_process_set(process_set)
+        self._by_ranks.clear()
+
+
+_current: Mesh | None = None
+
+
+def init(tp: int = 1, cp: int = 1, pp: int = 1, dp: int | None = None, order: str = ORDER) -> Mesh:
+    """Arrange the ranks of the job in a mesh. Every rank calls it alike.
+
+    hvd.init() is called unless it was before. Each axis is a process set, and so is each product of
+    axes; equal ones are the same set, all ranks are hvd.global_process_set, and an axis of one rank
+    has none.
+
+    Args:
+        tp: the number of ranks of tensor parallelism,
+        cp: of context parallelism,
+        pp: of pipeline parallelism,
+        dp: and of data parallelism. None: as many as there are ranks for.
+        order: the axes, those with neighbouring ranks first. Put the one that communicates most
+            there: launchers number the ranks host by host. Axes of one rank may be left out.
+
+    Returns:
+        The mesh.
+
+    Raises:
+        ValueError: the extents don't give the number of ranks, `order` names an axis that there is
+            not, or not one that there is, the ranks call it with other arguments, or there is a
+            mesh already.
+
+    Warns where tensor parallelism goes beyond a host: it waits for messages in every layer.
+    """
+    sizes = _arrange({"tp": tp, "cp": cp, "dp": dp, "pp": pp}, order)
+    if not job.is_initialized():
+        init_job(process_sets="dynamic")
+    return _begin(_fill(sizes, job.current_runtime().topology.size))
+
+
+def current_mesh() -> Mesh:
+    """Return the mesh that init() has made; ValueError if there is none."""
+    if _current is None:
+        raise ValueError("there is no mesh: call horoscale.torch.parallel.init() first")
+    return _current
+
+
+def _begin(sizes: Mapping[str, int]) -> Mesh:
+    global _current
+    if _current is not None:
+        raise ValueError(f"there is a mesh already, {_current}: close() it before another is made")
+    topology = job.current_runtime().topology
+    here = _Place(topology.local_rank, topology.local_size, topology.cross_rank)
+    said = allgather_object((list(sizes.items()), here), name=_EXCHANGE)
+    _check_agreement([tuple(one) for one, _ in said])
+    if topology.rank == 0:
+        _warn_of_hosts(sizes, hosts_of([place for _, place in said]))
+    _current = Mesh(sizes, topology.rank, _Sets(sizes, topology.rank))
+    return _current
+
+
+def _forget() -> None:
+    global _current
+    _current = None
+
+
+job.at_end(_forget)
+
+
+def _arrange(extents: Mapping[str, int | None], order: str) -> dict[str, int | None]:
+    """Return the extents in order; ValueError if they or it are wrong."""
+    names = order.split("-")
+    for name in names:
+        if name not in extents:
+            raise ValueError(f"order={order!r} names the axis {name!r}: there are {ORDER}")
+    if len(set(names)) != len(names):
+        raise ValueError(f"order={order!r} names an axis twice")
+    for name, extent in extents.items():
+        if extent is not None and (isinstance(extent, bool) or extent < 1):
+            raise ValueError(f"{name}={extent}: an axis has one rank or more")
+        if extent != 1 and name not in names:
+            raise ValueError(f"order={order!r} lacks the axis {name!r}, which has {name}={extent}")
+    missing = [name for name in extents if name not in names]
+    return {name: extents[name] for name in (*names, *missing)}
+
+
+def _fill(sizes: Mapping[str, int | None], ranks: int) -> dict[str, int]:
+    """Return the sizes with what dp is; ValueError if they don't give the number of ranks."""
+    given = {name: size for name, size in sizes.items() if size is not None}
+    rest, remainder = divmod(ranks, prod(given.values()))
+    text = " * ".join(f"{name}={size}" for name, size in given.items())
+    if remainder or rest == 0:
+        raise ValueError(f"{text} = {prod(given.values())} does not divide the {ranks} ranks")
+    if len(given) == len(sizes) and rest != 1:
+        raise ValueError(f"{text} = {prod(given.values())}, but there are {ranks} ranks")
+    return {name: rest if size is None else size for name, size in sizes.items()}
+
+
+def _check_agreement(said: Sequence[tuple[tuple[str, int], ...]]) -> None:
+    if len(set(said)) > 1:
+        by_mesh: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        for rank, one in enumerate(said):
+            by_mesh.setdefault(one, []).append(rank)
+        each = (
+            f"ranks {ranks}: {', '.join(f'{name}={size}' for name, size in one)}"
+            for one, ranks in by_mesh.items()
+        )
+        raise ValueError(f"the ranks want other meshes: {'; '.join(each)}")
+
+
+# ---------------------------------------------------------------- where ranks are, in a mesh
+
+
+def _coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
+    found = {}
+    for name, size in sizes.items():
+        rank, found[name] = divmod(rank, size)
+    return found
+
+
+def _rank(sizes: Mapping[str, int], coordinates: Mapping[str, int]) -> int:
+    return reduce(
+        lambda rank, name: rank * sizes[name] + coordinates[name], reversed(list(sizes)), 0
+    )
+
+
+def _line(sizes: Mapping[str, int], names: Sequence[str], rank: int) -> tuple[int, ...]:
+    """Return the ranks that differ from this one on the axes of these names alone, sorted."""
+    own = _coordinates(sizes, rank)
+    extents = [range(sizes[name]) if name in names else [own[name]] for name in sizes]
+    return tuple(
+        sorted(
+            _rank(sizes, dict(zip(sizes, position, strict=True))) for position in product(*extents)
+        )
+    )
+
+
+def _all_lines(sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    """Yield the ranks of all axes and products, of each in the order of their first ranks."""
+    wide = [name for name, size in sizes.items() if size > 1]
+    for number in range(1, len(wide)):
+        for names in combinations(wide, number):
+            for rank in range(prod(sizes.values())):
+                ranks = _line(sizes, names, rank)
+                if rank == ranks[0]:
+                    yield ranks
+
+
+# ---------------------------------------------------------------- where ranks are, on hosts
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a rank says it is: hvd.local_rank(), local_size() and cross_rank()."""
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+
+
+def hosts_of(places: Sequence[_Place]) -> list[int]:
+    """Return the number of each rank's host; the hosts may have different numbers of ranks."""
+    sizes = {one.cross_rank: one.local_size for one in places if one.local_rank == 0}
+    having = {
+        local: [host for host in sorted(sizes) if sizes[host] > local]
+        for local in range(max(sizes.values()))
+    }
+    return [having[one.local_rank][one.cross_rank] for one in places]
+
+
+def _warn_of_hosts(sizes: Mapping[str, int], hosts: Sequence[int]) -> None:
+    for rank in range(len(hosts)):
+        ranks = _line(sizes, ["tp"], rank)
+        across = sorted({hosts[one] for one in ranks})
+        if len(across) > 1:
+            warn_user(
+                f"tensor parallelism goes beyond a host: tp={sizes['tp']} are the ranks "
+                f"{list(ranks)} on {len(across)} hosts. Each layer waits for their network. Let tp "
+                "divide the number of ranks of a host, and be first in order="
+            )
+            return

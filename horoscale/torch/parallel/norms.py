@@ -1,0 +1,93 @@
+"""Normalizations of tokens whose sequence is divided.
+
+Each rank normalizes its own tokens, and the gradients of the parameters, which are whole, are
+added up in the backward pass: `.grad` is what one process has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.regions import copy_to
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch.nn.LayerNorm of tokens that are divided among the ranks of an axis."""
+
+    def __init__(self, normalized_shape: int | Sequence[int], axis: Any, **options: Any) -> None:
+        """Make the layer.
+
+        Args:
+            normalized_shape: the last dimensions, as torch.nn.LayerNorm takes them,
+            axis: an Axis, a ProcessSet, or a group of torch.distributed's, among which the
+                sequence is divided. None: it is not.
+            options: and eps, elementwise_affine, bias, device and dtype.
+        """
+        shape = normalized_shape if isinstance(normalized_shape, int) else list(normalized_shape)
+        super().__init__(shape, **options)
+        self.axis = None if axis is None else Axis.of(axis)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the normalized tokens."""
+        return F.layer_norm(
+            input,
+            self.normalized_shape,
+            _shared(self.weight, self.axis),
+            _shared(self.bias, self.axis),
+            self.eps,
+        )
+
+
+class RMSNorm(nn.Module):
+    """Division by the root of the mean square (Zhang and Sennrich 2019), and a weight.
+
+    The mean is computed in float32 or better. The sequence may be divided among the ranks of an
+    axis.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        axis: Any,
+        eps: float = 1e-6,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make the layer.
+
+        Args:
+            dim: the number of features, the last dimension.
+            axis: an Axis, a ProcessSet, or a group of torch.distributed's, among which the
+                sequence is divided. None: it is not.
+            eps: what is added to the mean square.
+            device: where the weight is.
+            dtype: its type.
+        """
+        super().__init__()
+        self.dim = dim
+        self.eps = eps
+        self.axis = None if axis is None else Axis.of(axis)
+        self.weight = nn.Parameter(torch.ones(dim, device=device, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the normalized tokens: (..., dim)."""
+        half = x.dtype in (torch.float16, torch.bfloat16)
+        values = x.float() if half else x
+        normalized = values * torch.rsqrt(values.square().mean(-1, keepdim=True) + self.eps)
+        weight = _shared(self.weight, self.axis)
+        assert weight is not None
+        return normalized.to(x.dtype) * weight
+
+    def extra_repr(self) -> str:
+        """Say what the layer is."""
+        return f"{self.dim}, eps={self.eps}"
+
+
+def _shared(parameter: torch.Tensor | None, axis: Axis | None) -> torch.Tensor | None:
+    return parameter if parameter is None or axis is None else copy_to(parameter, axis)

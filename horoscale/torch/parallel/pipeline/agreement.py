@@ -1,0 +1,56 @@
+"""Agreement: what all ranks of a pipeline have to have said alike, compared once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from horoscale._core import MismatchError
+from horoscale.common.job import current_runtime
+from horoscale.common.objects import allgather_object
+from horoscale.torch.parallel.mesh import Axis
+
+_FIRST_TAG = 2**61  # beyond what programs use
+_TAGS_EACH = 2**20
+
+_made: Counter[int] = Counter()  # pipelines, by the id of their process set
+
+
+class Agreed(NamedTuple):
+    """What the ranks know of each other from then on."""
+
+    first_tag: int  # of those that the pipeline may use
+    hosts: tuple[int, ...]  # on which host each position of the axis is
+
+
+def agree(axis: Axis, said: Mapping[str, Any]) -> Agreed:
+    """Compare what the ranks say of a pipeline; return what they agree on.
+
+    Collective over the axis. None is what a rank knows nothing of.
+
+    Raises:
+        MismatchError: on all ranks; it names what differs, and the ranks.
+    """
+    if axis.set is None:
+        return Agreed(_FIRST_TAG, (0,))
+    identity = axis.set.process_set_id
+    assert identity is not None
+    host = current_runtime().topology.cross_rank
+    answers = allgather_object((dict(said), _made[identity], host), "horoscale.pipeline", axis.set)
+    # The most of all: ranks that came later to an elastic job have made fewer.
+    number = max(int(made) for _, made, _ in answers)
+    _made[identity] = number + 1
+    differing = [key for key in said if _differs([given.get(key) for given, _, _ in answers])]
+    if differing:
+        each = (
+            f"rank {rank}: {', '.join(f'{key}={given.get(key)!r}' for key in differing)}"
+            for rank, (given, _, _) in zip(axis.ranks, answers, strict=True)
+        )
+        raise MismatchError(f"the ranks of a pipeline contradict each other: {'; '.join(each)}")
+    hosts = tuple(int(host) for _, _, host in answers)
+    return Agreed(_FIRST_TAG + number * _TAGS_EACH, hosts)
+
+
+def _differs(values: list[Any]) -> bool:
+    return len({repr(one) for one in values if one is not None}) > 1

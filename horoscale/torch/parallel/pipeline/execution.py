@@ -1,0 +1,135 @@
+"""Execution: one rank's operations of a step, run on its stages and links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+
+from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.pipeline.agreement import Agreed
+from horoscale.torch.parallel.pipeline.links import Link, Loop, Parcel, Remote, Tensors
+from horoscale.torch.parallel.pipeline.schedule import Action, Operation
+from horoscale.torch.parallel.pipeline.stage import Stage
+
+Outputs: TypeAlias = tuple[torch.Tensor, ...]
+_AHEAD = 2  # operations whose inputs may come while another one runs
+
+# What the first stage gets of a microbatch: None, where that has no rows.
+Source: TypeAlias = Callable[[int], "Parcel | None"]
+# What becomes of the last stage's outputs of a microbatch: its loss.
+Sink: TypeAlias = Callable[[int, Outputs], torch.Tensor]
+
+
+class Wiring:
+    """The links of one rank."""
+
+    def __init__(self, axis: Axis, stages: int, agreed: Agreed) -> None:
+        """Link the stages of this rank to their neighbours, and all ranks to the last stage's."""
+        self._axis = axis
+        self._hosts = agreed.hosts
+        first_tag = agreed.first_tag
+        self.forward: dict[int, Link] = {}  # by the stage that they come from
+        self.backward: dict[int, Link] = {}  # the same, for the gradients of its outputs
+        for stage in range(stages - 1):
+            ends = (stage % axis.size, (stage + 1) % axis.size)
+            if axis.rank in ends:
+                other = ends[0] if ends[1] == axis.rank else ends[1]
+                self.forward[stage] = self._link(other, first_tag + 2 * stage)
+                self.backward[stage] = self._link(other, first_tag + 2 * stage + 1)
+        last = (stages - 1) % axis.size
+        others = range(axis.size) if last == axis.rank else [last]
+        tag = first_tag + 2 * stages
+        self.results = [self._link(other, tag) for other in others if other != axis.rank]
+
+    def _link(self, position: int, tag: int) -> Link:
+        if position == self._axis.rank or self._axis.set is None:
+            return Loop()
+        near = self._hosts[position] == self._hosts[self._axis.rank]
+        return Remote(self._axis.ranks[position], tag, self._axis.set, near)
+
+    def fail(self, reason: str) -> None:
+        """Have all ranks that wait for this one raise PipelineError."""
+        for link in (*self.forward.values(), *self.backward.values(), *self.results):
+            link.fail(reason)
+
+
+class Execution:
+    """Runs operations on the stages of this rank."""
+
+    def __init__(self, stages: Mapping[int, Stage], last: int, wiring: Wiring) -> None:
+        """`stages` are this rank's by number; `last` is the number of the pipeline's last one."""
+        self._stages = stages
+        self._last = last
+        self._wiring = wiring
+        self._run = {
+            Action.FORWARD: self._forward,
+            Action.BACKWARD: self._backward,
+            Action.INPUT: self._backward_inputs,
+            Action.WEIGHT: self._backward_weights,
+        }
+        self._source: Source = lambda _: None
+        self._sink: Sink | None = None
+
+    def run(self, program: Sequence[Operation], source: Source, sink: Sink) -> None:
+        """Run the operations in order; each waits for what it needs of other ranks."""
+        self._source, self._sink = source, sink
+        try:
+            for position, operation in enumerate(program):
+                self._prepare(program[position + 1 : position + 1 + _AHEAD])
+                self._run[operation.action](self._stages[operation.stage], operation.microbatch)
+        finally:
+            self._source, self._sink = lambda _: None, None
+
+    def _prepare(self, operations: Sequence[Operation]) -> None:
+        """Let what the next operations need come meanwhile."""
+        for action, number, _ in operations:
+            if action is Action.FORWARD and number:
+                self._wiring.forward[number - 1].prepare()
+            elif action in (Action.BACKWARD, Action.INPUT) and number != self._last:
+                self._wiring.backward[number].prepare()
+
+    def _forward(self, stage: Stage, microbatch: int) -> None:
+        number = stage.number
+        parcel = self._wiring.forward[number - 1].receive() if number else self._source(microbatch)
+        if number == self._last:
+            if parcel is not None:
+                stage.forward(microbatch, parcel, self._finish(microbatch))
+        elif parcel is None:
+            self._wiring.forward[number].skip()
+        else:
+            outputs = stage.forward(microbatch, parcel)
+            wanted = [one.requires_grad for one in outputs]
+            self._wiring.forward[number].send(outputs, wanted)
+        if parcel is not None and not torch.is_grad_enabled():
+            parcel.release()
+
+    def _finish(self, microbatch: int) -> Callable[[Outputs], torch.Tensor]:
+        sink = self._sink
+        assert sink is not None
+        return lambda outputs: sink(microbatch, outputs)
+
+    def _backward(self, stage: Stage, microbatch: int) -> None:
+        self._return(stage, microbatch, stage.backward)
+        stage.release(microbatch)
+
+    def _backward_inputs(self, stage: Stage, microbatch: int) -> None:
+        self._return(stage, microbatch, stage.backward_inputs)
+
+    def _backward_weights(self, stage: Stage, microbatch: int) -> None:
+        stage.backward_weights(microbatch)
+        stage.release(microbatch)
+
+    def _return(
+        self, stage: Stage, microbatch: int, backward: Callable[[int, Parcel], Tensors]
+    ) -> None:
+        """Run a backward pass with the gradients of the next stage, if there is one."""
+        parcel: Parcel | None = Parcel(())
+        if stage.number != self._last:
+            parcel = self._wiring.backward[stage.number].receive()
+        assert parcel is not None  # only evaluations skip
+        gradients = backward(microbatch, parcel)
+        if stage.number:
+            wanted = [False] * len(gradients)
+            self._wiring.backward[stage.number - 1].send(gradients, wanted)

@@ -1,0 +1,393 @@
+"""Pipeline: trains a model whose stages are on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from horoscale._core import HorovodInternalError
+from horoscale.torch.compiling import outside_graph
+from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.pipeline.agreement import agree
+from horoscale.torch.parallel.pipeline.backward import need_support
+from horoscale.torch.parallel.pipeline.errors import PipelineError
+from horoscale.torch.parallel.pipeline.execution import Execution, Outputs, Wiring
+from horoscale.torch.parallel.pipeline.links import Parcel
+from horoscale.torch.parallel.pipeline.microbatches import Batch, Microbatches
+from horoscale.torch.parallel.pipeline.schedule import Action, make_schedule
+from horoscale.torch.parallel.pipeline.stage import Hooks, Stage
+from horoscale.torch.parallel.pipeline.tied import TiedParameter
+
+# A stage of another rank may be None; what makes a module is called on the stage's rank alone.
+StageLike: TypeAlias = "nn.Module | Callable[[], nn.Module] | None"
+LossFunction: TypeAlias = Callable[[Any, Any], torch.Tensor]
+TiedNames: TypeAlias = Sequence[tuple[int, str]]  # numbers of stages, names of parameters there
+
+
+class Pipeline:
+    """A model in stages, which microbatches go through one after the other.
+
+        pipe = par.Pipeline(stages, mesh.pp, loss=nn.functional.cross_entropy, microbatches=8)
+        optimizer = torch.optim.AdamW(pipe.parameters())
+        for x, target in batches:
+            optimizer.zero_grad()
+            loss = pipe.step(x, target)
+            optimizer.step()
+
+    Loss and gradients are those of one process that runs the microbatches one after the other, bit
+    for bit (where parameters are tied: to rounding).
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[StageLike],
+        axis: Axis,
+        *,
+        loss: LossFunction | None = None,
+        schedule: str = "1f1b",
+        microbatches: int,
+        reduction: str = "mean",
+        tied: Sequence[TiedNames] = (),
+        activations: Hooks | None = None,
+    ) -> None:
+        """Prepare a pipeline; all ranks of the axis make it alike. Nothing is sent yet.
+
+        Args:
+            stages: all stages of the model, in order; stage s is run by the rank at the position
+                s % axis.size. Each is a module that takes the tensors of the one before and returns
+                a tensor or a tuple of tensors. Stages of other ranks may be None; a function
+                without arguments makes the module, and is called where the stage is run.
+            axis: the ranks.
+            loss: called with the last stage's output (a tuple if it returns one) and the target of
+                a microbatch; returns a scalar. Needed on the last stage's rank.
+            schedule: "gpipe", "1f1b", "interleaved" (any number of stages for each rank) or "zb-h1"
+                (computes the gradients of weights where a rank would wait). See docs/parallel.md.
+            microbatches: into how many parts the batch of a step is cut, along its first dimension.
+            reduction: how the loss function reduces, so that the step's loss is that of the whole
+                batch: "mean" over rows, so that the losses are averaged with the microbatches'
+                rows as weights; or "sum", so that they are summed.
+            tied: parameters that several stages share, such as the embedding of the first and last
+                stage: for each the stages and the parameter's names there,
+                [[(0, "embedding.weight"), (-1, "head.weight")]]. They begin with the first one's
+                value, and their gradients are summed over the stages.
+            activations: makes the context in which stages save activations for backward passes,
+                such as torch.autograd.graph.save_on_cpu or par.DiskOffload(folder).
+
+        Raises:
+            ValueError: the number of stages does not fit the schedule, or an argument is wrong.
+            UnsupportedError: PyTorch is too old for "zb-h1".
+        """
+        chunks, remainder = divmod(len(stages), axis.size)
+        if remainder or not chunks:
+            raise ValueError(
+                f"{len(stages)} stages can't be divided among the {axis.size} ranks of axis "
+                f"{axis.name}: each rank needs as many"
+            )
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction={reduction!r} is neither 'mean' nor 'sum'")
+        if schedule == "zb-h1":
+            need_support()
+        self._program = make_schedule(schedule, axis.size, microbatches, chunks)[axis.rank]
+        self._axis = axis
+        self._loss = loss
+        self._microbatches = microbatches
+        self._mean = reduction == "mean"
+        self._last = len(stages) - 1
+        self._stages = {
+            number: Stage(_module(stages[number], number, axis), number, activations)
+            for number in range(axis.rank, len(stages), axis.size)
+        }
+        self._module = nn.ModuleDict({str(n): one.module for n, one in self._stages.items()})
+        self._tied_names = [_positive(names, len(stages)) for names in tied]
+        self._said = {
+            "schedule": schedule,
+            "microbatches": microbatches,
+            "stages": len(stages),
+            "reduction": reduction,
+            "tied": self._tied_names,
+            **{f"stage {number}": _signature(stage) for number, stage in enumerate(stages)},
+        }
+        self._tied: list[TiedParameter] = []
+        self._wiring: Wiring | None = None
+        self._failure = ""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank has the first stage, which gets the inputs."""
+        return 0 in self._stages
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank has the last stage, which gets the targets."""
+        return self._last in self._stages
+
+    @property
+    def stages(self) -> dict[int, nn.Module]:
+        """The modules that this rank runs, by the number of their stage."""
+        return {number: stage.module for number, stage in self._stages.items()}
+
+    @property
+    def module(self) -> nn.Module:
+        """This rank's stages as one module, whose names begin with the stages' numbers.
+
+        For par.DistributedOptimizer(), par.clip_grad_norm_() and state dicts; not to be called.
+        """
+        return self._module
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters of this rank's stages."""
+        return self._module.named_parameters()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of this rank's stages."""
+        return self._module.parameters()
+
+    @property
+    def tied_copies(self) -> list[nn.Parameter]:
+        """The tied parameters of this rank that are counted elsewhere.
+
+        For clip_grad_norm_(pipe.module, …, exclude=pipe.tied_copies).
+        """
+        copies: list[nn.Parameter] = []
+        for names in self._tied_names:
+            own = self._own_copies(names)
+            is_first = names[0][0] % self._axis.size == self._axis.rank
+            copies += own[1:] if is_first else own
+        return copies
+
+    def _own_copies(self, names: TiedNames) -> list[nn.Parameter]:
+        """Return the parameters that this rank has of these, each once."""
+        own = [
+            self._stages[stage].module.get_parameter(name)
+            for stage, name in names
+            if stage in self._stages
+        ]
+        return list({id(one): one for one in own}.values())
+
+    @outside_graph
+    def step(
+        self,
+        x: Batch | None = None,
+        target: Batch | None = None,
+        *,
+        scale: float = 1.0,
+        sync_tied: bool = True,
+    ) -> torch.Tensor:
+        """Run all microbatches forward and backward; gradients are added to parameters' `grad`.
+
+        All ranks of the axis call it. Call it several times before the optimizer's step to
+        accumulate gradients.
+
+        Args:
+            x: the batch, a tensor or several that the first stage takes; needed on the first
+                stage's rank, and ignored on the others.
+            target: what the loss function compares with; needed on the last stage's rank.
+            scale: multiplies the gradients, such as GradScaler's get_scale().
+            sync_tied: sum the gradients of tied parameters over their stages. False: call
+                sync_tied() later, where a DistributedOptimizer averages them first.
+
+        Returns:
+            The loss of the whole batch, on every rank; without `scale`.
+
+        Raises:
+            PipelineError: on all ranks, if a stage, the loss function or an argument of one rank
+                was wrong; it names the stage, the microbatch and the rank.
+            MismatchError: at the first step: the ranks made different pipelines.
+            RankFailedError: a rank died or left.
+        """
+        with self._guarded() as wiring:
+            if sync_tied:
+                for one in self._tied:
+                    one.begin()
+            targets = self._cut(target, "target", self.is_last, empty=False)
+            loss = self._run(wiring, x, targets, scale)
+            if sync_tied:
+                for one in self._tied:
+                    one.end()
+            return loss
+
+    @outside_graph
+    def sync_tied(self) -> None:
+        """Sum the gradients of tied parameters over their stages, after step(sync_tied=False)."""
+        with self._guarded():
+            for one in self._tied:
+                one.sum_gradients()
+
+    @outside_graph
+    def evaluate(self, x: Batch | None = None, target: Batch | None = None) -> torch.Tensor:
+        """Return the loss of a batch on every rank, without gradients, with modules in eval().
+
+        Arguments and errors are those of step(). The batch may have fewer rows than microbatches.
+        """
+        with self._guarded() as wiring, torch.no_grad(), self._evaluating():
+            targets = self._cut(target, "target", self.is_last, empty=True)
+            return self._run(wiring, x, targets)
+
+    @outside_graph
+    def predict(self, x: Batch | None = None) -> Any:
+        """Return the last stage's output for a batch on its rank, and None on the others.
+
+        As evaluate(), without a loss. All ranks of the axis call it.
+        """
+        found: list[Outputs] = []
+
+        def sink(_: int, outputs: Outputs) -> torch.Tensor:
+            found.append(tuple(one.clone() for one in outputs))
+            return torch.zeros(())
+
+        with self._guarded() as wiring, torch.no_grad(), self._evaluating():
+            self._execute(wiring, x, sink)
+        joined = tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+        return joined[0] if len(joined) == 1 else joined or None
+
+    def _run(
+        self, wiring: Wiring, x: Batch | None, targets: Microbatches | None, scale: float = 1.0
+    ) -> torch.Tensor:
+        """Run the microbatches; return the loss."""
+        losses: list[torch.Tensor] = []
+
+        def sink(microbatch: int, outputs: Outputs) -> torch.Tensor:
+            assert targets is not None
+            assert self._loss is not None
+            output = outputs[0] if len(outputs) == 1 else outputs
+            loss = self._loss(output, targets.as_given(microbatch))
+            if loss.dim():
+                raise ValueError(f"the loss is no scalar, but has the shape {list(loss.shape)}")
+            if self._mean:
+                loss = loss * targets.share(microbatch)
+            losses.append(loss.detach())
+            return loss if scale == 1.0 else loss * scale
+
+        self._execute(wiring, x, sink)
+        return self._everywhere(wiring, sum(losses[1:], losses[0]) if losses else None)
+
+    def _execute(
+        self, wiring: Wiring, x: Batch | None, sink: Callable[[int, Outputs], torch.Tensor]
+    ) -> None:
+        training = torch.is_grad_enabled()
+        inputs = self._cut(x, "x", self.is_first, empty=not training)
+
+        def source(microbatch: int) -> Parcel | None:
+            assert inputs is not None
+            return Parcel(inputs[microbatch]) if inputs.rows(microbatch) else None
+
+        program = [one for one in self._program if training or one.action is Action.FORWARD]
+        Execution(self._stages, self._last, wiring).run(program, source, sink)
+
+    def _cut(
+        self, batch: Batch | None, what: str, needed: bool, empty: bool
+    ) -> Microbatches | None:
+        if not needed:
+            return None
+        if batch is None:
+            raise ValueError(f"{what} is needed on this rank")
+        if what == "target" and self._loss is None:
+            raise ValueError("the pipeline has no loss function: give Pipeline(…, loss=…)")
+        return Microbatches(batch, self._microbatches, what, empty)
+
+    def _everywhere(self, wiring: Wiring, loss: torch.Tensor | None) -> torch.Tensor:
+        """Return the loss, which the last stage's rank tells the others."""
+        if loss is not None:
+            for link in wiring.results:
+                link.send([loss], [False])
+            return loss
+        parcel = wiring.results[0].receive()
+        assert parcel is not None
+        result = parcel.tensors[0]
+        assert result is not None
+        result = result.clone()
+        parcel.release()
+        return result
+
+    @contextmanager
+    def _guarded(self) -> Iterator[Wiring]:
+        """Agree before the first time; tell the other ranks of what goes wrong on this one."""
+        if self._failure:
+            raise PipelineError(f"this pipeline has failed before: {self._failure}")
+        wiring = self._wiring or self._begin()
+        try:
+            yield wiring
+        except HorovodInternalError as error:
+            self._abandon(str(error))
+            raise
+        except PipelineError as error:
+            reason = str(error)
+            if error.__cause__ is not None:  # it happened here
+                reason = f"rank {self._axis.ranks[self._axis.rank]}: {reason}"
+            self._abandon(reason, wiring)
+            raise PipelineError(reason) from error.__cause__
+        except BaseException as error:
+            where = f"rank {self._axis.ranks[self._axis.rank]}"
+            self._abandon(f"{where}: {type(error).__name__}: {error}", wiring)
+            raise
+
+    def _begin(self) -> Wiring:
+        agreed = agree(self._axis, self._said)
+        wiring = Wiring(self._axis, self._last + 1, agreed)
+        tag = agreed.first_tag + 2 * self._last + 4
+        for offset, names in enumerate(self._tied_names):
+            copies = self._own_copies(names)
+            positions = dict.fromkeys(stage % self._axis.size for stage, _ in names)
+            if copies:
+                ranks = [self._axis.ranks[position] for position in positions]
+                own = self._axis.ranks[self._axis.rank]
+                self._tied.append(TiedParameter(copies, ranks, own, tag + offset, self._axis.set))
+        for one in self._tied:
+            one.spread_value()
+        self._wiring = wiring
+        return wiring
+
+    def _abandon(self, reason: str, wiring: Wiring | None = None) -> None:
+        self._failure = reason
+        for stage in self._stages.values():
+            stage.abandon()
+        if wiring is not None:
+            wiring.fail(reason)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Have the modules in eval() meanwhile."""
+        training = [
+            module
+            for stage in self._stages.values()
+            for module in stage.module.modules()
+            if module.training
+        ]
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+def _module(stage: StageLike, number: int, axis: Axis) -> nn.Module:
+    """Return the module of a stage that this rank runs."""
+    where = f"stage {number}, which rank {axis.ranks[axis.rank]} runs,"
+    if stage is None:
+        raise ValueError(f"{where} is None: only stages of other ranks may be")
+    module = stage if isinstance(stage, nn.Module) else stage()
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{where} is no module: {module!r}")
+    return module
+
+
+def _positive(names: TiedNames, stages: int) -> list[tuple[int, str]]:
+    """Return names with stages counted from 0; ValueError for one that there is not."""
+    for stage, name in names:
+        if not -stages <= stage < stages:
+            raise ValueError(f"tied={(stage, name)!r}: there are {stages} stages")
+    return [(stage % stages, name) for stage, name in names]
+
+
+def _signature(stage: StageLike) -> str | None:
+    """Describe a module so that two ranks which cut a model in other places find out."""
+    if not isinstance(stage, nn.Module):
+        return None
+    shapes = [f"{name}{list(one.shape)}" for name, one in stage.named_parameters()]
+    return f"{len(shapes)} parameters: {', '.join(shapes[:4])}{', …' if len(shapes) > 4 else ''}"

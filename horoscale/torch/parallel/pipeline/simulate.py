@@ -1,0 +1,143 @@
+"""Plays schedules without ranks: whether they end, how long they take, what they hold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from horoscale.torch.parallel.pipeline.schedule import Action, Operation, Program, Schedule
+
+_LAST_USE = (Action.BACKWARD, Action.WEIGHT)  # what needs a microbatch's activations last
+
+
+class ScheduleError(ValueError):
+    """A schedule that can't be carried out."""
+
+
+class Span(NamedTuple):
+    """When an operation ran."""
+
+    start: float
+    end: float
+
+
+class Simulation(NamedTuple):
+    """What came of a schedule."""
+
+    spans: dict[Operation, Span]
+    makespan: float  # from the first operation's start to the last one's end
+    bubbles: tuple[float, ...]  # for each rank the part of the makespan in which it waits
+
+
+def check(schedule: Schedule, stages: int, microbatches: int) -> None:
+    """Raise ScheduleError unless each operation is there once, on its rank, and all can end."""
+    ranks = len(schedule)
+    for rank, program in enumerate(schedule):
+        own = range(rank, stages, ranks)
+        split = any(operation.action is Action.INPUT for operation in program)
+        backward = (Action.INPUT, Action.WEIGHT) if split else (Action.BACKWARD,)
+        for stage in own:
+            for action in (Action.FORWARD, *backward):
+                order = [one.microbatch for one in program if one[:2] == (action, stage)]
+                if order != list(range(microbatches)):
+                    raise ScheduleError(
+                        f"rank {rank} has {action.name} of stage {stage} for the microbatches "
+                        f"{order}, not for 0 to {microbatches - 1} in order"
+                    )
+        if len(program) != len(own) * (1 + len(backward)) * microbatches:
+            strange = [str(one) for one in program if one.stage not in own]
+            raise ScheduleError(f"rank {rank} has operations that are not its own: {strange}")
+    simulate(schedule, stages, lambda _: 1.0)
+
+
+def needs(operation: Operation, stages: int) -> list[Operation]:
+    """Return the operations whose results this one uses."""
+    action, stage, microbatch = operation
+    if action is Action.FORWARD:
+        return [Operation(action, stage - 1, microbatch)] if stage else []
+    if action is Action.WEIGHT:
+        return [Operation(Action.INPUT, stage, microbatch)]
+    own = Operation(Action.FORWARD, stage, microbatch)
+    if stage == stages - 1:
+        return [own]
+    return [own, Operation(action, stage + 1, microbatch)]
+
+
+def simulate(
+    schedule: Schedule,
+    stages: int,
+    duration: Callable[[Operation], float],
+    latency: float = 0.0,
+) -> Simulation:
+    """Play a schedule: each rank runs its operations in order, as soon as their inputs are there.
+
+    Args:
+        schedule: a program for each rank.
+        stages: that the pipeline has.
+        duration: how long an operation takes.
+        latency: how long a message between two ranks takes, which holds up neither.
+
+    Raises:
+        ScheduleError: operations wait for each other; it names the first one of each rank.
+    """
+    spans: dict[Operation, Span] = {}
+    free = [0.0] * len(schedule)  # when each rank has done what it has run
+    position = [0] * len(schedule)
+    advanced = True
+    while advanced:
+        advanced = False
+        for rank, program in enumerate(schedule):
+            while position[rank] < len(program):
+                operation = program[position[rank]]
+                start = _start(operation, rank, len(schedule), stages, spans, latency)
+                if start is None:
+                    break
+                start = max(start, free[rank])
+                spans[operation] = Span(start, start + duration(operation))
+                free[rank] = spans[operation].end
+                position[rank] += 1
+                advanced = True
+    _check_done(schedule, position)
+    makespan = max(free)
+    busy = [sum(spans[one].end - spans[one].start for one in program) for program in schedule]
+    return Simulation(spans, makespan, tuple(1 - one / makespan for one in busy))
+
+
+def _start(
+    operation: Operation,
+    rank: int,
+    ranks: int,
+    stages: int,
+    spans: dict[Operation, Span],
+    latency: float,
+) -> float | None:
+    """Return when an operation's inputs are there, None if one hasn't been computed."""
+    start = 0.0
+    for needed in needs(operation, stages):
+        if needed not in spans:
+            return None
+        remote = needed.stage % ranks != rank
+        start = max(start, spans[needed].end + (latency if remote else 0.0))
+    return start
+
+
+def _check_done(schedule: Schedule, position: list[int]) -> None:
+    waiting = [
+        f"rank {rank} at {program[at]}"
+        for rank, (program, at) in enumerate(zip(schedule, position, strict=True))
+        if at < len(program)
+    ]
+    if waiting:
+        raise ScheduleError(f"operations wait for each other: {', '.join(waiting)}")
+
+
+def peak_activations(program: Program) -> int:
+    """Return how many stages' microbatches a rank holds at most: begun, and still to be used."""
+    held = peak = 0
+    for operation in program:
+        if operation.action is Action.FORWARD:
+            held += 1
+            peak = max(peak, held)
+        elif operation.action in _LAST_USE:
+            held -= 1
+    return peak

@@ -1,0 +1,147 @@
+"""split(): cuts a sequential model into stages that take equally long, as far as layers allow."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from horoscale.common.objects import broadcast_object
+from horoscale.torch.parallel.mesh import Axis
+
+
+def split(
+    model: nn.Sequential,
+    stages: int,
+    sample: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    *,
+    costs: Sequence[float] | None = None,
+    axis: Axis | None = None,
+    repeats: int = 5,
+) -> list[nn.Sequential]:
+    """Cut a model into stages of consecutive layers, so that the slowest one is as fast as can be.
+
+    Layers differ: an embedding costs little and a loss over a vocabulary much, so that equal
+    numbers of layers are rarely right. Each layer's forward and backward pass is timed.
+
+    Args:
+        model: its children run one after the other; a tuple is passed on as several arguments.
+        stages: how many stages are needed, such as mesh.pp.size.
+        sample: a microbatch to time the layers with.
+        costs: how long each layer takes, where that is known; nothing is timed then.
+        axis: the ranks of the pipeline, which all call this: the times of the first of them are
+            used by all. Without it each rank goes by its own times, and they may cut elsewhere.
+        repeats: how often each layer is timed; the median counts.
+
+    Returns:
+        The stages. Layers keep their names, so that parameters have those that they have in the
+        model, and state dicts fit.
+
+    Raises:
+        ValueError: there are fewer layers than stages, neither `sample` nor `costs`, or not a cost
+            for each layer.
+    """
+    layers = list(model.named_children())
+    if len(layers) < stages:
+        raise ValueError(f"a model of {len(layers)} layers can't have {stages} stages")
+    if costs is None:
+        if sample is None:
+            raise ValueError("split() needs a sample to time the layers with, or their costs")
+        if axis is None or axis.rank == 0:
+            costs = measure(model, sample, repeats)
+        if axis is not None and axis.set is not None:
+            costs = broadcast_object(costs, axis.ranks[0], "horoscale.split", axis.set)
+        assert costs is not None
+    if len(costs) != len(layers):
+        raise ValueError(f"{len(costs)} costs for {len(layers)} layers")
+    return [nn.Sequential(OrderedDict(layers[a:b])) for a, b in pairwise(partition(costs, stages))]
+
+
+def partition(costs: Sequence[float], parts: int) -> list[int]:
+    """Cut a list into consecutive parts, of one item at least, whose largest sum is the least.
+
+    Among the best ones it is the one with the least sum of squares of what the parts cost.
+
+    Args:
+        costs: of the items; none is negative.
+        parts: how many.
+
+    Returns:
+        Where the parts begin, and where the last one ends.
+
+    Raises:
+        ValueError: there are fewer items than parts, or a cost is negative.
+    """
+    if not 1 <= parts <= len(costs):
+        raise ValueError(f"{len(costs)} items can't be cut into {parts} parts")
+    if min(costs) < 0:
+        raise ValueError(f"costs can't be negative: {list(costs)}")
+    sums = [0.0, *accumulate(costs)]
+    # best[end]: (largest sum, sum of squares, cuts) of the first `end` items, in so many parts.
+    best = {0: (0.0, 0.0, [0])}
+    for part in range(1, parts + 1):
+        ends = range(part, len(costs) - (parts - part) + 1)
+        best = {
+            end: min(
+                (
+                    max(largest, sums[end] - sums[begin]),
+                    squares + (sums[end] - sums[begin]) ** 2,
+                    [*cuts, end],
+                )
+                for begin, (largest, squares, cuts) in best.items()
+                if begin < end
+            )
+            for end in ends
+        }
+    return best[len(costs)][2]
+
+
+def measure(
+    model: nn.Sequential, sample: torch.Tensor | Sequence[torch.Tensor], repeats: int = 5
+) -> list[float]:
+    """Return how long the forward and backward pass of each child takes, in seconds.
+
+    The gradients of parameters, buffers and the state of random numbers are as before. For modules
+    on the CPU.
+    """
+    layers = list(model.children())
+    values: Any = (sample,) if isinstance(sample, torch.Tensor) else tuple(sample)
+    before = [parameter.grad for parameter in model.parameters()]
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    costs = []
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            for layer in layers:
+                runs = [_timed(layer, values) for _ in range(1 + repeats)]
+                costs.append(statistics.median(seconds for seconds, _ in runs[1:]))
+                values = runs[-1][1]
+    finally:
+        for parameter, grad in zip(model.parameters(), before, strict=True):
+            parameter.grad = grad
+        for buffer, value in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(value)
+    return costs
+
+
+def _timed(layer: nn.Module, values: tuple[Any, ...]) -> tuple[float, tuple[Any, ...]]:
+    """Return how long a layer takes, and its outputs."""
+    for parameter in layer.parameters():
+        parameter.grad = None
+    inputs = [
+        # No leaves, which layers that work in place refuse.
+        value.detach().requires_grad_(value.is_floating_point() or value.is_complex()).clone()
+        for value in values
+    ]
+    begin = time.perf_counter()
+    result = layer(*inputs)
+    outputs = result if isinstance(result, tuple) else (result,)
+    learnt = [one for one in outputs if one.requires_grad]
+    if learnt:
+        torch.autograd.backward(learnt, [torch.ones_like(one) for one in learnt])
+    return time.perf_counter() - begin, tuple(one.detach() for one in outputs)

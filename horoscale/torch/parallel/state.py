@@ -1,0 +1,102 @@
+"""Whole models from divided ones, and back: for checkpoints, and to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from horoscale.common import broadcast_object
+from horoscale.torch.movement import allgather
+from horoscale.torch.parallel.division import Shard
+
+
+def shards_by_name(model: nn.Module) -> dict[str, Shard]:
+    """Return the shards of all divided parameters by the names that state_dict() has for them.
+
+    A parameter that several modules share has several names. One that other ranks have, and this
+    one has not, is among them.
+    """
+    return {
+        f"{prefix}.{name}".lstrip("."): shard
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        for name, shard in getattr(module, "shards", {}).items()
+    }
+
+
+def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the state_dict() that the model has where nothing of it is divided. Collective.
+
+    Every rank gets all of it. Gathered tensors are new, others are the model's own.
+
+    Raises ValueError where ranks have other shards than they should.
+    """
+    return _whole(model, {name: one.detach() for name, one in model.state_dict().items()})
+
+
+def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the gradients of all parameters that have one, as whole_state_dict(). Collective.
+
+    All ranks of an axis need to have a gradient of a divided parameter, or none of them.
+    """
+    own = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if parameter.grad is not None
+    }
+    return _whole(model, own)
+
+
+def load_whole_state_dict(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Take this rank's shards of a whole model's state_dict(), in place. Not collective.
+
+    Raises:
+        KeyError: something of the model is missing. ValueError: it has another shape.
+    """
+    shards = shards_by_name(model)
+    missing = sorted(set(model.state_dict()) - set(state))
+    if missing:
+        raise KeyError(f"the state has no {', '.join(missing)}")
+    with torch.no_grad():
+        for name, target in model.state_dict().items():
+            value = shards[name].of(state[name]) if name in shards else state[name]
+            if value.shape != target.shape:
+                raise ValueError(
+                    f"{name}: this rank's shard is {tuple(target.shape)}, but of the state's "
+                    f"{tuple(state[name].shape)} it would be {tuple(value.shape)}"
+                )
+            target.copy_(value)
+
+
+def _whole(model: nn.Module, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    shards = shards_by_name(model)
+    found = dict(own)
+    for name in sorted(shards):
+        value = _gather(own.get(name), shards[name])
+        if value is not None:
+            found[name] = value
+    return {name: found[name] for name in sorted(found)}
+
+
+def _gather(own: torch.Tensor | None, shard: Shard) -> torch.Tensor | None:
+    axis = shard.axis
+    if axis.set is None:
+        return own
+    if shard.dim is None:
+        sent: torch.Tensor | None = broadcast_object(own, axis.ranks[0], process_set=axis.set)
+        return sent
+    if own is None:
+        return None
+    rest = [*own.shape[: shard.dim], *own.shape[shard.dim + 1 :]]
+    rows = own.movedim(shard.dim, 0).contiguous()
+    joined = allgather(rows, process_set=axis.set)
+    whole = sum(shard.sizes) * sum(shard.parts) // shard.parts[0]
+    if list(joined.shape) != [whole, *rest]:
+        raise ValueError(
+            f"the ranks of axis {axis.name} have {joined.shape[0]} of dimension {shard.dim}, but "
+            f"{whole} are divided among them"
+        )
+    extents = [size * sum(shard.parts) // shard.parts[0] for size in shard.sizes]
+    parts = [part.movedim(0, shard.dim) for part in torch.split(joined, extents)]
+    return shard.whole(parts)
