@@ -340,12 +340,12 @@ def _gradients(
     ctx: Any, gradient: torch.Tensor, x: Handle | Ready
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return those of the weight and the bias; waits for the input."""
-    rows = gradient.reshape(-1, gradient.shape[-1])
+    rows = _rows(gradient)
     of_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
     inputs = x.wait()
     if not ctx.needs_input_grad[1]:
         return None, of_bias
-    return rows.t() @ inputs.reshape(-1, inputs.shape[-1]), of_bias
+    return rows.t() @ _rows(inputs), of_bias
 
 
 def _gathered_product(
@@ -379,10 +379,15 @@ def _gathered_product(
     return whole, y, sizes
 
 
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """Return a matrix of the same rows, also if they are empty: reshape(-1, 0) is ambiguous."""
+    return x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
+
+
 def _product(
     x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
 ) -> None:
-    rows, place = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
+    rows, place = _rows(x), _rows(out)
     if bias is None:
         torch.mm(rows, matrix, out=place)
     else:
