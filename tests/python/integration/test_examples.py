@@ -290,3 +290,12 @@ def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: P
     assert "largest difference from one process" in output
     losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
     assert losses[-1] < losses[0] - 0.3, output
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_benchmark_of_model_parallelism(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel.py"
+    arguments = ("--sections", "pipeline", "--smoke")
+    output = run(sys.executable, benchmark, *arguments, folder=tmp_path)
+    assert re.search(r"1f1b   ideal 0\.111   gloo 0\.\d+ .*   horoscale 0\.\d+ ", output), output
