@@ -124,7 +124,10 @@ class Stage:
             return gradient.clone() if is_borrowed else None
 
         first = [one for one in self.module.parameters() if one.requires_grad and one.grad is None]
-        hooks = [one.register_hook(own) for one in first] if borrowed else []
+        hooks = [
+            one.register_hook(own)  # type: ignore[no-untyped-call]
+            for one in (first if borrowed else [])
+        ]
         try:
             yield
         finally:
