@@ -71,12 +71,15 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], axis: Axis) -> None:
 
     For parameters that are whole on ranks which use them on different parts: those of a module
     that knows nothing of sequence parallelism. (The norms of this package do it themselves.) A
-    parameter without a gradient counts as zeros, and gets one.
+    parameter without a gradient counts as zeros, and gets one, unless it is frozen: those stay as
+    they are, on all ranks alike.
     """
     if axis.set is None:
         return
     gradients = []
     for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         gradients.append(parameter.grad)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
@@ -111,7 +111,7 @@ def tensor_parallel(model: nn.Module, axis: Any, plan: Plan) -> nn.Module:
     axis = Axis.of(axis)
     styles = _match(model, plan)
     shared: dict[Any, nn.Parameter] = {}
-    made: list[tuple[str, nn.Module]] = []
+    made: dict[nn.Module, nn.Module] = {}
     numbers: list[tuple[nn.Module, str, int]] = []
     for name, style in styles.items():
         module = model.get_submodule(name)
@@ -121,13 +121,15 @@ def tensor_parallel(model: nn.Module, axis: Any, plan: Plan) -> nn.Module:
         parent = model.get_submodule(name.rpartition(".")[0])
         new = _divided(name, module, parent, style, axis)
         _share(module, new, style, shared)
-        made.append((name, new))
-    _check_shared(model, {name for name, _ in made}, shared)
+        made[module] = new
+    _check_shared(model, made, shared)
     for module, attribute, number in numbers:
         setattr(module, attribute, number)
-    for name, new in made:
-        parent_name, _, own_name = name.rpartition(".")
-        setattr(model.get_submodule(parent_name), own_name, new)
+    # Also where a module is at a second place, under another name.
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in made:
+            parent_name, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(parent_name), own_name, made[module])
     return model
 
 
@@ -267,17 +269,19 @@ def _share(
         setattr(new, name, shared.setdefault(key, own))
 
 
-def _check_shared(model: nn.Module, divided: set[str], shared: Mapping[Any, nn.Parameter]) -> None:
+def _check_shared(
+    model: nn.Module, divided: Collection[nn.Module], shared: Mapping[Any, nn.Parameter]
+) -> None:
     """Raise ValueError if modules share a parameter and are not divided alike."""
-    owners: dict[int, list[tuple[str, str]]] = {}
+    owners: dict[int, list[tuple[nn.Module, str]]] = {}
     for name, module in model.named_modules():
         for own_name, parameter in module.named_parameters(recurse=False):
-            owners.setdefault(id(parameter), []).append((name, f"{name}.{own_name}"))
+            owners.setdefault(id(parameter), []).append((module, f"{name}.{own_name}"))
     ways: dict[int, int] = {}
     for key in shared:
         ways[key[0]] = ways.get(key[0], 0) + 1
     for parameter_id, number in ways.items():
         modules = owners[parameter_id]
-        if number > 1 or any(name not in divided for name, _ in modules):
+        if number > 1 or any(module not in divided for module, _ in modules):
             names = ", ".join(sorted(full for _, full in modules))
             raise ValueError(f"plan: {names} are one parameter, and have to be divided alike")

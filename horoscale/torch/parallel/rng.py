@@ -46,7 +46,7 @@ def fork(axis: Axis | str = "tp") -> Iterator[None]:
         axis: an axis, or the name of one of current_mesh().
     """
     chosen = current_mesh()[axis] if isinstance(axis, str) else axis
-    drawn = int(torch.randint(1 << 62, ()))
+    drawn = int(torch.randint(1 << 62, (), device="cpu"))
     with torch.random.fork_rng():
         torch.manual_seed(_mix(drawn, f"{chosen.name}={chosen.rank}"))
         yield

@@ -230,3 +230,26 @@ def test_gradients_of_gradients_are_refused() -> None:
     result = par.ring_attention(x, x, x, axis)
     with pytest.raises(RuntimeError, match="create_graph=True is refused"):
         torch.autograd.grad(result.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_that_are_not_side_by_side(kind: str) -> None:
+    axis = par.Axis.of(hvd.global_process_set, "cp")
+    shape = (2, 4 * axis.size, 8 * axis.size, 16)
+    whole = [x.mT.contiguous().mT for x in tensors(11, shape, shape, shape)]
+    own = [par.shard_sequence(x, axis, 2) for x in whole]
+    own = [x.mT.contiguous().mT.requires_grad_() for x in own]
+    assert own[0].stride(-1) != 1
+    gradient = torch.ones(()).double().expand(own[0].shape)
+    result = KINDS[kind](*own, axis, causal=True, layout="zigzag")
+    result.backward(gradient)
+    for x in whole:
+        x.requires_grad_()
+    expected = whole_attention(*whole, True, None)
+    expected.sum().backward()
+    for mine, theirs in [
+        (result, expected),
+        *((x.grad, y.grad) for x, y in zip(own, whole, strict=True)),
+    ]:
+        difference = mine - par.shard_sequence(theirs, axis, 2)
+        assert float(difference.detach().abs().max()) < TOLERANCE

@@ -160,3 +160,14 @@ def test_arguments(axis: par.Axis) -> None:
         pipeline(axis, reduction="max")
     with pytest.raises(ValueError, match=r"tied=\(9, 'weight'\): there are"):
         pipeline(axis, tied=[[(9, "weight"), (0, "weight")]])
+
+
+def test_tied_parameters_that_can_not_be(axis: par.Axis) -> None:
+    with pytest.raises(ValueError, match=r"stage 0 has no such parameter|stage \d+ has no such"):
+        pipeline(axis, tied=[[(stage, "nothing") for stage in range(axis.size)]])
+    if axis.size == 1:
+        return
+    stages = [nn.Linear(4, 4), *(nn.Linear(4, 2) for _ in range(axis.size - 1))]
+    pipe = pipeline(axis, stages, tied=[[(0, "weight"), (-1, "weight")]])
+    with pytest.raises(hvd.MismatchError, match=r"shape of tied .*\[4, 4\]"):
+        pipe.step(torch.ones(6, 4), torch.ones(6, 2))

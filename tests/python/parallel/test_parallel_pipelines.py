@@ -390,3 +390,34 @@ def test_split_models_agree_on_costs(axis: par.Axis) -> None:
     pipe = par.Pipeline(stages, axis, loss=mse, microbatches=2)
     x = torch.ones(4, 8, dtype=torch.float64)
     assert torch.allclose(pipe.evaluate(x, x), mse(model(x), x), 1e-12)
+
+
+class Positions(nn.Module):
+    """Passes the gradient on to its parameter as it came, as a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(64, 512))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.positions.unsqueeze(0)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_gradients_are_not_in_memory_that_is_used_again(schedule: str, axis: par.Axis) -> None:
+    count = 4 * axis.size  # microbatches, of one row
+    stages = [Positions() for _ in range(axis.size)]
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output * target).sum()
+
+    pipe = par.Pipeline(
+        stages, axis, loss=loss, schedule=schedule, microbatches=count, reduction="sum"
+    )
+    target = torch.arange(1.0, count + 1).view(count, 1, 1).expand(count, 64, 512)
+    for _ in range(2):
+        pipe.module.zero_grad()
+        pipe.step(torch.zeros(count, 64, 512), target)
+        pipe.evaluate(torch.zeros(count, 64, 512), target)
+        for parameter in pipe.parameters():
+            assert parameter.grad.unique().tolist() == [count * (count + 1) / 2]

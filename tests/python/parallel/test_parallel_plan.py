@@ -194,3 +194,31 @@ def test_flags_are_kept() -> None:
         assert not model.embed_tokens.training
         assert model.h[0].mlp.up_proj.weight.dtype == torch.float32
         assert model.h[0].mlp.up_proj.weight.requires_grad
+
+
+class Twice(nn.Module):
+    """Has one layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+        self.up_again, self.down_again = self.up, self.down
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_again(self.up_again(self.down(self.up(x)).relu()).relu())
+
+
+def test_a_module_at_two_places_stays_one() -> None:
+    with mesh(tp=hvd.size()) as made:
+        torch.manual_seed(3)
+        whole = Twice()
+        model = par.tensor_parallel(
+            copy.deepcopy(whole),
+            made.tp,
+            {"up": par.Column(multiple_of=1), "down": par.Row(multiple_of=1)},
+        )
+        assert model.up_again is model.up
+        assert model.down_again is model.down
+        x = torch.ones(3, 8)
+        torch.testing.assert_close(model(x), whole(x))

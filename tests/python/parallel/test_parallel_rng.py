@@ -59,3 +59,8 @@ def test_checkpoints_repeat_what_is_dropped() -> None:
             results.append((y.detach(), attention.qkv.weight.grad.clone()))
         for plain, repeated in zip(*results, strict=True):
             assert torch.equal(plain, repeated)
+
+
+def test_layers_are_made_on_the_meta_device() -> None:
+    with mesh(tp=hvd.size()) as made, torch.device("meta"):
+        assert par.ColumnParallelLinear(8, 8, made.tp).weight.is_meta

@@ -158,3 +158,13 @@ def test_gradients_of_a_module_that_knows_nothing_of_the_sequence() -> None:
         par.reduce_gradients(layer.parameters(), made.tp)
         for one, gradient in zip(layer.parameters(), expected, strict=True):
             torch.testing.assert_close(one.grad, gradient, **EXACT)
+
+
+def test_frozen_parameters_get_no_gradients() -> None:
+    with mesh(tp=hvd.size()) as made:
+        layer = torch.nn.Linear(4, 4)
+        layer.bias.requires_grad_(False)
+        layer.weight.grad = torch.ones(4, 4)
+        par.reduce_gradients(layer.parameters(), made.tp)
+        assert layer.bias.grad is None
+        assert layer.weight.grad.unique().tolist() == [hvd.size()]

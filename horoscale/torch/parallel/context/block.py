@@ -144,6 +144,11 @@ def _scores(queries: torch.Tensor, keys: torch.Tensor, softmax: Softmax) -> torc
     return scores
 
 
+def in_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return x with neighbouring features side by side, which the kernel takes for granted."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which results of several blocks are added up."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -20,7 +20,13 @@ from horoscale.torch.parallel.context.agreement import (
     check_lengths,
     number_of,
 )
-from horoscale.torch.parallel.context.block import Softmax, attend, attend_backward, wide
+from horoscale.torch.parallel.context.block import (
+    Softmax,
+    attend,
+    attend_backward,
+    in_rows,
+    wide,
+)
 from horoscale.torch.parallel.context.layouts import (
     Layout,
     Visible,
@@ -170,7 +176,7 @@ class _RingAttention(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: _Ring
     ) -> torch.Tensor:
-        q = q.detach()
+        q = in_rows(q.detach())
         # Heads are next to their features, as layers join them: that needs no copy then.
         batch, heads, length, size = q.shape
         result = q.new_zeros((batch, length, heads, size), dtype=wide(q.dtype)).transpose(1, 2)
@@ -230,7 +236,7 @@ class _Backward:
     ) -> None:
         """Take what forward() has saved, and the gradient of its result."""
         self._ring = ring
-        self._of_rows = gradient, q, result, sums
+        self._of_rows = in_rows(gradient), q, result, sums
         self._own = _pack(k, v)
         self.for_queries = torch.zeros_like(q, dtype=wide(q.dtype))
         self.for_block = torch.zeros_like(self._own, dtype=wide(q.dtype))

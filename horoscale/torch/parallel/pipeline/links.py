@@ -45,6 +45,11 @@ class Parcel:
         self.differentiable = tuple(differentiable)
         self._views = list(views)
 
+    @property
+    def borrowed(self) -> set[int]:
+        """The addresses of the memory that release() gives back."""
+        return {view.tensor.untyped_storage().data_ptr() for view in self._views}
+
     def release(self) -> None:
         """Give the memory back: nothing reads the tensors any more."""
         self.tensors = ()

@@ -109,6 +109,7 @@ class Pipeline:
             "stages": len(stages),
             "reduction": reduction,
             "tied": self._tied_names,
+            **{f"the shape of tied {names}": self._tied_shape(names) for names in self._tied_names},
             **{f"stage {number}": _signature(stage) for number, stage in enumerate(stages)},
         }
         self._tied: list[TiedParameter] = []
@@ -158,6 +159,19 @@ class Pipeline:
             is_first = names[0][0] % self._axis.size == self._axis.rank
             copies += own[1:] if is_first else own
         return copies
+
+    def _tied_shape(self, names: TiedNames) -> list[int] | None:
+        """Return the shape of a tied parameter, if this rank has it; ValueError if it can't be."""
+        for stage, name in names:
+            if stage not in self._stages:
+                continue
+            module = self._stages[stage].module
+            if name not in dict(module.named_parameters(remove_duplicate=False)):
+                raise ValueError(f"tied={(stage, name)!r}: stage {stage} has no such parameter")
+        shapes = [list(one.shape) for one in self._own_copies(names)]
+        if any(one != shapes[0] for one in shapes):
+            raise ValueError(f"tied={names!r}: the parameters have other shapes: {shapes}")
+        return shapes[0] if shapes else None
 
     def _own_copies(self, names: TiedNames) -> list[nn.Parameter]:
         """Return the parameters that this rank has of these, each once."""

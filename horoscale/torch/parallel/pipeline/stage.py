@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -84,7 +84,7 @@ class Stage:
         """
         kept = self._kept[microbatch]
         kept.parcels.append(parcel)
-        with self._naming(microbatch):
+        with self._naming(microbatch), self._owning_gradients(kept):
             wanted, given = _differentiable(kept.outputs, parcel.tensors)
             if wanted:
                 torch.autograd.backward(wanted, given)
@@ -94,7 +94,7 @@ class Stage:
         """Return the gradients of the inputs; backward_weights() does the rest."""
         kept = self._kept[microbatch]
         kept.parcels.append(parcel)
-        with self._naming(microbatch):
+        with self._naming(microbatch), self._owning_gradients(kept):
             wanted, given = _differentiable(kept.outputs, parcel.tensors)
             if wanted:
                 kept.split = SplitBackward(wanted, given, kept.learnable())
@@ -104,10 +104,35 @@ class Stage:
 
     def backward_weights(self, microbatch: int) -> None:
         """Add the gradients of the weights to them, after backward_inputs()."""
-        split = self._kept[microbatch].split
+        kept = self._kept[microbatch]
+        split = kept.split
         if split is not None:
-            with self._naming(microbatch):
+            with self._naming(microbatch), self._owning_gradients(kept):
                 split.run_weights()
+
+    @contextmanager
+    def _owning_gradients(self, kept: _Kept) -> Iterator[None]:
+        """Have gradients of weights in memory of their own.
+
+        Autograd makes the first gradient that reaches a weight its `grad`, without a copy. It may
+        be a view of what came from the next stage, whose memory is given back and written again.
+        """
+        borrowed = {address for parcel in kept.parcels for address in parcel.borrowed}
+
+        def own(gradient: torch.Tensor) -> torch.Tensor | None:
+            is_borrowed = gradient.untyped_storage().data_ptr() in borrowed
+            return gradient.clone() if is_borrowed else None
+
+        first = [one for one in self.module.parameters() if one.requires_grad and one.grad is None]
+        hooks = [
+            one.register_hook(own)  # type: ignore[no-untyped-call]
+            for one in (first if borrowed else [])
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _naming(self, microbatch: int) -> _Naming:
         return _Naming(f"stage {self.number} failed at microbatch {microbatch}, backward")
