@@ -70,8 +70,13 @@ def rendezvous(
         store = torch_distributed.TCPStore(own, 0, None, True, timeout, wait_for_workers=False)
         told = own, store.port
     host, port = hvd.broadcast_object(told, root_rank=0)
-    if store is None:
-        store = torch_distributed.TCPStore(host, port, None, False, timeout, wait_for_workers=False)
+    try:
+        if store is None:
+            store = torch_distributed.TCPStore(
+                host, port, None, False, timeout, wait_for_workers=False
+            )
+    finally:
+        hvd.barrier()  # else rank 0 may have ended the store before others have reached it
     yield store, hvd.rank(), hvd.size()
     raise RuntimeError("ranks of horoscale can't meet again: leave the job first")
 
