@@ -30,6 +30,7 @@ def wait_for_device(handle: _core.Handle, stream: int) -> None:
 
 # The default stream, as the driver calls it.
 messages.device_of = lambda _: _core.Device(rank, 0)  # type: ignore[assignment]
+messages.is_plain = lambda _: False  # as tensors of a device are not
 handles.current_stream = lambda _: 0
 _core.Handle.wait_on_stream = wait_for_device  # type: ignore[method-assign]
 
