@@ -97,6 +97,8 @@ class Member {
   std::vector<std::pair<Token, std::string>> Pending() const;
   const ResponseCache& cache() const { return cache_; }
   uint64_t applied_sequence() const { return applied_sequence_; }
+  // Of the last unnamed unit that was submitted.
+  uint64_t last_index() const { return last_index_; }
 
  private:
   using UnitRef = uint32_t;  // index into units_

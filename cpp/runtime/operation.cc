@@ -30,7 +30,12 @@ std::string Operation::DisplayName() const {
     return "add_process_set of " + RankList(new_set->ranks) + " by its members" +
            (new_set->tag.empty() ? "" : ", tag \"" + new_set->tag + "\"");
   }
-  if (message == nullptr) return request.DisplayName();
+  if (message == nullptr) {
+    const OpKind kind = request.signature.kind;
+    const uint64_t position = index.load();
+    if (request.name.empty() && position == 0) return std::string(Name(kind));
+    return horoscale::DisplayName(request.name, kind, position);
+  }
   const std::string whom =
       message->peer == kAnyPeer ? "any rank" : "rank " + std::to_string(message->peer);
   const char* const what = message->is_send    ? "send to "

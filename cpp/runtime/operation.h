@@ -83,6 +83,7 @@ struct Operation : OperationOutcome {
   // An operation that is done, and that nobody else holds, may be enqueued again.
   void BeginAnew() {
     static_cast<OperationOutcome&>(*this) = {};
+    index.store(0);
     done.store(false);
   }
 
@@ -101,6 +102,9 @@ struct Operation : OperationOutcome {
   bool abandons = false;                // a removal: what is pending on the set is not waited for
   double enqueued_at = 0;
 
+  // Of an unnamed collective, among those of its set: which one others mean. 0: the set has not
+  // taken it. Written by the engine's owner; users' threads name the operation, too.
+  std::atomic<uint64_t> index{0};
   std::atomic<bool> done{false};
   std::atomic<int> waiters{0};  // threads
 };

@@ -63,6 +63,10 @@ void ProcessSet::Submit(OperationPtr operation) {
   }
   if (!failure_.ok()) return Finish(operation, failure_);
   if (Status status = control_.Submit(*operation); !status.ok()) return Finish(operation, status);
+  const Request& request = operation->request;
+  if (request.name.empty() && request.signature.kind != OpKind::kJoin) {
+    operation->index.store(control_.member().last_index());
+  }
   pending_.Add(std::move(operation));
 }
 
@@ -190,7 +194,7 @@ void ProcessSet::FinishTaken(const OperationPtr& operation, const Status& status
   const Request& request = operation->request;
   last_.kind = request.signature.kind;
   last_.name = request.name;
-  last_.index = request.index;
+  last_.index = operation->index.load();
   Finish(operation, status.ok() ? CheckResults(*operation) : status);
 }
 

@@ -25,7 +25,7 @@ std::string Quoted(OpKind kind, const std::string& display_name) {
 }
 
 std::string Quoted(const Operation& operation) {
-  return Quoted(operation.request.signature.kind, operation.request.DisplayName());
+  return Quoted(operation.request.signature.kind, operation.DisplayName());
 }
 
 std::string OnSet(int process_set_id) {
@@ -151,7 +151,7 @@ std::optional<Status> SetWatch::CheckSilent(double now) {
                            ", which " + (silent.size() == 1 ? "does" : "do") + " not answer";
   if (due == Due::kEnd) {
     return Status(StatusCode::kRankFailed, text,
-                  {std::move(silent), place_.id(), oldest->request.DisplayName()});
+                  {std::move(silent), place_.id(), oldest->DisplayName()});
   }
   Log(LogLevel::kWarning, text);
   return std::nullopt;
@@ -272,7 +272,7 @@ void SetWatch::DescribePending(double now, std::vector<std::string>& lines) cons
     std::string line = Quoted(operation) + OnSet(place_.id()) + ", called " +
                        Seconds(now - operation.enqueued_at) + " ago";
     if (operation.waiters.load() > 0) line += ", blocks its caller";
-    if (const auto wait = waits.find(operation.request.DisplayName()); wait != waits.end()) {
+    if (const auto wait = waits.find(operation.DisplayName()); wait != waits.end()) {
       line += ", misses " + RankList(wait->second.missing_ranks);
       waits.erase(wait);
     } else if (operation.started_at != 0) {

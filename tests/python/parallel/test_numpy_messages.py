@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Iterator
 
@@ -325,3 +326,6 @@ def test_metrics_tell_what_is_pending(name: str, tag: int) -> None:
     found = after["progress"]["0"]
     assert (found["pending"], found["pending_operation"], found["last_operation"]) == (0, "", name)
     assert after["waiting_seconds"] > before
+    hvd.allreduce(np.ones(3))
+    last = hvd.metrics()["progress"]["0"]["last_operation"]
+    assert re.fullmatch(r"allreduce\.unnamed\.[1-9]\d*", last)

@@ -47,6 +47,27 @@ TEST(Waits, CrossedBlockingCallsOnTwoSetsAreRecognised) {
             std::string::npos);
 }
 
+// What each rank says of an unnamed call has to fit what the coordinator of its set says.
+TEST(Waits, CrossedCallsWithoutNamesAreRecognised) {
+  CapturedLog log;
+  Ranks ranks(3, ImpatientConfig());
+  ranks.Run([&](int rank, Runtime& runtime) {
+    ASSERT_TRUE(Call(runtime, AddSet({1, 2})).ok());  // 1
+    std::vector<float> x(4);
+    if (rank == 0) {
+      EXPECT_TRUE(log.Saw("ranks wait for each other"));
+      ranks.runtime(1).Shutdown("");
+      ranks.runtime(2).Shutdown("");
+      return;
+    }
+    EXPECT_FALSE(Call(runtime, Allreduce(x, "", rank == 1 ? 1 : 0)).ok());
+  });
+  EXPECT_NE(log.text().find("rank 1 is blocked in allreduce \"allreduce.unnamed.1\" on process set "
+                            "1"),
+            std::string::npos)
+      << log.text();
+}
+
 TEST(Waits, AnAsynchronousCallIsNoCrossing) {
   CapturedLog log;
   std::latch waited(1);
