@@ -159,6 +159,9 @@ std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterA
 // The root folds everything, or what hosts have folded. In memory that all can reach the members
 // fold slices: see direct_allreduce.h.
 std::unique_ptr<Collective> MakeReduce(Exchange& exchange, AllreduceArgs args) {
+  if (exchange.self() != *args.root) {
+    for (Segment& segment : args.segments) segment.out = nullptr;  // stays as it is, if it is given
+  }
   const std::vector<uint32_t> participants = Participants(exchange, args.absent);
   if (participants.size() == 1) {
     if (participants.front() != exchange.self()) return std::make_unique<Bystander>(exchange, 0);

@@ -211,13 +211,15 @@ class ReduceCase : public CollectiveCase {
     }
     expected_ = ReferenceFold(options.reduction, contributions, hosts, options.wire);
     untouched_ = in_;
-    out_.resize(expected_.size());
+    out_.assign(options.members, Bytes(expected_.size()));
   }
 
   std::unique_ptr<Collective> Make(Exchange& exchange) override {
     const uint32_t m = exchange.self();
-    std::byte* in = Contains(options_.absent, m) ? nullptr : in_[m].data();
-    std::byte* out = m != root_ ? nullptr : options_.in_place ? in : out_.data();
+    const bool is_absent = Contains(options_.absent, m);
+    std::byte* in = is_absent ? nullptr : in_[m].data();
+    // Also where nothing is to be written.
+    std::byte* out = is_absent ? nullptr : options_.in_place ? in : out_[m].data();
     return MakeReduce(exchange, {.reduction = options_.reduction,
                                  .segments = Segments(ends_, in, out),
                                  .absent = options_.absent,
@@ -226,8 +228,12 @@ class ReduceCase : public CollectiveCase {
   }
 
   std::string Check() const override {
-    std::string wrong = Difference("root", options_.in_place ? in_[root_] : out_, expected_);
+    std::string wrong = Difference("root", options_.in_place ? in_[root_] : out_[root_], expected_);
     for (uint32_t m = 0; m < options_.members; ++m) {
+      if (m != root_) {
+        wrong +=
+            Difference("member " + std::to_string(m) + " output", out_[m], Bytes(expected_.size()));
+      }
       if (m == root_ && options_.in_place) continue;
       wrong += Difference("member " + std::to_string(m) + " input", in_[m], untouched_[m]);
     }
@@ -248,7 +254,7 @@ class ReduceCase : public CollectiveCase {
   uint32_t root_ = 0;
   std::vector<Bytes> in_;
   std::vector<Bytes> untouched_;
-  Bytes out_;
+  std::vector<Bytes> out_;
   Bytes expected_;
 };
 
