@@ -329,6 +329,7 @@ static PyObject* StartAgain(InFlight* self, Start start, PyObject* const* args) 
   message.memory = PyLong_AsVoidPtr(args[2]);
   if (message.memory == NULL && PyErr_Occurred()) return NULL;
   message.will_wait = PyObject_IsTrue(args[3]);
+  if (message.will_wait < 0) return NULL;
   Handle* handle = NewHandle(self);
   if (handle == NULL) return NULL;
   /* Other threads of Python wait: to let them run would cost more than this takes. */
