@@ -34,7 +34,10 @@ Result<std::byte*> JoinMemory(std::span<std::byte* const> pieces, size_t bytes) 
     if (mremap(pieces[i], 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, joined + i * bytes) ==
         MAP_FAILED) {
       const int error = errno;
-      UnmapMemory(joined, total);
+      // The system may have freed the place before it failed, and given it to another thread since:
+      // of this one nothing but addresses may be left behind.
+      if (i > 0) UnmapMemory(joined, i * bytes);
+      if (i + 1 < pieces.size()) UnmapMemory(joined + (i + 1) * bytes, total - (i + 1) * bytes);
       return Status::System("mapping shared memory again", error);
     }
   }
