@@ -60,9 +60,8 @@ class DirectAllreduceTest : public TransportTest {
     AllreduceArgs args{kAverageOf3, {}, {}};
     args.root = root;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      const bool gets_result = !root || exchange.self() == *root;
       args.segments.push_back({reinterpret_cast<const std::byte*>(tensors[i].in),
-                               gets_result ? reinterpret_cast<std::byte*>(tensors[i].out) : nullptr,
+                               reinterpret_cast<std::byte*>(tensors[i].out),
                                kCounts[i] * static_cast<int64_t>(sizeof(float))});
     }
     const std::unique_ptr<Collective> collective =
@@ -114,6 +113,9 @@ class DirectAllreduceTest : public TransportTest {
         if (rank == root) result.insert(result.end(), own[i].out, own[i].out + kCounts[i]);
         if (rank == root || bytes == 0) continue;
         EXPECT_EQ(std::memcmp(own[i].in, untouched[i].in, bytes), 0) << rank << ", tensor " << i;
+        if (own[i].out == own[i].in) continue;
+        const std::vector<float> zeros(static_cast<size_t>(kCounts[i]));
+        EXPECT_EQ(std::memcmp(own[i].out, zeros.data(), bytes), 0) << rank << ", tensor " << i;
       }
     }
     return result;
