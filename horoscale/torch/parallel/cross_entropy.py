@@ -42,8 +42,8 @@ def vocab_parallel_cross_entropy(
         float32 in half precision.
 
     Raises:
-        ValueError: shapes don't fit, a rank has the logits of other words than split_sizes() says,
-            or an argument is wrong.
+        ValueError: a rank has the logits of other words than split_sizes() says, on all ranks; or
+            shapes don't fit, or an argument is wrong, on this rank alone.
         IndexError: a target is no word.
     """
     if logits.dim() == 0 or logits.shape[:-1] != target.shape:
@@ -80,8 +80,10 @@ class _CrossEntropy(torch.autograd.Function):
         values = logits.float() if half else logits
         counts = target != ignored
         number = words or values.shape[-1] * axis.size
-        first, end = _own_words(values.shape[-1], number, axis)
-        _check_target(target, counts, number)
+        own = values.shape[-1]
+        # What is wrong here comes out where all ranks see it, in _combine().
+        first = bounds(split_sizes(number, axis.size), axis.rank)[0]
+        end = first + own
         is_own = counts & (target >= first) & (target < end)
         rows = torch.where(is_own, target - first, 0).unsqueeze(-1)
         if end > first:
@@ -94,7 +96,8 @@ class _CrossEntropy(torch.autograd.Function):
         exponentials = torch.exp(values - possible.unsqueeze(-1))
         total = values.sum(-1) if smoothing else torch.zeros_like(of_target)
         said = torch.stack([highest, exponentials.sum(-1), of_target, total])
-        top, denominator, of_target, total = _combine(said, number, axis)
+        top, denominator, of_target, total = _combine(said, number, own, axis)
+        _check_target(target, counts, number)
         normalizer = top + denominator.log()
         losses = normalizer - (1 - smoothing) * of_target
         if smoothing:
@@ -121,15 +124,19 @@ class _CrossEntropy(torch.autograd.Function):
         return result.to(ctx.dtype), None, None, None, None, None
 
 
-def _own_words(own: int, number: int, axis: Axis) -> tuple[int, int]:
-    """Return which words this rank has; ValueError if it has the logits of others."""
-    first, end = bounds(split_sizes(number, axis.size), axis.rank)
-    if end - first != own:
+def _check_words(believed: list[int], had: list[int], axis: Axis) -> None:
+    """Raise ValueError, on all ranks, where they don't have the logits that split_sizes() says."""
+    if len(set(believed)) > 1:
         raise ValueError(
-            f"rank {axis.rank} of axis {axis.name} has the logits of {own} words, but of "
-            f"vocab_size={number} it has {end - first}"
+            f"the ranks of axis {axis.name} have logits for {believed} words: give vocab_size"
         )
-    return first, end
+    sizes = split_sizes(believed[0], axis.size)
+    for rank, (own, expected) in enumerate(zip(had, sizes, strict=True)):
+        if own != expected:
+            raise ValueError(
+                f"rank {rank} of axis {axis.name} has the logits of {own} words, but of "
+                f"vocab_size={believed[0]} it has {expected}"
+            )
 
 
 def _check_target(target: torch.Tensor, counts: torch.Tensor, number: int) -> None:
@@ -141,19 +148,18 @@ def _check_target(target: torch.Tensor, counts: torch.Tensor, number: int) -> No
         raise IndexError(f"target {int(wrong[0])} is no word: there are {number}")
 
 
-def _combine(said: torch.Tensor, number: int, axis: Axis) -> tuple[torch.Tensor, ...]:
+def _combine(said: torch.Tensor, number: int, had: int, axis: Axis) -> tuple[torch.Tensor, ...]:
     """Return the highest logit, the sum of exponentials below it, and the sums of the others."""
     if axis.set is None:
+        _check_words([number], [had], axis)
         return tuple(said)
-    # Beside their numbers the ranks say how many words they believe in.
-    own = torch.cat([said.flatten(1), said.new_full((len(said), 1), number)], 1)
+    # Beside their numbers the ranks say how many words they believe in, and how many they have.
+    words = said.new_tensor([[number], [had], [0], [0]])
+    own = torch.cat([said.flatten(1), words], 1)
     out = own.new_empty((axis.size * own.shape[0], own.shape[1]))
     gathered = allgather(own, process_set=axis.set, out=out).view(axis.size, *own.shape)
-    believed = [int(one) for one in gathered[:, 0, -1]]
-    if len(set(believed)) > 1:
-        raise ValueError(
-            f"the ranks of axis {axis.name} have logits for {believed} words: give vocab_size"
-        )
+    believed, had_by_each = gathered[:, :2, -1].t().int().tolist()
+    _check_words(believed, had_by_each, axis)
     everyones = gathered[..., :-1].view(axis.size, *said.shape)
     top = everyones[:, 0].amax(0)
     denominator = (everyones[:, 1] * torch.exp(everyones[:, 0] - top)).sum(0)

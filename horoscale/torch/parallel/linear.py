@@ -397,7 +397,7 @@ def _product(
 def _cast(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Do autocast's work before what is computed and sent by hand."""
+    """Do autocast's work before what is computed and sent by hand: all but float64 is cast."""
     kind = x.device.type
     if hasattr(torch, "get_autocast_dtype"):  # since PyTorch 2.4
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
@@ -407,4 +407,8 @@ def _cast(
         dtype = torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
     if dtype is None:
         return x, weight, bias
-    return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
+
+    return cast(x), cast(weight), None if bias is None else cast(bias)

@@ -125,6 +125,21 @@ def test_frozen_weights_and_inputs_without_gradients() -> None:
             assert model.down.weight.grad is not None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autocast_leaves_float64(dtype: torch.dtype) -> None:
+    """As it does in one process."""
+    with mesh(tp=hvd.size()) as made, torch.autocast("cpu", torch.bfloat16):
+        single = nn.Linear(4, 6, dtype=dtype)
+        divided = par.ColumnParallelLinear(4, 6, made.tp, gather_output=True, dtype=dtype)
+        divided.load_whole(single.weight, single.bias)
+        x = torch.randn(3, 4, dtype=dtype)
+        y, expected = divided(x), single(x)
+        assert y.dtype == expected.dtype
+        torch.testing.assert_close(y, expected)
+        down = par.RowParallelLinear(4 * made.tp.size, 6, made.tp, dtype=dtype)
+        assert down(x).dtype == expected.dtype
+
+
 def test_errors_name_the_layer_and_the_sizes(need_ranks: None) -> None:
     with mesh(tp=hvd.size()) as made:
         with pytest.raises(ValueError, match="ColumnParallelLinear on axis tp: out_features=10 is"):

@@ -10,6 +10,8 @@ from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
+from horoscale.torch.parallel.pipeline import links
+from horoscale.torch.parallel.pipeline.tied import TiedParameter
 
 mse = nn.functional.mse_loss
 
@@ -107,6 +109,55 @@ def test_a_backward_pass_that_fails(schedule: str, axis: par.Axis) -> None:
         two_steps()
 
 
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *more: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inner(x), x
+
+
+@pytest.mark.usefixtures("need_ranks")
+def test_shared_memory_that_runs_out(axis: par.Axis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was wrong comes instead of the tensors, also where one of them had a place."""
+    pipe = pipeline(axis, [Two() for _ in range(axis.size)], loss=lambda out, y: mse(out[0], y))
+    made = 0
+
+    def empty_shared(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        nonlocal made
+        made += 1
+        if made > 1:
+            raise hvd.HorovodInternalError("no shared memory is left")
+        return hvd.empty_shared(*size, dtype=dtype)
+
+    if axis.rank == 0:
+        monkeypatch.setattr(links, "empty_shared", empty_shared)
+    here = MemoryError if axis.rank == 0 else par.PipelineError
+    with pytest.raises(here, match="no shared memory is left"):
+        pipe.step(torch.ones(6, 4), torch.ones(6, 4))
+
+
+class Read:
+    """A send that is over."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+def test_slots_grow_with_the_shapes() -> None:
+    ring = links.Ring()
+    for size in (4, 8, 16, 32, 8):
+        pair = [ring.take(torch.full((size + one,), float(one))) for one in range(2)]
+        assert [copy.tolist() for _, copy in pair] == [[0.0] * size, [1.0] * (size + 1)]
+        for slot, _ in pair:
+            slot.handle = Read()
+    assert len(ring) == 2
+
+
 def test_a_loss_that_fails(axis: par.Axis) -> None:
     last = axis.size - 1
     pipe = pipeline(axis, loss=lambda output, target: output - target)
@@ -131,6 +182,35 @@ def test_batches_that_are_wrong(axis: par.Axis) -> None:
         pipe.step(x)
     pipe = pipeline(axis, loss=None)
     with pytest.raises(here, match="no loss function"):
+        pipe.step(x, x)
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_step_without_gradients(off: Any, axis: par.Axis) -> None:
+    """Also where one rank alone has them off."""
+    x = torch.ones(6, 4)
+    pipe = pipeline(axis)
+    with off(), pytest.raises((RuntimeError, par.PipelineError), match=r"step\(\) trains, but"):
+        pipe.step(x, x)
+    pipe = pipeline(axis)
+    here = RuntimeError if axis.rank == 0 else par.PipelineError
+    with torch.set_grad_enabled(axis.rank != 0), pytest.raises(here, match=r"step\(\) trains, but"):
+        pipe.step(x, x)
+
+
+def test_tied_values_that_can_not_be_set(axis: par.Axis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks that have none of the parameter are told as well."""
+    pipe = pipeline(axis, tied=[[(0, "weight"), (0, "weight")]])
+
+    def fail(_: TiedParameter) -> None:
+        raise ArithmeticError("no value")
+
+    monkeypatch.setattr(TiedParameter, "spread_value", fail)
+    here = ArithmeticError if axis.rank == 0 else par.PipelineError
+    x = torch.ones(6, 4)
+    with pytest.raises(here, match="no value"):
+        pipe.step(x, x)
+    with pytest.raises(par.PipelineError, match=r"failed before: .*no value"):
         pipe.step(x, x)
 
 

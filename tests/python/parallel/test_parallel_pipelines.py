@@ -331,6 +331,24 @@ def test_tied_embeddings(schedule: str, separately: bool, axis: par.Axis) -> Non
     assert torch.equal(copies[0], copies[1])
 
 
+def test_frozen_tied_parameters(axis: par.Axis) -> None:
+    """They get no gradient, as in one process; what one was there stays."""
+    stages = [nn.Linear(4, 4) for _ in range(hvd.size())]
+    pipe = par.Pipeline(
+        stages, axis, loss=mse, microbatches=2, tied=[[(0, "weight"), (-1, "weight")]]
+    )
+    tied = [one.weight for n, one in pipe.stages.items() if n in (0, hvd.size() - 1)]
+    x = torch.ones(4, 4)
+    for one in tied:
+        one.requires_grad_(False)
+    pipe.step(x, x)
+    assert all(one.grad is None for one in tied)
+    for one in tied:
+        one.grad = torch.ones(4, 4)
+    pipe.step(x, x)
+    assert all(torch.equal(one.grad, torch.ones(4, 4)) for one in tied)
+
+
 def test_scaled_and_accumulated_gradients(axis: par.Axis) -> None:
     alone = Alone(build(hvd.size()), 4)
     pipe = par.Pipeline(build(hvd.size()), axis, loss=mse, microbatches=4)

@@ -134,6 +134,11 @@ def test_what_does_not_fit_is_named(axis: par.Axis, need_ranks: None) -> None:
         par.vocab_parallel_cross_entropy(logits, target - 1, axis)
     with pytest.raises(ValueError, match=r"label_smoothing=2 "):
         par.vocab_parallel_cross_entropy(logits, target, axis, label_smoothing=2)
+    own = torch.zeros(2, 5 if axis.rank else 3)  # wrong on one rank, and said on all
+    with pytest.raises(
+        ValueError, match=r"rank 0 of axis tp has the logits of 3 words, but of .* 5"
+    ):
+        par.vocab_parallel_cross_entropy(own, target, axis, vocab_size=5 * axis.size)
     own = torch.zeros(2, 3 if axis.rank else 4)
     with pytest.raises(ValueError, match=r"ranks of axis tp have logits for \[.*give vocab_size"):
         par.vocab_parallel_cross_entropy(own, target, axis)

@@ -37,9 +37,9 @@ from horoscale.torch.parallel.context.layouts import (
     visible,
 )
 from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.tags import RING_ATTENTION
 
 _TITLE = "ring_attention"
-_TAGS = 1 << 61  # of ring attention's messages: beyond those that programs count
 _KEYS, _GRADIENTS, _KINDS = 0, 1, 2
 
 
@@ -126,7 +126,7 @@ class _Ring:
         return hvd.recv_async(block, self.axis.prev, self._tag(kind), set_of(self.axis))
 
     def _tag(self, kind: int) -> int:
-        return _TAGS + self.number * _KINDS + kind
+        return RING_ATTENTION[self.number * _KINDS + kind]
 
 
 def _pack(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ from horoscale._core import MismatchError
 from horoscale.common.job import current_runtime
 from horoscale.common.objects import allgather_object
 from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.tags import PIPELINES
 
-_FIRST_TAG = 2**61  # beyond what programs use
 _TAGS_EACH = 2**20
 
 _made: Counter[int] = Counter()  # pipelines, by the id of their process set
@@ -33,7 +33,7 @@ def agree(axis: Axis, said: Mapping[str, Any]) -> Agreed:
         MismatchError: on all ranks; it names what differs, and the ranks.
     """
     if axis.set is None:
-        return Agreed(_FIRST_TAG, (0,))
+        return Agreed(PIPELINES.start, (0,))
     identity = axis.set.process_set_id
     assert identity is not None
     host = current_runtime().topology.cross_rank
@@ -49,7 +49,7 @@ def agree(axis: Axis, said: Mapping[str, Any]) -> Agreed:
         )
         raise MismatchError(f"the ranks of a pipeline contradict each other: {'; '.join(each)}")
     hosts = tuple(int(host) for _, _, host in answers)
-    return Agreed(_FIRST_TAG + number * _TAGS_EACH, hosts)
+    return Agreed(PIPELINES[number * _TAGS_EACH], hosts)
 
 
 def _differs(values: list[Any]) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import torch
 
+from horoscale._core import HorovodInternalError
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.pipeline.agreement import Agreed
 from horoscale.torch.parallel.pipeline.links import Link, Loop, Parcel, Remote, Tensors
@@ -52,7 +54,8 @@ class Wiring:
     def fail(self, reason: str) -> None:
         """Have all ranks that wait for this one raise PipelineError."""
         for link in (*self.forward.values(), *self.backward.values(), *self.results):
-            link.fail(reason)
+            with suppress(HorovodInternalError):  # who has left needs no reason
+                link.fail(reason)
 
 
 class Execution:

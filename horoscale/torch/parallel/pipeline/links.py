@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 
+from horoscale._core import HorovodInternalError
 from horoscale.common.messages import View
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.buckets import empty_shared
@@ -107,15 +108,24 @@ class _Slot:
     """A piece of shared memory, and the send that reads it."""
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = empty_shared(nbytes, dtype=torch.uint8)
+        try:
+            self.memory = empty_shared(nbytes, dtype=torch.uint8)
+        except HorovodInternalError as error:  # of this rank alone: the others have to be told
+            raise MemoryError(f"what the next stage gets has no room: {error}") from error
+        self.taken = False
         self.handle: Handle | None = None
+
+    def nbytes(self) -> int:
+        """Return its size."""
+        return self.memory.numel()
 
     def free(self) -> bool:
         """Tell whether it may be written. Raises what went wrong with the send."""
         if self.handle is not None and self.handle.done():
             self.handle.wait()
             self.handle = None
-        return self.handle is None
+            self.taken = False
+        return not self.taken
 
 
 class Ring:
@@ -129,13 +139,19 @@ class Ring:
         return len(self._slots)
 
     def take(self, tensor: torch.Tensor) -> tuple[_Slot, torch.Tensor]:
-        """Copy a tensor into a free slot; return the slot and the copy."""
+        """Copy a tensor into a free slot; return the slot and the copy.
+
+        The slot is free again once the send is done that its handle is set to.
+        """
         nbytes = tensor.numel() * tensor.element_size()
-        free = [one for one in self._slots if one.memory.numel() >= nbytes and one.free()]
-        slot = min(free, key=lambda one: one.memory.numel(), default=None)
+        free = sorted((one for one in self._slots if one.free()), key=_Slot.nbytes)
+        slot = next((one for one in free if one.nbytes() >= nbytes), None)
         if slot is None:
+            if free:  # too small, all of them: a larger one takes the place of the smallest
+                self._slots.remove(free.pop(0))
             slot = _Slot(nbytes)
             self._slots.append(slot)
+        slot.taken = True
         copy = slot.memory[:nbytes].view(tensor.dtype).view(tensor.shape)
         copy.copy_(tensor)
         return slot, copy
@@ -158,11 +174,15 @@ class Remote:
 
     def send(self, tensors: Tensors, differentiable: Sequence[bool]) -> None:
         """Copy tensors to shared memory and start to send them."""
-        self._start_header(_encode(tensors, differentiable))
-        for tensor in tensors:
-            if tensor is None or tensor.numel() == 0:
-                continue
-            slot, copy = self._ring.take(tensor.detach())
+        words = _encode(tensors, differentiable)
+        # All copies before the header, which announces them: memory may run out.
+        taken = [
+            self._ring.take(tensor.detach())
+            for tensor in tensors
+            if tensor is not None and tensor.numel()
+        ]
+        self._start_header(words)
+        for slot, copy in taken:
             slot.handle = send_async(copy, *self._where)
 
     def skip(self) -> None:

@@ -210,10 +210,15 @@ class Pipeline:
         Raises:
             PipelineError: on all ranks, if a stage, the loss function or an argument of one rank
                 was wrong; it names the stage, the microbatch and the rank.
+            RuntimeError: gradients are off, as by torch.no_grad(), on this rank.
             MismatchError: at the first step: the ranks made different pipelines.
             RankFailedError: a rank died or left.
         """
         with self._guarded() as wiring:
+            if not torch.is_grad_enabled():
+                raise RuntimeError(
+                    "step() trains, but gradients are off, as by torch.no_grad(): call evaluate()"
+                )
             if sync_tied:
                 for one in self._tied:
                     one.begin()
@@ -322,8 +327,12 @@ class Pipeline:
         """Agree before the first time; tell the other ranks of what goes wrong on this one."""
         if self._failure:
             raise PipelineError(f"this pipeline has failed before: {self._failure}")
+        begins = self._wiring is None
         wiring = self._wiring or self._begin()
         try:
+            if begins:
+                for one in self._tied:
+                    one.spread_value()
             yield wiring
         except HorovodInternalError as error:
             self._abandon(str(error))
@@ -350,8 +359,6 @@ class Pipeline:
                 ranks = [self._axis.ranks[position] for position in positions]
                 own = self._axis.ranks[self._axis.rank]
                 self._tied.append(TiedParameter(copies, ranks, own, tag + offset, self._axis.set))
-        for one in self._tied:
-            one.spread_value()
         self._wiring = wiring
         return wiring
 

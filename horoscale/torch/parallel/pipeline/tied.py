@@ -59,18 +59,22 @@ class TiedParameter:
         """Sum the gradients, and add what begin() has put aside."""
         self.sum_gradients()
         for copy, before in zip(self._copies, self._before, strict=True):
-            if before is not None and copy.grad is not None:
-                copy.grad = before.add_(copy.grad)
+            if before is not None:
+                copy.grad = before if copy.grad is None else before.add_(copy.grad)
         self._before = []
 
     def sum_gradients(self) -> None:
-        """Make the gradient of each copy the sum of all. All ranks that have copies call it."""
+        """Make the gradient of each copy the sum of all. All ranks that have copies call it.
+
+        Frozen copies are left without one.
+        """
+        trained = [copy for copy in self._copies if copy.requires_grad]
         own = torch.zeros_like(self._copies[0])
-        for copy in self._copies:
+        for copy in trained:
             if copy.grad is not None:
                 own += copy.grad
         total = self._sum(own)
-        for copy in self._copies:
+        for copy in trained:
             if copy.grad is None:
                 copy.grad = total.clone()
             else:

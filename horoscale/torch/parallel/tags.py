@@ -1,0 +1,4 @@
+"""The tags of the messages that this package sends: ranges beyond what programs use, up to 2^62."""
+
+RING_ATTENTION = range(2**61, 2**61 + 2**60)
+PIPELINES = range(2**61 + 2**60, 2**62)
