@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -241,13 +242,13 @@ class Runtime:
 
     def process_sets(self) -> dict[int, list[int]]:
         """Return the registered process sets: id and global ranks, in the set's order."""
-        ids = _int_list(lambda *room: lib.hs_process_sets(self._pointer, *room))
-        return {
-            set_id: _int_list(
-                lambda *room, i=set_id: lib.hs_process_set_ranks(self._pointer, i, *room)
-            )
-            for set_id in ids
-        }
+        found = {}
+        for set_id in _int_list(lambda *room: lib.hs_process_sets(self._pointer, *room)):
+            with contextlib.suppress(ValueError):  # it has been removed meanwhile
+                found[set_id] = _int_list(
+                    lambda *room, i=set_id: lib.hs_process_set_ranks(self._pointer, i, *room)
+                )
+        return found
 
     def shared_alloc(self, nbytes: int) -> OwnedBuffer:
         """Allocate memory that the other ranks of the host can reach: zeroed, 64-byte aligned."""

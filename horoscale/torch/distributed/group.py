@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed import ReduceOp, Work
@@ -23,6 +24,10 @@ from horoscale.torch.distributed.messages import caller_waits
 from horoscale.torch.distributed.named_group import NamedGroup
 from horoscale.torch.distributed.places import Tensors
 from horoscale.torch.distributed.work import Finished, Operation, late
+
+AnyWork = TypeVar("AnyWork", bound=Work)
+# How many works PyTorch's C++ may hold without their Python halves: none from 2.6 on.
+_LENT = 64 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6) else 0
 
 
 class HoroscaleProcessGroup(NamedGroup):
@@ -57,6 +62,7 @@ class HoroscaleProcessGroup(NamedGroup):
         self._coalesced: list[Operation] | None = None  # started since _start_coalescing()
         self._started = 0
         self._done = Finished([])
+        self._lent: deque[Work] = deque(maxlen=_LENT)
         self._barriers = monitored.numbers_of_group(self._set_id)
         self._closed: str | None = None
         self._was_late = False  # an operation, which others may never begin
@@ -157,14 +163,23 @@ class HoroscaleProcessGroup(NamedGroup):
         except TimeoutError:
             self._note_late()
             raise late(self._described(what), seconds) from None
-        return Finished([target])
+        return self._lend(Finished([target]))
 
     def _started_one(self, operation: Operation, opts: object) -> Operation:
         if self._coalesced is not None:
             self._coalesced.append(operation)
         elif self._waits(opts):
             operation.wait()
-        return operation
+        return self._lend(operation)
+
+    def _lend(self, work: AnyWork) -> AnyWork:
+        """Keep what is returned for as long as PyTorch's C++ may call its methods.
+
+        It holds the C++ half alone before PyTorch 2.6, whose own wait() never ends.
+        """
+        if _LENT:
+            self._lent.append(work)
+        return work
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Reduce tensors in place. `opts` are AllreduceOptions, or the operator."""
