@@ -59,8 +59,7 @@ def main() -> None:
     weights = sum(parameter.double().sum() for parameter in model.parameters())
     ranks = accelerator.num_processes
     accelerator.print(f"{ranks} ranks, accuracy {right / 360:.4f}, weights {weights:.12f}")
-    accelerator.end_training()
-    dist.destroy_process_group()
+    accelerator.end_training()  # destroys the process group as well
 
 
 if __name__ == "__main__":

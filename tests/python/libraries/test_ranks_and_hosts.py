@@ -39,7 +39,7 @@ def run(command: Sequence[object], **variables: str) -> str:
     return job.stdout
 
 
-def tests_in(file: Path) -> list[object]:
+def pytest_of(file: Path) -> list[object]:
     return [
         sys.executable,
         "-m",
@@ -55,7 +55,7 @@ def tests_in(file: Path) -> list[object]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_on_4_ranks(file: Path) -> None:
     launcher = [sys.executable, "-m", "horoscale.runner", "-np", 4]
-    assert " passed" in run([*launcher, *tests_in(file)])
+    assert " passed" in run([*launcher, *pytest_of(file)])
 
 
 @needs_hosts
@@ -70,7 +70,7 @@ def test_over_hosts(file: Path, per_host: str) -> None:
             *("-np", sum(int(count) for _, count in placed)),
             *("-H", ",".join(f"{name}:{count}" for name, count in placed)),
         ]
-        command = hosts.command(0, *launcher, *tests_in(file))
+        command = hosts.command(0, *launcher, *pytest_of(file))
         assert " passed" in run(command, GLOO_SOCKET_IFNAME="eth0")
 
 
