@@ -1,5 +1,6 @@
 #include "core/mailbox.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -88,6 +89,29 @@ void Mailbox::Keep(ArrivedMessage message) {
   const Envelope& envelope = message.envelope;
   auto& queue = kept_[{envelope.channel, envelope.tag, message.peer}];
   queue.push_back({std::move(message), next_order_++});
+}
+
+std::vector<Mailbox::Id> Mailbox::ForgetPeer(int peer) {
+  std::vector<Id> forgotten;
+  std::erase_if(receives_, [&](const auto& entry) {
+    const int from = std::get<int>(entry.first);
+    if (from != peer && from != kAnyPeer) return false;
+    for (const Receive& receive : entry.second) forgotten.push_back(receive.id);
+    return true;
+  });
+  for (auto& [key, queue] : kept_) {
+    if (std::get<int>(key) != peer) continue;
+    const auto offer = std::find_if(queue.begin(), queue.end(),
+                                    [](const Kept& kept) { return !kept.message.is_eager; });
+    kept_messages_ -= static_cast<size_t>(queue.end() - offer);
+    queue.erase(offer, queue.end());
+  }
+  std::erase_if(kept_, [](const auto& entry) { return entry.second.empty(); });
+  return forgotten;
+}
+
+bool Mailbox::HasKeptOfAny(uint8_t channel, int64_t tag) {
+  return FindKept(kAnyPeer, channel, tag) != kept_.end();
 }
 
 uint64_t Mailbox::TakeCreditFor(int peer) {

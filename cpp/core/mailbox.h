@@ -66,7 +66,12 @@ class Mailbox {
 
   // Nobody waits in these any more.
   void ForgetReceives() { receives_.clear(); }
+  // The peer has left. Forgets what it only offered, with all that follows in the same order, and
+  // the receives of it or of any, which are returned.
+  std::vector<Id> ForgetPeer(int peer);
 
+  // Whether a receive of any would take a message at once.
+  bool HasKeptOfAny(uint8_t channel, int64_t tag);
   size_t num_kept() const { return kept_messages_; }
 
  private:

@@ -53,16 +53,17 @@ Status Inbox::Put(const OperationPtr& operation) {
   }
   SetView& view = found->second;
   HS_RETURN_IF_ERROR(ValidateMembership(*operation, view.ranks, view.order, rank_));
-  if (!view.failure.ok() && !MayHaveCome(*operation, view.failure) &&
-      !IsForMembersAlone(*operation)) {
+  const bool is_message = operation->message != nullptr;
+  if (!view.failure.ok() && !(is_message && view.takes_messages) &&
+      !MayHaveCome(*operation, view.failure) && !IsForMembersAlone(*operation)) {
     if (harm_.ok() && view.failure.code() == StatusCode::kRankFailed) harm_ = view.failure;
     FailureDetail detail = view.failure.detail();
     detail.process_set_id = operation->process_set_id;
-    detail.tensor = operation->message ? operation->DisplayName() : name;
+    detail.tensor = is_message ? operation->DisplayName() : name;
     return {view.failure.code(), view.failure.message(), std::move(detail)};
   }
   // Messages have no communicator.
-  if (operation->on_device && !operation->message) {
+  if (operation->on_device && !is_message) {
     HS_RETURN_IF_ERROR(BindDevice(*operation, view));
   }
   if (!name.empty() && !view.pending_names.insert(name).second) {
@@ -163,6 +164,15 @@ void Inbox::OnSetRemoved(int id) {
 }
 
 void Inbox::OnSetFailed(int id, const Status& cause) {
+  std::lock_guard lock(mutex_);
+  const auto view = views_.find(id);
+  if (view == views_.end()) return;  // it is being removed
+  view->second.failure = cause;
+  view->second.takes_messages = false;
+  set_lost_ = true;
+}
+
+void Inbox::OnMemberLeft(int id, const Status& cause) {
   std::lock_guard lock(mutex_);
   const auto view = views_.find(id);
   if (view == views_.end()) return;  // it is being removed

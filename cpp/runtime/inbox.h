@@ -47,6 +47,8 @@ class Inbox {
   void OnSetAdded(int id, const std::vector<int>& ranks, const std::vector<int>& order);
   void OnSetRemoved(int id);
   void OnSetFailed(int id, const Status& cause);
+  // Collectives of the set have failed, and messages go on.
+  void OnMemberLeft(int id, const Status& cause);
 
   // Any thread: the first failure that a caller has met because of another rank; whether some set
   // has failed.
@@ -59,6 +61,7 @@ class Inbox {
     std::vector<int> ranks;  // sorted
     std::vector<int> order;
     Status failure;
+    bool takes_messages = true;  // also after a failure
     std::unordered_set<std::string> pending_names;
     const CudaDevice* device = nullptr;  // of the first CUDA tensors
   };

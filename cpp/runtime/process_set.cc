@@ -1,5 +1,6 @@
 #include "runtime/process_set.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -61,7 +62,7 @@ void ProcessSet::Submit(OperationPtr operation) {
     if (failure_.ok()) return messages_.Submit(std::move(operation));
     return messages_.ReceiveWhatCame(operation, failure_);
   }
-  if (!failure_.ok()) return Finish(operation, failure_);
+  if (!failure().ok()) return Finish(operation, failure());
   if (Status status = control_.Submit(*operation); !status.ok()) return Finish(operation, status);
   const Request& request = operation->request;
   if (request.name.empty() && request.signature.kind != OpKind::kJoin) {
@@ -84,10 +85,11 @@ void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byt
 }
 
 Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload) {
-  if (kind == FrameKind::kLaunch) return execution_.OnStamp(from_rank, payload);
   if (kind == FrameKind::kMessage && Contains(from_rank)) {
     return messages_.OnFrame(from_rank, payload);
   }
+  if (!departure_.ok()) return Status::Ok();  // of a collective, which has failed
+  if (kind == FrameKind::kLaunch) return execution_.OnStamp(from_rank, payload);
   const double now = MonotonicSeconds();
   if (kind == FrameKind::kPost) return posts_.OnFrame(from_rank, payload, now);
   return control_.OnFrame(from_rank, kind, payload, now);
@@ -95,12 +97,13 @@ Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std:
 
 bool ProcessSet::Step(double now) {
   if (!failure_.ok()) return FinishFailed(now);
-  const auto moved = Advance(now);
+  const auto moved = departure_.ok() ? Advance(now) : StepMessages();
   if (!moved.ok()) {
     Poison(moved.status());
     return true;
   }
-  return FailAfterLeavers() || *moved;
+  const bool failed = FailAfterLeavers() || (!departure_.ok() && FinishFailed(now));
+  return failed || *moved;
 }
 
 Result<bool> ProcessSet::Advance(double now) {
@@ -110,13 +113,14 @@ Result<bool> ProcessSet::Advance(double now) {
   if (!planned.ok()) return planned;
   const auto executed = execution_.Step(now);
   if (!executed.ok()) return executed;
-  bool moved = *posted || *planned || *executed;
-  if (failure_.ok() && messages_.Busy()) {
-    const auto sent = messages_.Step();
-    if (!sent.ok()) return sent;
-    moved |= *sent;
-  }
-  return moved;
+  const auto sent = StepMessages();
+  if (!sent.ok()) return sent;
+  return *posted || *planned || *executed || *sent;
+}
+
+Result<bool> ProcessSet::StepMessages() {
+  if (!failure_.ok() || !messages_.Busy()) return false;
+  return messages_.Step();
 }
 
 Result<bool> ProcessSet::StepPosts(double now) {
@@ -134,12 +138,28 @@ Result<bool> ProcessSet::StepPosts(double now) {
 
 bool ProcessSet::FailAfterLeavers() {
   const ExecutedUpTo here = executed();
-  for (const Leaver& leaver : leavers_) {
-    if (here.sequence < leaver.executed.sequence || here.posts < leaver.executed.posts) continue;
-    if (failure_.ok()) Fail(Status(leaver.cause));
-    return true;
+  const auto is_over = [this, &here](const Leaver& leaver) {
+    if (!departure_.ok()) return true;  // nothing will be executed any more
+    return here.sequence >= leaver.executed.sequence && here.posts >= leaver.executed.posts;
+  };
+  const auto found = std::find_if(leavers_.begin(), leavers_.end(), is_over);
+  if (found == leavers_.end()) return false;
+  const Leaver leaver = std::move(*found);
+  leavers_.erase(found);
+  Lose(leaver);
+  return true;
+}
+
+void ProcessSet::Lose(const Leaver& leaver) {
+  if (!failure_.ok()) return;
+  if (!leaver.cleanly) return Fail(leaver.cause);
+  if (messages_.HasDeviceTensors()) return Poison(leaver.cause);  // others may have none
+  if (departure_.ok()) {
+    departure_ = leaver.cause;
+    host_.OnMemberLeft(place_, departure_);
+    AbandonCollectives();
   }
-  return false;
+  messages_.Leave(leaver.rank, leaver.cause);
 }
 
 void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, double started_at,
@@ -230,13 +250,16 @@ SetProgress ProcessSet::Progress(double now) const {
 
 void ProcessSet::CheckStalls(double now) {
   if (!failure_.ok()) return;
-  if (const auto end = watch_.Check(now)) Poison(*end);
+  const auto end = departure_.ok() ? watch_.Check(now) : watch_.CheckMessages(now);
+  if (end) Poison(*end);
 }
 
 std::vector<std::string> ProcessSet::DescribeState(double now) const {
-  if (failure_.ok()) return watch_.Describe(now);
-  return {"process set " + std::to_string(id()) + " of " + RankList(ranks()) +
-          " is lost: " + failure_.message()};
+  if (failure().ok()) return watch_.Describe(now);
+  std::vector<std::string> lines = {"process set " + std::to_string(id()) + " of " +
+                                    RankList(ranks()) + " is lost: " + failure().message()};
+  if (failure_.ok()) watch_.DescribeMessages(now, lines);
+  return lines;
 }
 
 void ProcessSet::Fail(const Status& cause) {
@@ -244,10 +267,14 @@ void ProcessSet::Fail(const Status& cause) {
   failure_ = cause;
   leavers_.clear();
   host_.OnFailed(place_, failure_);
-  execution_.Abandon(messages_.UsesLane());
-  control_.Abandon();
+  if (departure_.ok()) AbandonCollectives();
   messages_.Fail(cause);
   (void)FinishFailed(MonotonicSeconds());
+}
+
+void ProcessSet::AbandonCollectives() {
+  execution_.Abandon(messages_.UsesLane());
+  control_.Abandon();
 }
 
 bool ProcessSet::FinishFailed(double now) {
@@ -256,7 +283,7 @@ bool ProcessSet::FinishFailed(double now) {
   if (!execution_.IsOver(now)) return copied;
   const bool moved = copied || execution_.HasLaunched() || !pending_.empty();
   execution_.Forget();
-  while (!pending_.empty()) FinishToken(pending_.begin()->first, failure_);
+  while (!pending_.empty()) FinishToken(pending_.begin()->first, failure());
   return moved;
 }
 
@@ -273,8 +300,8 @@ void ProcessSet::Close(double seconds) {
   (void)FinishFailed(std::numeric_limits<double>::infinity());
 }
 
-void ProcessSet::FailAfter(const ExecutedUpTo& executed, const Status& cause) {
-  if (failure_.ok()) leavers_.push_back({executed, cause});
+void ProcessSet::FailAfter(Leaver leaver) {
+  if (failure_.ok()) leavers_.push_back(std::move(leaver));
 }
 
 void ProcessSet::Poison(const Status& cause) {

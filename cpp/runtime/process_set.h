@@ -55,7 +55,8 @@ class ProcessSet final : private SetExecution::Owner {
   const std::shared_ptr<MpiSetCommunicator>& mpi() const { return execution_.mpi(); }
   const SetCounters& counters() const { return counters_; }
   SetProgress Progress(double now) const;
-  const Status& failure() const { return failure_; }
+  // Why collectives fail; messages may go on.
+  const Status& failure() const { return failure_.ok() ? departure_ : failure_; }
   // How far this rank has come.
   ExecutedUpTo executed() const {
     return {place_.channel.process_set, place_.channel.incarnation, execution_.ended_sequence(),
@@ -97,8 +98,16 @@ class ProcessSet final : private SetExecution::Owner {
   // What Poison() tells the others, also of a set that is not registered here.
   static void SendPoison(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
                          const Status& cause);
-  // A member has left when it had come so far: what it took part in is finished first.
-  void FailAfter(const ExecutedUpTo& executed, const Status& cause);
+  // A member that has left, and how far it had come.
+  struct Leaver {
+    int rank;
+    bool cleanly;
+    ExecutedUpTo executed;
+    Status cause;
+  };
+  // What it took part in is finished first; then everything fails. If it left in good order
+  // messages of the host go on among the others.
+  void FailAfter(Leaver leaver);
 
  private:
   // A collective, by what names it: to build a name for each one would take time.
@@ -113,7 +122,10 @@ class ProcessSet final : private SetExecution::Owner {
   Status TakeFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
   Result<bool> Advance(double now);
   Result<bool> StepPosts(double now);
+  Result<bool> StepMessages();
   bool FailAfterLeavers();
+  void Lose(const Leaver& leaver);
+  void AbandonCollectives();
   bool FinishFailed(double now);
   void Count(const Message& message, const Status& status);
   void FinishToken(Token token, const Status& status);
@@ -134,11 +146,8 @@ class ProcessSet final : private SetExecution::Owner {
   SetMessages messages_;  // sends and receives, which the plan knows nothing of
   SetWatch watch_;
 
-  Status failure_;
-  struct Leaver {
-    ExecutedUpTo executed;
-    Status cause;
-  };
+  Status failure_;    // of everything
+  Status departure_;  // a member left first: of collectives, and of messages with those that left
   std::vector<Leaver> leavers_;
 };
 

@@ -392,7 +392,7 @@ void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
   } else if (verdict.at_once) {
     set->Fail(verdict.cause);
   } else {
-    set->FailAfter(verdict.executed, verdict.cause);
+    set->FailAfter({rank, departures_.LeftCleanly(rank), verdict.executed, verdict.cause});
   }
 }
 

@@ -113,6 +113,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   void OnLaunched() override { engine_.NotifyDone(); }
   LaunchOrder& launch_order() override { return launch_order_; }
   void OnFailed(const SetPlace& set, const Status& cause) override;
+  void OnMemberLeft(const SetPlace& set, const Status& cause) override;
   void OnBucketDone(const SetPlace& set, const Action& action, double started_at) override;
   void OnTuned(const SetPlace& set, const Autotuner::Record& record) override;
   void OnStall(const SetPlace& set, const StallNotice& notice) override;
@@ -148,6 +149,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   void OnGoodbye(int from_rank, std::span<const std::byte> payload);
   std::vector<int> DeliverTheLast(const std::string& reason);
   Goodbye MakeGoodbye(const std::string& reason, const std::vector<int>& unreached) const;
+  void AbandonCreations(const SetPlace& set, const Status& cause);
   void AbandonRegistration(const Operation& operation);
   void JoinSet(const std::shared_ptr<ProcessSet>& set);
   void PublishMetrics();

@@ -74,6 +74,15 @@ void Runtime::TakeCreationStep(SetCreations::Step& step) {
 
 void Runtime::OnFailed(const SetPlace& set, const Status& cause) {
   inbox_.OnSetFailed(set.id(), cause);
+  AbandonCreations(set, cause);
+}
+
+void Runtime::OnMemberLeft(const SetPlace& set, const Status& cause) {
+  inbox_.OnMemberLeft(set.id(), cause);
+  AbandonCreations(set, cause);
+}
+
+void Runtime::AbandonCreations(const SetPlace& set, const Status& cause) {
   if (IsMadeByMembers(set.id())) {
     const uint32_t number = set.channel.incarnation & ~kIncarnationByMembers;
     creations_.OnSetFailed(set.coordinator(), number, cause);

@@ -32,11 +32,7 @@ void SetMessages::Submit(OperationPtr operation) {
 
 Result<bool> SetMessages::Step() {
   bool moved = !submitted_.empty();
-  while (!submitted_.empty()) {
-    const OperationPtr operation = std::move(submitted_.front());
-    submitted_.pop_front();
-    Begin(operation);
-  }
+  BeginSubmitted();
   for (size_t i = 0; i < kMaxLoopback && !loopback_.empty(); ++i) {
     const std::vector<std::byte> frame = std::move(loopback_.front());
     loopback_.pop_front();
@@ -54,9 +50,21 @@ Result<bool> SetMessages::Step() {
   return true;
 }
 
+void SetMessages::BeginSubmitted() {
+  while (!submitted_.empty()) {
+    const OperationPtr operation = std::move(submitted_.front());
+    submitted_.pop_front();
+    Begin(operation);
+  }
+}
+
 void SetMessages::Begin(const OperationPtr& operation) {
   const Message& message = *operation->message;
   if (message.released) return Release(operation);
+  if (const Status* const cause = WhyNot(*operation)) {
+    pending_.erase(operation->token);
+    return ReceiveWhatCame(operation, *cause);
+  }
   if (message.is_send) return BeginSend(operation);
   auto arrived =
       mailbox_.Post(operation->token, message.peer, message.envelope.channel, message.envelope.tag);
@@ -285,6 +293,47 @@ void SetMessages::EndReceive(IncomingEntry incoming) {
 }
 
 // ------------------------------------------------------------------ the end
+
+// Why a send or a receive can't be, now that others have left; null if it can.
+const Status* SetMessages::WhyNot(const Operation& operation) {
+  if (left_.empty()) return nullptr;
+  const Message& message = *operation.message;
+  if (const auto peer = left_.find(message.peer); peer != left_.end()) return &peer->second;
+  // Those that are left have no order of launches.
+  if (IsOnDevice(operation)) return &left_.begin()->second;
+  // It may be the one that left that was to send.
+  const bool is_idle = !message.is_send && message.peer == kAnyPeer &&
+                       !mailbox_.HasKeptOfAny(message.envelope.channel, message.envelope.tag);
+  return is_idle ? &left_.begin()->second : nullptr;
+}
+
+bool SetMessages::HasDeviceTensors() const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& entry) { return IsOnDevice(*entry.second); });
+}
+
+void SetMessages::Leave(int peer, const Status& cause) {
+  BeginSubmitted();
+  left_.emplace(peer, cause);
+  std::vector<OperationPtr> ended;
+  for (const Mailbox::Id token : mailbox_.ForgetPeer(peer)) ended.push_back(pending_.at(token));
+  for (auto& [key, outgoing] : outgoing_) {
+    if (key.first != peer) continue;
+    StopStaging(peer, outgoing);
+    ended.push_back(outgoing.operation);
+  }
+  for (const auto& [key, incoming] : incoming_) {
+    if (key.first == peer && incoming.operation != nullptr) ended.push_back(incoming.operation);
+  }
+  const auto is_of_peer = [peer](const auto& entry) { return entry.first.first == peer; };
+  std::erase_if(outgoing_, is_of_peer);
+  std::erase_if(incoming_, is_of_peer);
+  std::erase_if(reading_, [peer](const Key& key) { return key.first == peer; });
+  if (const auto held = peers_.extract(peer)) {
+    ended.insert(ended.end(), held.mapped().held.begin(), held.mapped().held.end());
+  }
+  for (const OperationPtr& operation : ended) End(operation, cause);
+}
 
 void SetMessages::Fail(const Status& cause) {
   submitted_.clear();

@@ -72,6 +72,11 @@ class SetMessages {
   bool HasLaunched() const;
   bool UsesLane() const;
 
+  bool HasDeviceTensors() const;
+
+  // The peer has left in good order, and no CUDA tensor is pending: ends what is pending with it,
+  // and receives of any that have no message. With the others messages of the host go on.
+  void Leave(int peer, const Status& cause);
   // The set has failed: ends what is pending, except what a device copies. What has come as a whole
   // can still be received.
   void Fail(const Status& cause);
@@ -118,7 +123,9 @@ class SetMessages {
   using OutgoingEntry = std::map<Key, Outgoing>::iterator;
   using IncomingEntry = std::map<Key, Incoming>::iterator;
 
+  void BeginSubmitted();
   void Begin(const OperationPtr& operation);
+  const Status* WhyNot(const Operation& operation);
   void BeginSend(const OperationPtr& operation);
   void AnnounceOrHold(const OperationPtr& operation);
   void Announce(const OperationPtr& operation);
@@ -194,6 +201,7 @@ class SetMessages {
   std::vector<OperationPtr> at_device_;  // of the pending ones
   // Sends whose turn comes when those before them have been copied.
   std::map<Stream, std::deque<OperationPtr>> copied_out_;
+  std::map<int, Status> left_;  // why they have, by peer
   std::optional<Status> failure_;
   double give_up_at_ = 0;        // what is copied then
   bool has_lane_ended_ = false;  // after a failure

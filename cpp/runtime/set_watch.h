@@ -27,8 +27,11 @@ class SetWatch {
   // Reports who keeps the others waiting (on the coordinator) and what does not advance. What comes
   // back ends the set: the user has set a limit, which is over.
   std::optional<Status> Check(double now);
+  // The same of messages alone.
+  std::optional<Status> CheckMessages(double now);
   // For the user who asks what this rank waits for, in lines.
   std::vector<std::string> Describe(double now) const;
+  void DescribeMessages(double now, std::vector<std::string>& lines) const;
 
  private:
   enum class Due { kNo, kWarning, kEnd };
@@ -38,9 +41,7 @@ class SetWatch {
   std::optional<Status> CheckProgress(double now);
   std::optional<Status> CheckSilent(double now);
   void CheckBlocked(double now);
-  std::optional<Status> CheckMessages(double now);
   std::vector<int> MissedBy(const Operation& operation) const;
-  void DescribeMessages(double now, std::vector<std::string>& lines) const;
   void DescribePending(double now, std::vector<std::string>& lines) const;
 
   SetHost& host_;

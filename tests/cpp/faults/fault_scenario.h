@@ -79,6 +79,7 @@ class FaultScenario {
   void Check(int rank, Call& call);
   void CheckError(int rank, const Call& call) const;
   void CheckNobodyWaits() const;
+  bool HasFailedReceiver(int number, const Call& call) const;
   std::string Describe(int rank, const Call& call) const;
 
   Random random_;

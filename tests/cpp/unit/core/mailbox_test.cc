@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace horoscale {
 namespace {
 
@@ -52,6 +54,32 @@ TEST_F(MailboxTest, ReceivesThatWaitTakeInTheirOrder) {
   EXPECT_EQ(Send(3, Of(7)), 1u);
   EXPECT_EQ(Send(3, Of(7)), 2u);
   EXPECT_EQ(Send(3, Of(7)), std::nullopt);
+}
+
+TEST_F(MailboxTest, ForgetsWhatAPeerThatLeftHasOnlyOffered) {
+  Send(3, Of(7));
+  Send(3, Of(7), false);
+  Send(3, Of(7));
+  Send(2, Of(7), false);
+  EXPECT_TRUE(mailbox_.ForgetPeer(3).empty());
+  EXPECT_EQ(mailbox_.num_kept(), 2u);
+  EXPECT_EQ(NumberTakenBy(3, 7), 1u);
+  EXPECT_EQ(NumberTakenBy(3, 7), 0u);
+  EXPECT_TRUE(mailbox_.HasKeptOfAny(0, 7));
+  EXPECT_EQ(NumberTakenBy(2, 7), 1u);
+  EXPECT_FALSE(mailbox_.HasKeptOfAny(0, 7));
+  EXPECT_EQ(mailbox_.num_kept(), 0u);
+}
+
+TEST_F(MailboxTest, ForgetsReceivesOfAPeerThatLeftAndOfAny) {
+  EXPECT_FALSE(mailbox_.Post(1, kAnyPeer, 0, 7));
+  EXPECT_FALSE(mailbox_.Post(2, 3, 0, 8));
+  EXPECT_FALSE(mailbox_.Post(3, 4, 0, 8));
+  std::vector<Mailbox::Id> forgotten = mailbox_.ForgetPeer(3);
+  std::sort(forgotten.begin(), forgotten.end());
+  EXPECT_EQ(forgotten, (std::vector<Mailbox::Id>{1, 2}));
+  EXPECT_EQ(Send(4, Of(7)), std::nullopt);
+  EXPECT_EQ(Send(4, Of(8)), 3u);
 }
 
 TEST_F(MailboxTest, PeersTagsAndChannelsDoNotMeet) {

@@ -197,6 +197,57 @@ TEST(MessagesTest, PendingOnesEndWithTheRankOrTheRuntime) {
   EXPECT_EQ(own->status.code(), StatusCode::kShutdown);
 }
 
+TEST(MessagesTest, GoOnAmongTheOthersWhenARankHasLeft) {
+  Ranks ranks(3);
+  Runtime& first = ranks.runtime(0);
+  Runtime& second = ranks.runtime(1);
+  Bytes large = FilledWith(3 << 20, 1);
+  Bytes in(large.size());
+  Bytes in_any(large.size());
+  const auto recv = Enqueued(first, RecvOf(in, 1));
+  const auto from_any = Enqueued(first, RecvOf(in_any, kAnyPeer, 1));
+  const auto from_leaver = Enqueued(first, RecvOf(in_any, 2, 2));
+  const auto collective = Enqueued(first, testing::Barrier("together"));
+  ranks.runtime(2).Shutdown("");
+  for (const auto& operation : {from_any, from_leaver, collective}) {
+    const Status status = first.Wait(operation, kDeadlineSeconds);
+    EXPECT_EQ(status.code(), StatusCode::kRankFailed) << status.message();
+    EXPECT_EQ(status.detail().ranks, std::vector<int>{2});
+  }
+  EXPECT_EQ(Call(first, SendOf(in_any, 2)).code(), StatusCode::kRankFailed);
+  EXPECT_EQ(Call(first, testing::Barrier("again")).code(), StatusCode::kRankFailed);
+  EXPECT_FALSE(recv->done.load());
+
+  const auto sent = Enqueued(second, SendOf(large, 0));
+  EXPECT_TRUE(first.Wait(recv, kDeadlineSeconds).ok());
+  EXPECT_TRUE(second.Wait(sent, kDeadlineSeconds).ok());
+  EXPECT_EQ(in, large);
+
+  // Of any: what has come, also as an offer.
+  Bytes small = FilledWith(8, 2);
+  const auto offered = Enqueued(second, SendOf(large, 0, 1));
+  EXPECT_TRUE(Call(second, SendOf(small, 0, 2)).ok());
+  EXPECT_TRUE(Call(first, RecvOf(small, 1, 2)).ok());  // so the offer has come, too
+  EXPECT_TRUE(Call(first, RecvOf(in_any, kAnyPeer, 1)).ok());
+  EXPECT_TRUE(second.Wait(offered, kDeadlineSeconds).ok());
+  EXPECT_EQ(in_any, large);
+  EXPECT_EQ(Call(first, RecvOf(in_any, kAnyPeer, 1)).code(), StatusCode::kRankFailed);
+}
+
+TEST(MessagesTest, EndWithARankThatFailsAfterOneHasLeft) {
+  Ranks ranks(3);
+  Bytes in(8);
+  const auto left = Enqueued(ranks.runtime(0), RecvOf(in, 2));
+  const auto recv = Enqueued(ranks.runtime(0), RecvOf(in, 1));
+  ranks.runtime(2).Shutdown("");
+  EXPECT_EQ(ranks.runtime(0).Wait(left, kDeadlineSeconds).code(), StatusCode::kRankFailed);
+  EXPECT_FALSE(recv->done.load());
+  ranks.runtime(1).Shutdown("it was told to");
+  const Status status = ranks.runtime(0).Wait(recv, kDeadlineSeconds);
+  EXPECT_EQ(status.code(), StatusCode::kRankFailed);
+  EXPECT_EQ(status.detail().ranks, std::vector<int>{1});
+}
+
 TEST(MessagesTest, ASetIsRemovedWhenItsMessagesAreDone) {
   Ranks ranks(2);
   ranks.Run([](int rank, Runtime& runtime) {
