@@ -44,8 +44,7 @@ Result<bool> SetMessages::Step() {
   const auto ended = StepDevice();
   if (!ended.ok()) return ended;
   moved |= *launched || *ended;
-  moved |= StepStaging();
-  if (reading_.empty()) return moved;
+  if (reading_.empty()) return StepStaging() || moved;
   ReadPiece();
   return true;
 }
@@ -194,23 +193,22 @@ void SetMessages::ReceiveEager(const OperationPtr& operation, int peer, uint64_t
   Deliver(operation);
 }
 
-// Of the message whose turn it is. One that is staged keeps its turn: the next one of its sender
-// can only be when it is over.
+// Of the message whose turn it is.
 void SetMessages::ReadPiece() {
   const Key key = reading_.front();
   const int peer = key.first;
   const auto found = incoming_.find(key);
   Incoming& incoming = found->second;
   const Message& message = *incoming.operation->message;
+  reading_.pop_front();
+  if (WaitsForStaged(found)) return;
   incoming.operation->started_at = MonotonicSeconds();
   if (incoming.staged != nullptr || BeginStaged(found)) {
     const bool is_read = ReadStaged(peer, incoming);
-    if (is_read && !incoming.staged->reader.IsDone()) return;
-    incoming.staged.reset();
-    reading_.pop_front();
+    if (is_read && !incoming.staged->reader.IsDone()) return reading_.push_back(key);
+    EndStaged(found);
     return is_read ? TellTaken(found) : AskForFrames(found);
   }
-  reading_.pop_front();
   const uint64_t bytes = std::min(kPieceBytes, message.envelope.bytes - incoming.taken);
   if (!Read(peer, incoming, {message.place() + incoming.taken, bytes})) return AskForFrames(found);
   incoming.taken += bytes;

@@ -113,10 +113,12 @@ class SetMessages {
   struct Peer {
     uint64_t next_number = 1;
     EagerCredit credit;
-    uint32_t offers = 0;             // not answered
-    std::deque<OperationPtr> held;   // sends that may not be offered yet, and those behind them
-    uint32_t coming = 0;             // by frames
-    std::deque<uint64_t> uncleared;  // to come by frames when another one has come
+    uint32_t offers = 0;               // not answered
+    std::deque<OperationPtr> held;     // sends that may not be offered yet, and those behind them
+    const Incoming* staged = nullptr;  // of it, under way
+    std::deque<uint64_t> unstaged;     // wait for its end
+    uint32_t coming = 0;               // by frames
+    std::deque<uint64_t> uncleared;    // to come by frames when another one has come
   };
 
   using Stream = std::tuple<int, uint8_t, int64_t>;  // of messages: receiver, channel, tag
@@ -162,7 +164,10 @@ class SetMessages {
   Status OnStage(OutgoingEntry outgoing, uint32_t use);
   void StopStaging(int peer, Outgoing& outgoing);
   bool StepStaging();
+  bool WaitsForStaged(IncomingEntry incoming);
   bool BeginStaged(IncomingEntry incoming);
+  void EndStaged(IncomingEntry incoming);
+  void ReadNext(int peer);
   bool ReadStaged(int peer, Incoming& incoming);
 
   // CUDA tensors.
@@ -193,8 +198,8 @@ class SetMessages {
   std::map<int, Peer> peers_;
   std::map<Key, Outgoing> outgoing_;
   std::map<Key, Incoming> incoming_;
-  std::deque<Key> reading_;                      // of them, by turns
-  std::map<int, int> served_;                    // outgoing ones that are staged, by peer
+  std::deque<Key> reading_;    // of them, by turns; not what waits for another one
+  std::map<int, int> served_;  // outgoing ones that are staged, by peer
   std::deque<std::vector<std::byte>> loopback_;  // frames to this rank itself
 
   MessageCopies copies_;

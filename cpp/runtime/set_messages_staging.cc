@@ -13,6 +13,9 @@ namespace {
 constexpr uint64_t kStepBytes = 256 << 10;
 // A sender takes less for a piece, unless it has lost its core.
 constexpr int64_t kPatienceNs = 20'000;
+// Read at once; and what holds up others for so long that they don't wait for it.
+constexpr uint64_t kBriefBytes = 1 << 20;
+constexpr uint64_t kLongBytes = 4 << 20;
 
 }  // namespace
 
@@ -21,8 +24,7 @@ constexpr int64_t kPatienceNs = 20'000;
 MessageSource SetMessages::PrivateSource(int peer, const std::byte* memory, uint64_t bytes) const {
   MessageSource source;
   source.place = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(memory));
-  const bool pays = bytes >= kLeastStagedBytes && bytes <= kMostStagedBytes;
-  StagingAreas* const areas = pays ? transport_.StagingWith(peer) : nullptr;
+  StagingAreas* const areas = bytes >= kLeastStagedBytes ? transport_.StagingWith(peer) : nullptr;
   const int64_t offset = areas != nullptr ? areas->OffsetFor(peer) : -1;
   if (offset < 0) return source;
   source.kind = MessageSource::Kind::kStaged;
@@ -52,6 +54,8 @@ void SetMessages::StopStaging(int peer, Outgoing& outgoing) {
   if (--served_[peer] == 0) served_.erase(peer);
 }
 
+// Where this rank has nothing to read itself: what it would stage its receiver reads meanwhile, in
+// less time than both of them need for it.
 bool SetMessages::StepStaging() {
   bool moved = false;
   for (const auto& [peer, count] : served_) moved |= transport_.StagingWith(peer)->Step(peer);
@@ -59,6 +63,19 @@ bool SetMessages::StepStaging() {
 }
 
 // ------------------------------------------------------------------ the receiver
+
+// Those behind one of the same peer wait for its end, rather than be read alone; but none that is
+// over at once waits for one that takes long.
+bool SetMessages::WaitsForStaged(IncomingEntry entry) {
+  const auto& [peer, number] = entry->first;
+  const Incoming& incoming = entry->second;
+  if (incoming.source.kind != MessageSource::Kind::kStaged || incoming.taken > 0) return false;
+  Peer& from = peers_[peer];
+  if (from.staged == nullptr || from.staged == &incoming) return false;
+  if (incoming.bytes <= kBriefBytes && from.staged->bytes > kLongBytes) return false;
+  from.unstaged.push_back(number);
+  return true;
+}
 
 // Whether the message comes so; else it is read by this rank alone.
 bool SetMessages::BeginStaged(IncomingEntry entry) {
@@ -70,13 +87,32 @@ bool SetMessages::BeginStaged(IncomingEntry entry) {
   const Message& message = *incoming.operation->message;
   incoming.staged = areas->Receive(peer, static_cast<int64_t>(incoming.source.area),
                                    {message.place(), message.envelope.bytes});
-  if (incoming.staged == nullptr) return false;
+  if (incoming.staged == nullptr) {
+    ReadNext(peer);  // nothing may be staged whose end they could wait for
+    return false;
+  }
   MessageFrame frame;
   frame.type = MessageFrame::Type::kStage;
   frame.number = number;
   frame.use = incoming.staged->reader.use();
   Send(peer, frame);
+  peers_[peer].staged = &incoming;
   return true;
+}
+
+void SetMessages::EndStaged(IncomingEntry entry) {
+  const int peer = entry->first.first;
+  entry->second.staged.reset();
+  peers_[peer].staged = nullptr;
+  ReadNext(peer);
+}
+
+// What has waited for one that is staged.
+void SetMessages::ReadNext(int peer) {
+  std::deque<uint64_t>& unstaged = peers_[peer].unstaged;
+  if (unstaged.empty()) return;
+  reading_.emplace_front(peer, unstaged.front());
+  unstaged.pop_front();
 }
 
 // Some pieces, of either sort; false if they can't be read.
@@ -87,6 +123,8 @@ bool SetMessages::ReadStaged(int peer, Incoming& incoming) {
     if (const size_t taken = reader.TakeStaged(); taken > 0) {
       moved += taken;
       incoming.waits_since_ns = 0;
+      // It has gone to sleep if its cells were full for long.
+      if (reader.LeavesSome()) transport_.Ring(peer);
       continue;
     }
     auto piece = reader.NextUnread(false);

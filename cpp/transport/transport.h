@@ -139,6 +139,10 @@ class Transport {
     return nullptr;
   }
 
+  // Ends the sleep of a rank for which StagingWith() has areas, if it sleeps: after a seq_cst store
+  // of what it looks at once it has armed.
+  virtual void Ring(int rank) { (void)rank; }
+
   // `look` is called, by a thread of the transport, when a rank may be lost of which this one has
   // to tell others: who drives the transport should poll it soon. Before the first Poll(); never
   // after Close().

@@ -2,8 +2,8 @@
  * Staging (cpp/transport/memory/staging.h): a message is copied by both ranks at once, through cells
  * of an area that serves one message after the other.
  *
- * The receiver takes what is staged and reads the rest itself, from the end on, in any order of
- * these; it may give a message up at any time and go on to the next one, of which the sender hears
+ * The receiver takes what is staged and reads the rest itself, from the end on, one or several
+ * pieces at once, in any order of these; it may give a message up at any time and go on to the next one, of which the sender hears
  * later. The sender may stop at any time. Spin shows that the receiver takes no cell but of this use and
  * this piece, and that none is written again while it is being taken.
  *
@@ -85,7 +85,13 @@ proctype Receiver() {
         emptied = PACK(use, taken)
       :: else -> skip
       fi
-    :: taken < left -> left--; unread = PACK(use, left) /* reads it */
+    :: taken < left ->
+      left--;
+      do
+      :: taken < left -> left--
+      :: break
+      od;
+      unread = PACK(use, left) /* reads them */
     :: taken < left -> break                            /* gives up */
     od;
     use++

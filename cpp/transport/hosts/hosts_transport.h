@@ -54,6 +54,7 @@ class HostsTransport final : public Transport {
   StagingAreas* StagingWith(int rank) override {
     return IsLocal(rank) ? local_->StagingWith(rank) : nullptr;
   }
+  void Ring(int rank) override { local_->Ring(rank); }
   void CallOnEnd(std::function<void()> look) override;
   std::vector<int> AwaitLinks(double seconds) override;
   TransportCounters counters() const override;

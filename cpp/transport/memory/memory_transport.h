@@ -40,6 +40,7 @@ class MemoryTransport : public Transport, private ChannelHost {
   void Forget(ChannelId channel) final { channels_.Forget(channel); }
   void Arm() final;
   void Disarm() final;
+  void Ring(int rank) final { DoorbellOf(rank)->Ring(); }
   TransportCounters counters() const final;
 
  protected:

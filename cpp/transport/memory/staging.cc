@@ -9,10 +9,15 @@ namespace {
 // In one step of either side: other work has its turn in between.
 constexpr size_t kStepBytes = 256 << 10;
 
+// A receiver that has read so often alone reads more at once: each time costs a system call.
+constexpr uint32_t kTriesAlone = 4;
+constexpr size_t kMostAloneBytes = 256 << 10;
+
 // Both ranks begin with the first piece at once: a small message needs small ones.
 size_t PieceBytes(size_t bytes) {
   if (bytes < 128 << 10) return 16 << 10;
-  return bytes < 512 << 10 ? 32 << 10 : 64 << 10;
+  if (bytes < 512 << 10) return 32 << 10;
+  return bytes < 8 << 20 ? 64 << 10 : 128 << 10;
 }
 
 StagingControl& ControlOf(std::byte* area) { return *reinterpret_cast<StagingControl*>(area); }
@@ -75,15 +80,24 @@ size_t StagingReader::TakeStaged() {
     control.emptied.store(Pack(use_, ++taken_));
     copied += bytes;
   }
+  if (copied > 0) alone_ = 0;
   return copied;
 }
 
 std::optional<StagingReader::Piece> StagingReader::NextUnread(bool if_begun) {
   StagingControl& control = ControlOf(area_);
   const uint32_t begun = if_begun ? 0 : Load(control.begun, use_).value_or(0);
-  if (unread_ <= std::max(begun, taken_)) return std::nullopt;
-  control.unread.store(Pack(use_, --unread_));
-  return Piece{pieces_.OffsetOf(unread_), pieces_.BytesOf(unread_)};
+  const uint32_t first = std::max(begun, taken_);
+  if (unread_ <= first) return std::nullopt;
+  const size_t end = pieces_.OffsetOf(unread_ - 1) + pieces_.BytesOf(unread_ - 1);
+  const size_t most = alone_++ < kTriesAlone ? 1 : kMostAloneBytes / pieces_.BytesOf(0);
+  unread_ -= static_cast<uint32_t>(std::min<size_t>(most, unread_ - first));
+  control.unread.store(Pack(use_, unread_));
+  return Piece{pieces_.OffsetOf(unread_), end - pieces_.OffsetOf(unread_)};
+}
+
+bool StagingReader::LeavesSome() const {
+  return Load(ControlOf(area_).begun, use_).value_or(0) < unread_;
 }
 
 }  // namespace horoscale

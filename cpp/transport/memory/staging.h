@@ -23,10 +23,8 @@
 
 namespace horoscale {
 
-// Below that much the receiver alone is as fast. Beyond, where both tensors don't fit into the
-// caches, it is faster.
+// Below that much the receiver alone is as fast.
 inline constexpr size_t kLeastStagedBytes = 32 << 10;
-inline constexpr size_t kMostStagedBytes = 4 << 20;
 
 // Start of an area; zero bytes are one without a use. The cells come after it.
 struct StagingControl {
@@ -93,11 +91,14 @@ class StagingReader {
 
   // Takes what is staged; how many bytes.
   size_t TakeStaged();
-  // What the caller has to read from the sender's memory next; null if the sender has begun with
-  // all that is missing, and `if_begun` is false.
+  // What the caller has to read from the sender's memory next: a piece, or several if the sender
+  // does something else. Null if the sender has begun with all that is missing, and `if_begun` is
+  // false.
   std::optional<Piece> NextUnread(bool if_begun);
   // All has been taken or read.
   bool IsDone() const { return taken_ == unread_; }
+  // Something is missing that the sender may still begin with.
+  bool LeavesSome() const;
   uint32_t use() const { return use_; }
 
  private:
@@ -107,6 +108,7 @@ class StagingReader {
   const StagingPieces pieces_;
   uint32_t taken_ = 0;
   uint32_t unread_;
+  uint32_t alone_ = 0;  // how often it has read since it found something staged
 };
 
 }  // namespace horoscale

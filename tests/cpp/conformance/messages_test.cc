@@ -74,6 +74,13 @@ class MessagesOverTransport : public TransportTest {
     }
   }
 
+  // Whether the rank has begun to stage a message for the other one.
+  bool HasStaged(int rank, int to) {
+    const int64_t offset = At(rank).StagingWith(to)->OffsetFor(to);
+    std::byte* const area = At(rank).SharedAddress(rank, offset, kStagingAreaBytes);
+    return reinterpret_cast<StagingControl*>(area)->begun.load() != 0;
+  }
+
   // One that leaves the message where it is, and what gives it back.
   OperationPtr View(int rank, int peer, int64_t tag, size_t bytes) {
     auto operation = std::make_shared<Operation>();
@@ -208,7 +215,7 @@ TEST_P(MessagesOverTransport, AMismatchEndsItsTwoEndsAlone) {
 TEST_P(MessagesOverTransport, LargeOnesFromPrivateMemoryInTurn) {
   StartRanks(2);
   for (const size_t bytes :
-       {size_t{33'000}, size_t{400'000}, size_t{4'000'000}, size_t{64 << 10}}) {
+       {size_t{33'000}, size_t{400'000}, size_t{10'000'000}, size_t{64 << 10}}) {
     const auto there = Pattern(bytes, 3);
     const auto beside = Pattern(bytes / 2, 4);
     std::vector<std::vector<std::byte>> sent = {there, beside, there, there};
@@ -222,6 +229,71 @@ TEST_P(MessagesOverTransport, LargeOnesFromPrivateMemoryInTurn) {
     Finish();
     EXPECT_EQ(received, sent) << bytes;
   }
+}
+
+// Neither one of its own sender nor one of another; another long one of its sender comes after it.
+TEST_P(MessagesOverTransport, OneThatTakesLongHoldsUpNoOther) {
+  StartRanks(3);
+  std::vector<std::vector<std::byte>> sent = {Pattern(20'000'000, 1), Pattern(9'000'000, 2),
+                                              Pattern(100'000, 3), Pattern(100'000, 4)};
+  std::vector<std::vector<std::byte>> received;
+  for (const auto& one : sent) received.emplace_back(one.size());
+  std::vector<OperationPtr> receives;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const int from = i == 3 ? 1 : 0;
+    receives.push_back(Begin(2, false, from, static_cast<int64_t>(i), received[i]));
+    Begin(from, true, 2, static_cast<int64_t>(i), sent[i]);
+  }
+  Drive({receives[2], receives[3]});
+  EXPECT_FALSE(receives[0]->done.load());
+  EXPECT_FALSE(receives[1]->done.load());
+  Finish();
+  EXPECT_EQ(received, sent);
+}
+
+TEST_P(MessagesOverTransport, ASenderSleepsWhileItsCellsAreFull) {
+  StartRanks(2);
+  if (At(0).StagingWith(1) == nullptr) GTEST_SKIP() << "its receiver reads alone";
+  auto sent = Pattern(10'000'000, 1);
+  std::vector<std::byte> received(sent.size());
+  Begin(1, false, 0, 0, received);
+  Begin(0, true, 1, 0, sent);
+  const Deadline deadline = Deadline::After(kPatience);
+  while (!HasStaged(0, 1)) {
+    ASSERT_FALSE(deadline.Passed());
+    for (const int rank : {0, 1}) Turn(rank);
+  }
+  while (*messages_[0]->Step()) {
+  }
+  At(0).Arm();
+  ASSERT_FALSE(*messages_[0]->Step());
+  const uint64_t rung = At(1).counters().doorbells_rung;
+  Turn(1);
+  EXPECT_EQ(At(1).counters().doorbells_rung, rung + 1);
+  At(0).Sleep(kPatience);
+  At(0).Disarm();
+  EXPECT_TRUE(*messages_[0]->Step());
+  Finish();
+  EXPECT_EQ(received, sent);
+}
+
+TEST_P(MessagesOverTransport, WhoReadsItselfStagesNothing) {
+  StartRanks(2);
+  if (At(0).StagingWith(1) == nullptr) GTEST_SKIP() << "receivers read alone";
+  std::vector<std::vector<std::byte>> sent = {Pattern(10'000'000, 1), Pattern(10'000'000, 2)};
+  std::vector<std::vector<std::byte>> received(2, std::vector<std::byte>(sent[0].size()));
+  for (const int rank : {0, 1}) {
+    Begin(rank, true, 1 - rank, 0, sent[static_cast<size_t>(rank)]);
+    Begin(1 - rank, false, rank, 0, received[static_cast<size_t>(rank)]);
+  }
+  for (int i = 0; i < 10; ++i) {
+    for (const int rank : {0, 1}) Turn(rank);
+  }
+  for (const OperationPtr& operation : operations_) EXPECT_FALSE(operation->done.load());
+  EXPECT_FALSE(HasStaged(0, 1));
+  EXPECT_FALSE(HasStaged(1, 0));
+  Finish();
+  EXPECT_EQ(received, sent);
 }
 
 TEST_P(MessagesOverTransport, MemoryThatPeersCanReach) {

@@ -47,12 +47,12 @@ print(json.dumps({"failed_at": failed_at, "named": named}), flush=True)
 
 # Rank 0 sends large messages to rank 1 without an end.
 STREAM = """
-import json, time
+import json, sys, time
 import numpy as np
 import horoscale.numpy as hvd
 
 hvd.init()
-x = np.full(400_000, 1.0)
+x = np.full(int(sys.argv[1]), 1.0)
 hvd.barrier()
 print("ready", flush=True)
 number = 0
@@ -217,9 +217,11 @@ def program_file(tmp_path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("elements", [400_000, 4_000_000])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_is_killed_in_a_message(victim: int, tmp_path: Path) -> None:
-    with RankProcesses(2, program_file(tmp_path, STREAM), folder=tmp_path) as job:
+def test_a_rank_is_killed_in_a_message(victim: int, elements: int, tmp_path: Path) -> None:
+    program = program_file(tmp_path, STREAM)
+    with RankProcesses(2, program, str(elements), folder=tmp_path) as job:
         for rank in range(2):
             assert job.read_line(rank, PATIENCE_S) == "ready"
         time.sleep(0.2)  # some moment

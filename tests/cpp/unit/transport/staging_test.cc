@@ -60,6 +60,44 @@ TEST_F(StagingTest, AReceiverAloneReadsAll) {
   }
 }
 
+TEST_F(StagingTest, AReceiverThatIsLeftAloneReadsMoreAtOnce) {
+  const auto sent = Message(kLarge, 1);
+  std::vector<std::byte> received(kLarge);
+  StagingReader reader(area_.get(), 1, received);
+  StagingWriter writer(area_.get(), 1, sent);
+  const auto read = [&] {
+    const auto piece = reader.NextUnread(false);
+    Read(sent, *piece, received);
+    return piece->bytes;
+  };
+  const size_t one = StagingPieces(kLarge).BytesOf(0);
+  EXPECT_LE(read(), one);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(read(), one);
+  EXPECT_EQ(read(), 4 * one);
+  EXPECT_EQ(read(), 4 * one);
+  EXPECT_TRUE(writer.Step());
+  EXPECT_GT(reader.TakeStaged(), 0u);
+  EXPECT_EQ(read(), one) << "the sender has come";
+  while (!reader.IsDone()) read();
+  EXPECT_EQ(received, sent);
+}
+
+TEST_F(StagingTest, WhatTheSenderMayStillBeginWith) {
+  const auto sent = Message(kLarge, 1);
+  std::vector<std::byte> received(kLarge);
+  StagingReader reader(area_.get(), 1, received);
+  StagingWriter writer(area_.get(), 1, sent);
+  EXPECT_TRUE(reader.LeavesSome());
+  while (writer.Step()) {
+  }
+  EXPECT_TRUE(reader.LeavesSome()) << "its cells are full";
+  while (const auto piece = reader.NextUnread(false)) Read(sent, *piece, received);
+  EXPECT_FALSE(reader.LeavesSome());
+  while (reader.TakeStaged() > 0) {
+  }
+  EXPECT_EQ(received, sent);
+}
+
 TEST_F(StagingTest, BothMeetWhateverTheSteps) {
   std::mt19937 random(1);
   for (uint32_t use = 1; use <= 15; ++use) {
