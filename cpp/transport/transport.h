@@ -138,6 +138,8 @@ class Transport {
     (void)rank;
     return nullptr;
   }
+  // Gives memory back that was not used for a while; called now and then.
+  virtual void GiveBackIdle(double now) { (void)now; }
 
   // `look` is called, by a thread of the transport, when a rank may be lost of which this one has
   // to tell others: who drives the transport should poll it soon. Before the first Poll(); never

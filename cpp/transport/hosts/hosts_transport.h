@@ -54,6 +54,7 @@ class HostsTransport final : public Transport {
   StagingAreas* StagingWith(int rank) override {
     return IsLocal(rank) ? local_->StagingWith(rank) : nullptr;
   }
+  void GiveBackIdle(double now) override { local_->GiveBackIdle(now); }
   void CallOnEnd(std::function<void()> look) override;
   std::vector<int> AwaitLinks(double seconds) override;
   TransportCounters counters() const override;
