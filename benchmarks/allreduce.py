@@ -24,12 +24,12 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import figures
+from folders import temporary_folder
 from ranks import MPIS, Job
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
@@ -129,8 +129,7 @@ def main() -> None:
     }
     with contextlib.ExitStack() as stack:
         # In memory: some of the peers share a file there.
-        shm = "/dev/shm" if Path("/dev/shm").is_dir() else None
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shm)))
+        folder = stack.enter_context(temporary_folder(in_memory=True))
         bare = set(arguments.peers) & {"limit", "limit-shared"}
         variables = limit_variables(folder, arguments.sizes) if bare else {}
         hosts = stack.enter_context(NetworkHosts(arguments.np)) if arguments.hosts else None

@@ -16,7 +16,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -25,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests" / "python"), str(ROOT / "tests" / "python" / "integration")]
+from folders import temporary_folder  # noqa: E402
 from launcher_process import Launcher, environment  # noqa: E402
 from support import namespaces  # noqa: E402
 from support.namespaces import NetworkHosts  # noqa: E402
@@ -154,8 +154,8 @@ def killed(
     rounds: int, megabytes: float, seconds: list[float], phases: list[dict[str, float]]
 ) -> None:
     """One of three ranks is killed, each rank in turn."""
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder), "-np", 3, "--min-np", 2, "--max-np", 3, megabytes=megabytes)
+    with temporary_folder() as folder:
+        job = Job(folder, "-np", 3, "--min-np", 2, "--max-np", 3, megabytes=megabytes)
         with job.launcher:
             view = 0
             for number in range(rounds):
@@ -178,7 +178,7 @@ def beside_torchrun(
     """One of three ranks is killed, in a new job each time: ours and torchrun's in turn."""
     for number in range(rounds):
         killed(1, megabytes, ours, phases)
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             flags = ("--standalone", "--nproc-per-node", "3", "--max-restarts", "3")
             program = (*flags, TORCHRUN_RANK, folder, "--megabytes", megabytes)
             process = subprocess.Popen(
@@ -189,7 +189,7 @@ def beside_torchrun(
                 start_new_session=True,
             )
             try:
-                job = Noted(Path(folder), process)
+                job = Noted(folder, process)
                 view, pids = job.full(3)
                 struck = kill([pids[number % 3]])
                 try:
@@ -204,9 +204,9 @@ def beside_torchrun(
 
 def stopped(rounds: int, megabytes: float, seconds: list[float]) -> None:
     """One of four ranks is stopped, another one killed."""
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         flags = ("-np", 4, "--min-np", 2, "--max-np", 4, "--evict-seconds", EVICT_S)
-        job = Job(Path(folder), *flags, megabytes=megabytes)
+        job = Job(folder, *flags, megabytes=megabytes)
         with job.launcher:
             view = 0
             for number in range(rounds):
@@ -221,13 +221,13 @@ def stopped(rounds: int, megabytes: float, seconds: list[float]) -> None:
 
 def host_lost(rounds: int, megabytes: float, seconds: list[float], *, silent: bool) -> None:
     """One of two hosts of two ranks dies: its kernel closes its connections, or it is silent."""
-    with tempfile.TemporaryDirectory() as folder, NetworkHosts(2) as hosts:
+    with temporary_folder() as folder, NetworkHosts(2) as hosts:
         listed = ",".join(f"{name}:2" for name in hosts.names)
         flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", 4, "--min-np", 2, "--max-np", 4)
         flags += ("--evict-seconds", EVICT_S, "-H", listed)
         prefix = ("ip", "netns", "exec", hosts.names[0])
         variables = {"HOROSCALE_NETWORK_TIMEOUT_SECONDS": str(NETWORK_S)} if silent else {}
-        job = Job(Path(folder), *flags, megabytes=megabytes, prefix=prefix, env=variables)
+        job = Job(folder, *flags, megabytes=megabytes, prefix=prefix, env=variables)
         with job.launcher:
             view = 0
             for _ in range(rounds):
@@ -258,8 +258,8 @@ def come_and_go(
 
     `phases` are those of the additions.
     """
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        hosts = Path(folder) / "hosts"
+    with temporary_folder() as folder, ExitStack() as stack:
+        hosts = folder / "hosts"
 
         def discover(text: str) -> None:
             beside = hosts.with_suffix(".new")
@@ -268,7 +268,7 @@ def come_and_go(
 
         discover("localhost:2\n")
         flags = ("--min-np", 2, "--max-np", 3, "--host-discovery-script", f"cat {hosts}")
-        job = Job(Path(folder), *flags, megabytes=megabytes)
+        job = Job(folder, *flags, megabytes=megabytes)
         stack.enter_context(job.launcher)
         view, _ = job.full(2)
         for _ in range(rounds):
@@ -300,13 +300,13 @@ def come_and_go(
 
 def commits(rounds: int) -> dict[str, list[float]]:
     """Commits of 100 MB on one rank, each of which goes to disk while the rank goes on."""
-    with tempfile.TemporaryDirectory() as folder:
-        flags = ("-np", 1, "--checkpoint-dir", Path(folder) / "all", "--checkpoint-every", 1)
+    with temporary_folder() as folder:
+        flags = ("-np", 1, "--checkpoint-dir", folder / "all", "--checkpoint-every", 1)
         with Launcher(*flags, sys.executable, COMMIT, rounds, folder) as launcher:
             status, _, errors = launcher.finish()
             if status != 0:
                 raise SystemExit(errors.decode())
-        found: dict[str, list[float]] = json.loads((Path(folder) / "seconds").read_text())
+        found: dict[str, list[float]] = json.loads((folder / "seconds").read_text())
         return found
 
 

@@ -2,37 +2,25 @@
 
     elastic_rank.py FOLDER [--megabytes 36]
 
-Each process notes events with the machine's monotonic clock in FOLDER/log.PID: the phases of a
-recovery by name, and the first steps of each view. It ends when there is a file FOLDER/finish.
+It notes the phases of a recovery by name, and the first steps of each view.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
+from elastic_steps import Training
 
 import horoscale.torch as hvd
 from horoscale.elastic import membership as memberships
 
-parser = argparse.ArgumentParser()
-parser.add_argument("folder", type=Path)
-parser.add_argument("--megabytes", type=float, default=36)
-arguments = parser.parse_args()
-
-log = (arguments.folder / f"log.{os.getpid()}").open("a", buffering=1)
+training = Training()
 
 
 def note(event: str, **what: object) -> None:
     view = memberships.membership().view
-    line = {"time": time.monotonic(), "event": event, "pid": os.getpid(), **what}
-    line["view"] = 0 if view is None else view.number
-    log.write(json.dumps(line) + "\n")
+    training.note(event, 0 if view is None else view.number, **what)
 
 
 class NotedState(hvd.elastic.TorchState):
@@ -71,37 +59,26 @@ def note_membership() -> None:
     member.next_view, member.enter = noted_next_view, noted_enter  # type: ignore[method-assign]
 
 
-torch.set_num_threads(1)
 hvd.init()
-torch.manual_seed(1)
-width = int((arguments.megabytes * 1e6 / 4 / 2) ** 0.5)  # two square layers
-model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(2)))
 optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9),
-    named_parameters=model.named_parameters(),
+    training.optimizer, named_parameters=training.model.named_parameters()
 )
-inputs = torch.randn(2, width)
-state = NotedState(model, optimizer, step=0)
+state = NotedState(training.model, optimizer, step=0)
 note_membership()
 
 
 @hvd.elastic.run
 def train(state: NotedState) -> None:
-    made, finished = 0, torch.zeros(1)
-    while finished.item() == 0:
-        optimizer.zero_grad()
-        model(inputs).square().mean().backward()
-        optimizer.step()
-        made += 1
-        if made > 5:
-            time.sleep(0.02)  # as if a device computed: replacements can import meanwhile
+    def after_step(made: int) -> None:
         if made in (1, 5):
             note("step", made=made, size=hvd.size(), rank=hvd.rank(), step=state.step)
         state.step += 1
         state.commit()
-        if made % 10 == 0:
-            finished[0] = (arguments.folder / "finish").exists()
-            finished = hvd.allreduce(finished, op=hvd.Max)
+
+    def any_of(finished: torch.Tensor) -> torch.Tensor:
+        return hvd.allreduce(finished, op=hvd.Max)
+
+    training.steps(training.model, optimizer, after_step, any_of)
 
 
 train(state)

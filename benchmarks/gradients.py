@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 import figures
+from folders import temporary_folder
 from ranks import Job
 
 MODELS = ("resnet50", "vgg16", "bert-base")
@@ -41,7 +41,7 @@ def main() -> None:
     if arguments.smoke:
         models, rounds, arguments.steps = ["resnet50"], 1, 1
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in NAMES:
             jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, folder))

@@ -20,12 +20,12 @@ import secrets
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import orders
+from folders import temporary_folder
 from ranks import Job
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
@@ -162,12 +162,12 @@ def main() -> None:
     sizes = [int(size) for size in arguments.sizes.split(",")]
     with (
         network(arguments) as (hosts, variables),
-        tempfile.TemporaryDirectory() as folder,
+        temporary_folder() as folder,
         contextlib.ExitStack() as ended,
     ):
         jobs = []
         for name, own, python in kinds(arguments):
-            given = (len(jobs), hosts, arguments, Path(folder), variables | own, python)
+            given = (len(jobs), hosts, arguments, folder, variables | own, python)
             job = HostsJob(name, *given)
             ended.callback(job.end)
             jobs.append(job)

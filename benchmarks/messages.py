@@ -15,11 +15,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 import figures
 from allreduce import Timed, size_text
+from folders import temporary_folder
 from ranks import Job
 
 OURS = ("horoscale", "horoscale-shared", "horoscale-view")
@@ -51,7 +51,7 @@ def main() -> None:
     arguments = parse_arguments()
     cases = {size_text(size): (size,) for size in arguments.sizes}
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in (*OURS, *arguments.peers):
             jobs.append(Job(RANK_PROGRAM, name, 2, folder, arguments.peer_venv))

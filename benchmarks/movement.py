@@ -15,11 +15,11 @@ import argparse
 import contextlib
 import os
 import statistics
-import tempfile
 from pathlib import Path
 
 import figures
 from allreduce import Timed, size_text
+from folders import temporary_folder
 from ranks import MPIS, Job
 
 OPERATIONS = ("allgather", "reducescatter", "alltoall", "broadcast")
@@ -65,7 +65,7 @@ def main() -> None:
         for size in arguments.sizes
     }
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in (*OURS, *arguments.peers):
             jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, arguments.peer_venv))

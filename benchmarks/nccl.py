@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import figures
 from allreduce import Timed, size_text
+from folders import temporary_folder
 from ranks import Job
 
 RANK_PROGRAM = Path(__file__).with_name("nccl_rank.py")
@@ -89,7 +89,7 @@ def main() -> None:
     # What is a GPU's only user anyhow is not concerned by it.
     variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in ("horoscale", "nccl"):
             jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, folder, variables))

@@ -23,12 +23,12 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import figures
+from folders import temporary_folder
 from ranks import Job
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
@@ -70,7 +70,7 @@ def main() -> None:
     tasks = arguments.tasks.split(",")
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(NetworkHosts(2))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = {}
         for port, name in enumerate(SMOKE if arguments.smoke else JOBS, FIRST_PORT):
             jobs[name] = Job(RANK_PROGRAM, name, 2, folder, folder, JOBS[name], hosts, port)

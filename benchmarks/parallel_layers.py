@@ -15,11 +15,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import figures
+from folders import temporary_folder
 from ranks import Job
 
 RANK_PROGRAM = Path(__file__).with_name("parallel_layers_rank.py")
@@ -42,7 +42,7 @@ def run(rounds: int, smoke: bool, ranks: int = 2) -> figures.Figures:
     """Measure all ways on so many ranks, and print."""
     widths, steps = ({"mlp": 64}, 1) if smoke else (CASES, 6)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = {}
         for name in dict.fromkeys(JOB_OF.values()):
             jobs[name] = Job(RANK_PROGRAM, name, 1 if name == "one" else ranks, folder, folder)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import tempfile
 from pathlib import Path
 
 import figures
+from folders import temporary_folder
 from ranks import Job
 
 STAGES, MICROBATCHES = 2, 8
@@ -33,7 +33,7 @@ def run(rounds: int, smoke: bool) -> figures.Figures:
     """Measure bubbles, and print a table."""
     measured: figures.Figures = {}
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in ("gloo", "horoscale"):
             jobs.append(Job(RANK_PROGRAM, name, STAGES, folder, folder))

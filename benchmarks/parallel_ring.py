@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from unittest import mock
 import figures
 import orders
 import torch
+from folders import temporary_folder
 from ranks import Job
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
@@ -68,7 +68,7 @@ def run(
     measured: figures.Figures = {}
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(NetworkHosts(2))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         job = Job(Path(__file__), "ring", 2, folder, folder, {}, hosts, PORT)
         stack.callback(job.end)
         for rate in rates:

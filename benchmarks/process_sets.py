@@ -17,13 +17,13 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from folders import temporary_folder
 
 import horoscale.numpy as hvd
 from horoscale.timeline import Span, read
@@ -160,14 +160,14 @@ def main() -> None:
     if arguments.rank_of:
         run_rank(arguments)
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         own_command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:]]
         launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(RANKS)]
         command = [*launcher, *own_command, "--rank-of", folder]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         # Not from where horoscale/ may lie as sources: the installed package is measured.
         subprocess.run(command, check=True, timeout=SECONDS, env=environment, cwd=folder)
-        figures = json.loads((Path(folder) / "figures.json").read_text())
+        figures = json.loads((folder / "figures.json").read_text())
     if arguments.json:
         arguments.json.write_text(json.dumps(figures))
     spans = figures["spans"]

@@ -96,17 +96,22 @@ class Job:
         return statistics.median(map(max, zip(*seconds, strict=True)))
 
     def end(self) -> None:
-        """End all ranks."""
+        """End all ranks; those that have not connected at once, and those that don't listen."""
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.send(None)
             connection.close()
+        if len(self._connections) < self._num_ranks:
+            for process in self._processes:
+                process.terminate()
         for process in self._processes:
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            for end in (process.terminate, process.kill):
+                try:
+                    process.wait(END_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    end()
+            process.wait()
 
     def _start(self, address: str, folder: Path, peer_venv: Path) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -131,7 +136,10 @@ class Job:
             self._launch(command, environment | variables)
 
     def _launch(self, command: Sequence[str | Path], environment: dict[str, str]) -> None:
-        self._processes.append(subprocess.Popen(command, env=environment))
+        # A session of its own: what ends the benchmark is not to end MPI's ranks, which would leave
+        # their files in /dev/shm.
+        started = subprocess.Popen(command, env=environment, start_new_session=True)
+        self._processes.append(started)
 
     def _job_variables(self, folder: Path) -> dict[str, str]:
         """What tells a rank of Gloo or of ours who it is and where the others are."""

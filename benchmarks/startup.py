@@ -16,9 +16,10 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+
+from folders import temporary_folder
 
 PHASES = ("job s", "init s", "import MiB", "init MiB")
 SECONDS = 300
@@ -47,7 +48,7 @@ def run_rank(folder: Path) -> None:
 
 def measure(num_ranks: int) -> list[float]:
     """Start one job; what PHASES says, of the slowest or largest rank."""
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(num_ranks)]
         command = [*launcher, sys.executable, os.path.abspath(__file__), "--rank-of", folder]
         begin = time.perf_counter()
@@ -55,7 +56,7 @@ def measure(num_ranks: int) -> list[float]:
         # Not from where horoscale/ may lie as sources: the installed package is measured.
         subprocess.run(command, check=True, timeout=SECONDS, env=environment, cwd=folder)
         whole = time.perf_counter() - begin
-        ranks = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
+        ranks = [json.loads(path.read_text()) for path in folder.iterdir()]
     assert len(ranks) == num_ranks
     return [whole, *map(max, zip(*ranks, strict=True))]
 

@@ -21,10 +21,10 @@ import json
 import os
 import socket
 import statistics
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from folders import temporary_folder
 from ranks import Job
 
 TASKS = ("perceptron", "convolutions", "transformer")
@@ -107,7 +107,7 @@ def main() -> None:
     tasks = chosen(parser, arguments.tasks, TASKS)
     modes = chosen(parser, arguments.modes, MODES)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in NAMES:
             jobs.append(start(name, arguments.np, folder))

@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 import figures
+from folders import temporary_folder
 from ranks import Job
 
 RANKS = 2
@@ -52,7 +52,7 @@ def main() -> None:
     if arguments.smoke:
         chosen, names, rounds = SMOKE, NAMES[1:], 1  # a rank of torch takes seconds to start
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in names:
             jobs.append(Job(RANK_PROGRAM, name, RANKS, folder, folder))

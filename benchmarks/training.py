@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 import figures
+from folders import temporary_folder
 from ranks import Job
 
 TASKS = ("perceptron", "convolutions", "transformer")
@@ -44,7 +44,7 @@ def main() -> None:
     if arguments.smoke:
         tasks, rounds, names = ["transformer"], 1, SMOKE
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(temporary_folder())
         jobs = []
         for name in names:
             jobs.append(Job(RANK_PROGRAM, name, arguments.np, folder, folder))

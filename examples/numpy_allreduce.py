@@ -10,6 +10,8 @@ bit for bit the same. Rank 0 prints it, here for 2 ranks; more ranks have more p
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 
 import horoscale.numpy as hvd
@@ -19,6 +21,7 @@ POINTS_PER_RANK = 1000
 
 def main() -> None:
     """Fit a line to points that are spread over the ranks."""
+    argparse.ArgumentParser(description=__doc__).parse_args()  # has no options
     hvd.init()
     rng = np.random.default_rng(hvd.rank())
     x = rng.uniform(-1, 1, POINTS_PER_RANK)

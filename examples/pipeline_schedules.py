@@ -18,6 +18,8 @@ activations at once.
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 from torch import nn
 
@@ -105,6 +107,7 @@ def promises(schedule: str, ranks: int) -> tuple[float, int]:
 
 def main() -> None:
     """Train by all schedules, and in this process, and compare."""
+    argparse.ArgumentParser(description=__doc__).parse_args()  # has no options
     torch.set_num_threads(1)  # the ranks share the cores
     hvd.init(process_sets="dynamic")
     mesh = par.init(pp=hvd.size())

@@ -10,6 +10,8 @@ itself, and the weights are the same, bit for bit:
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 from torch import nn
 
@@ -60,6 +62,7 @@ def train_alone(model: nn.Module) -> None:
 
 def main() -> None:
     """Train on two ranks, then in one process, and compare."""
+    argparse.ArgumentParser(description=__doc__).parse_args()  # has no options
     hvd.init()
     if hvd.size() != 2:
         raise SystemExit("needs 2 ranks: horoscalerun -np 2 python pipeline_two_stages.py")

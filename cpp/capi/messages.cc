@@ -91,6 +91,10 @@ hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out)
   return horoscale::Start(runtime, message, false, out);
 }
 
+int32_t hs_is_busy(const hs_runtime* runtime) {
+  return runtime != nullptr && runtime->job->runtime().IsBusy() ? 1 : 0;
+}
+
 const void* hs_view(const hs_handle* handle) {
   if (hs_poll(handle) == 0) return nullptr;
   const horoscale::Operation& operation = *handle->operation;

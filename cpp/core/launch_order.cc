@@ -51,6 +51,15 @@ bool LaunchOrder::IsNext(uint32_t incarnation, uint64_t sequence) const {
   return first.is_agreed && first.incarnation == incarnation && first.sequence == sequence;
 }
 
+std::vector<uint64_t> LaunchOrder::NextOf(uint32_t incarnation, uint64_t first) const {
+  std::vector<uint64_t> next;
+  for (const Place& place : places_) {
+    if (!place.is_agreed || place.incarnation != incarnation || place.sequence < first) break;
+    next.push_back(place.sequence);
+  }
+  return next;
+}
+
 void LaunchOrder::Remove(uint32_t incarnation, uint64_t sequence) {
   const auto found = stamps_.find({incarnation, sequence});
   if (found == stamps_.end()) return;

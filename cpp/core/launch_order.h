@@ -52,6 +52,9 @@ class LaunchOrder {
   }
   // Whether this is what this rank launches next.
   bool IsNext(uint32_t incarnation, uint64_t sequence) const;
+  // All of this set, from the sequence `first` on, that is launched next: agreed on, and with
+  // nothing else before it or in between.
+  std::vector<uint64_t> NextOf(uint32_t incarnation, uint64_t first) const;
   // It has been launched, or will not be.
   void Remove(uint32_t incarnation, uint64_t sequence);
   // The set has ended.

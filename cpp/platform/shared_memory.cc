@@ -62,6 +62,11 @@ Status MemFd::Discard(size_t offset, size_t bytes) const {
   return Status::Ok();
 }
 
+Status DiscardPages(std::byte* memory, size_t bytes) {
+  if (madvise(memory, bytes, MADV_REMOVE) == 0) return Status::Ok();
+  return Status::System("giving shared memory back", errno);
+}
+
 Result<MappedRegion> MappedRegion::Map(const MemFd& memory) {
   void* address = mmap(nullptr, memory.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                        memory.fd(), 0);

@@ -32,6 +32,10 @@ class MemFd {
   size_t bytes_;
 };
 
+// Gives pages of a memfd back through one of its mappings, as MemFd::Discard(). Both arguments are
+// multiples of the page size.
+Status DiscardPages(std::byte* memory, size_t bytes);
+
 // A whole memfd in this process' memory, readable and writable. It outlives the MemFd's descriptor.
 class MappedRegion {
  public:

@@ -332,9 +332,17 @@ static PyObject* StartAgain(InFlight* self, Start start, PyObject* const* args) 
   if (message.will_wait < 0) return NULL;
   Handle* handle = NewHandle(self);
   if (handle == NULL) return NULL;
-  /* Other threads of Python wait: to let them run would cost more than this takes. */
-  const hs_code code = start == kSend ? hs_send(self->runtime, &message, &handle->pointer)
-                                      : hs_recv(self->runtime, &message, &handle->pointer);
+  hs_code code = HS_OK;
+  if (start != kSend) {
+    code = hs_recv(self->runtime, &message, &handle->pointer);
+  } else if (!message.will_wait && hs_is_busy(self->runtime)) {
+    Py_BEGIN_ALLOW_THREADS; /* it may do a part of what is pending */
+    code = hs_send(self->runtime, &message, &handle->pointer);
+    Py_END_ALLOW_THREADS;
+  } else {
+    /* Other threads of Python wait: to let them run would cost more than this takes. */
+    code = hs_send(self->runtime, &message, &handle->pointer);
+  }
   if (code == HS_OK) return Begin(self, handle, args[1]);
   Raise(code);
   Py_DECREF(handle);

@@ -6,7 +6,12 @@
 // given away after one poll (after none nobody would ever look at what has come). What others had
 // of the time costs nobody anything, so that it doesn't bring sleep nearer: it takes longer to be
 // woken than to get a core back.
+//
+// Where a system call is slow (some virtual machines, old processors) a yield that finds nobody
+// takes long too. So what the shortest of all has taken says how long is long.
 #pragma once
+
+#include <algorithm>
 
 namespace horoscale {
 
@@ -14,8 +19,13 @@ class IdlePolicy {
  public:
   static constexpr int kPolls = 50;  // before the first yield, where nobody shares the core
   // In seconds. Two switches between processes take longer than the first, a yield that finds
-  // nobody else less.
+  // nobody else less, on most machines.
   static constexpr double kSharedYield = 1.5e-6;
+  // On the others: so many times the shortest yield, of so many. None that finds nobody takes
+  // longer than the last: where all do, the core has been shared all the time.
+  static constexpr double kSharedToShortest = 2;
+  static constexpr int kSamples = 256;
+  static constexpr double kLongestOwnYield = 4e-6;
   static constexpr double kOwnTime = 50e-6;  // from the first yield until sleep
   static constexpr double kAllTime = 1e-3;   // the same with what others had
 
@@ -37,16 +47,25 @@ class IdlePolicy {
   }
   // How long that took.
   void OnYielded(double seconds) {
-    is_shared_ = seconds > kSharedYield;
+    shortest_ = std::min(shortest_, seconds);
+    samples_ = std::min(samples_ + 1, kSamples);
+    is_shared_ = seconds > SharedYield();
     if (is_shared_) others_ += seconds;
   }
 
  private:
+  double SharedYield() const {
+    if (samples_ < kSamples || shortest_ > kLongestOwnYield) return kSharedYield;
+    return std::max(kSharedYield, kSharedToShortest * shortest_);
+  }
+
   bool is_shared_ = false;  // as the last yield said
   bool is_yielding_ = false;
   int polls_ = 0;
-  double began_ = 0;   // the first yield
-  double others_ = 0;  // had so much since
+  double began_ = 0;     // the first yield
+  double others_ = 0;    // had so much since
+  double shortest_ = 1;  // of all yields
+  int samples_ = 0;
 };
 
 }  // namespace horoscale

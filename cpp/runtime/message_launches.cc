@@ -11,6 +11,11 @@ constexpr uint64_t kIsMessage = uint64_t{1} << 63;
 constexpr int kMemberBits = 20;
 constexpr int kNumberBits = 63 - 2 * kMemberBits;
 
+// NCCL's kernels move so many messages at the same time, each to or from another peer, whatever
+// their sizes (NCCL_MAX_DEV_WORK_P2P_PER_BATCH of its src/include/device.h); they begin with others
+// when these are through.
+constexpr size_t kMaxTogether = 8;
+
 }  // namespace
 
 uint64_t MessageLaunches::SequenceOf(const Id& id) const {
@@ -34,56 +39,72 @@ Status MessageLaunches::Agree(const Id& id, uint64_t stamp, const OperationPtr& 
   HS_RETURN_IF_ERROR(order_.Agree(Incarnation(), {sequence, stamp}));
   lane_ = lane_in_order_();
   const int peer = id.sender == place_.rank ? id.receiver : id.sender;
-  agreed_.push_back({sequence, operation, place_.IndexOf(peer)});
+  agreed_.emplace(sequence, Agreed{sequence, operation, place_.IndexOf(peer)});
   return Status::Ok();
 }
 
+// A second message of two ranks in one direction waits for the first one in NCCL: it is of the next
+// group.
+std::vector<MessageLaunches::Agreed> MessageLaunches::TakeNext() {
+  std::vector<Agreed> group;
+  for (const uint64_t sequence : order_.NextOf(Incarnation(), kIsMessage)) {
+    const auto next = agreed_.find(sequence);
+    const bool follows_another =
+        std::any_of(group.begin(), group.end(), [next](const Agreed& message) {
+          return message.peer == next->second.peer &&
+                 message.operation->message->is_send == next->second.operation->message->is_send;
+        });
+    if (follows_another || group.size() == kMaxTogether) break;
+    group.push_back(std::move(next->second));
+    agreed_.erase(next);
+  }
+  return group;
+}
+
 Result<bool> MessageLaunches::Step() {
-  if (agreed_.empty()) return false;
-  if (!is_issued_) {
-    const auto next = std::find_if(agreed_.begin(), agreed_.end(), [this](const Agreed& message) {
-      return order_.IsNext(Incarnation(), message.sequence);
-    });
-    if (next == agreed_.end()) return false;
-    std::swap(*next, agreed_.front());
-    is_issued_ = true;
-    HS_RETURN_IF_ERROR(Issue(agreed_.front()));
+  if (issued_.empty()) {
+    if (agreed_.empty()) return false;
+    issued_ = TakeNext();
+    if (issued_.empty()) return false;
+    HS_RETURN_IF_ERROR(Issue());
   }
   // NCCL launches in a thread of its own where it needs time; the order holds until then.
   const auto is_launched = lane_->communicator()->Poll();
   if (!is_launched.ok()) return is_launched.status();
   if (!*is_launched) return false;
-  auto finished = lane_->device().Record(lane_->stream());
-  if (!finished.ok()) return finished.status();
-  const Agreed message = std::move(agreed_.front());
-  agreed_.pop_front();
-  is_issued_ = false;
-  order_.Remove(Incarnation(), message.sequence);
-  message.operation->on_device->finished = finished.TakeValue();
-  launched_(message.operation);
+  auto made = lane_->device().Record(lane_->stream());
+  if (!made.ok()) return made.status();
+  const CudaEventPtr finished = made.TakeValue();
+  for (const Agreed& message : std::exchange(issued_, {})) {
+    order_.Remove(Incarnation(), message.sequence);
+    message.operation->on_device->finished = finished;
+    launched_(message.operation);
+  }
   return true;
 }
 
-Status MessageLaunches::Issue(const Agreed& message) const {
-  const CudaEvent& ready = *message.operation->on_device->ready.event;
-  HS_RETURN_IF_ERROR(lane_->device().Wait(lane_->stream(), ready));
+Status MessageLaunches::Issue() const {
+  std::vector<NcclCommunicator::Transfer> transfers;
+  for (const auto& [sequence, operation, peer] : issued_) {
+    const CudaEvent& ready = *operation->on_device->ready.event;
+    HS_RETURN_IF_ERROR(lane_->device().Wait(lane_->stream(), ready));
+    const Message& tensor = *operation->message;
+    transfers.push_back({tensor.is_send, tensor.memory, tensor.envelope.bytes, peer});
+  }
   HS_RETURN_IF_ERROR(lane_->device().PassGate(lane_->stream()));
-  const Message& tensor = *message.operation->message;
   const CudaContextScope scope(lane_->device());
-  return lane_->communicator()->Transfer(tensor.is_send, tensor.memory, tensor.envelope.bytes,
-                                         message.peer, lane_->stream());
+  return lane_->communicator()->Launch(transfers, lane_->stream());
 }
 
-OperationPtr MessageLaunches::Abandon() {
-  OperationPtr begun;
-  if (is_issued_) {
-    begun = agreed_.front().operation;
+std::vector<OperationPtr> MessageLaunches::Abandon() {
+  std::vector<OperationPtr> begun;
+  for (const Agreed& message : std::exchange(issued_, {})) {
     if (auto given = lane_->device().Record(lane_->stream()); given.ok()) {
-      begun->on_device->finished = given.TakeValue();
+      message.operation->on_device->finished = given.TakeValue();
     }
+    begun.push_back(message.operation);
   }
   agreed_.clear();
-  is_issued_ = false;
   return begun;
 }
 

@@ -5,12 +5,17 @@
 // receiver: each proposes a stamp when the receive has found its message, the sender decides, and
 // both launch it on the set's communicator when it is its turn among all that this rank launches.
 // Where a collective may have no place in that order, messages are not carried so.
+//
+// Messages whose turns follow each other go in one group of NCCL's calls, which is one launch.
+// Ranks may group differently: a kernel moves all messages of such a group at the same time, so
+// that none of them waits for one that comes later in the order.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "backends/nccl/device_lane.h"
 #include "core/launch_order.h"
@@ -49,15 +54,15 @@ class MessageLaunches {
 
   // Launches what has its turn; whether anything moved. A failed status: NCCL's.
   Result<bool> Step();
-  bool empty() const { return agreed_.empty(); }
-  // Whether NCCL has been given one that isn't launched.
-  bool IsIssued() const { return is_issued_; }
+  bool empty() const { return agreed_.empty() && issued_.empty(); }
+  // Whether NCCL has been given some that aren't launched.
+  bool IsIssued() const { return !issued_.empty(); }
   // An asynchronous error of NCCL's, while the set's lane is used.
   Status Check() const { return lane_->Poll(); }
 
-  // The set has failed: nothing more is launched. The operation that NCCL may have begun with, if
-  // there is one: it has its event, unless the device refused one.
-  OperationPtr Abandon();
+  // The set has failed: nothing more is launched. The operations that NCCL may have begun with:
+  // they have their event, unless the device refused one.
+  std::vector<OperationPtr> Abandon();
 
  private:
   struct Agreed {
@@ -68,15 +73,16 @@ class MessageLaunches {
 
   uint32_t Incarnation() const { return place_.channel.incarnation; }
   uint64_t SequenceOf(const Id& id) const;
-  Status Issue(const Agreed& message) const;
+  std::vector<Agreed> TakeNext();
+  Status Issue() const;
 
   LaunchOrder& order_;
   const SetPlace& place_;
   const LaneInOrder lane_in_order_;
   const Launched launched_;
-  const DeviceLane* lane_ = nullptr;  // from the first message on
-  std::deque<Agreed> agreed_;
-  bool is_issued_ = false;  // the one whose turn it is, which is the front then
+  const DeviceLane* lane_ = nullptr;   // from the first message on
+  std::map<uint64_t, Agreed> agreed_;  // by sequence
+  std::vector<Agreed> issued_;         // of them, one group
 };
 
 }  // namespace horoscale

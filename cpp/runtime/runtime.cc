@@ -298,6 +298,7 @@ void Runtime::Tick(double now) {
   for (const auto& [id, set] : sets_.all()) set->CheckStalls(now);
   if (const auto circle = wait_graph_.TakeCircle(now)) Log(LogLevel::kWarning, *circle);
   CheckCreations(now);
+  transport_->GiveBackIdle(now);
   if (timeline_.enabled()) timeline_.Flush();
   if (const uint32_t requests = StateRequests(); requests != state_requests_) {
     state_requests_ = requests;

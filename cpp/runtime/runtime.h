@@ -52,6 +52,9 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   // was not taken. `will_wait`: a call of Wait() or Notify() follows, so nobody has to be woken.
   Status Enqueue(const OperationPtr& operation, bool will_wait);
 
+  // Whether operations of this rank are not done.
+  bool IsBusy() const { return inbox_.unfinished() > 0; }
+
   // Wakes who drives, if he sleeps, for what was enqueued.
   void Notify() { engine_.NotifyInput(); }
 

@@ -345,7 +345,7 @@ void SetMessages::Fail(const Status& cause) {
   copied_out_.clear();
   failure_ = cause;
   give_up_at_ = MonotonicSeconds() + kCopySeconds;
-  if (const OperationPtr begun = launches_.Abandon()) {
+  for (const OperationPtr& begun : launches_.Abandon()) {
     begun->message->by_nccl = begun->message->at_device = true;
     at_device_.push_back(begun);
   }

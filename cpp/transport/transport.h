@@ -138,6 +138,8 @@ class Transport {
     (void)rank;
     return nullptr;
   }
+  // Gives memory back that was not used for a while; called now and then.
+  virtual void GiveBackIdle(double now) { (void)now; }
 
   // Ends the sleep of a rank for which StagingWith() has areas, if it sleeps: after a seq_cst store
   // of what it looks at once it has armed.

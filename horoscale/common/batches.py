@@ -42,6 +42,7 @@ class Kind(NamedTuple):
     # returns what starts the operation.
     prepare: Callable[..., Any]
     takes_peer: bool = True
+    is_send: bool = False
 
 
 class _NotStarted:
@@ -57,10 +58,16 @@ class _NotStarted:
 def run_batch(operations: Sequence[P2POp], kinds: Sequence[Kind]) -> list[Any]:
     """Start all operations, wait for them, and return their results.
 
-    All are prepared before the first one is started: where one is wrong, nothing is under way.
+    All are prepared before the first one is started: where one is wrong, nothing is under way. The
+    sends are started first: when a rank asks for what the other one sends, it has offered its own,
+    so that NCCL is given messages that cross together.
     """
+    chosen = [_kind_of(operation, kinds) for operation in operations]
     starts = [prepare(operation, kinds) for operation in operations]
-    return wait_for_all([_started(start) for start in starts])
+    handles: dict[int, Waitable] = {}
+    for i in sorted(range(len(starts)), key=lambda i: not chosen[i].is_send):
+        handles[i] = _started(starts[i])
+    return wait_for_all([handles[i] for i in range(len(starts))])
 
 
 def prepare(operation: P2POp, kinds: Sequence[Kind]) -> Any:
@@ -68,11 +75,7 @@ def prepare(operation: P2POp, kinds: Sequence[Kind]) -> Any:
 
     Raises TypeError or ValueError where it is of none, or its peer is missing, or one too many.
     """
-    if not isinstance(operation, P2POp):
-        raise TypeError(f"batch() takes a list of P2POp, not {operation!r}")
-    kind = next((one for one in kinds if operation.op in one.functions), None)
-    if kind is None:
-        raise ValueError(f"op={operation.op!r} is none of send, recv and recv_any")
+    kind = _kind_of(operation, kinds)
     rest = operation.tag, operation.process_set
     if not kind.takes_peer:
         if operation.peer is not None:
@@ -83,6 +86,15 @@ def prepare(operation: P2POp, kinds: Sequence[Kind]) -> Any:
     if operation.peer is None:
         raise ValueError("a send or recv of a batch needs a peer")
     return kind.prepare(operation.tensor, operation.peer, *rest)
+
+
+def _kind_of(operation: P2POp, kinds: Sequence[Kind]) -> Kind:
+    if not isinstance(operation, P2POp):
+        raise TypeError(f"batch() takes a list of P2POp, not {operation!r}")
+    for kind in kinds:
+        if operation.op in kind.functions:
+            return kind
+    raise ValueError(f"op={operation.op!r} is none of send, recv and recv_any")
 
 
 def _started(start: Callable[[], Waitable]) -> Waitable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -12,6 +13,7 @@ from typing import Any
 from horoscale._core import HorovodInternalError
 from horoscale.common import job
 
+_log = logging.getLogger("horoscale")
 _MOST_SETS = 8
 _MOST_CHARACTERS = 100
 _INTERVAL_S = 1.0
@@ -45,7 +47,11 @@ class Activity:
 
 
 class Reporter:
-    """A thread that calls a function once a second, whatever the others do."""
+    """A thread that calls a function once a second, whatever the others do.
+
+    The function may run code of the user's, such as a property of the state: what it raises is
+    logged, once, and the next second it is called again.
+    """
 
     def __init__(self, report: Callable[[], None]) -> None:
         """Begin."""
@@ -60,8 +66,18 @@ class Reporter:
         self._thread.join()
 
     def _run(self) -> None:
+        logged = False
         while not self._ended.wait(_INTERVAL_S):
-            self._report()
+            try:
+                self._report()
+            except Exception as error:
+                if not logged:
+                    _log.warning(
+                        "how far this rank is can't be told: %s: %s (said once)",
+                        type(error).__name__,
+                        error,
+                    )
+                logged = True
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

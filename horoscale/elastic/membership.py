@@ -6,7 +6,10 @@ or torchrun started have none, and one view for ever: those that came.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +18,8 @@ from horoscale.common.elastic_link import ElasticLink, elastic_link
 from horoscale.common.exceptions import HorovodInternalError, RankFailedError
 from horoscale.common.job import current_runtime
 from horoscale.common.views import View
+from horoscale.driver.membership import Part
+from horoscale.driver.progress import Progress
 from horoscale.elastic.activity import Activity
 
 
@@ -81,9 +86,18 @@ class Membership:
         """Return what there is to know of the job: see horoscale.elastic.status()."""
         if self._link is not None:
             return self._link.status()
-        topology = current_runtime().topology
+        topology, now = current_runtime().topology, time.monotonic()
+        progress = Progress(now)
         with self._reporting:
-            own = {"process": topology.rank, "rank": topology.rank, **self._activity.read()}
+            progress.take(self._activity.read(), now)
+        own = {
+            "process": topology.rank,
+            "host": os.environ.get("HOROSCALE_HOSTNAME") or socket.gethostname(),
+            "slot": topology.local_rank,
+            "part": Part.MEMBER.value,
+            "rank": topology.rank,
+            **progress.describe(now),
+        }
         return {"view": 0, "size": topology.size, "resets": 0, "processes": [own], "findings": []}
 
     def next_view(self, commits: Sequence[int], error: Exception | None) -> View | None:

@@ -14,7 +14,8 @@ def status() -> dict[str, Any]:
     it is, for how long it has computed and waited, and what its process sets wait for. `findings`
     names what does not advance, and stragglers; docs/elastic.md has the fields.
 
-    In other jobs there is nobody to ask: `processes` has this rank alone, and `findings` nothing.
+    In other jobs there is nobody to ask: `processes` has this rank alone, with the same fields,
+    `view` is 0, and `findings` has nothing.
 
     Raises ValueError without hvd.init(), HorovodInternalError where the launcher does not answer.
     """

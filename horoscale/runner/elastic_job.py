@@ -32,7 +32,7 @@ from horoscale.runner.pulse import Pulse
 from horoscale.runner.reach import Beacon
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, elastic_failure_report
-from horoscale.runner.results import HeldResults, ResultsTooLargeError
+from horoscale.runner.results import HeldResults, ResultsError
 
 _OPEN_OUTPUTS = 32  # of processes that have ended, for what their children print
 _CALL_OFF_S = 5.0  # to reach the store in this very process
@@ -363,10 +363,8 @@ class ElasticJob(Job):
             if process in self._places:
                 try:
                     self._results.add(process, data)
-                except ResultsTooLargeError as error:
+                except ResultsError as error:
                     self._give_up(str(error))
-                except OSError as error:
-                    self._give_up(f"can't keep what process {process} has returned: {error}")
             return
         output = self._outputs[process, stream]
         rank = self._driver.rank_of(process)

@@ -26,7 +26,7 @@ from horoscale.runner.output import Console, RankOutput, open_rank_files
 from horoscale.runner.protocol import Header, ProtocolError
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, LAUNCHER, LAUNCHER_FAILED, Exit, failure_report
-from horoscale.runner.results import ResultsTooLargeError
+from horoscale.runner.results import ResultsError
 from horoscale.runner.tracebacks import Tracebacks
 
 # After the first failure the others may raise and report it themselves for so long.
@@ -236,7 +236,7 @@ class Job:
         assert self._spec.on_result is not None
         try:
             self._spec.on_result(rank, piece)
-        except ResultsTooLargeError as error:
+        except ResultsError as error:
             self._give_up(str(error))
 
     def _give_up(self, trouble: str) -> None:

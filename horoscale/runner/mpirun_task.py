@@ -18,7 +18,7 @@ from horoscale.runner.environment import encrypts
 from horoscale.runner.mpirun import TASK_SECRET
 from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import LAUNCHER_FAILED
-from horoscale.runner.results import ResultsTooLargeError, ResultWriter
+from horoscale.runner.results import ResultsError, ResultWriter
 
 PLACES = "HOROSCALE_TASK_STORE"  # host:port of the launcher, several with commas between
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -56,7 +56,7 @@ def run(
         report = f"mpirun ended with status {status}" if status else ""
         try:
             _collect(client, size, results)
-        except ResultsTooLargeError as error:
+        except ResultsError as error:
             status, report = LAUNCHER_FAILED, str(error)
         client.close()
     finally:

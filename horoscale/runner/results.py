@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import IO, BinaryIO
 
 from horoscale.runner.outcome import Outcome
 from horoscale.runner.protocol import Decoder, encode
+from horoscale.runner.report import LAUNCHER
 
 MAX_RESULTS_BYTES = 16 << 30  # of all ranks: what is larger belongs into files
 _READ_BYTES = 1 << 20
@@ -22,7 +24,11 @@ _IN_MEMORY_BYTES = 1 << 20  # of one process
 _PIECE_BYTES = 1 << 16
 
 
-class ResultsTooLargeError(Exception):
+class ResultsError(Exception):
+    """What the ranks have handed in is not kept: the message says why."""
+
+
+class ResultsTooLargeError(ResultsError):
     """The ranks have handed in more than may be."""
 
     def __init__(self, limit: int) -> None:
@@ -32,26 +38,57 @@ class ResultsTooLargeError(Exception):
         )
 
 
+@contextlib.contextmanager
+def _in_temporary_file() -> Iterator[None]:
+    """Raise ResultsError where the disk is full, or can't be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(
+            f"what the ranks return can't be written to a file in {tempfile.gettempdir()}: "
+            f"{error.strerror or error}; TMPDIR names another folder"
+        ) from error
+
+
 class ResultWriter:
     """The launcher's side."""
 
     def __init__(self, descriptor: int) -> None:
-        self._file = open(descriptor, "wb")  # noqa: SIM115 (lives as long as this object)
+        # Not buffered: what can't be written would be tried again at each call.
+        self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115 (lives as this object)
         self._left = MAX_RESULTS_BYTES
+        self._failed = False
 
     def add(self, rank: int, piece: bytes) -> None:
-        """A rank has handed in a piece of its outcome. ResultsTooLargeError: it is not kept."""
+        """A rank has handed in a piece of its outcome.
+
+        Raises ResultsError where it is not kept, and ResultsTooLargeError where it never could be.
+        """
         frame = encode({"kind": "result", "rank": rank}, piece)
         if len(frame) > self._left:
             self._left = 0
             raise ResultsTooLargeError(MAX_RESULTS_BYTES)
         self._left -= len(frame)
-        self._file.write(frame)
+        self._write(frame)
 
     def finish(self, report: bytes) -> None:
-        """The job has ended."""
-        self._file.write(encode({"kind": "report"}, report))
-        self._file.close()
+        """The job has ended. Where an outcome could not be written none is left: there is room."""
+        with self._file:
+            try:
+                if self._failed:
+                    with _in_temporary_file():
+                        self._file.truncate(self._file.seek(0))
+                self._write(encode({"kind": "report"}, report))
+            except ResultsError as error:
+                sys.stderr.write(f"{LAUNCHER}: {error}\n")
+
+    def _write(self, frame: bytes) -> None:
+        self._failed = True
+        with _in_temporary_file():
+            left = memoryview(frame)
+            while left:
+                left = left[self._file.write(left) :]
+        self._failed = False
 
 
 class HeldResults:
@@ -62,7 +99,7 @@ class HeldResults:
         self._left = MAX_RESULTS_BYTES
 
     def add(self, process: int, piece: bytes) -> None:
-        """A process has handed in a piece of its outcome. ResultsTooLargeError: it is not kept."""
+        """A process has handed in a piece of its outcome; raises as ResultWriter.add()."""
         if len(piece) > self._left:
             self._left = 0
             raise ResultsTooLargeError(MAX_RESULTS_BYTES)
@@ -70,7 +107,8 @@ class HeldResults:
         if process not in self._files:
             spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 (until taken)
             self._files[process] = spool
-        self._files[process].write(piece)
+        with _in_temporary_file():
+            self._files[process].write(piece)
 
     def take(self, process: int) -> Iterator[bytes]:
         """The pieces of a process, which are gone then; none where it has handed in nothing."""

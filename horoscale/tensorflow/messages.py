@@ -171,7 +171,7 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
 
 
 _KINDS = (
-    Kind((send,), _sent),
+    Kind((send,), _sent, is_send=True),
     Kind((recv,), _received),
     Kind((recv_any,), _received_from_any, takes_peer=False),
 )

@@ -341,7 +341,7 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
 
 
 _KINDS = (
-    Kind((send, send_async), _prepare_send),
+    Kind((send, send_async), _prepare_send, is_send=True),
     Kind((recv, recv_async), _prepare_recv),
     Kind((recv_any, recv_any_async), _prepare_recv_any, takes_peer=False),
 )

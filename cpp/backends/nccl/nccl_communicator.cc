@@ -39,16 +39,23 @@ Result<bool> NcclCommunicator::Poll() const {
   return state == nccl::kSuccess;
 }
 
-Status NcclCommunicator::Transfer(bool is_send, std::byte* memory, size_t bytes, uint32_t peer,
-                                  CudaStreamHandle stream) const {
+// A group that was started has to be ended, whatever failed in it. The first failure is kept.
+Status NcclCommunicator::Launch(std::span<const Transfer> transfers,
+                                CudaStreamHandle stream) const {
   const NcclFunctions& call = library_.call();
-  const int to = static_cast<int>(peer);
-  if (is_send) {
-    return library_.Check(call.ncclSend(memory, bytes, nccl::kUint8, to, handle_, stream),
-                          "ncclSend", handle_);
+  Status status = library_.Check(call.ncclGroupStart(), "ncclGroupStart", handle_);
+  for (const Transfer& transfer : transfers) {
+    if (!status.ok()) break;
+    const auto& [is_send, memory, bytes, peer] = transfer;
+    const int to = static_cast<int>(peer);
+    status = is_send
+                 ? library_.Check(call.ncclSend(memory, bytes, nccl::kUint8, to, handle_, stream),
+                                  "ncclSend", handle_)
+                 : library_.Check(call.ncclRecv(memory, bytes, nccl::kUint8, to, handle_, stream),
+                                  "ncclRecv", handle_);
   }
-  return library_.Check(call.ncclRecv(memory, bytes, nccl::kUint8, to, handle_, stream), "ncclRecv",
-                        handle_);
+  const Status ended = library_.Check(call.ncclGroupEnd(), "ncclGroupEnd", handle_);
+  return status.ok() ? ended : status;
 }
 
 NcclEnding NcclCommunicator::End(How how) {

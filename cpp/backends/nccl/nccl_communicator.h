@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 
 #include "backends/nccl/cuda_device.h"
 #include "backends/nccl/nccl_library.h"
@@ -31,10 +32,16 @@ class NcclCommunicator {
   // asynchronous error: nothing but the end is left.
   Result<bool> Poll() const;
 
-  // Gives a stream a message to send to another rank, or to receive from it, which makes the other
-  // call. The device is the thread's current one.
-  Status Transfer(bool is_send, std::byte* memory, size_t bytes, uint32_t peer,
-                  CudaStreamHandle stream) const;
+  // A message to send to another rank, or to receive from it, which makes the other call.
+  struct Transfer {
+    bool is_send;
+    std::byte* memory;
+    size_t bytes;
+    uint32_t peer;
+  };
+  // Gives a stream several as one group, which is one launch. The device is the thread's current
+  // one.
+  Status Launch(std::span<const Transfer> transfers, CudaStreamHandle stream) const;
 
   // Ends it: with the other ranks, if they come to it within a few seconds, or by force, which
   // makes kernels that wait for a lost rank end.

@@ -404,6 +404,10 @@ typedef struct hs_message {
 hs_code hs_send(hs_runtime* runtime, const hs_message* message, hs_handle** out);
 hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out);
 
+/* 1 while operations of this rank are not done: hs_send() without will_wait may do some of their
+ * work then, such as copying a part of a large message. Local, any thread. */
+int32_t hs_is_busy(const hs_runtime* runtime);
+
 /* The message that hs_recv() with is_view has received: in the sender's shared memory, if it was
  * sent from there on this host, whose send is not done until hs_release(); else a copy. Nobody may
  * write there. Null before HS_OK, and for no elements. */

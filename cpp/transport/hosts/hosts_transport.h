@@ -55,6 +55,7 @@ class HostsTransport final : public Transport {
     return IsLocal(rank) ? local_->StagingWith(rank) : nullptr;
   }
   void Ring(int rank) override { local_->Ring(rank); }
+  void GiveBackIdle(double now) override { local_->GiveBackIdle(now); }
   void CallOnEnd(std::function<void()> look) override;
   std::vector<int> AwaitLinks(double seconds) override;
   TransportCounters counters() const override;

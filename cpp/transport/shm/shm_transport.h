@@ -44,6 +44,7 @@ class ShmTransport final : public MemoryTransport {
   std::byte* SharedAddress(int rank, int64_t offset, size_t bytes) const override;
   bool ReadMemory(int rank, uint64_t address, std::span<std::byte> into) override;
   StagingAreas* StagingWith(int rank) override;
+  void GiveBackIdle(double now) override { staging_.GiveBackIdle(now); }
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
   // Has Sleep() end when the descriptor is readable.

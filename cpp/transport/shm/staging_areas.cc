@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "platform/shared_memory.h"
+
 namespace horoscale {
 namespace {
 
@@ -26,6 +28,7 @@ int64_t StagingAreas::OffsetFor(int peer) {
 void StagingAreas::Serve(int peer, uint32_t use, std::span<const std::byte> message) {
   Outgoing& outgoing = outgoing_.at(peer);
   outgoing.writer.emplace(outgoing.area, use, message);
+  outgoing.is_used = true;
 }
 
 void StagingAreas::Stop(int peer, uint32_t use) {
@@ -36,6 +39,18 @@ void StagingAreas::Stop(int peer, uint32_t use) {
 bool StagingAreas::Step(int peer) {
   std::optional<StagingWriter>& writer = outgoing_.at(peer).writer;
   return writer && writer->Step();
+}
+
+void StagingAreas::GiveBackIdle(double now) {
+  for (auto& [peer, outgoing] : outgoing_) {
+    if (std::exchange(outgoing.is_used, false) || outgoing.writer) {
+      outgoing.idle_since = now;
+    } else if (outgoing.idle_since && now - *outgoing.idle_since >= kIdleSeconds) {
+      // Where the system refuses it the memory stays, as it would if it were used.
+      (void)DiscardPages(outgoing.area + kStagingCellsOffset, kStagingCellsBytes);
+      outgoing.idle_since.reset();
+    }
+  }
 }
 
 std::unique_ptr<StagingAreas::Incoming> StagingAreas::Receive(int peer, int64_t offset,

@@ -2,7 +2,9 @@
 // host (transport/memory/staging.h), and the messages that pass through theirs to it.
 //
 // Only the engine's owner calls it. An area is made for the first message to a peer and kept until
-// the end: a peer that hasn't heard of a failure yet may still write its counters.
+// the end: a peer that hasn't heard of a failure yet may still write its counters. The pages of its
+// cells are given back when nothing has gone through them for a while: what a reader finds there
+// counts only while its message is served.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +33,11 @@ class StagingAreas {
   // Copies some of what is served; whether any.
   bool Step(int peer);
 
+  // Of areas that were idle for so many seconds the memory is given back; to be called now and
+  // then.
+  static constexpr double kIdleSeconds = 5;
+  void GiveBackIdle(double now);
+
   // Receiver: a message that comes through the area at the peer's offset. Its sender is to be told
   // of its use. One at a time of a peer, while the result lives; null for others, and where there
   // can be no area.
@@ -42,6 +49,8 @@ class StagingAreas {
     int64_t offset = -1;
     std::byte* area = nullptr;
     std::optional<StagingWriter> writer;
+    bool is_used = false;              // since the last look for idle ones
+    std::optional<double> idle_since;  // null: there is nothing to give back
   };
   struct Receiving {
     uint32_t last_use = 0;

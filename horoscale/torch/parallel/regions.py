@@ -79,7 +79,8 @@ def scatter_to(x: torch.Tensor, axis: Axis, dim: int = -1, sizes: Sizes = None) 
     if axis.size == 1:
         return x
     dim = _dim(x, dim, axis, "scatter_to")
-    return _apply(_Scatter, x, axis, dim, _whole_sizes(x, dim, axis, sizes, "scatter_to"))
+    sizes = _whole_sizes(x, dim, axis, sizes, "scatter_to")
+    return _apply(_Part, x, axis, dim, sizes, False)
 
 
 def gather_from(x: torch.Tensor, axis: Axis, dim: int = -1, sizes: Sizes = None) -> torch.Tensor:
@@ -98,7 +99,8 @@ def gather_from(x: torch.Tensor, axis: Axis, dim: int = -1, sizes: Sizes = None)
     if axis.size == 1:
         return x
     dim = _dim(x, dim, axis, "gather_from")
-    return _apply(_Gather, x, axis, dim, _part_sizes(x, dim, axis, sizes, "gather_from"))
+    sizes = _part_sizes(x, dim, axis, sizes, "gather_from")
+    return _apply(_Gather, x, axis, dim, sizes, False)
 
 
 def sequence_scatter(
@@ -118,7 +120,7 @@ def sequence_gather(x: torch.Tensor, axis: Axis, dim: int = 0, sizes: Sizes = No
         return x
     dim = _dim(x, dim, axis, "sequence_gather")
     sizes = _part_sizes(x, dim, axis, sizes, "sequence_gather")
-    return _apply(_SequenceGather, x, axis, dim, sizes)
+    return _apply(_Gather, x, axis, dim, sizes, True)
 
 
 def sequence_reduce_scatter(
@@ -132,7 +134,7 @@ def sequence_reduce_scatter(
         return x
     dim = _dim(x, dim, axis, "sequence_reduce_scatter")
     sizes = _whole_sizes(x, dim, axis, sizes, "sequence_reduce_scatter")
-    return _apply(_ReduceScatter, x, axis, dim, sizes)
+    return _apply(_Part, x, axis, dim, sizes, True)
 
 
 def all_to_all(
@@ -326,50 +328,35 @@ class _Reduce(torch.autograd.Function):
         return _apply(_Copy, gradient, ctx.axis), None
 
 
-class _Scatter(torch.autograd.Function):
+class _Part(torch.autograd.Function):
+    """A rank's part of what is whole or, if `summed`, of the ranks' sum."""
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, axis: Axis, dim: int, sizes: Any) -> torch.Tensor:
-        ctx.arguments = axis, dim, sizes
-        return _own(x, axis, dim, sizes)
+    def forward(
+        ctx: Any, x: torch.Tensor, axis: Axis, dim: int, sizes: Any, summed: bool
+    ) -> torch.Tensor:
+        ctx.arguments = axis, dim, sizes, summed
+        return (_reduce_scatter if summed else _own)(x, axis, dim, sizes)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return _apply(_Gather, gradient, *ctx.arguments), None, None, None
+        return _apply(_Gather, gradient, *ctx.arguments), None, None, None, None
 
 
 class _Gather(torch.autograd.Function):
+    """The parts, joined: the gradients of the whole are one value, or `summed`."""
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, axis: Axis, dim: int, sizes: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, axis: Axis, dim: int, sizes: Any, summed: bool
+    ) -> torch.Tensor:
         whole, sizes = _gather(x, axis, dim, sizes)
-        ctx.arguments = axis, dim, sizes
+        ctx.arguments = axis, dim, sizes, summed
         return whole
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return _apply(_Scatter, gradient, *ctx.arguments), None, None, None
-
-
-class _SequenceGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, axis: Axis, dim: int, sizes: Any) -> torch.Tensor:
-        whole, sizes = _gather(x, axis, dim, sizes)
-        ctx.arguments = axis, dim, sizes
-        return whole
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return _apply(_ReduceScatter, gradient, *ctx.arguments), None, None, None
-
-
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, axis: Axis, dim: int, sizes: Any) -> torch.Tensor:
-        ctx.arguments = axis, dim, sizes
-        return _reduce_scatter(x, axis, dim, sizes)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return _apply(_SequenceGather, gradient, *ctx.arguments), None, None, None
+        return _apply(_Part, gradient, *ctx.arguments), None, None, None, None
 
 
 class _AllToAll(torch.autograd.Function):

@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <random>
 
 #include "conformance/transport_fixture.h"
+#include "transport/shm/staging_areas.h"
 
 namespace horoscale {
 namespace {
@@ -90,6 +93,39 @@ TEST_P(TransportTest, SharedMemoryIsSeenByPeersAtItsOffset) {
   EXPECT_EQ(At(1).SharedAddress(0, offset, size_t{1} << 62), nullptr);
   EXPECT_EQ(At(1).SharedAddress(0, -5, 1), nullptr);
   At(0).FreeShared(*memory);
+}
+
+TEST_P(TransportTest, AreasThatAreIdleGiveTheirMemoryBack) {
+  if (!GetParam().has_common_memory) GTEST_SKIP() << "ranks of different hosts have none";
+  Start(2);
+  StagingAreas* const areas = At(0).StagingWith(1);
+  if (areas == nullptr) GTEST_SKIP() << "private memory can't be read here";
+  constexpr double kIdle = StagingAreas::kIdleSeconds;
+  const int64_t offset = areas->OffsetFor(1);
+  ASSERT_GE(offset, 0);
+  std::byte* const area = At(0).SharedAddress(0, offset, kStagingAreaBytes);
+  std::byte* const cell = area + kStagingCellsOffset;
+  const auto pages = [cell] {
+    std::vector<unsigned char> there(kStagingCellsBytes / Arena::kPageBytes);
+    EXPECT_EQ(mincore(cell, kStagingCellsBytes, there.data()), 0);
+    return std::count_if(there.begin(), there.end(), [](auto page) { return (page & 1) != 0; });
+  };
+  area[8] = std::byte{1};
+  At(0).GiveBackIdle(100);
+  for (const double begin : {100.0, 200.0}) {  // an area can be used again
+    const std::vector<std::byte> message = Pattern(kLeastStagedBytes, 1);
+    areas->Serve(1, 1, message);
+    std::memset(cell, 5, kStagingCellsBytes);
+    At(0).GiveBackIdle(begin);
+    At(0).GiveBackIdle(begin + 2 * kIdle);  // it is served all the time
+    EXPECT_EQ(pages(), kStagingCellsBytes / Arena::kPageBytes);
+    areas->Stop(1, 1);
+    At(0).GiveBackIdle(begin + 3 * kIdle - 0.1);
+    EXPECT_EQ(pages(), kStagingCellsBytes / Arena::kPageBytes);
+    At(0).GiveBackIdle(begin + 3 * kIdle);
+    EXPECT_EQ(pages(), 0);
+    EXPECT_EQ(area[8], std::byte{1});  // its counters stay
+  }
 }
 
 TEST_P(TransportTest, ALostRankIsSaidOnceAndAfterItsFrames) {

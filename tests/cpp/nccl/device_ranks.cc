@@ -27,6 +27,7 @@ Double::Double() {
   HS_FIND(set_exclusive, double_set_exclusive);
   HS_FIND(set_delay, double_set_delay);
   HS_FIND(hold, double_hold);
+  HS_FIND(keep_busy, double_keep_busy);
   HS_FIND(fail_next, double_fail_next);
   HS_FIND(block, double_block);
   HS_FIND(refuse_pinned, double_refuse_pinned);
@@ -43,14 +44,26 @@ const Double& Double::Get() {
 }
 
 std::vector<std::string> Double::Launches(int device) const {
+  std::vector<std::string> communicators;
+  for (auto& [communicator, calls] : Log(device)) communicators.push_back(communicator);
+  return communicators;
+}
+
+std::vector<std::string> Double::Calls(int device) const {
+  std::vector<std::string> all;
+  for (auto& [communicator, calls] : Log(device)) all.push_back(calls);
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> Double::Log(int device) const {
   std::string text(log_(device, nullptr, 0), '\0');
   text.resize(std::min(text.size(), log_(device, text.data(), text.size())));
-  std::vector<std::string> communicators;
+  std::vector<std::pair<std::string, std::string>> kernels;
   std::istringstream lines(text);
-  for (std::string communicator, call; lines >> communicator >> call;) {
-    communicators.push_back(communicator);
+  for (std::string communicator, calls; lines >> communicator >> calls;) {
+    kernels.emplace_back(communicator, calls);
   }
-  return communicators;
+  return kernels;
 }
 
 CudaDevice& Device(int ordinal) {
@@ -70,6 +83,7 @@ void DeviceTest::SetUp() {
   for (int device = 0; device < 8; ++device) {
     knobs.set_delay(device, 0);
     knobs.hold(device, 0);
+    knobs.keep_busy(device, 0);
     knobs.fail_next(device, 0);
   }
 }

@@ -27,6 +27,7 @@ class Double {
   decltype(double_set_exclusive)* set_exclusive;
   decltype(double_set_delay)* set_delay;
   decltype(double_hold)* hold;
+  decltype(double_keep_busy)* keep_busy;
   decltype(double_fail_next)* fail_next;
   decltype(double_block)* block;
   decltype(double_refuse_pinned)* refuse_pinned;
@@ -36,9 +37,12 @@ class Double {
 
   // Communicators in the order in which the device got kernels of them.
   std::vector<std::string> Launches(int device) const;
+  // What was called in each of these kernels.
+  std::vector<std::string> Calls(int device) const;
 
  private:
   Double();
+  std::vector<std::pair<std::string, std::string>> Log(int device) const;
   decltype(double_log)* log_;
 };
 

@@ -43,6 +43,7 @@ struct Knobs {
   std::atomic<bool> exclusive{false};
   std::array<std::atomic<int>, kDevices> delay{};
   std::array<std::atomic<int>, kDevices> hold{};
+  std::array<std::atomic<int>, kDevices> keep_busy{};
   std::array<std::atomic<int>, kDevices> fail{};
   std::atomic<int> live{0};
   std::atomic<int> aborted{0};
@@ -248,9 +249,13 @@ void LaunchAll(Group::Part& part) {
   {
     std::lock_guard lock(knobs.mutex);
     std::string& log = knobs.logs[part.comm->device];
+    const char* before = " ";
+    log += part.comm->path;
     for (const Launch& launch : part.launches) {
-      log += part.comm->path + " " + kNames[static_cast<int>(launch.call)] + "\n";
+      log += std::exchange(before, "+");
+      log += kNames[static_cast<int>(launch.call)];
     }
+    log += "\n";
   }
   part.comm->kernels.fetch_add(1);
   part.comm->busy_polls.store(kBusyPolls);
@@ -301,6 +306,9 @@ void double_set_delay(int device, int microseconds) {
   TheKnobs().delay[static_cast<size_t>(device)].store(microseconds);
 }
 void double_hold(int device, int hold) { TheKnobs().hold[static_cast<size_t>(device)].store(hold); }
+void double_keep_busy(int device, int keep) {
+  TheKnobs().keep_busy[static_cast<size_t>(device)].store(keep);
+}
 void double_fail_next(int device, int result) {
   TheKnobs().fail[static_cast<size_t>(device)].store(result);
 }
@@ -363,7 +371,8 @@ int ncclCommGetAsyncError(ncclComm* comm, int* result) {
   *result = comm->error.load();
   if (*result != nccl_double::kSuccess) return nccl_double::kSuccess;
   const bool left = !comm->finalizing.load() || comm->boxes->AllLeft();
-  if (!comm->boxes->AllJoined() || !left || comm->busy_polls.fetch_sub(1) > 0) {
+  const bool kept = TheKnobs().keep_busy[static_cast<size_t>(comm->device)].load() != 0;
+  if (!comm->boxes->AllJoined() || !left || kept || comm->busy_polls.fetch_sub(1) > 0) {
     *result = nccl_double::kInProgress;
   }
   return nccl_double::kSuccess;

@@ -16,6 +16,8 @@ void double_set_exclusive(int exclusive);
 void double_set_delay(int device, int microseconds);
 // Kernels of the device that have not begun wait, until 0 is set.
 void double_hold(int device, int hold);
+// Communicators of the device are not done with launching what they were given, until 0 is set.
+void double_keep_busy(int device, int keep);
 // The next kernel of the device does not run: its communicator has this asynchronous error.
 void double_fail_next(int device, int result);
 // What the stream is given from now on waits, until 0 is set: as after a kernel that computes for
@@ -28,8 +30,8 @@ void double_set_capturing(int capturing);
 // Communicators that have neither been destroyed nor aborted, and those aborted so far.
 int double_live_communicators();
 int double_aborted_communicators();
-// Launches so far on the device: communicator's file, a space, what was called, a newline. Returns
-// the length of all.
+// Launches so far on the device, a line for each kernel: communicator's file, a space, and what was
+// called, with a + in between where it was several. Returns the length of all.
 size_t double_log(int device, char* out, size_t capacity);
 }
 #pragma GCC visibility pop

@@ -46,6 +46,7 @@ class RelayedTransport : public Transport {
   }
   StagingAreas* StagingWith(int rank) override { return inner_->StagingWith(rank); }
   void Ring(int rank) override { inner_->Ring(rank); }
+  void GiveBackIdle(double now) override { inner_->GiveBackIdle(now); }
   void CallOnEnd(std::function<void()> look) override { inner_->CallOnEnd(std::move(look)); }
   std::vector<int> AwaitLinks(double seconds) override { return inner_->AwaitLinks(seconds); }
   TransportCounters counters() const override { return inner_->counters(); }

@@ -60,6 +60,15 @@ def test_parts_of_a_model_in_process_sets(form: str, num_ranks: int, tmp_path: P
     assert "largest difference from one process" in output
 
 
+@pytest.mark.parametrize("name", ["numpy_allreduce", "pipeline_schedules", "pipeline_two_stages"])
+def test_examples_without_options_refuse_any(name: str) -> None:
+    refused = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", "--epochs", "3"], capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert "unrecognized arguments: --epochs 3" in refused.stderr
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_numpy_example(num_ranks: int, tmp_path: Path) -> None:
     output = launch(num_ranks, sys.executable, EXAMPLES / "numpy_allreduce.py", folder=tmp_path)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from threading import Semaphore
 from typing import Any
+
+import pytest
 
 import horoscale.common as hvd
 from horoscale.driver.progress import Progress, findings
+from horoscale.elastic import activity
 from horoscale.elastic.activity import Activity, ranks_text
 from horoscale.runner.status import as_text
 
@@ -137,3 +141,24 @@ def test_the_job_that_was_reported_on_is_let_go() -> None:
     gc.collect()
     assert job() is None
     assert activity.read() == {}
+
+
+def test_a_report_that_fails_is_said_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as by a property of the user's state."""
+    monkeypatch.setattr(activity, "_INTERVAL_S", 0.0)
+    calls = Semaphore(0)
+
+    def report() -> None:
+        calls.release()
+        raise RuntimeError("a property of the user's")
+
+    reporter = activity.Reporter(report)
+    try:
+        for _ in range(3):
+            assert calls.acquire(timeout=20)
+    finally:
+        reporter.end()
+    (said,) = caplog.messages
+    assert "RuntimeError: a property of the user's" in said

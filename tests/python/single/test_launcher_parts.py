@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import selectors
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -533,6 +535,35 @@ def test_what_looks_like_a_credential_is_no_argument_of_mpirun() -> None:
     ]
     del environment["HOROSCALE_API_KEY"], environment["SOME_PASSWORD"]
     assert words(False, hosts) == f"{start} -hosts a:2,b:2 x"
+
+
+def test_results_on_a_full_disk_are_one_error(capfd: pytest.CaptureFixture[str]) -> None:
+    writer = results.ResultWriter(os.open("/dev/full", os.O_WRONLY))
+    for _ in range(2):  # a rank hands in piece by piece
+        with pytest.raises(results.ResultsError, match="No space left on device; TMPDIR"):
+            writer.add(0, b"piece")
+    writer.finish(b"why")
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("horoscalerun: what the ranks return can't be")
+
+
+def test_where_results_can_not_be_kept_the_report_is(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    writer = results.ResultWriter(os.open(path, os.O_WRONLY | os.O_CREAT))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        writer.add(0, b"first")
+        with pytest.raises(results.ResultsError):
+            writer.add(1, bytes(2000))
+        writer.finish(b"why")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    with path.open("rb") as file:
+        assert results.read_results(file) == ({}, "why")
 
 
 def test_held_results_are_bounded_and_given_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,23 @@ TEST_F(MessagesOfOneRank, ComeFromTheRankThatSent) {
   for (hs_handle* handle : handles) hs_handle_free(handle);
 }
 
+TEST_F(MessagesOfOneRank, AreWorkUntilTheyAreDone) {
+  EXPECT_EQ(hs_is_busy(runtime_), 0);
+  hs_handle* handles[2] = {};
+  float received[3] = {};
+  hs_message receive = message_;
+  receive.memory = received;
+  ASSERT_EQ(hs_recv(runtime_, &receive, &handles[0]), HS_OK);
+  EXPECT_EQ(hs_is_busy(runtime_), 1);
+  ASSERT_EQ(hs_send(runtime_, &message_, &handles[1]), HS_OK);
+  for (hs_handle* handle : handles) {
+    EXPECT_EQ(hs_wait(handle, testing::kDeadlineSeconds), HS_OK);
+    hs_handle_free(handle);
+  }
+  EXPECT_EQ(hs_is_busy(runtime_), 0);
+  EXPECT_EQ(hs_is_busy(nullptr), 0);
+}
+
 // A rank sees what it sends to itself where it is; what is small has been copied.
 TEST_F(MessagesOfOneRank, AreSeenUntilTheyAreReleased) {
   for (const int64_t count : {int64_t{0}, int64_t{3}, int64_t{100'000}}) {

@@ -209,5 +209,28 @@ TEST(LaunchOrderTest, StrangeStampsAreRefused) {
   EXPECT_EQ(*DecodeLaunchStamp(Encode(stamp)), stamp);
 }
 
+TEST(LaunchOrder, TellsWhatIsNextTogether) {
+  constexpr uint64_t kMessages = 100;
+  LaunchOrder order;
+  for (const uint64_t sequence : {uint64_t{101}, uint64_t{102}, uint64_t{103}}) {
+    order.Propose(1, sequence);
+  }
+  order.Propose(2, 101);
+  order.Propose(1, 104);
+  EXPECT_EQ(order.NextOf(1, kMessages), std::vector<uint64_t>());  // nothing is agreed on
+  ASSERT_TRUE(order.Agree(1, {102, 2}).ok());
+  EXPECT_EQ(order.NextOf(1, kMessages), std::vector<uint64_t>());
+  ASSERT_TRUE(order.Agree(1, {101, 1}).ok());
+  EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102}));
+  ASSERT_TRUE(order.Agree(1, {103, 3}).ok());
+  ASSERT_TRUE(order.Agree(1, {104, 5}).ok());
+  EXPECT_EQ(order.NextOf(1, kMessages),
+            (std::vector<uint64_t>{101, 102, 103}));  // set 2 is between
+  EXPECT_EQ(order.NextOf(2, kMessages), std::vector<uint64_t>());
+  EXPECT_EQ(order.NextOf(1, 102), std::vector<uint64_t>());  // another one is first
+  order.RemoveSet(2);
+  EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102, 103, 104}));
+}
+
 }  // namespace
 }  // namespace horoscale

@@ -96,6 +96,56 @@ TEST(IdlePolicy, PollsAgainWhereTheOthersHaveGone) {
   EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 1);
 }
 
+// So many yields that the policy knows how long they take here.
+void Learn(Waiter& waiter, double yield_seconds) {
+  while (waiter.yields < IdlePolicy::kSamples) {
+    if (!waiter.UntilYield(yield_seconds)) waiter.policy.Begin();
+  }
+  waiter.policy.Begin();
+  waiter.polls = 0;
+}
+
+TEST(IdlePolicy, KnowsItsOwnCoreWhereYieldsAreSlow) {
+  constexpr double kSlowYield = 2 * IdlePolicy::kSharedYield;
+  Waiter waiter;
+  Learn(waiter, kSlowYield);
+  ASSERT_TRUE(waiter.UntilYield(kSlowYield * 1.3));
+  EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 1);
+  waiter.policy.Begin();
+  const double waited = waiter.UntilSleep(kSlowYield);
+  EXPECT_LT(waited, IdlePolicy::kOwnTime + (IdlePolicy::kPolls + 3) * kPollSeconds + kSlowYield);
+}
+
+TEST(IdlePolicy, SeesASharedCoreWhereYieldsAreSlow) {
+  constexpr double kSlowYield = 2 * IdlePolicy::kSharedYield;
+  Waiter waiter;
+  Learn(waiter, kSlowYield);
+  ASSERT_TRUE(waiter.UntilYield(2.5 * kSlowYield));
+  waiter.policy.Begin();
+  waiter.polls = 0;
+  ASSERT_TRUE(waiter.UntilYield(2.5 * kSlowYield));
+  EXPECT_EQ(waiter.polls, 2);
+}
+
+// What others take is no measure of what a yield costs, however long it goes on.
+TEST(IdlePolicy, ACoreThatIsSharedFromTheBeginningStaysShared) {
+  Waiter waiter;
+  Learn(waiter, 1.5 * IdlePolicy::kLongestOwnYield);
+  ASSERT_TRUE(waiter.UntilYield(1.5 * IdlePolicy::kLongestOwnYield));
+  EXPECT_LE(waiter.polls, 2);
+}
+
+TEST(IdlePolicy, OneQuickYieldIsEnoughToKnowWhatTheyCost) {
+  Waiter waiter;
+  Learn(waiter, 2 * IdlePolicy::kSharedYield);
+  ASSERT_TRUE(waiter.UntilYield(kQuickYield));
+  ASSERT_TRUE(waiter.UntilYield(2 * IdlePolicy::kSharedYield));
+  waiter.policy.Begin();
+  waiter.polls = 0;
+  ASSERT_TRUE(waiter.UntilYield(2 * IdlePolicy::kSharedYield));
+  EXPECT_EQ(waiter.polls, 2);
+}
+
 TEST(IdlePolicy, BeginsAnewAfterSleep) {
   Waiter waiter;
   const double first = waiter.UntilSleep(kQuickYield);
