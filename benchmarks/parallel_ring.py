@@ -5,7 +5,11 @@
 Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
 on each a rank with one thread and half of the sequence, so many positions. "compute" is the same
 attention whose messages are there at once, full of zeros, "communication" its messages alone, and
-"attention" both together. What is hidden is (compute + communication - attention) / communication.
+"attention" both together. What is hidden is (compute + communication - attention) / communication:
+the difference of two computations, which on a busy machine says little. So also: "waiting" is the
+time within the same attention that a rank has nothing to do but wait for messages, and what is not
+waited for is 1 - waiting / communication. "CPU" is what the messages alone need of a core; where
+the ranks' threads use all cores, this part can't be hidden by anybody.
 In the cases "asleep" the ranks sleep twice as long as a block takes to be sent at that rate (in the
 backward pass four times) instead of computing, and leave the cores to the messages.
 
@@ -36,7 +40,7 @@ from support.namespaces import NetworkHosts, why_not
 
 BATCH, HEADS, SIZE = 1, 8, 64
 PASSES = ("forward asleep", "backward asleep", "forward", "backward")
-WHAT = ("compute", "communication", "attention")
+WHAT = ("compute", "communication", "attention", "waiting", "CPU")
 PORT = 29700  # nobody else is on these hosts
 
 
@@ -82,9 +86,14 @@ def run(
     print(f"ring attention, 2 hosts, {HEADS} heads of {SIZE}, {rounds} rounds")
     print("\n".join(figures.medians(measured, "ms", 1e3)))
     for case, of_case in measured.items():
-        parts = [of_case[what] for what in WHAT]
-        shares = [(c + m - both) / m for c, m, both in zip(*parts, strict=True)]
-        print(f"{case}: hidden {figures.spread(shares)}")
+        rounds_of = list(zip(*(of_case[what] for what in WHAT), strict=True))
+        shares = {
+            "hidden": [(c + m - both) / m for c, m, both, _, _ in rounds_of],
+            "not waited for": [1 - waiting / m for _, m, _, waiting, _ in rounds_of],
+            "CPU of communication": [cpu / m for _, m, _, _, cpu in rounds_of],
+        }
+        for name, of_rounds in shares.items():
+            print(f"{case}: {name} {figures.spread(of_rounds)}")
     return measured
 
 
@@ -124,8 +133,11 @@ def run_rank(address: str) -> None:
                 stack.enter_context(alone())
             if sleeps:
                 stack.enter_context(asleep(length, rate))
-            call = messages(one, length) if what == "communication" else attention(one, length)
-            return orders.times(call, calls, warm_up=1)
+            if what in ("communication", "CPU"):
+                call = messages(one, length)
+                return orders.times(call, calls, 1) if what != "CPU" else cpu_times(call, calls)
+            call = attention(one, length)
+            return waits(call, calls) if what == "waiting" else orders.times(call, calls, 1)
 
     orders.serve(address, measure)
     hvd.shutdown()
@@ -157,6 +169,38 @@ def messages(one: str, length: int) -> Callable[[], object]:
             hvd.batch([hvd.P2POp(hvd.send, mine, other), hvd.P2POp(hvd.recv, theirs, other)])
 
     return exchange
+
+
+def cpu_times(call: Callable[[], object], count: int) -> list[float]:
+    """Return the CPU seconds of all threads of this rank, of each call."""
+    seconds = []
+    for _ in range(count):
+        began = time.process_time()
+        call()
+        seconds.append(time.process_time() - began)
+    return seconds
+
+
+def waits(call: Callable[[], object], count: int) -> list[float]:
+    """Return the seconds of each call in which this rank waits for messages."""
+    from horoscale.torch.parallel.context import ring
+
+    waited = [0.0]
+    wait_for_all = ring.wait_for_all
+
+    def timed(handles: Any) -> None:
+        began = time.perf_counter()
+        wait_for_all(handles)
+        waited[0] += time.perf_counter() - began
+
+    seconds = []
+    with mock.patch.object(ring, "wait_for_all", timed):
+        call()
+        for _ in range(count):
+            waited[0] = 0.0
+            call()
+            seconds.append(waited[0])
+    return seconds
 
 
 @contextlib.contextmanager

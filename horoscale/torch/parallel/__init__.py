@@ -42,16 +42,7 @@ from horoscale.torch.parallel.linear import (
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
 from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
-from horoscale.torch.parallel.plan import (
-    GPT2,
-    LLAMA,
-    Column,
-    Numbers,
-    Plan,
-    Row,
-    Vocab,
-    tensor_parallel,
-)
+from horoscale.torch.parallel.plan import tensor_parallel
 from horoscale.torch.parallel.regions import (
     all_to_all,
     copy_to,
@@ -66,6 +57,17 @@ from horoscale.torch.parallel.regions import (
     start_reduce_scatter,
 )
 from horoscale.torch.parallel.state import load_whole_state_dict, whole_gradients, whole_state_dict
+from horoscale.torch.parallel.styles import (
+    GPT2,
+    LLAMA,
+    Column,
+    Input,
+    Numbers,
+    Plan,
+    Row,
+    Sequence,
+    Vocab,
+)
 
 __all__ = [
     "GPT2",
@@ -77,6 +79,7 @@ __all__ = [
     "DiskOffload",
     "DistributedOptimizer",
     "GradScaler",
+    "Input",
     "LayerNorm",
     "Mesh",
     "Numbers",
@@ -89,6 +92,7 @@ __all__ = [
     "RMSNorm",
     "Row",
     "RowParallelLinear",
+    "Sequence",
     "Shard",
     "Vocab",
     "VocabParallelEmbedding",

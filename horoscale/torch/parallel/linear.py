@@ -91,6 +91,10 @@ class ColumnParallelLinear(_Linear):
     The input has all features. With `sequence_parallel` each rank has a part of its sequence. These
     are gathered while the product with the rank's own part is computed, and only that part is kept
     for the backward pass. Otherwise it is one value on all ranks, whose gradient is added up.
+
+    Attributes:
+        takes_ready_input: whether the caller has done copy_to() or sequence_gather() of the input,
+            for several layers at once.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class ColumnParallelLinear(_Linear):
         if out_features % sum(parts):
             raise ValueError(f"out_features={out_features} can't be divided into parts of {parts}")
         self.gather_output = gather_output
+        self.takes_ready_input = False
         first = out_features // sum(parts) * parts[0]
         sizes = self._divide(first, "out_features" if len(parts) == 1 else "the first part")
         shard = Shard(self.axis, 0, sizes, parts)
@@ -149,13 +154,11 @@ class ColumnParallelLinear(_Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's features of the output: (..., in_features) to (..., own features)."""
         _check_features(self, x, self.in_features)
-        y = column_parallel(
-            x,
-            self.weight,
-            self.bias,
-            self.axis,
-            self.sequence_dim if self.sequence_parallel else None,
-        )
+        if self.takes_ready_input:
+            y = F.linear(x, self.weight, self.bias)
+        else:
+            dim = self.sequence_dim if self.sequence_parallel else None
+            y = column_parallel(x, self.weight, self.bias, self.axis, dim)
         if not self.gather_output:
             return y
         return gather_from(y, self.axis, -1, self.shards["weight"].sizes)

@@ -3,92 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 
+from horoscale.torch.parallel.attention_dropout import fork_attention_dropout
+from horoscale.torch.parallel.division import get_dim_for_local_rank
 from horoscale.torch.parallel.embedding import VocabParallelEmbedding
 from horoscale.torch.parallel.linear import ColumnParallelLinear, RowParallelLinear
 from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.sequence import (
+    Modules,
+    check_chain,
+    divide_sequence,
+    modules_within,
+    take_input,
+)
+from horoscale.torch.parallel.styles import (
+    BY_NAME,
+    Column,
+    Input,
+    Numbers,
+    Plan,
+    Row,
+    Sequence,
+    Style,
+    Unit,
+    Vocab,
+)
 
 
-@dataclass(frozen=True)
-class Column:
-    """How a linear layer's output features are divided.
-
-    Attributes:
-        parts: the shares of what they consist of: (1, 1, 1) for queries, keys and values.
-        multiple_of: what of the features can't be divided, or the attribute of the parent module
-            that says so, such as "head_dim"; of these, all ranks need the same number, unless a
-            number is given. None: all ranks need the same number of features.
-        gather_output: whether the output is whole on all ranks.
-    """
-
-    parts: tuple[int, ...] = (1,)
-    multiple_of: int | str | None = None
-    gather_output: bool = False
-
-
-@dataclass(frozen=True)
-class Row:
-    """How a linear layer's input features are divided: as the output of the layer before it.
-
-    Attributes:
-        multiple_of: as Column has it.
-    """
-
-    multiple_of: int | str | None = None
-
-
-@dataclass(frozen=True)
-class Vocab:
-    """The words of an embedding are divided."""
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Attributes of a module that are divided by the number of ranks, such as its heads.
-
-    Attributes:
-        names: the attributes, which are integers.
-    """
-
-    names: tuple[str, ...]
-
-
-Style: TypeAlias = Column | Row | Vocab | Numbers
-_BY_NAME: dict[str, Style] = {"column": Column(), "row": Row(), "vocab": Vocab()}
-Plan: TypeAlias = Mapping[str, Style | Literal["column", "row", "vocab"]]
-
-# Of transformers' GPT2LMHeadModel and LlamaForCausalLM, and of models of their shape.
-GPT2: Plan = {
-    "*wte": "vocab",
-    "*attn.c_attn": Column(parts=(1, 1, 1), multiple_of="head_dim"),
-    "*attn.c_proj": Row(multiple_of="head_dim"),
-    "*attn": Numbers(("num_heads", "split_size")),
-    "*mlp.c_fc": "column",
-    "*mlp.c_proj": "row",
-    "*lm_head": Column(multiple_of=1, gather_output=True),
-}
-LLAMA: Plan = {
-    "*embed_tokens": "vocab",
-    "*self_attn.[qkv]_proj": Column(multiple_of="head_dim"),
-    "*self_attn.o_proj": Row(multiple_of="head_dim"),
-    "*mlp.gate_proj": "column",
-    "*mlp.up_proj": "column",
-    "*mlp.down_proj": "row",
-    "*lm_head": Column(multiple_of=1, gather_output=True),
-}
-
-
-def tensor_parallel(model: nn.Module, axis: Any, plan: Plan) -> nn.Module:
+def tensor_parallel(
+    model: nn.Module, axis: Any, plan: Plan, sequence_parallel: bool = False
+) -> nn.Module:
     """Replace layers of a model by ones that are divided among ranks, in place.
 
     The model is to be whole, with the same parameters on all ranks; each keeps its shards of them.
-    It takes the same inputs on all ranks, and returns the same outputs.
+    It takes the same inputs on all ranks, and returns the same outputs. Where transformers' models
+    drop attention weights, each rank draws the numbers for its own heads.
 
         model = GPT2LMHeadModel(GPT2Config())
         par.tensor_parallel(model, mesh.tp, par.GPT2)
@@ -98,8 +52,10 @@ def tensor_parallel(model: nn.Module, axis: Any, plan: Plan) -> nn.Module:
             transposed.
         axis: an Axis, a ProcessSet, or a group of torch.distributed's.
         plan: what is done with which modules, by patterns of their names, as of fnmatch ("*" for
-            anything). The first pattern that matches counts. "column", "row" and "vocab" stand for
-            Column(), Row() and Vocab().
+            anything). The first pattern that matches counts. "column", "row", "vocab", "input" and
+            "sequence" stand for Column(), Row(), Vocab(), Input() and Sequence().
+        sequence_parallel: whether each rank has a part of the sequence between the modules that
+            the plan calls Sequence. If not, these entries say nothing.
 
     Returns:
         The model. Parameters that modules share remain shared.
@@ -109,7 +65,10 @@ def tensor_parallel(model: nn.Module, axis: Any, plan: Plan) -> nn.Module:
             or modules that share a parameter are not divided alike; nothing was changed.
     """
     axis = Axis.of(axis)
-    styles = _match(model, plan)
+    styles = _match(model, plan, sequence_parallel)
+    chain, sequence = _chain(model, styles)
+    inside = modules_within(chain)
+    dims = {name: sequence.dim if name in inside else None for name in styles}
     shared: dict[Any, nn.Parameter] = {}
     made: dict[nn.Module, nn.Module] = {}
     numbers: list[tuple[nn.Module, str, int]] = []
@@ -117,12 +76,15 @@ def tensor_parallel(model: nn.Module, axis: Any, plan: Plan) -> nn.Module:
         module = model.get_submodule(name)
         if isinstance(style, Numbers):
             numbers += _divided_numbers(name, module, style, axis)
-            continue
-        parent = model.get_submodule(name.rpartition(".")[0])
-        new = _divided(name, module, parent, style, axis)
-        _share(module, new, style, shared)
-        made[module] = new
+        elif isinstance(style, Input):
+            _check_input(name, module, styles)
+        elif not isinstance(style, Sequence):
+            new = _divided(name, model, styles, axis, dims[name])
+            _share(module, new, shared)
+            made[module] = new
     _check_shared(model, made, shared)
+    if chain:
+        check_chain(model, chain, made)
     for module, attribute, number in numbers:
         setattr(module, attribute, number)
     # Also where a module is at a second place, under another name.
@@ -130,33 +92,86 @@ def tensor_parallel(model: nn.Module, axis: Any, plan: Plan) -> nn.Module:
         if module in made:
             parent_name, _, own_name = name.rpartition(".")
             setattr(model.get_submodule(parent_name), own_name, made[module])
+    for name, style in styles.items():
+        if isinstance(style, Input):
+            take_input(name, model.get_submodule(name), style.argument, axis, dims[name])
+    if chain:
+        divide_sequence(chain, axis, sequence.dim, sequence.argument)
+    if axis.size > 1:
+        fork_attention_dropout(model)
     return model
 
 
-def _match(model: nn.Module, plan: Plan) -> dict[str, Style]:
+def _match(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[str, Style]:
     """Return the styles of modules by their names; ValueError for patterns that match none."""
+    named: dict[str, Style] = {}
     for pattern, style in plan.items():
-        if isinstance(style, str) and style not in _BY_NAME:
-            raise ValueError(f"plan[{pattern!r}] = {style!r} is none of {', '.join(_BY_NAME)}")
+        if isinstance(style, str) and style not in BY_NAME:
+            raise ValueError(f"plan[{pattern!r}] = {style!r} is none of {', '.join(BY_NAME)}")
+        named[pattern] = BY_NAME[style] if isinstance(style, str) else style
+    of_sequence = [one for one, style in named.items() if isinstance(style, Sequence)]
+    if sequence_parallel and not of_sequence:
+        raise ValueError(
+            "sequence_parallel=True, but the plan doesn't say between which modules the sequence "
+            'is divided: it has no "sequence"'
+        )
+    if not sequence_parallel:
+        named = {one: style for one, style in named.items() if one not in of_sequence}
     names = [name for name, _ in model.named_modules() if name]
-    unused = [one for one in plan if not any(fnmatchcase(name, one) for name in names)]
+    unused = [one for one in named if not any(fnmatchcase(name, one) for name in names)]
     if unused:
         raise ValueError(
             f"plan: {', '.join(map(repr, unused))} match no module. There are {', '.join(names)}"
         )
     styles: dict[str, Style] = {}
     for name in names:
-        for pattern, style in plan.items():
+        for pattern, style in named.items():
             if fnmatchcase(name, pattern):
-                styles[name] = _BY_NAME[style] if isinstance(style, str) else style
+                styles[name] = style
                 break
     return styles
 
 
+def _chain(model: nn.Module, styles: Mapping[str, Style]) -> tuple[Modules, Sequence]:
+    """Return the modules between which the sequence is divided, and how, if it is."""
+    chain: Modules = {}
+    ways = {style: name for name, style in styles.items() if isinstance(style, Sequence)}
+    if len(ways) > 1:
+        raise ValueError(f"plan: {' and '.join(ways.values())} divide the sequence differently")
+    for name, style in styles.items():
+        if isinstance(style, Sequence):
+            module = model.get_submodule(name)
+            is_list = isinstance(module, nn.ModuleList)
+            children = module.named_children() if is_list else [("", module)]
+            chain |= {f"{name}.{own}".rstrip("."): child for own, child in children}
+    for name in modules_within(chain):
+        inner = styles.get(name)
+        if isinstance(inner, Vocab) or (isinstance(inner, Column) and inner.gather_output):
+            raise ValueError(f"plan: {name} can't be {inner} where the sequence is divided")
+        if name in chain and isinstance(inner, Column | Row):
+            raise ValueError(f"plan: {name} is both {inner} and Sequence()")
+    return chain, next(iter(ways), Sequence())
+
+
+def _check_input(name: str, module: nn.Module, styles: Mapping[str, Style]) -> None:
+    children = [f"{name}.{own}" for own, _ in module.named_children()]
+    if not any(isinstance(styles.get(one), Column) for one in children):
+        raise ValueError(
+            f"plan: {name} is Input(), but none of its layers is divided by columns: "
+            f"it has {', '.join(children) or 'none'}"
+        )
+
+
 def _divided(
-    name: str, module: nn.Module, parent: nn.Module, style: Style, axis: Axis
+    name: str, model: nn.Module, styles: Mapping[str, Style], axis: Axis, dim: int | None
 ) -> nn.Module:
-    """Return the divided layer that takes a module's place, with its shards of the parameters."""
+    """Return the divided layer that takes a module's place, with its shards of the parameters.
+
+    With a `dim` the sequence is divided along it between such layers.
+    """
+    module, style = model.get_submodule(name), styles[name]
+    parent_name = name.rpartition(".")[0]
+    parent = model.get_submodule(parent_name)
     if isinstance(style, Vocab):
         return _divided_embedding(name, module, axis)
     weight, bias = _matrix(name, module)
@@ -164,6 +179,8 @@ def _divided(
         "bias": bias is not None,
         "device": weight.device,
         "dtype": weight.dtype,
+        "sequence_parallel": dim is not None,
+        "sequence_dim": dim or 0,
     }
     out_features, in_features = weight.shape
     new: ColumnParallelLinear | RowParallelLinear
@@ -178,6 +195,7 @@ def _divided(
             parts=style.parts,
             **made,
         )
+        new.takes_ready_input = isinstance(styles.get(parent_name), Input)
     else:
         assert isinstance(style, Row)
         made["multiple_of"] = _unit(name, parent, style.multiple_of, in_features, axis)
@@ -217,19 +235,27 @@ def _matrix(name: str, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | 
 
 
 def _unit(
-    name: str, parent: nn.Module, multiple_of: int | str | None, features: int, axis: Axis
+    name: str,
+    parent: nn.Module,
+    multiple_of: Unit,
+    extent: int,
+    axis: Axis,
+    what: str = "features",
 ) -> int:
-    """Return what can't be divided; ValueError if the ranks don't have the same number of it."""
-    if isinstance(multiple_of, int):
-        return multiple_of
-    unit = 1 if multiple_of is None else getattr(parent, multiple_of, None)
-    if not isinstance(unit, int):
-        raise ValueError(f"plan: the parent of {name} has no number {multiple_of!r}")
-    if features % unit or features // unit % axis.size:
-        of = "" if unit == 1 else f" of {unit}"
+    """Return what can't be divided; ValueError if there is less than one of it for a rank."""
+    unit = 1
+    for factor in multiple_of if isinstance(multiple_of, tuple) else (multiple_of,):
+        number = getattr(parent, factor, None) if isinstance(factor, str) else factor
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"plan: the parent of {name} has no number {factor!r}")
+        unit *= number
+    if extent % unit:
+        raise ValueError(f"plan: the {extent} {what} of {name} are no multiple of {unit}")
+    if extent // unit < axis.size:
+        times = "" if unit == 1 else f" of {unit}"
         raise ValueError(
-            f"plan: the {features // unit} features{of} of {name} can't be divided evenly among "
-            f"the {axis.size} ranks of axis {axis.name}"
+            f"plan: the {extent // unit} {what}{times} of {name} can't be divided among the "
+            f"{axis.size} ranks of axis {axis.name}"
         )
     return unit
 
@@ -238,14 +264,15 @@ def _divided_numbers(
     name: str, module: nn.Module, style: Numbers, axis: Axis
 ) -> list[tuple[nn.Module, str, int]]:
     found = []
-    for attribute in style.names:
+    for one in style.names:
+        attribute, multiple_of = (one, 1) if isinstance(one, str) else one
         number = getattr(module, attribute, None)
-        if not isinstance(number, int) or number % axis.size:
-            raise ValueError(
-                f"plan: {name}.{attribute} is {number!r}, which can't be divided by the "
-                f"{axis.size} ranks of axis {axis.name}"
-            )
-        found.append((module, attribute, number // axis.size))
+        full = f"{name}.{attribute}"
+        if not isinstance(number, int):
+            raise ValueError(f"plan: {full} is {number!r}, and no number that could be divided")
+        unit = _unit(full, module, multiple_of, number, axis, "units")
+        own = get_dim_for_local_rank(number, axis.size, axis.rank, unit)
+        found.append((module, attribute, own))
     return found
 
 
@@ -256,9 +283,7 @@ def _keep_flags(module: nn.Module, new: nn.Module) -> None:
         parameter.requires_grad_(old[name].requires_grad)
 
 
-def _share(
-    module: nn.Module, new: nn.Module, style: Style, shared: dict[Any, nn.Parameter]
-) -> None:
+def _share(module: nn.Module, new: nn.Module, shared: dict[Any, nn.Parameter]) -> None:
     """Let a new module have the parameters that were made of the same ones."""
     for name, parameter in module.named_parameters(recurse=False):
         shard: Any = new.shards.get(name)  # type: ignore[operator, union-attr]

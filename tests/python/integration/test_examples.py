@@ -83,10 +83,11 @@ def test_pipeline_of_two_stages(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("options", ["--tp 2", "--tp 2 --cp 2"])
-def test_a_state_space_model_in_parts(options: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("num_ranks", "options"), [(2, "--tp 2"), (4, "--tp 2 --cp 2"), (4, "--tp 2")]
+)
+def test_a_state_space_model_in_parts(num_ranks: int, options: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    num_ranks = 2 ** options.count("2")
     arguments = (*options.split(), "--steps", "8", "--length", "50", "--compare")
     output = launch(
         num_ranks, sys.executable, EXAMPLES / "mamba_parallel.py", *arguments, folder=tmp_path
@@ -285,7 +286,9 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
     ("ranks", "arguments"),
     [
         (2, ["--tp", "2", "--sequence-parallel"]),
-        (4, ["--tp", "2"]),
+        (2, ["--pp", "2"]),
+        (4, ["--tp", "2", "--dp", "2"]),
+        (4, ["--pp", "2", "--dp", "2", "--microbatches", "2"]),
         (4, ["--tp", "2", "--cp", "2", "--sequence-parallel", "--length", "33"]),
         (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
     ],

@@ -66,13 +66,17 @@ class LlamaAttention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.head_dim = dim // heads
+        self.num_key_value_groups = 2
         self.q_proj = nn.Linear(dim, dim, bias=False)
         self.k_proj = nn.Linear(dim, dim // 2, bias=False)
         self.v_proj = nn.Linear(dim, dim // 2, bias=False)
         self.o_proj = nn.Linear(dim, dim, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.o_proj(attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.head_dim))
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        # As in transformers: by the shape of the input, which has to be the whole sequence's.
+        x, shape = hidden_states, hidden_states.shape[:-1]
+        parts = (layer(x).view(*shape, -1) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        return self.o_proj(attend(*parts, self.head_dim))
 
 
 class LlamaMLP(nn.Module):
@@ -95,8 +99,11 @@ class Layer(nn.Module):
             self.add_module(name, half)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + getattr(self, self.names[0])(self.first(x))
-        return x + getattr(self, self.names[1])(self.second(x))
+        first, second = (getattr(self, name) for name in self.names)
+        normalized = self.first(x)
+        is_llama = isinstance(first, LlamaAttention)
+        x = x + (first(hidden_states=normalized) if is_llama else first(normalized))
+        return x + second(self.second(x))
 
 
 class Model(nn.Module):
@@ -111,6 +118,7 @@ class Model(nn.Module):
                 Layer(dim, self_attn=LlamaAttention(dim, heads), mlp=LlamaMLP(dim)) for _ in "12"
             ]
         self.h = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(dim)
         self.lm_head = nn.Linear(dim, words, bias=False)
         if kind == "gpt2":
             self.lm_head.weight = table.weight
@@ -119,14 +127,19 @@ class Model(nn.Module):
         x = (self.wte if hasattr(self, "wte") else self.embed_tokens)(words[:, :-1])
         for layer in self.h:
             x = layer(x)
-        return F.cross_entropy(self.lm_head(x).flatten(0, 1), words[:, 1:].flatten())
+        logits = self.lm_head(self.norm(x))
+        return F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten())
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("heads", [24, 10])  # of 10 some ranks have one more, with its keys
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_trains_as_one_process(kind: str) -> None:
+def test_trains_as_one_process(kind: str, heads: int, sequence_parallel: bool) -> None:
     with mesh(tp=hvd.size()) as made:
-        whole = Model(kind)
-        model = par.tensor_parallel(copy.deepcopy(whole), made.tp, plan(kind))
+        whole = Model(kind, dim=2 * heads, heads=heads)
+        for norm in (whole.norm, whole.h[0].first):
+            nn.init.normal_(norm.weight)
+        model = par.tensor_parallel(copy.deepcopy(whole), made.tp, plan(kind), sequence_parallel)
         batches = [torch.randint(23, (3, 9)) for _ in range(3)]
         expected = train(whole, adamw(whole), lambda model, x: model(x), batches)
         got = train(model, adamw(model), lambda model, x: model(x), batches)
@@ -144,18 +157,135 @@ def test_trains_as_one_process(kind: str) -> None:
 
 
 def plan(kind: str) -> par.Plan:
-    return par.GPT2 if kind == "gpt2" else par.LLAMA
+    whole = par.GPT2 if kind == "gpt2" else par.LLAMA
+    names = {name: style for name, style in whole.items() if style != "sequence"}
+    return names | {"h": "sequence", "norm": "sequence"}
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_what_lies_between_is_divided_along_the_sequence(kind: str) -> None:
+    with mesh(tp=hvd.size()) as made:
+        model = par.tensor_parallel(Model(kind), made.tp, plan(kind), sequence_parallel=True)
+        lengths = []
+        for module in (model.h[0].first, model.h[1].second, model.norm):
+            module.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+        model(torch.randint(23, (2, 15)))
+        assert lengths == [par.split_sizes(14, hvd.size())[made.tp.rank]] * 3
+
+
+def test_a_sequence_shorter_than_the_ranks_are_many() -> None:
+    """As when text is generated, word by word."""
+    with mesh(tp=hvd.size()) as made:
+        whole = Model("llama")
+        model = par.tensor_parallel(copy.deepcopy(whole), made.tp, plan("llama"), True)
+        words = torch.randint(23, (2, 2))
+        torch.testing.assert_close(model(words), whole(words), rtol=1e-10, atol=0)
+
+
+def test_one_sum_for_all_layers_of_an_input(
+    need_ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mesh(tp=hvd.size()) as made:
+        model = par.tensor_parallel(Model("llama"), made.tp, plan("llama"))
+        sums = []
+        reduce = par.regions._reduce
+        monkeypatch.setattr(
+            par.regions, "_reduce", lambda x, axis: sums.append(1) or reduce(x, axis)
+        )
+        loss = model(torch.randint(23, (2, 5)))
+        sums.clear()
+        loss.backward()
+        assert len(sums) == 4  # of two layers' attention and MLP
+
+
+def test_dropout_of_what_is_divided_differs(need_ranks: None) -> None:
+    with mesh(tp=hvd.size()) as made:
+        model = Model("gpt2")
+        model.h[0].add_module("drop", nn.Dropout(0.5))
+        par.tensor_parallel(model, made.tp, plan("gpt2"), sequence_parallel=True)
+        dropped = model.h[0].drop(torch.ones(64))
+        masks = hvd.allgather(dropped.unsqueeze(0))
+        assert len({tuple(mask) for mask in masks.tolist()}) == hvd.size()
+        assert len(set(hvd.allgather_object(torch.rand(()).item()))) == 1
+
+
+def test_norms_that_are_frozen_first_learn_later(need_ranks: None) -> None:
+    with mesh(tp=hvd.size()) as made:
+        whole = Model("llama")
+        whole.norm.weight.requires_grad_(False)
+        model = par.tensor_parallel(copy.deepcopy(whole), made.tp, plan("llama"), True)
+        assert not model.norm.weight.requires_grad
+        words = torch.randint(23, (2, 9))
+        for one in (whole, model):
+            one.norm.weight.requires_grad_(True)
+            one(words).backward()
+        torch.testing.assert_close(
+            model.norm.weight.grad, whole.norm.weight.grad, rtol=1e-10, atol=1e-12
+        )
+
+
+class Mixer(nn.Module):
+    """Attention that a plan does not know."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(1)
+
+
+class CrossAttention(Mixer):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("inner", "change", "message"),
+    [
+        (CrossAttention(), {}, r"h\.0\.inner is a CrossAttention, which needs the whole sequence"),
+        (nn.Dropout1d(), {}, r"h\.0\.inner is a Dropout1d; of a divided sequence only Dropout"),
+        (nn.Embedding(8, 2), {"*inner": "vocab"}, r"h\.0\.inner can't be Vocab\(\) where"),
+        (Mixer(), {"*inner": "sequence"}, r"h\.0\.inner is within another module that divides"),
+        (Mixer(), {"norm": par.Sequence(dim=0)}, "h and norm divide the sequence differently"),
+        (Mixer(), {"*inner": "input"}, r"h\.0\.inner is Input\(\), but .* it has none"),
+    ],
+)
+def test_why_a_sequence_cant_be_divided(
+    inner: nn.Module, change: par.Plan, message: str, need_ranks: None
+) -> None:
+    with mesh(tp=hvd.size()) as made:
+        model = Model("gpt2")
+        model.h[0].add_module("inner", inner)
+        kinds = [type(module) for module in model.modules()]
+        with pytest.raises(ValueError, match=message):
+            par.tensor_parallel(model, made.tp, {**plan("gpt2"), **change}, True)
+        assert [type(module) for module in model.modules()] == kinds
+
+
+def test_more_reasons_why_a_sequence_cant_be_divided(need_ranks: None) -> None:
+    with mesh(tp=hvd.size()) as made:
+        model = Model("llama")
+        without = {name: style for name, style in plan("llama").items() if style != "sequence"}
+        with pytest.raises(ValueError, match="doesn't say between which modules"):
+            par.tensor_parallel(model, made.tp, without, sequence_parallel=True)
+        model.also = model.h[1].first
+        par.tensor_parallel(model, made.tp, plan("llama"), sequence_parallel=True)
+        with pytest.raises(ValueError, match=r"h\.0 is called with neither a tensor first nor"):
+            model.h[0](x=torch.ones(2, 4, 48))
+        tied = Model("llama")
+        tied.table = nn.LayerNorm(48)
+        tied.table.weight = tied.h[0].first.weight
+        with pytest.raises(ValueError, match=r"h\.0\.first\.weight is also table\.weight, where"):
+            par.tensor_parallel(tied, made.tp, plan("llama"), sequence_parallel=True)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"*nothing": "row"}, r"'\*nothing' match no module. There are .*h.0.mlp.c_fc"),
-        ({"*c_fc": "columns"}, "= 'columns' is none of column, row, vocab"),
+        ({"*c_fc": "columns"}, "= 'columns' is none of column, row, vocab, input, sequence"),
         ({"h.0.first": "column"}, "h.0.first is a LayerNorm, and no linear layer"),
         ({"h.1.attn.c_attn": "vocab"}, "h.1.attn.c_attn is a Conv1D, and no nn.Embedding"),
         ({"*.attn": par.Numbers(("depth",))}, "h.0.attn.depth is None"),
         ({"*mlp.c_fc": par.Column(multiple_of="width")}, "parent of h.0.mlp.c_fc has no number"),
+        ({"*mlp.c_fc": par.Column(multiple_of=5)}, "192 features of h.0.mlp.c_fc are no multiple"),
+        ({"*mlp": "input", "*mlp.c_fc": "row"}, r"h\.0\.mlp is Input.* it has h\.0\.mlp\.c_fc, "),
         (
             {"lm_head": "row"},
             r"lm_head\.weight, wte\.weight are one parameter",
@@ -181,8 +311,11 @@ def test_shared_parameters_are_divided_together(need_ranks: None) -> None:
 
 
 def test_heads_that_cant_be_divided(need_ranks: None) -> None:
-    with mesh(tp=hvd.size()) as made, pytest.raises(ValueError, match=r"1 features of 48 of .*q_p"):
-        par.tensor_parallel(Model("llama", heads=1), made.tp, par.LLAMA)
+    with mesh(tp=hvd.size()) as made:
+        with pytest.raises(ValueError, match=r"1 features of 48 of .*q_p.* ranks of axis tp"):
+            par.tensor_parallel(Model("llama", heads=2), made.tp, plan("llama"))
+        with pytest.raises(ValueError, match=r"1 units of h\.0\.attn\.num_heads can't be"):
+            par.tensor_parallel(Model("gpt2", heads=1), made.tp, plan("gpt2"))
 
 
 def test_flags_are_kept() -> None:

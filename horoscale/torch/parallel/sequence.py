@@ -1,0 +1,159 @@
+"""Sequence parallelism of modules that know nothing of it, by hooks on them and their parameters.
+
+Within a chain of modules that run one after the other each rank has a part of the sequence
+(Korthikanti et al. 2022). Parameters that are whole then have the gradients of a rank's own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import nn
+
+from horoscale._core import ReduceOp
+from horoscale.torch.parallel import rng
+from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.regions import copy_to, gather_from, scatter_to, sequence_gather
+from horoscale.torch.reductions import allreduce
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+Modules = dict[str, nn.Module]
+
+
+def check_chain(model: nn.Module, chain: Modules, divided: Collection[nn.Module]) -> None:
+    """Raise ValueError if the sequence can't be divided between these modules.
+
+    Args:
+        model: what they belong to.
+        chain: the modules by their names.
+        divided: the layers of the model that are divided by columns or rows.
+    """
+    inside = modules_within(chain)
+    for name, module in inside.items():
+        kind = type(module).__name__
+        if any(name.startswith(f"{one}.") for one in chain) and name in chain:
+            raise ValueError(f"plan: {name} is within another module that divides the sequence")
+        if "attention" in kind.lower() and not any(one in divided for one in module.modules()):
+            raise ValueError(
+                f"plan: {name} is a {kind}, which needs the whole sequence; to divide the sequence "
+                f"its layers have to be divided, too"
+            )
+        if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) is not nn.Dropout:
+            raise ValueError(f"plan: {name} is a {kind}; of a divided sequence only Dropout works")
+    own = {id(one): name for name, one in _parameters(inside).items()}
+    outside = {name: one for name, one in model.named_modules() if name not in inside}
+    for name, parameter in _parameters(outside).items():
+        if id(parameter) in own:
+            raise ValueError(
+                f"plan: {own[id(parameter)]} is also {name}, where the sequence is not divided"
+            )
+
+
+def modules_within(chain: Modules) -> Modules:
+    """Return the modules of a chain and all that they contain, by their names."""
+    return {
+        f"{name}.{inner}" if inner else name: module
+        for name, of_chain in chain.items()
+        for inner, module in of_chain.named_modules()
+    }
+
+
+def divide_sequence(chain: Modules, axis: Axis, dim: int, argument: str) -> None:
+    """Have the modules of a chain, whose layers are divided, work on parts of the sequence.
+
+    Args:
+        chain: the modules by their names, in the order in which they run.
+        axis: the ranks that share a sequence.
+        dim: the dimension that is the sequence.
+        argument: the name of the first one's input, where it is called without positional ones.
+    """
+    first, last = next(iter(chain)), next(reversed(chain))
+    on_input(first, chain[first], argument, lambda x: scatter_to(x, axis, dim))
+
+    def leave(_: nn.Module, __: Any, output: Any) -> Any:
+        if isinstance(output, tuple) and output and torch.is_tensor(output[0]):
+            return (gather_from(output[0], axis, dim), *output[1:])
+        if not torch.is_tensor(output):
+            raise ValueError(
+                f"{last} returns {type(output).__name__}, and no tensor whose sequence could be "
+                f"joined"
+            )
+        return gather_from(output, axis, dim)
+
+    chain[last].register_forward_hook(leave)
+    inside = modules_within(chain)
+    for module in inside.values():
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, _OwnDropout(child, axis))
+    for parameter in {id(one): one for one in _parameters(inside).values()}.values():
+        _add_up_gradient(parameter, axis)
+
+
+def take_input(name: str, module: nn.Module, argument: str, axis: Axis, dim: int | None) -> None:
+    """Have a module make its input ready for all its divided layers.
+
+    With a `dim` each rank has a part of the input along it, and otherwise all of it.
+    """
+
+    def ready(x: torch.Tensor) -> torch.Tensor:
+        return copy_to(x, axis) if dim is None else sequence_gather(x, axis, dim)
+
+    on_input(name, module, argument, ready)
+
+
+def on_input(name: str, module: nn.Module, argument: str, change: Change) -> None:
+    """Have something done to a module's first argument, or to a keyword argument."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = args[0] if args else kwargs.get(argument)
+        if not torch.is_tensor(x):
+            raise ValueError(
+                f"{name} is called with neither a tensor first nor a tensor {argument!r}, but with "
+                f"{len(args)} positional arguments and {', '.join(kwargs) or 'no others'}"
+            )
+        changed = change(x)
+        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, argument: changed})
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+class _OwnDropout(nn.Dropout):
+    """A dropout of what differs along an axis, and so has numbers that do."""
+
+    def __init__(self, whole: nn.Dropout, axis: Axis) -> None:
+        super().__init__(whole.p, whole.inplace)
+        self.train(whole.training)
+        self.axis = axis
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training or not self.p:
+            return input
+        with rng.fork(self.axis):
+            return super().forward(input)
+
+
+def _parameters(modules: Modules) -> dict[str, nn.Parameter]:
+    """Return those of the modules themselves that are not divided, by their names."""
+    return {
+        f"{name}.{own_name}".lstrip("."): parameter
+        for name, module in modules.items()
+        if not hasattr(module, "shards")
+        for own_name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+def _add_up_gradient(parameter: nn.Parameter, axis: Axis) -> None:
+    process_set = axis.set
+    if process_set is None:
+        return
+
+    def add_up(gradient: torch.Tensor) -> torch.Tensor:
+        return allreduce(gradient, op=ReduceOp.SUM, process_set=process_set)
+
+    is_trained = parameter.requires_grad
+    parameter.requires_grad_(True)  # so that it takes a hook, for the time when it is
+    parameter.register_hook(add_up)  # type: ignore[no-untyped-call]
+    parameter.requires_grad_(is_trained)
