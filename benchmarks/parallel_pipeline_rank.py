@@ -6,24 +6,58 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
-from orders import serve, times
-from parallel_pipeline import MICROBATCHES, STAGES, UNIT_SECONDS
+from orders import serve
+from parallel_pipeline import IDEAL, MICROBATCHES, STAGES, UNIT_SECONDS
 from torch import nn
+
+from horoscale.torch.parallel.pipeline.schedule import Action, Operation, make_schedule
+from horoscale.torch.parallel.pipeline.simulate import simulate
 
 ACTIVATIONS = (64, 1024)  # of a microbatch: 256 KiB
 Step = Callable[[], object]
+Prepare = Callable[[str], Step]
+Gather = Callable[[Any], list[Any]]  # of all ranks
 
 
-_slept = [0.0]  # seconds, since the step began
+class Computing:
+    """How long a rank computes: for each action the seconds of each microbatch, in order."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds: dict[Action, list[float]] = {action: [] for action in Action}
+        self.cpu_seconds = 0.0
+        self._now: list[float] = []
+
+    def begin(self, action: Action) -> None:
+        """Count what follows for the next microbatch of an action."""
+        self._now = self.seconds[action]
+        self._now.append(0.0)
+
+    def timed(self, function: Callable[..., Any], begins: Action | None = None) -> Any:
+        """Return a function that is counted, for the next microbatch of the action it `begins`."""
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if begins is not None:
+                self.begin(begins)
+            start, cpu_start = time.perf_counter(), time.thread_time()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self._now[-1] += time.perf_counter() - start
+                self.cpu_seconds += time.thread_time() - cpu_start
+
+        return call
 
 
-def sleep(units: int) -> None:
-    begin = time.perf_counter()
-    time.sleep(units * UNIT_SECONDS)
-    _slept[0] += time.perf_counter() - begin
+computing = Computing()
+loss_function = computing.timed(nn.functional.mse_loss)  # after the last stage's forward pass
 
 
 class _Sleep(torch.autograd.Function):
@@ -31,12 +65,12 @@ class _Sleep(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, values: torch.Tensor, units: int) -> torch.Tensor:
-        sleep(units)
+        time.sleep(units * UNIT_SECONDS)
         return values.view_as(values)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        sleep(1)
+        time.sleep(UNIT_SECONDS)
         return gradient, None
 
 
@@ -46,8 +80,9 @@ class SleepingStage(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
+        self.forward = computing.timed(self.compute, Action.FORWARD)
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
+    def compute(self, values: torch.Tensor) -> torch.Tensor:
         return _Sleep.apply(values, 1) + _Sleep.apply(self.weight, 0)
 
 
@@ -58,59 +93,91 @@ def whole_batch() -> torch.Tensor:
 class FirstStage(SleepingStage):
     """Has a backward pass through its input, too, which needs no gradient."""
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return super().forward(values * self.weight)
+    def compute(self, values: torch.Tensor) -> torch.Tensor:
+        return super().compute(values * self.weight)
 
 
 def stage_of(rank: int) -> nn.Module:
     return SleepingStage() if rank else FirstStage()
 
 
-def horoscale() -> Callable[[str], Step]:
+def horoscale() -> tuple[Prepare, Gather]:
     """Ours."""
     import horoscale.torch as hvd
     import horoscale.torch.parallel as par
+    from horoscale.torch.parallel.pipeline.stage import Stage
 
     hvd.init()
     axis = par.Axis("pp", tuple(range(STAGES)), hvd.rank(), hvd.global_process_set)
-    stages = [stage_of(rank) for rank in range(STAGES)]
+    stages = [partial(stage_of, rank) for rank in range(STAGES)]
     batch = whole_batch()
+    # One call of torch.autograd.backward(), or none, or several, make one action.
+    for method, action in (
+        ("backward", Action.BACKWARD),
+        ("backward_inputs", Action.INPUT),
+        ("backward_weights", Action.WEIGHT),
+    ):
+        setattr(Stage, method, _beginning(action, getattr(Stage, method)))
 
     def prepare(schedule: str) -> Step:
         pipe = par.Pipeline(
-            stages,
-            axis,
-            loss=nn.functional.mse_loss,
-            schedule=schedule,
-            microbatches=MICROBATCHES,
+            stages, axis, loss=loss_function, schedule=schedule, microbatches=MICROBATCHES
         )
         return lambda: pipe.step(batch, batch)
 
-    return prepare
+    return prepare, hvd.allgather_object
 
 
-def gloo() -> Callable[[str], Step]:
+def _beginning(action: Action, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        computing.begin(action)
+        return method(*arguments, **options)
+
+    return call
+
+
+def gloo() -> tuple[Prepare, Gather]:
     """torch.distributed.pipelining over Gloo."""
     from torch import distributed
     from torch.distributed import pipelining
+    from torch.distributed.pipelining.stage import _PipelineStageBase
 
     rank = int(os.environ["RANK"])
     where = f"file://{os.environ['JOB_FILE']}"
     distributed.init_process_group("gloo", where, rank=rank, world_size=STAGES)
     batch = whole_batch()
     schedules = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
+    chunk = _PipelineStageBase.backward_maybe_with_nosync
+    _PipelineStageBase.backward_maybe_with_nosync = _beginning(Action.BACKWARD, chunk)
 
     def prepare(schedule: str) -> Step:
         stage = pipelining.PipelineStage(stage_of(rank), rank, STAGES, torch.device("cpu"))
-        step = schedules[schedule](
-            stage, n_microbatches=MICROBATCHES, loss_fn=nn.functional.mse_loss
-        )
+        step = schedules[schedule](stage, n_microbatches=MICROBATCHES, loss_fn=loss_function)
         return (lambda: step.step(target=batch)) if rank else (lambda: step.step(batch))
 
-    return prepare
+    def gather(value: Any) -> list[Any]:
+        values: list[Any] = [None] * STAGES
+        distributed.all_gather_object(values, value)
+        return values
+
+    return prepare, gather
 
 
 IMPLEMENTATIONS = {"horoscale": horoscale, "gloo": gloo}
+
+
+def bubble(schedule: str, seconds: float, of_ranks: list[dict[Action, list[float]]]) -> float:
+    """Return what a step would wait whose stages take equally long.
+
+    That is what its schedule waits, and what this one has waited beside: as part of its time.
+    """
+
+    def duration(operation: Operation) -> float:
+        return of_ranks[operation.stage][operation.action][operation.microbatch]
+
+    makespan = simulate(make_schedule(schedule, STAGES, MICROBATCHES), STAGES, duration).makespan
+    work = sum(map(sum, of_ranks[0].values()))
+    return IDEAL[schedule] + (1 - work / seconds) - (1 - work / makespan)
 
 
 def main() -> None:
@@ -119,22 +186,32 @@ def main() -> None:
     parser.add_argument("address", help="of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    prepare = IMPLEMENTATIONS[arguments.implementation]()
+    prepare, gather = IMPLEMENTATIONS[arguments.implementation]()
     steps: dict[str, Step] = {}
 
-    def measure(schedule: str, count: int) -> list[float]:
+    def measure(what: str, schedule: str, count: int) -> list[float]:
         if schedule not in steps:
             steps[schedule] = prepare(schedule)
-            steps[schedule]()  # finds out shapes
+            for _ in range(2):
+                steps[schedule]()  # finds out shapes
         steps[schedule]()
-        bubbles = []
+        found = []
         for _ in range(count):
-            _slept[0] = 0.0
-            (seconds,) = times(steps[schedule], 1)
-            bubbles.append(1 - _slept[0] / seconds)
-        return bubbles
+            computing.reset()
+            start, cpu_start = time.perf_counter(), time.process_time()
+            steps[schedule]()
+            seconds = time.perf_counter() - start
+            if what == "bubble":
+                # The first rank's time: it is the first to begin, and the last to end.
+                (first, *_), of_ranks = zip(*gather((seconds, computing.seconds)), strict=True)
+                found.append(bubble(schedule, first, list(of_ranks)))
+            else:
+                spent = time.process_time() - cpu_start - computing.cpu_seconds
+                found.append(spent / MICROBATCHES)
+        return found
 
-    serve(arguments.address, measure)
+    with mock.patch("torch.autograd.backward", computing.timed(torch.autograd.backward)):
+        serve(arguments.address, measure)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,12 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(device, **options)
         self._axis = mesh["tp", "pp"]
 
+    def get_scale(self) -> float:
+        """Return the scale, for a Pipeline's step(); scale() need not be called then."""
+        if self.is_enabled() and self._scale is None:
+            self._lazy_init_scale_growth_tracker(torch.device(self._device))
+        return super().get_scale()
+
     def _unscale_grads_(self, *arguments: Any, **options: Any) -> Any:
         found: dict[torch.device, torch.Tensor] = super()._unscale_grads_(*arguments, **options)
         if self._axis.set is not None:

@@ -2,7 +2,8 @@
 
     python pipeline_rank.py SCHEDULE VICTIM forward|backward
 
-The others print a JSON object: what the step raised, and what the next one did.
+It prints when it dies; the others print a JSON object: what the step raised, and when, and what
+the next one did.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ class Fatal(torch.autograd.Function):
         if phase == Fatal.phase:
             Fatal.left -= 1
             if Fatal.left == 0:
+                print(time.monotonic(), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
 
     @staticmethod
@@ -86,7 +89,9 @@ def main() -> None:
     first = ["nothing"]
     while first == ["nothing"]:  # a rank that has done its part learns of it in the next step
         first = outcome(pipe, x)
-    print(json.dumps({"first": first, "later": outcome(pipe, x)}), flush=True)
+    failed_at = time.monotonic()
+    told = {"first": first, "failed_at": failed_at, "later": outcome(pipe, x)}
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
-from horoscale.torch.parallel.pipeline import links
+from horoscale.torch.parallel.pipeline import frames, links
 from horoscale.torch.parallel.pipeline.tied import TiedParameter
 
 mse = nn.functional.mse_loss
@@ -120,22 +120,20 @@ class Two(nn.Module):
 
 @pytest.mark.usefixtures("need_ranks")
 def test_shared_memory_that_runs_out(axis: par.Axis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was wrong comes instead of the tensors, also where one of them had a place."""
+    """What was wrong comes instead of the tensors, also where others came before."""
     pipe = pipeline(axis, [Two() for _ in range(axis.size)], loss=lambda out, y: mse(out[0], y))
-    made = 0
+    x = torch.ones(6, 4)
+    for _ in range(3):  # then the next ranks ask for frames of the size that these have
+        pipe.step(x, x)
 
     def empty_shared(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        nonlocal made
-        made += 1
-        if made > 1:
-            raise hvd.HorovodInternalError("no shared memory is left")
-        return hvd.empty_shared(*size, dtype=dtype)
+        raise hvd.HorovodInternalError("no shared memory is left")
 
     if axis.rank == 0:
         monkeypatch.setattr(links, "empty_shared", empty_shared)
     here = MemoryError if axis.rank == 0 else par.PipelineError
     with pytest.raises(here, match="no shared memory is left"):
-        pipe.step(torch.ones(6, 4), torch.ones(6, 4))
+        pipe.step(torch.ones(60, 4), torch.ones(60, 4))
 
 
 class Read:
@@ -150,10 +148,13 @@ class Read:
 
 def test_slots_grow_with_the_shapes() -> None:
     ring = links.Ring()
-    for size in (4, 8, 16, 32, 8):
-        pair = [ring.take(torch.full((size + one,), float(one))) for one in range(2)]
-        assert [copy.tolist() for _, copy in pair] == [[0.0] * size, [1.0] * (size + 1)]
-        for slot, _ in pair:
+    for size in (64, 128, 256, 512, 128):
+        pair = [torch.full((size + one,), float(one)) for one in range(2)]
+        slots = [ring.take([tensor], [True]) for tensor in pair]
+        for slot, tensor in zip(slots, pair, strict=True):
+            [copy] = frames.layout_in(frames.header_of(slot.frame)).views(slot.frame)
+            assert copy is not None
+            assert torch.equal(copy, tensor)
             slot.handle = Read()
     assert len(ring) == 2
 
@@ -212,6 +213,90 @@ def test_tied_values_that_can_not_be_set(axis: par.Axis, monkeypatch: pytest.Mon
         pipe.step(x, x)
     with pytest.raises(par.PipelineError, match=r"failed before: .*no value"):
         pipe.step(x, x)
+
+
+def ends_tied(axis: par.Axis, **options: Any) -> par.Pipeline:
+    return pipeline(axis, tied=[[(0, "weight"), (-1, "weight")]], **options)
+
+
+@pytest.mark.usefixtures("need_ranks")
+@pytest.mark.parametrize("method", ["spread_value", "end"])
+@pytest.mark.parametrize("where", [0, -1])
+def test_a_rank_that_fails_before_it_sends_a_tied_value(
+    method: str, where: int, axis: par.Axis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank that waits for it is told, and by it all that wait for that one."""
+    failing = where % axis.size
+    pipe = ends_tied(axis)
+
+    def fail(_: TiedParameter) -> None:
+        raise ArithmeticError("no value")
+
+    if axis.rank == failing:
+        monkeypatch.setattr(TiedParameter, method, fail)
+    x = torch.ones(6, 4)
+
+    def two_steps() -> None:  # ranks without a copy have done their part of the first one
+        pipe.step(x, x)
+        pipe.step(x, x)
+
+    here = ArithmeticError if axis.rank == failing else par.PipelineError
+    with pytest.raises(here, match=r"no value") as raised:
+        two_steps()
+    if axis.rank != failing:
+        assert str(raised.value) == f"rank {failing}: ArithmeticError: no value"
+
+
+@pytest.mark.usefixtures("need_ranks")
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_stage_that_fails_while_another_waits_for_a_tied_gradient(
+    schedule: str, axis: par.Axis
+) -> None:
+    """The last stage is done with its microbatches when the first one fails."""
+    stages = [nn.Linear(4, 4) for _ in range(axis.size)]
+    failed = "no gradient for the last microbatch"
+
+    def fail(gradient: torch.Tensor) -> None:
+        nonlocal passed
+        passed += 1
+        if passed == 3:
+            raise ArithmeticError(failed)
+
+    passed = 0
+    pipe = ends_tied(axis, stages=stages, schedule=schedule)
+    if axis.rank == 0:
+        stages[0].bias.register_hook(fail)
+    x = torch.ones(6, 4)
+
+    def two_steps() -> None:
+        pipe.step(x, x)
+        pipe.step(x, x)
+
+    expected = rf"^rank 0: stage 0 failed at microbatch 2, backward: ArithmeticError: {failed}$"
+    first = axis.rank in (0, axis.size - 1)  # that have copies
+    with pytest.raises(par.PipelineError, match=expected):
+        pipe.step(x, x) if first else two_steps()
+
+
+@pytest.mark.usefixtures("need_ranks")
+def test_tied_copies_of_which_one_is_frozen(axis: par.Axis) -> None:
+    pipe = ends_tied(axis)
+    if axis.rank == 0:
+        pipe.stages[0].weight.requires_grad_(False)  # after the pipeline was made
+    names = rf"\[\(0, 'weight'\), \({axis.size - 1}, 'weight'\)\]"
+    expected = rf"rank 0: frozen tied {names}=True; .*rank {axis.size - 1}: .*=False"
+    with pytest.raises(hvd.MismatchError, match=expected):
+        pipe.step(torch.ones(6, 4), torch.ones(6, 4))
+
+
+def test_tied_copies_of_one_rank_of_which_one_is_frozen(axis: par.Axis) -> None:
+    stages = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(axis.size)]
+    pipe = pipeline(axis, stages, tied=[[(0, "0.weight"), (0, "1.weight")]])
+    if axis.rank == 0:
+        stages[0][1].weight.requires_grad_(False)
+    here = ValueError if axis.rank == 0 else par.PipelineError
+    with pytest.raises(here, match=r"\[\(0, '0.weight'\), \(0, '1.weight'\)\].* some are frozen"):
+        pipe.step(torch.ones(6, 4), torch.ones(6, 4))
 
 
 @pytest.mark.usefixtures("need_ranks")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 import horoscale.torch as hvd
@@ -258,6 +259,17 @@ def test_activations_in_a_file(schedule: str, axis: par.Axis, tmp_path: Path) ->
     assert offload.file_bytes == size  # the same places again
 
 
+def test_what_is_not_offloaded_is_freed_with_its_graph(tmp_path: Path) -> None:
+    """Also where the graph was kept after a backward pass, as zb-h1 does."""
+    x = torch.ones(3, requires_grad=True)
+    with par.DiskOffload(tmp_path)():
+        result = x.tanh()  # which its backward pass needs
+    result.sum().backward(retain_graph=True)
+    memory = StorageWeakRef(result.untyped_storage())
+    del result
+    assert memory.expired()
+
+
 class Embedding(nn.Module):
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -378,7 +390,7 @@ def test_lengths_that_change(axis: par.Axis) -> None:
     """Nothing but the rows is fixed: sequences of a batch may be longer than those before."""
     pipe = par.Pipeline(build(hvd.size()), axis, loss=mse, microbatches=2)
     reference = nn.Sequential(*build(hvd.size()))
-    for length in (3, 200, 1):
+    for length in (3, 3, 3, 200, 200, 1, 3, 3, 200):
         x = torch.randn(4, length, FEATURES, dtype=torch.float64)
         x = hvd.broadcast(x, 0)
         with torch.no_grad():
@@ -396,7 +408,7 @@ def test_from_another_host(axis: par.Axis, monkeypatch: pytest.MonkeyPatch) -> N
         lambda tag, hosts: far(tag, tuple(range(len(hosts)))),
     )
     for schedule in SCHEDULES:
-        train(axis, schedule, 5, [17, 5])
+        train(axis, schedule, 5, [17, 17, 17, 5, 5, 17])
 
 
 def test_split_models_agree_on_costs(axis: par.Axis) -> None:

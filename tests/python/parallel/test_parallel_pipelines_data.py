@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -90,3 +91,69 @@ def test_with_a_distributed_optimizer(schedule: str, tied: bool, mesh: par.Mesh)
         with optimizer.skip_synchronize():
             optimizer.step()
         reference.step()
+
+
+class Held(torch.autograd.Function):
+    """Waits in the last of a step's backward passes for a number from another rank."""
+
+    left = 0
+    source = -1
+    received: list[int]
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        Held.left -= 1
+        if Held.left == 0:
+            number = torch.zeros((), dtype=torch.int64)
+            Held.received.append(int(hvd.recv(number, Held.source, TAG)))
+        return gradient
+
+
+class FirstStage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Held.apply(self.inner(x))
+
+
+TAG = 77
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_reductions_while_another_stage_is_at_work(schedule: str, mesh: par.Mesh) -> None:
+    """Those of the last stage are all done before the first one's last backward pass begins."""
+    pipe = par.Pipeline(
+        [FirstStage, lambda: nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(3)))],
+        mesh.pp,
+        loss=nn.functional.mse_loss,
+        schedule=schedule,
+        microbatches=MICROBATCHES,
+    )
+    optimizer = par.DistributedOptimizer(
+        torch.optim.SGD(pipe.parameters(), 0.1),
+        pipe.module,
+        mesh,
+        backward_passes_per_step=MICROBATCHES,
+    )
+    Held.source, Held.received = mesh.pp.next, []
+    x = torch.ones(2 * MICROBATCHES, FEATURES)
+    for step in range(2):
+        optimizer.zero_grad()
+        Held.left = MICROBATCHES
+        pipe.step(x, x)
+        begun = [group.in_flight for group in optimizer._reducer.groups]
+        assert all(begun)
+        optimizer.synchronize()
+        if pipe.is_last:  # the first stage is in the middle of its step
+            hvd.send(torch.tensor(len(begun)), mesh.pp.prev, TAG)
+        else:
+            assert len(Held.received) == step + 1
+            assert Held.received[-1] >= 1
+        with optimizer.skip_synchronize():
+            optimizer.step()

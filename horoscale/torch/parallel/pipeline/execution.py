@@ -11,7 +11,8 @@ import torch
 from horoscale._core import HorovodInternalError
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.pipeline.agreement import Agreed
-from horoscale.torch.parallel.pipeline.links import Link, Loop, Parcel, Remote, Tensors
+from horoscale.torch.parallel.pipeline.frames import Tensors
+from horoscale.torch.parallel.pipeline.links import Link, Loop, Parcel, Remote
 from horoscale.torch.parallel.pipeline.schedule import Action, Operation
 from horoscale.torch.parallel.pipeline.stage import Stage
 
@@ -27,7 +28,7 @@ Sink: TypeAlias = Callable[[int, Outputs], torch.Tensor]
 class Wiring:
     """The links of one rank."""
 
-    def __init__(self, axis: Axis, stages: int, agreed: Agreed) -> None:
+    def __init__(self, axis: Axis, stages: int, microbatches: int, agreed: Agreed) -> None:
         """Link the stages of this rank to their neighbours, and all ranks to the last stage's."""
         self._axis = axis
         self._hosts = agreed.hosts
@@ -38,22 +39,31 @@ class Wiring:
             ends = (stage % axis.size, (stage + 1) % axis.size)
             if axis.rank in ends:
                 other = ends[0] if ends[1] == axis.rank else ends[1]
-                self.forward[stage] = self._link(other, first_tag + 2 * stage)
-                self.backward[stage] = self._link(other, first_tag + 2 * stage + 1)
+                tag = first_tag + 2 * stage
+                self.forward[stage] = self._link(other, tag, microbatches)
+                self.backward[stage] = self._link(other, tag + 1, microbatches)
         last = (stages - 1) % axis.size
         others = range(axis.size) if last == axis.rank else [last]
         tag = first_tag + 2 * stages
         self.results = [self._link(other, tag) for other in others if other != axis.rank]
+        self._ties: list[Link] = []
 
-    def _link(self, position: int, tag: int) -> Link:
+    def tie(self, position: int, tag: int) -> Link:
+        """Link this rank to another one with a copy of a tied parameter."""
+        self._ties.append(self._link(position, tag))
+        return self._ties[-1]
+
+    def _link(self, position: int, tag: int, each_step: int = 1) -> Link:
+        """Make this rank's end of a link, over which so much is handed over in each step."""
         if position == self._axis.rank or self._axis.set is None:
             return Loop()
         near = self._hosts[position] == self._hosts[self._axis.rank]
-        return Remote(self._axis.ranks[position], tag, self._axis.set, near)
+        return Remote(self._axis.ranks[position], tag, self._axis.set, near, each_step)
 
     def fail(self, reason: str) -> None:
         """Have all ranks that wait for this one raise PipelineError."""
-        for link in (*self.forward.values(), *self.backward.values(), *self.results):
+        links = (*self.forward.values(), *self.backward.values(), *self.results, *self._ties)
+        for link in links:
             with suppress(HorovodInternalError):  # who has left needs no reason
                 link.fail(reason)
 

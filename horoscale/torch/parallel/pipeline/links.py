@@ -1,35 +1,46 @@
 """Links: how tensors get from one stage to the next, or back.
 
-Each hand-over is a header of fixed size (how many tensors, of which types and shapes) and one
-message for each tensor, all with one tag, so that they come in this order. A sender copies its
-tensors into slots of shared memory and goes on; a receiver on the same host reads them there. From
-another host they have to travel: that begins before they are needed, where prepare() is called.
+Each hand-over is a frame: one message with all of its tensors. A sender copies them into a slot of
+shared memory and goes on; a receiver on the same host reads them there. From another host they have
+to travel: that begins before they are needed, where prepare() is called.
+
+A message has to be asked for with its size. Both ends expect that of the steps before; where it is
+another one, a message of the size that was expected says so, and the frame follows.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import torch
 
+from horoscale import _core
 from horoscale._core import HorovodInternalError
 from horoscale.common.messages import View
+from horoscale.common.prepared import prepared_message
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.buckets import empty_shared
-from horoscale.torch.handles import Handle
-from horoscale.torch.messages import recv, recv_async, recv_view, send_async
+from horoscale.torch.messages import recv_view
 from horoscale.torch.parallel.pipeline.errors import PipelineError
-from horoscale.torch.tensors import data_type, dtype_of
-
-_WORDS = 64  # of a header
-_TENSORS, _NOTHING, _FAILED = range(3)
-_ABSENT = -1  # in place of a dtype
-_REASON_BYTES = (_WORDS - 2) * 8
-
-# A stage's outputs, or their gradients; None for what has no gradient.
-Tensors: TypeAlias = Sequence["torch.Tensor | None"]
+from horoscale.torch.parallel.pipeline.frames import (
+    Described,
+    Kind,
+    Layout,
+    Sizes,
+    Tensors,
+    bare_frame,
+    describe,
+    failed_frame,
+    header_of,
+    layout_in,
+    read_header,
+    reason_in,
+    remember,
+    write_header,
+)
+from horoscale.torch.tensors import data_type
 
 
 class Parcel:
@@ -39,23 +50,23 @@ class Parcel:
         self,
         tensors: Tensors,
         differentiable: Sequence[bool] = (),
-        views: Sequence[View[torch.Tensor]] = (),
+        view: View[torch.Tensor] | None = None,
     ) -> None:
         """`differentiable` tells which tensors the sender wants the gradients of."""
         self.tensors = tuple(tensors)
         self.differentiable = tuple(differentiable)
-        self._views = list(views)
+        self._view = view
 
     @property
     def borrowed(self) -> set[int]:
         """The addresses of the memory that release() gives back."""
-        return {view.tensor.untyped_storage().data_ptr() for view in self._views}
+        return set() if self._view is None else {self._view.tensor.untyped_storage().data_ptr()}
 
     def release(self) -> None:
         """Give the memory back: nothing reads the tensors any more."""
         self.tensors = ()
-        views, self._views = self._views, []
-        for view in views:
+        view, self._view = self._view, None
+        if view is not None:
             view.release()
 
 
@@ -104,20 +115,25 @@ class Loop:
         return self._parcels.popleft()
 
 
-class _Slot:
-    """A piece of shared memory, and the send that reads it."""
+class Slot:
+    """A piece of shared memory for a frame, and the send that reads it."""
 
     def __init__(self, nbytes: int) -> None:
+        """Take memory; MemoryError if there is none."""
         try:
-            self.memory = empty_shared(nbytes, dtype=torch.uint8)
+            self._memory = empty_shared(nbytes, dtype=torch.uint8)
         except HorovodInternalError as error:  # of this rank alone: the others have to be told
             raise MemoryError(f"what the next stage gets has no room: {error}") from error
+        self._described: tuple[Described, ...] | None = None
+        self._places: list[torch.Tensor | None] = []
+        self.frame = self._memory  # as much of it as is sent
         self.taken = False
-        self.handle: Handle | None = None
+        self.handle: _core.Handle | None = None
 
+    @property
     def nbytes(self) -> int:
-        """Return its size."""
-        return self.memory.numel()
+        """Its size."""
+        return self._memory.numel()
 
     def free(self) -> bool:
         """Tell whether it may be written. Raises what went wrong with the send."""
@@ -127,181 +143,151 @@ class _Slot:
             self.taken = False
         return not self.taken
 
+    def fill(self, described: tuple[Described, ...], layout: Layout, tensors: Tensors) -> None:
+        """Copy tensors into it, and their header where that is not the one before."""
+        if self._described != described:
+            self.frame = self._memory[: layout.nbytes]
+            self._places = layout.views(self.frame)
+            write_header(self.frame, layout.header)
+            self._described = described
+        self.taken = True
+        with torch.no_grad():
+            for place, tensor in zip(self._places, tensors, strict=True):
+                if place is not None and tensor is not None:
+                    place.copy_(tensor)
+
 
 class Ring:
     """Slots that are used again once they have been read, as many as are needed at once."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
+        self._layouts: dict[tuple[Described, ...], Layout] = {}
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def take(self, tensor: torch.Tensor) -> tuple[_Slot, torch.Tensor]:
-        """Copy a tensor into a free slot; return the slot and the copy.
+    def take(self, tensors: Tensors, differentiable: Sequence[bool]) -> Slot:
+        """Copy tensors into a free slot.
 
-        The slot is free again once the send is done that its handle is set to.
+        It is free again once the send is done that its handle is set to.
         """
-        nbytes = tensor.numel() * tensor.element_size()
-        free = sorted((one for one in self._slots if one.free()), key=_Slot.nbytes)
-        slot = next((one for one in free if one.nbytes() >= nbytes), None)
+        described = describe(tensors, differentiable)
+        layout = self._layouts.get(described)
+        if layout is None:
+            layout = remember(self._layouts, described, Layout(described))
+        slot = self._find(layout.nbytes)
+        slot.fill(described, layout, tensors)
+        return slot
+
+    def _find(self, nbytes: int) -> Slot:
+        free = sorted((one for one in self._slots if one.free()), key=lambda one: one.nbytes)
+        slot = next((one for one in free if one.nbytes >= nbytes), None)
         if slot is None:
             if free:  # too small, all of them: a larger one takes the place of the smallest
                 self._slots.remove(free.pop(0))
-            slot = _Slot(nbytes)
+            slot = Slot(nbytes)
             self._slots.append(slot)
-        slot.taken = True
-        copy = slot.memory[:nbytes].view(tensor.dtype).view(tensor.shape)
-        copy.copy_(tensor)
-        return slot, copy
+        return slot
 
 
 class Remote:
     """A link to another rank."""
 
-    def __init__(self, peer: int, tag: int, process_set: ProcessSet, near: bool) -> None:
+    def __init__(
+        self, peer: int, tag: int, process_set: ProcessSet, near: bool, each_step: int
+    ) -> None:
         """Link to the global rank `peer`, which has made the same link to this one.
 
-        `near`: it is on the same host.
+        `near`: it is on the same host. `each_step`: how often a step hands something over.
         """
         self._where = (peer, tag, process_set)
         self._near = near
         self._ring = Ring()
-        self._sent_headers: deque[Handle] = deque()
-        self._header: Handle | None = None  # of what comes next, where prepare() was called
-        self._arriving: list[_Arriving] | None = None  # its tensors
+        self._bare: deque[_core.Handle] = deque()  # sends without a slot
+        self._sent, self._received = Sizes(each_step), Sizes(each_step)
+        self._arriving: deque[_Arriving] = deque()  # what prepare() has asked for
+        self._known: dict[bytes, Layout] = {}  # by the header
 
     def send(self, tensors: Tensors, differentiable: Sequence[bool]) -> None:
         """Copy tensors to shared memory and start to send them."""
-        words = _encode(tensors, differentiable)
-        # All copies before the header, which announces them: memory may run out.
-        taken = [
-            self._ring.take(tensor.detach())
-            for tensor in tensors
-            if tensor is not None and tensor.numel()
-        ]
-        self._start_header(words)
-        for slot, copy in taken:
-            slot.handle = send_async(copy, *self._where)
+        slot = self._ring.take(tensors, differentiable)  # first: memory may run out
+        slot.handle = self._send(slot.frame)
 
     def skip(self) -> None:
         """Send that there is nothing to compute."""
-        self._start_header([_NOTHING])
+        self._bare.append(self._send(bare_frame(Kind.NOTHING)))
 
     def fail(self, reason: str) -> None:
         """Have the receiver raise PipelineError, whatever it waits for on this link."""
-        text = reason.encode()[:_REASON_BYTES].decode(errors="ignore").encode()
-        padded = text.ljust(_REASON_BYTES, b"\0")
-        words = torch.frombuffer(bytearray(padded), dtype=torch.int64).tolist()
-        self._start_header([_FAILED, len(text), *words])
+        self._bare.append(self._send(failed_frame(reason)))
 
-    def _start_header(self, words: list[int]) -> None:
-        while self._sent_headers and self._sent_headers[0].done():
-            self._sent_headers.popleft().wait()
-        header = torch.tensor(words + [0] * (_WORDS - len(words)))
-        self._sent_headers.append(send_async(header, *self._where))
+    def _send(self, frame: torch.Tensor) -> _core.Handle:
+        while self._bare and self._bare[0].done():
+            self._bare.popleft().wait()
+        nbytes, expected = frame.numel(), self._sent.expected
+        if nbytes != expected:
+            self._bare.append(self._start(True, bare_frame(Kind.RESIZED, nbytes, expected)))
+        self._sent.note(nbytes)
+        return self._start(True, frame)
+
+    def _start(self, is_send: bool, frame: torch.Tensor) -> _core.Handle:
+        message = prepared_message(is_send, torch.uint8, frame.numel(), data_type, *self._where)
+        return message.start(frame.untyped_storage(), frame.data_ptr(), False)
 
     def prepare(self) -> None:
         """Start to receive what comes next, as far as is known what that is."""
         if self._near:
-            return  # its tensors are read where they are
-        if self._header is None:
-            self._header = recv_async(torch.empty(_WORDS, dtype=torch.int64), *self._where)
-        elif self._arriving is None and self._header.done():
-            self._arriving = self._start_tensors(self._header.wait())
+            return  # it is read where it is
+        if not self._arriving:
+            self._arriving.append(self._ask(self._received.expected))
+        elif len(self._arriving) == 1 and self._arriving[0].handle.done():
+            kind, nbytes = read_header(header_of(self._arriving[0].wait()))
+            if kind is Kind.RESIZED:
+                self._arriving.append(self._ask(nbytes))
+
+    def _ask(self, nbytes: int) -> _Arriving:
+        frame = torch.empty(nbytes, dtype=torch.uint8)
+        return _Arriving(frame, self._start(False, frame))
 
     def receive(self) -> Parcel | None:
-        """Wait for the next header, then for the tensors that it announces."""
-        if self._header is None:
-            header = recv(torch.empty(_WORDS, dtype=torch.int64), *self._where)
-        else:
-            header = self._header.wait()
-        arriving, self._header, self._arriving = self._arriving, None, None
-        kind, number = header[:2].tolist()
-        if kind == _NOTHING:
-            return None
-        if kind == _FAILED:
-            raise PipelineError(header[2:].numpy().tobytes()[:number].decode(errors="replace"))
-        announced = _decode(header)
-        differentiable = [one.differentiable for one in announced]
+        """Wait for the next frame, and find its tensors."""
+        frame, view = self._next(self._received.expected)
+        header = header_of(frame)
+        if header not in self._known:
+            kind, nbytes = read_header(header)
+            if kind is Kind.RESIZED:
+                if view is not None:
+                    view.release()
+                frame, view = self._next(nbytes)
+                header = header_of(frame)
+        self._received.note(frame.numel())
+        layout = self._known.get(header)
+        if layout is None:
+            kind, _ = read_header(header)
+            if kind is Kind.NOTHING:
+                return None
+            if kind is Kind.FAILED:
+                raise PipelineError(reason_in(header))
+            layout = remember(self._known, header, layout_in(header))
+        return Parcel(layout.views(frame), layout.differentiable, view)
+
+    def _next(self, nbytes: int) -> tuple[torch.Tensor, View[torch.Tensor] | None]:
         if self._near:
-            return self._view(announced, differentiable)
-        tensors = self._start_tensors(header) if arriving is None else arriving
-        return Parcel([one.wait() for one in tensors], differentiable)
-
-    def _view(self, announced: Sequence[_Announced], differentiable: Sequence[bool]) -> Parcel:
-        tensors: list[torch.Tensor | None] = []
-        views = []
-        for dtype, _, shape in announced:
-            if dtype is None:
-                tensors.append(None)
-            elif 0 in shape:
-                tensors.append(torch.empty(shape, dtype=dtype))
-            else:
-                views.append(recv_view(shape, dtype, *self._where))
-                tensors.append(views[-1].tensor)
-        return Parcel(tensors, differentiable, views)
-
-    def _start_tensors(self, header: torch.Tensor) -> list[_Arriving]:
-        """Start to receive the tensors that a header announces, if it does."""
-        if header[0] != _TENSORS:
-            return []
-        return [self._start(one) for one in _decode(header)]
-
-    def _start(self, announced: _Announced) -> _Arriving:
-        if announced.dtype is None:
-            return _Arriving(None)
-        tensor = torch.empty(announced.shape, dtype=announced.dtype)
-        return _Arriving(tensor, recv_async(tensor, *self._where) if tensor.numel() else None)
+            view = recv_view(nbytes, torch.uint8, *self._where)
+            return view.tensor, view
+        arriving = self._arriving.popleft() if self._arriving else self._ask(nbytes)
+        return arriving.wait(), None
 
 
 class _Arriving(NamedTuple):
-    """A tensor that is being received."""
+    """A frame that is being received."""
 
-    tensor: torch.Tensor | None
-    handle: Handle | None = None
+    frame: torch.Tensor
+    handle: _core.Handle
 
-    def wait(self) -> torch.Tensor | None:
-        """Return the tensor once it is there."""
-        if self.handle is not None:
-            self.handle.wait()
-        return self.tensor
-
-
-class _Announced(NamedTuple):
-    """A tensor, as its header tells of it."""
-
-    dtype: torch.dtype | None  # None: there is no tensor
-    differentiable: bool
-    shape: tuple[int, ...]
-
-
-def _encode(tensors: Tensors, differentiable: Sequence[bool]) -> list[int]:
-    words = [_TENSORS, len(tensors)]
-    for tensor, wanted in zip(tensors, differentiable, strict=True):
-        if tensor is None:
-            words.append(_ABSENT)
-        else:
-            words += [int(data_type(tensor.dtype)), wanted, tensor.dim(), *tensor.shape]
-    if len(words) > _WORDS:
-        raise ValueError(
-            f"a stage hands over {len(tensors)} tensors, more than a header has room for: join some"
-        )
-    return words
-
-
-def _decode(header: torch.Tensor) -> list[_Announced]:
-    _, number, *words = header.tolist()
-    announced = []
-    at = 0
-    for _ in range(number):
-        if words[at] == _ABSENT:
-            announced.append(_Announced(None, False, ()))
-            at += 1
-            continue
-        dtype, wanted, dimensions = words[at : at + 3]
-        shape = tuple(words[at + 3 : at + 3 + dimensions])
-        announced.append(_Announced(dtype_of(dtype), bool(wanted), shape))
-        at += 3 + dimensions
-    return announced
+    def wait(self) -> torch.Tensor:
+        """Return it once it is there."""
+        self.handle.wait()
+        return self.frame

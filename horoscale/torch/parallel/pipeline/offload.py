@@ -50,9 +50,9 @@ class DiskOffload:
         return self._end
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Stored:
+        values = tensor.detach()  # a result would keep the node that saves it, and that keeps this
         if not self._worth_it(tensor):
-            return tensor
-        values = tensor.detach()
+            return values
         if not in_memory_order(values).is_contiguous():  # it has gaps
             values = values.contiguous()
         return _Stored(self, values)

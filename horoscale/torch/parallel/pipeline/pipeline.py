@@ -20,12 +20,11 @@ from horoscale.torch.parallel.pipeline.links import Parcel
 from horoscale.torch.parallel.pipeline.microbatches import Batch, Microbatches
 from horoscale.torch.parallel.pipeline.schedule import Action, make_schedule
 from horoscale.torch.parallel.pipeline.stage import Hooks, Stage
-from horoscale.torch.parallel.pipeline.tied import TiedParameter
+from horoscale.torch.parallel.pipeline.tied import TiedNames, Ties
 
 # A stage of another rank may be None; what makes a module is called on the stage's rank alone.
 StageLike: TypeAlias = "nn.Module | Callable[[], nn.Module] | None"
 LossFunction: TypeAlias = Callable[[Any, Any], torch.Tensor]
-TiedNames: TypeAlias = Sequence[tuple[int, str]]  # numbers of stages, names of parameters there
 
 
 class Pipeline:
@@ -102,17 +101,15 @@ class Pipeline:
             for number in range(axis.rank, len(stages), axis.size)
         }
         self._module = nn.ModuleDict({str(n): one.module for n, one in self._stages.items()})
-        self._tied_names = [_positive(names, len(stages)) for names in tied]
+        self._ties = Ties(tied, self.stages, len(stages), axis)
         self._said = {
             "schedule": schedule,
             "microbatches": microbatches,
             "stages": len(stages),
             "reduction": reduction,
-            "tied": self._tied_names,
-            **{f"the shape of tied {names}": self._tied_shape(names) for names in self._tied_names},
+            **self._ties.said,
             **{f"stage {number}": _signature(stage) for number, stage in enumerate(stages)},
         }
-        self._tied: list[TiedParameter] = []
         self._wiring: Wiring | None = None
         self._failure = ""
 
@@ -153,34 +150,7 @@ class Pipeline:
 
         For clip_grad_norm_(pipe.module, …, exclude=pipe.tied_copies).
         """
-        copies: list[nn.Parameter] = []
-        for names in self._tied_names:
-            own = self._own_copies(names)
-            is_first = names[0][0] % self._axis.size == self._axis.rank
-            copies += own[1:] if is_first else own
-        return copies
-
-    def _tied_shape(self, names: TiedNames) -> list[int] | None:
-        """Return the shape of a tied parameter, if this rank has it; ValueError if it can't be."""
-        for stage, name in names:
-            if stage not in self._stages:
-                continue
-            module = self._stages[stage].module
-            if name not in dict(module.named_parameters(remove_duplicate=False)):
-                raise ValueError(f"tied={(stage, name)!r}: stage {stage} has no such parameter")
-        shapes = [list(one.shape) for one in self._own_copies(names)]
-        if any(one != shapes[0] for one in shapes):
-            raise ValueError(f"tied={names!r}: the parameters have other shapes: {shapes}")
-        return shapes[0] if shapes else None
-
-    def _own_copies(self, names: TiedNames) -> list[nn.Parameter]:
-        """Return the parameters that this rank has of these, each once."""
-        own = [
-            self._stages[stage].module.get_parameter(name)
-            for stage, name in names
-            if stage in self._stages
-        ]
-        return list({id(one): one for one in own}.values())
+        return self._ties.counted_elsewhere
 
     @outside_graph
     def step(
@@ -220,21 +190,18 @@ class Pipeline:
                     "step() trains, but gradients are off, as by torch.no_grad(): call evaluate()"
                 )
             if sync_tied:
-                for one in self._tied:
-                    one.begin()
+                self._ties.begin()
             targets = self._cut(target, "target", self.is_last, empty=False)
             loss = self._run(wiring, x, targets, scale)
             if sync_tied:
-                for one in self._tied:
-                    one.end()
+                self._ties.end()
             return loss
 
     @outside_graph
     def sync_tied(self) -> None:
         """Sum the gradients of tied parameters over their stages, after step(sync_tied=False)."""
         with self._guarded():
-            for one in self._tied:
-                one.sum_gradients()
+            self._ties.sum_gradients()
 
     @outside_graph
     def evaluate(self, x: Batch | None = None, target: Batch | None = None) -> torch.Tensor:
@@ -331,8 +298,7 @@ class Pipeline:
         wiring = self._wiring or self._begin()
         try:
             if begins:
-                for one in self._tied:
-                    one.spread_value()
+                self._ties.spread_values()
             yield wiring
         except HorovodInternalError as error:
             self._abandon(str(error))
@@ -349,16 +315,9 @@ class Pipeline:
             raise
 
     def _begin(self) -> Wiring:
-        agreed = agree(self._axis, self._said)
-        wiring = Wiring(self._axis, self._last + 1, agreed)
-        tag = agreed.first_tag + 2 * self._last + 4
-        for offset, names in enumerate(self._tied_names):
-            copies = self._own_copies(names)
-            positions = dict.fromkeys(stage % self._axis.size for stage, _ in names)
-            if copies:
-                ranks = [self._axis.ranks[position] for position in positions]
-                own = self._axis.ranks[self._axis.rank]
-                self._tied.append(TiedParameter(copies, ranks, own, tag + offset, self._axis.set))
+        agreed = agree(self._axis, self._said | self._ties.frozen)
+        wiring = Wiring(self._axis, self._last + 1, self._microbatches, agreed)
+        self._ties.connect(wiring.tie, agreed.first_tag + 2 * self._last + 4)
         self._wiring = wiring
         return wiring
 
@@ -396,14 +355,6 @@ def _module(stage: StageLike, number: int, axis: Axis) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(f"{where} is no module: {module!r}")
     return module
-
-
-def _positive(names: TiedNames, stages: int) -> list[tuple[int, str]]:
-    """Return names with stages counted from 0; ValueError for one that there is not."""
-    for stage, name in names:
-        if not -stages <= stage < stages:
-            raise ValueError(f"tied={(stage, name)!r}: there are {stages} stages")
-    return [(stage % stages, name) for stage, name in names]
 
 
 def _signature(stage: StageLike) -> str | None:

@@ -11,7 +11,8 @@ from torch import nn
 
 from horoscale.torch.parallel.pipeline.backward import SplitBackward
 from horoscale.torch.parallel.pipeline.errors import PipelineError
-from horoscale.torch.parallel.pipeline.links import Parcel, Tensors
+from horoscale.torch.parallel.pipeline.frames import Tensors
+from horoscale.torch.parallel.pipeline.links import Parcel
 
 Hooks: TypeAlias = Callable[[], AbstractContextManager[object]]
 Loss: TypeAlias = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
