@@ -113,8 +113,12 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
   if (identity.size == 1) return identity;
 
   auto address = options.rendezvous;
+  std::string named = "the rendezvous";
   if (!address) {
-    if (const auto found = lookup("RENDEZVOUS")) address = found->value;
+    if (const auto found = lookup("RENDEZVOUS")) {
+      address = found->value;
+      named = found->name;
+    }
   }
   if (!address) {
     return Status::InvalidArgument(
@@ -123,7 +127,9 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
         "HOROSCALE_RENDEZVOUS=host:port to an address where rank 0 can listen");
   }
   auto rendezvous = ParseHostPort(*address);
-  if (!rendezvous.ok()) return rendezvous.status();
+  if (!rendezvous.ok()) {
+    return Status::InvalidArgument(named + ": " + rendezvous.status().message());
+  }
   identity.rendezvous = rendezvous.TakeValue();
   auto secret = ReadSecret(options, identity.rendezvous, lookup);
   if (!secret.ok()) return secret.status();

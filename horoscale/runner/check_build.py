@@ -82,10 +82,17 @@ def _frameworks() -> Iterable[Item]:
     ):
         if importlib.util.find_spec(binding) is None:
             yield Item(name, False, "horoscale has no binding for it yet")
-        elif importlib.util.find_spec(module) is None:
+        elif not _is_installed(module):
             yield Item(name, False, f"not installed; {install}")
         else:
             yield Item(name, True)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # somebody's finder hides it
+        return False
 
 
 def _from_core(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -231,6 +232,21 @@ def test_errors_of_the_command_line_end_the_process_with_status_2() -> None:
     job = run_launcher("-np", "abc", "true")
     assert (job.returncode, job.stdout) == (2, b"")
     assert job.stderr == b"horoscalerun: error: -np: expected a positive number, not 'abc'\n"
+
+
+def test_check_build_where_a_framework_is_hidden(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch':\n"
+        "            raise ModuleNotFoundError('no torch', name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    job = run_launcher("--check-build", env={"PYTHONPATH": path})
+    assert job.returncode == 0, job.stderr
+    assert b"[ ] PyTorch: not installed; pip install torch" in job.stdout
 
 
 def test_check_build_tells_what_there_is_and_what_to_do() -> None:

@@ -233,10 +233,8 @@ def messages() -> dict[str, object]:
     return said
 
 
-def nccl_messages() -> dict[str, object]:
-    """Rings in both directions on a set of its own, and its sums: NCCL carries all of it."""
-    double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
-    double.double_set_exclusive(1)
+def add_set_with_nccl() -> int:
+    """Add a set of all ranks, whose messages NCCL carries."""
     added = runtime.enqueue(
         OpKind.ADD_PROCESS_SET, name="set", ranks=range(size), set_flags=SetFlags.DISTINCT
     )
@@ -244,6 +242,44 @@ def nccl_messages() -> dict[str, object]:
     process_set = added.result()
     ones = np.ones(10, np.float32)
     start(OpKind.ALLREDUCE, ones, ones, name="first", process_set=process_set).wait()
+    return process_set
+
+
+def crossing_messages() -> dict[str, object]:
+    """Two ranks send to each other while NCCL is busy: what its kernels have is what is said."""
+    double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
+    on_set = {"process_set": add_set_with_nccl()}
+    peer = 1 - rank
+    out, into, first = (np.full(10_000, rank, np.float32) for _ in range(3))
+
+    def calls() -> list[str]:
+        text = ctypes.create_string_buffer(double.double_log(rank, None, 0))
+        double.double_log(rank, text, len(text))
+        return [line.split()[-1] for line in text.raw.decode().splitlines()]
+
+    def meet() -> None:
+        """What each has sent by now the other has, and so has the one of the answer to it."""
+        for _ in range(3):
+            runtime.enqueue(OpKind.BARRIER).wait()
+
+    before = len(calls())
+    double.double_keep_busy(rank, 1)
+    handles = [message(rank == 0, peer, first, **on_set)]
+    meet()
+    handles += [message(True, peer, out, tag=1, **on_set)]
+    handles += [message(False, peer, into, tag=1, **on_set)]
+    meet()
+    double.double_keep_busy(rank, 0)
+    for handle in handles:
+        handle.wait()
+    return {"calls": calls()[before:], "received": float(into[-1])}
+
+
+def nccl_messages() -> dict[str, object]:
+    """Rings in both directions on a set of its own, and its sums: NCCL carries all of it."""
+    double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
+    double.double_set_exclusive(1)
+    process_set = add_set_with_nccl()
     peers = [(rank + 1) % size, (rank - 1) % size]
     said = []
     for step in range(10):
@@ -301,6 +337,7 @@ PARTS = {
     "types": types,
     "survive": survive,
     "messages": messages,
+    "crossing_messages": crossing_messages,
     "nccl_messages": nccl_messages,
     "lose_sender": lose_sender,
     "build": build,

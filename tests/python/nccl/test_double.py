@@ -152,6 +152,19 @@ def test_messages_by_nccl(size: int, variables: dict[str, str], tmp_path: Path) 
             ranks.wait(rank, SECONDS)
 
 
+def test_messages_that_cross_are_one_launch(variables: dict[str, str], tmp_path: Path) -> None:
+    with RankProcesses(
+        2, PROGRAM, "crossing_messages", folder=tmp_path, variables=variables
+    ) as ranks:
+        for rank, alone in enumerate(("Send", "Recv")):
+            said = json.loads(ranks.read_line(rank, SECONDS))
+            assert said["received"] == 1 - rank
+            first, together = said["calls"]
+            assert first == alone
+            assert set(together.split("+")) == {"Send", "Recv"}
+            ranks.wait(rank, SECONDS)
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_messages_of_torch(size: int, variables: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("torch")
