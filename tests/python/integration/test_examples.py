@@ -213,6 +213,18 @@ def test_benchmark_of_ring_attention(tmp_path: Path) -> None:
     assert "backward 64 at 1000 Mbit/s: hidden " in output
 
 
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_model_parallelism_between_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel.py"
+    output = run(sys.executable, benchmark, "--smoke", "--sections", "network", folder=tmp_path)
+    sent = {
+        way: float(megabytes)
+        for way, megabytes in re.findall(r"^ +(\w+) +\d+\.\d +(\d+\.\d+) ", output, re.MULTILINE)
+    }
+    assert sent["one"] < sent["pp"] < min(sent["tp"], sent["dp"]), output
+
+
 @pytest.mark.parametrize(
     ("arguments", "refusal"),
     [
