@@ -292,7 +292,7 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
         (4, ["--tp", "2", "--cp", "2", "--sequence-parallel", "--length", "33"]),
         (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
         (2, ["--pp", "2"]),
-        (4, ["--pp", "2"]),
+        (4, ["--pp", "2", "--microbatches", "2"]),
     ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:
