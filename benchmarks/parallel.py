@@ -17,12 +17,14 @@ from pathlib import Path
 
 import figures
 import parallel_layers
+import parallel_network
 import parallel_pipeline
 import parallel_ring
 
 # Each takes the number of rounds and whether it is only to see that it runs, and prints.
 SECTIONS: dict[str, Callable[[int, bool], figures.Figures]] = {
     "layers": parallel_layers.run,
+    "network": parallel_network.run,
     "pipeline": parallel_pipeline.run,
     "ring": parallel_ring.run,
 }

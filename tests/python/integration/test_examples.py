@@ -223,6 +223,18 @@ def test_benchmark_of_ring_attention(tmp_path: Path) -> None:
     assert "backward 64 at 1000 Mbit/s: hidden " in output
 
 
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_model_parallelism_between_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel.py"
+    output = run(sys.executable, benchmark, "--smoke", "--sections", "network", folder=tmp_path)
+    sent = {
+        way: float(megabytes)
+        for way, megabytes in re.findall(r"^ +(\w+) +\d+\.\d +(\d+\.\d+) ", output, re.MULTILINE)
+    }
+    assert sent["one"] < sent["pp"] < min(sent["tp"], sent["dp"]), output
+
+
 @pytest.mark.parametrize(
     ("arguments", "refusal"),
     [
@@ -292,7 +304,7 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
         (4, ["--tp", "2", "--cp", "2", "--sequence-parallel", "--length", "33"]),
         (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
         (2, ["--pp", "2"]),
-        (4, ["--pp", "2"]),
+        (4, ["--pp", "2", "--microbatches", "2"]),
     ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:

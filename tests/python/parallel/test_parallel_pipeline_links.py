@@ -61,6 +61,18 @@ def test_one_message_for_each_hand_over(axis: par.Axis) -> None:
     assert of_each_step == [2 * least, 2 * least, least, least]
 
 
+def test_slots_of_an_evaluation_serve_a_step(axis: par.Axis) -> None:
+    """Memory that was taken in inference mode can be written outside of it."""
+    pipe = par.Pipeline(stages(axis.size), axis, loss=mse, microbatches=2)
+    x = torch.ones(4, FEATURES)
+    with torch.inference_mode():
+        expected = pipe.evaluate(x, x)
+    for _ in range(3):
+        assert torch.equal(pipe.step(x, x), expected)
+    with torch.inference_mode():
+        assert torch.equal(pipe.evaluate(x, x), expected)
+
+
 class Live:
     """Makes contexts that count the saved tensors which are still there."""
 

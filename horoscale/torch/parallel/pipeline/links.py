@@ -121,7 +121,8 @@ class Slot:
     def __init__(self, nbytes: int) -> None:
         """Take memory; MemoryError if there is none."""
         try:
-            self._memory = empty_shared(nbytes, dtype=torch.uint8)
+            with torch.inference_mode(False):  # an evaluation's slots are used by steps
+                self._memory = empty_shared(nbytes, dtype=torch.uint8)
         except HorovodInternalError as error:  # of this rank alone: the others have to be told
             raise MemoryError(f"what the next stage gets has no room: {error}") from error
         self._described: tuple[Described, ...] | None = None
@@ -146,8 +147,9 @@ class Slot:
     def fill(self, described: tuple[Described, ...], layout: Layout, tensors: Tensors) -> None:
         """Copy tensors into it, and their header where that is not the one before."""
         if self._described != described:
-            self.frame = self._memory[: layout.nbytes]
-            self._places = layout.views(self.frame)
+            with torch.inference_mode(False):
+                self.frame = self._memory[: layout.nbytes]
+                self._places = layout.views(self.frame)
             write_header(self.frame, layout.header)
             self._described = described
         self.taken = True
