@@ -4,16 +4,19 @@
 
 Trains blocks (no embeddings) with AdamW in float32, on one process and divided in each way. "state"
 is parameters, gradients and AdamW's two moments, as the tensors' sizes say. "activations" is the
-most that autograd has saved at any time, each storage once, without parameters. "PSS" is how much
-the proportional set size of the process (/proc/self/smaps_rollup) has grown since before the model
-was made, at the most, looked at after each block's forward pass in the second step: then the state
-and the activations are there together. All in MiB, of the rank that has most.
+most that autograd has saved at any time, each storage once, without parameters. "tensors" is the
+peak of all tensors that PyTorch's MemTracker counts in a step (not of pp: it can't follow modules
+that are run once for each microbatch). "PSS" is the proportional set size of the process
+(/proc/self/smaps_rollup, without files) after the operation after which it has most, less what it
+was when a smaller model of the same kind had been trained: so libraries and connections don't
+count. "shared" is what of it is shared memory: buffers of the messages, and stages' activations.
+glibc takes memory from the system for each tensor and gives it back (MALLOC_MMAP_THRESHOLD_); with
+its own thresholds freed memory that is kept counts, too. All in MiB, of the rank that has most.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import subprocess
@@ -26,12 +29,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
 MIB = 1 << 20
 WAYS = ("tp", "tp, sequence", "cp", "pp")
+KINDS = ("PSS", "shared")
+ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
 SECONDS = 200
 
 
@@ -93,48 +100,95 @@ class _Kept:
         self._saved.add(self.tensor.untyped_storage(), -1)
 
 
+class Operations(TorchDispatchMode):
+    """Finds after which operation of a step a process has most memory, and looks at it there."""
+
+    def __init__(self, look_after: int | None = None) -> None:
+        super().__init__()
+        self.number = self.most = self.of_most = 0
+        self.look_after = look_after
+        self.seen: dict[str, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.number += 1
+        if self.look_after is None:
+            resident = int(Path("/proc/self/statm").read_text().split()[1])  # cheap: a counter
+            if resident > self.most:
+                self.most, self.of_most = resident, self.number
+        elif self.number == self.look_after:
+            self.seen = proportional_set_size()
+        return result
+
+
+class Training:
+    """A model of some layers, or this rank's part of it, and what a step of its training does."""
+
+    def __init__(self, options: argparse.Namespace, mesh: par.Mesh, layers: int) -> None:
+        sequence = "sequence" in options.way
+        blocks = (Block(options, mesh, sequence) for _ in range(layers // mesh.pp.size))
+        self.model = nn.Sequential(*blocks)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
+        self.saved = Saved(self.model.parameters())
+        x = torch.randn(options.batch, options.length, options.width)
+        if sequence:
+            x = par.shard_sequence(x, mesh.tp, 1, "contiguous").clone()
+        x = par.shard_sequence(x, mesh.cp).clone()
+        self._gradients = make_step(self.model, x, mesh, self.saved, options)
+
+    def step(self) -> None:
+        """Learn from the batch."""
+        self._gradients()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def state(self) -> list[torch.Tensor]:
+        """Return parameters, gradients and what the optimizer has."""
+        moments = (one for of_one in self.optimizer.state.values() for one in of_one.values())
+        parameters = list(self.model.parameters())
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        return [*parameters, *gradients, *filter(torch.is_tensor, moments)]
+
+
 def run_rank(options: argparse.Namespace) -> None:
-    """Train two steps, and print what was counted on the rank that has most."""
-    way, sequence = options.way.split(",")[0], "sequence" in options.way
+    """Train four steps, and print what was counted on the rank that has most."""
+    way = options.way.split(",")[0]
     torch.set_num_threads(1)
     hvd.init()
     mesh = par.init(**({} if way == "one" else {way: hvd.size()}))
-    shape = (options.batch, options.length, options.width)
-    warm_up(options, mesh)
+    small = argparse.Namespace(**vars(options) | {"width": 64, "length": 64})
+    warm_up = Training(small, mesh, mesh.pp.size)
+    for _ in range(2):
+        warm_up.step()
+    del warm_up
     hvd.barrier()
     before = proportional_set_size()
 
-    layers = options.layers // mesh.pp.size
-    model = nn.Sequential(*(Block(options, mesh, sequence) for _ in range(layers)))
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    saved = Saved(model.parameters())
-    grown = [0]
-    x = torch.randn(shape)
-    if sequence:
-        x = par.shard_sequence(x, mesh.tp, 1, "contiguous").clone()
-    x = par.shard_sequence(x, mesh.cp).clone()
-    step = make_step(model, x, mesh, saved, options)
-    for index in range(2):
-        if index:
-            for block in model:
-                block.register_forward_hook(
-                    lambda *_: grown.append(proportional_set_size() - before)
-                )
-        step()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-    moments = [
-        value
-        for of_one in optimizer.state.values()
-        for value in of_one.values()
-        if torch.is_tensor(value)
-    ]
-    state = [*model.parameters(), *(one.grad for one in model.parameters()), *moments]
-    counted = [sum(one.nbytes for one in state), saved.most, max(grown)]
+    training = Training(options, mesh, options.layers)
+    training.step()
+    with Operations() as operations:
+        training.step()
+    with Operations(operations.of_most) as at_peak:
+        training.step()
+    tensors = 0 if mesh.pp.size > 1 else count_tensors(training)
+    grown = [at_peak.seen[kind] - before[kind] for kind in KINDS]
+    state = sum(one.nbytes for one in training.state())
+    counted = [state, training.saved.most, tensors, *grown]
     most = hvd.allreduce(torch.tensor(counted), op=hvd.Max)
     if hvd.rank() == 0:
         print(json.dumps(most.tolist()))
     hvd.shutdown()
+
+
+def count_tensors(training: Training) -> int:
+    """Return the most bytes that all tensors have during a step, as PyTorch's MemTracker counts."""
+    tracker = MemTracker()
+    tracker.track_external(training.model, training.optimizer)
+    with tracker:
+        training.step()
+    return sum(of["Total"] for of in tracker.get_tracker_snapshot("peak").values())
 
 
 def make_step(
@@ -145,7 +199,7 @@ def make_step(
         stages = [model if stage == mesh.pp.rank else None for stage in range(mesh.pp.size)]
         pipe = par.Pipeline(
             *(stages, mesh.pp),
-            loss=lambda y, _: y.square().mean(),
+            loss=lambda y, _: y.mean(),
             microbatches=options.batch,
             activations=saved.count,
         )
@@ -153,43 +207,41 @@ def make_step(
 
     def step() -> None:
         with saved.count():
-            loss = model(x).square().mean()
+            loss = model(x).mean()
         loss.backward()
 
     return step
 
 
-def warm_up(options: argparse.Namespace, mesh: par.Mesh) -> None:
-    """Load the libraries and have the memory that every program has that computes anything."""
-    layer = nn.Linear(64, 64)
-    optimizer = torch.optim.AdamW(layer.parameters(), foreach=False)
-    layer(torch.ones(64, 64)).sum().backward()
-    optimizer.step()
-    for axis in (mesh.tp, mesh.cp, mesh.pp):
-        if axis.set is not None:
-            hvd.allreduce(torch.ones(64), process_set=axis.set)
+def proportional_set_size() -> dict[str, int]:
+    """Return the bytes of this process' memory; of what others share, its part.
 
-
-def proportional_set_size() -> int:
-    """Return the bytes of this process' memory; of what others share, its part."""
-    gc.collect()
+    Without files: how many other processes have libraries mapped is not the model's affair.
+    """
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    (size,) = (int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return size * 1024
+    found = dict(line.split(":") for line in lines[1:])
+    anonymous, shared = (int(found[kind].split()[0]) * 1024 for kind in ("Pss_Anon", "Pss_Shmem"))
+    return {"PSS": anonymous + shared, "shared": shared}
 
 
-def formulas(options: argparse.Namespace, way: str, ranks: int) -> tuple[float, float]:
-    """Return the bytes of state and activations that docs/parallel.md says."""
-    h, layers = options.width, options.layers
+def formulas(options: argparse.Namespace, way: str, ranks: int) -> tuple[float, float, float]:
+    """Return the bytes of state, activations and the backward pass that docs/parallel.md says."""
+    h, layers, heads = options.width, options.layers, options.heads
     tokens = options.batch * options.length
     tp, cp, pp = (ranks if way.startswith(axis) else 1 for axis in ("tp", "cp", "pp"))
     sequence = tp if "sequence" in way else 1
     # Norms and the biases of the second layers, which the first rank has, are whole.
     parameters = layers / pp * ((12 * h * h + 7 * h) / tp + 6 * h)
-    activations = layers / cp * tokens * h * (4 / sequence + 12 / tp)
+    of_layer = tokens / cp * ((4 * h + 4) / sequence + (12 * h + heads) / tp)
+    activations = layers * of_layer
+    backward = tokens / cp * h * (1 + 4 / tp)
+    if sequence > 1:
+        backward = tokens * h * (2 + 6 / tp)
     if pp > 1:  # each rank has so many layers, of so many microbatches
-        activations *= min(options.batch, pp) / options.batch / pp
-    return 4 * 4 * parameters, 4 * activations
+        in_flight = min(options.batch, pp) / options.batch  # each saves its part of the batch
+        activations = layers / pp * of_layer * in_flight + tokens * h * (1 - in_flight)
+        backward /= options.batch
+    return 16 * parameters, 4 * activations, 4 * (backward + 4 * h * h / tp)
 
 
 def measure(options: argparse.Namespace, way: str, ranks: int) -> list[float]:
@@ -199,7 +251,7 @@ def measure(options: argparse.Namespace, way: str, ranks: int) -> list[float]:
     command += [sys.executable, __file__, "--way", way, *sizes]
     done = subprocess.run(
         command,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+        env=os.environ | ALLOCATOR | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
         timeout=SECONDS,
@@ -219,6 +271,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", default="2,4", help="how many, comma-separated")
+    parser.add_argument("--ways", default=";".join(WAYS), help="which, separated by semicolons")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, in bytes")
     parser.add_argument("--smoke", action="store_true", help="little, on 2 ranks: does it run?")
     parser.add_argument("--way", help=argparse.SUPPRESS)  # the ranks' own call
@@ -230,20 +283,24 @@ def main() -> None:
         return
     if options.smoke:
         options.ranks, options.width, options.layers, options.length = "2", 32, 2, 64
-    ways = ["tp, sequence"] if options.smoke else WAYS
+    ways = ["tp, sequence"] if options.smoke else options.ways.split(";")
     cases = [("one", 1), *((way, int(n)) for n in options.ranks.split(",") for way in ways)]
-    print("| | ranks | state | formula | activations | formula | PSS | both formulas |")
-    print("|---|---|---|---|---|---|---|---|")
+    names = ("state", "activations", "tensors", "PSS", "shared")
+    print(
+        "| | ranks | state | formula | activations | formula | tensors | PSS | shared | formula |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     figures = {}
     for way, ranks in cases:
-        state, activations = formulas(options, way, ranks)
+        state, activations, backward = formulas(options, way, ranks)
         counted = measure(options, way, ranks)
-        figures[f"{way}, {ranks} ranks"] = dict(
-            zip(("state", "activations", "PSS"), counted, strict=True)
-        )
-        cells = (counted[0], state, counted[1], activations, counted[2], state + activations)
+        figures[f"{way}, {ranks} ranks"] = dict(zip(names, counted, strict=True))
+        cells = (counted[0], state, counted[1], activations, *counted[2:])
+        cells = (*cells, state + activations + backward)
         print(
-            f"| {way} | {ranks} |" + "".join(f" {cell / MIB:.1f} |" for cell in cells), flush=True
+            f"| {way} | {ranks} |"
+            + "".join(f" {cell / MIB:.1f} |" if cell else " |" for cell in cells),
+            flush=True,
         )
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))

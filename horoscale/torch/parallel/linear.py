@@ -291,6 +291,7 @@ class _Column(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         x, weight = ctx.saved_tensors
         axis, dim = ctx.axis, ctx.dim
+        gradient = gradient.contiguous()  # each product would copy what is strided
         whole: Handle | Ready = Ready(x)
         if dim is not None and ctx.needs_input_grad[1]:
             whole = start_gather(x, axis, dim, ctx.sizes)
@@ -330,6 +331,7 @@ class _Row(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         x, weight = ctx.saved_tensors
+        gradient = gradient.contiguous()
         if ctx.dim is None:
             of_x = gradient @ weight if ctx.needs_input_grad[0] else None
         else:

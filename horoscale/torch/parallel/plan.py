@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from horoscale._core import MismatchError
+from horoscale.common.objects import allgather_object
 from horoscale.torch.parallel.attention_dropout import fork_attention_dropout
 from horoscale.torch.parallel.division import get_dim_for_local_rank
 from horoscale.torch.parallel.embedding import VocabParallelEmbedding
@@ -38,7 +40,7 @@ from horoscale.torch.parallel.styles import (
 def tensor_parallel(
     model: nn.Module, axis: Any, plan: Plan, sequence_parallel: bool = False
 ) -> nn.Module:
-    """Replace layers of a model by ones that are divided among ranks, in place.
+    """Replace layers of a model by ones that are divided among ranks, in place. Collective.
 
     The model is to be whole, with the same parameters on all ranks; each keeps its shards of them.
     It takes the same inputs on all ranks, and returns the same outputs. Where transformers' models
@@ -63,8 +65,10 @@ def tensor_parallel(
     Raises:
         ValueError: a pattern matches nothing, a module is of another kind or can't be divided,
             or modules that share a parameter are not divided alike; nothing was changed.
+        MismatchError: the ranks have other models or plans; all ranks get this.
     """
     axis = Axis.of(axis)
+    _agree(model, axis, plan, sequence_parallel)
     styles = _match(model, plan, sequence_parallel)
     chain, sequence = _chain(model, styles)
     inside = modules_within(chain)
@@ -100,6 +104,24 @@ def tensor_parallel(
     if axis.size > 1:
         fork_attention_dropout(model)
     return model
+
+
+def _agree(model: nn.Module, axis: Axis, plan: Plan, sequence_parallel: bool) -> None:
+    """Raise MismatchError, on all ranks, where they would divide different things."""
+    if axis.set is None:
+        return
+    said = {"sequence_parallel": repr(sequence_parallel), "the plan": repr(dict(plan))}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        said[name] = f"{parameter.dtype} of {tuple(parameter.shape)}"
+    answers = allgather_object(said, process_set=axis.set)
+    for rank, other in zip(axis.ranks, answers, strict=True):
+        for key in {**answers[0], **other}:
+            ours, theirs = (one.get(key, "nothing") for one in (answers[0], other))
+            if ours != theirs:
+                raise MismatchError(
+                    f"tensor_parallel on axis {axis.name}: {key} is {ours} on rank "
+                    f"{axis.ranks[0]}, {theirs} on rank {rank}"
+                )
 
 
 def _match(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[str, Style]:

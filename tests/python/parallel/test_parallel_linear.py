@@ -159,3 +159,18 @@ def test_errors_name_the_layer_and_the_sizes(need_ranks: None) -> None:
             par.ParallelAttention(12, 6, made.tp, kv_heads=1)
         with pytest.raises(ValueError, match="sequence_dim=2 is neither"):
             par.ParallelAttention(12 * hvd.size(), hvd.size(), made.tp, sequence_dim=2)
+
+
+def test_ranks_with_different_inputs_hear_of_both(need_ranks: None) -> None:
+    with mesh(tp=hvd.size()) as made:
+        last = hvd.rank() == hvd.size() - 1
+        down = par.RowParallelLinear(2 * hvd.size(), 3, made.tp)
+        with pytest.raises(hvd.MismatchError, match=r"\[4, 3\].*\[5, 3\]|\[5, 3\].*\[4, 3\]"):
+            down(torch.ones(5 if last else 4, 2))
+        up = par.ColumnParallelLinear(3, 2 * hvd.size(), made.tp)
+        x = torch.ones(5 if last else 4, 3, requires_grad=True)
+        with pytest.raises(hvd.MismatchError, match=r"\[4, 3\].*\[5, 3\]|\[5, 3\].*\[4, 3\]"):
+            up(x).sum().backward()
+        parts = par.ColumnParallelLinear(3, 2 * hvd.size(), made.tp, sequence_parallel=True)
+        with pytest.raises(hvd.MismatchError):
+            parts(torch.ones(2, 5 if last else 4, 3))

@@ -318,6 +318,21 @@ def test_heads_that_cant_be_divided(need_ranks: None) -> None:
             par.tensor_parallel(Model("gpt2", heads=1), made.tp, plan("gpt2"))
 
 
+def test_ranks_that_disagree_hear_in_what(need_ranks: None) -> None:
+    last = hvd.rank() == hvd.size() - 1
+    where = rf"on rank 0, .* on rank {hvd.size() - 1}"
+    with mesh(tp=hvd.size()) as made:
+        for sequence_parallel, words, changed, message in (
+            (last, 23, {}, f"axis tp: sequence_parallel is False {where}"),
+            (False, 23 + last, {}, rf"wte.weight is torch.float64 of \(23, 48\) {where}"),
+            (False, 23, {"x": "row"} if last else {}, f"the plan is .* {where}"),
+        ):
+            model = Model("gpt2", words)
+            with pytest.raises(hvd.MismatchError, match=message):
+                par.tensor_parallel(model, made.tp, {**plan("gpt2"), **changed}, sequence_parallel)
+            assert model.h[0].attn.num_heads == 24
+
+
 def test_flags_are_kept() -> None:
     with mesh(tp=hvd.size()) as made:
         model = Model("llama").float().eval()
