@@ -66,6 +66,7 @@ from horoscale.torch.parallel.regions import (
     start_reduce_scatter,
 )
 from horoscale.torch.parallel.state import load_whole_state_dict, whole_gradients, whole_state_dict
+from horoscale.torch.parallel.zero import ZeroOptimizer, gathered, shard, unshard
 
 __all__ = [
     "GPT2",
@@ -92,6 +93,7 @@ __all__ = [
     "Shard",
     "Vocab",
     "VocabParallelEmbedding",
+    "ZeroOptimizer",
     "all_to_all",
     "broadcast_parameters",
     "clip_grad_norm_",
@@ -99,6 +101,7 @@ __all__ = [
     "copy_to",
     "current_mesh",
     "gather_from",
+    "gathered",
     "get_dim_for_local_rank",
     "init",
     "load_whole_state_dict",
@@ -112,6 +115,7 @@ __all__ = [
     "sequence_gather",
     "sequence_reduce_scatter",
     "sequence_scatter",
+    "shard",
     "shard_sequence",
     "split",
     "split_sizes",
@@ -120,6 +124,7 @@ __all__ = [
     "start_reduce_scatter",
     "tensor_parallel",
     "ulysses_attention",
+    "unshard",
     "unshard_sequence",
     "vocab_parallel_cross_entropy",
     "whole_gradients",

@@ -54,4 +54,4 @@ def need_same_model(
 
 def _checksum(parameter: nn.Parameter) -> int:
     values = parameter.detach().contiguous().view(-1)
-    return zlib.crc32(memoryview(values.view(torch.uint8).numpy())) if values.numel() else 0
+    return zlib.crc32(values.view(torch.uint8).numpy().data) if values.numel() else 0

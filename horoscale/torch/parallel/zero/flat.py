@@ -127,7 +127,7 @@ class FlatShards:
         return self.whole.untyped_storage().nbytes() > 0
 
     def owned(self) -> Iterator[Owned]:
-        """Yield what this rank owns of each parameter, in order; parameters of others are left out."""
+        """Yield what this rank owns of each parameter, in order, where it owns any of it."""
         first = self.axis.rank * self.length
         for place in self.places:
             begin = max(place.begin, first)
@@ -167,11 +167,15 @@ class FlatShards:
             increment_version(parameter)  # autograd may have saved what it was
 
     @torch.no_grad()
-    def reread(self) -> None:
-        """Take this rank's part of what was written to the parameters themselves, on all ranks."""
-        for owned, value in self.cut(self._values()):
-            for target in (self.own, self.master):
-                target[owned.offset :][: owned.end - owned.begin].copy_(value)
+    def load(self, whole: Mapping[str, torch.Tensor]) -> None:
+        """Take this rank's elements of whole parameters, by name, into `master`; see publish()."""
+        for owned, value in self.cut(whole):
+            self.master[owned.offset :][: owned.end - owned.begin].copy_(value)
+
+    def reload(self) -> None:
+        """Take this rank's elements of what was written to the parameters, on all ranks alike."""
+        self.load(self._values())
+        self.publish()
 
     def free(self) -> None:
         """Give the memory of `whole` back, unless it is to stay or is that of all ranks."""
@@ -234,8 +238,7 @@ class FlatShards:
     def _take(self) -> None:
         """Copy this rank's values, and have the parameters be views."""
         self.master.zero_()
-        for owned, value in self.cut(self._values()):
-            self.master[owned.offset :][: owned.end - owned.begin].copy_(value)
+        self.load(self._values())
         for place, parameter in zip(self.places, self.parameters, strict=True):
             parameter.data = self.whole[place.begin : place.end].view(place.shape)
         self.free()

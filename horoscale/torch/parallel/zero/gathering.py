@@ -1,8 +1,8 @@
 """Gathering: parameters that a rank has only while it computes with them (stage 3).
 
-For ranks that have no memory in common. A unit's parameters are gathered before its forward pass and
-freed after it; and so for its backward pass. Freeing takes the memory of their storage, so that what
-autograd has saved of them is there again once they are gathered.
+For ranks that have no memory in common. A unit's parameters are gathered before its forward pass
+and freed after it; and so for its backward pass. Freeing takes the memory of their storage, so that
+what autograd has saved of them is there again once they are gathered.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Gathering:
             if isinstance(one, torch.Tensor) and one.requires_grad
         ]
         for one in outputs:
-            one.register_hook(lambda _: self._before_backward(number))
+            one.register_hook(lambda _: self._before_backward(number))  # type: ignore[no-untyped-call]
         if number != self._root:
             self._free(number)
         elif not outputs:
@@ -128,7 +128,7 @@ class Gathering:
         if self._ends_with == number:
             return
         self._ends_with = number
-        torch.autograd.Variable._execution_engine.queue_callback(self.free_all)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self.free_all)
 
     def _prefetch_forward(self, number: int) -> None:
         """Begin to gather the units that came next the last time."""

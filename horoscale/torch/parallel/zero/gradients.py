@@ -26,9 +26,10 @@ class Gradients:
         self._rooms = Rooms()
         self._next = 0  # the bucket that is sent next
         self._rounds = 0  # that are complete, since the last step
+        self._used = False  # by a step, and nothing has come since
         self._arrivals: dict[tuple[int, int], int] = {}  # of each gradient, since the last step
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(number, index))
+            parameter.register_post_accumulate_grad_hook(self._hook(number, index))  # type: ignore[no-untyped-call]
             for number, bucket in enumerate(self.buckets)
             for index, parameter in enumerate(bucket.shards.parameters)
         ]
@@ -40,12 +41,14 @@ class Gradients:
         return fresh or bool(self._rooms.sent) or self._next != 0
 
     def synchronize(self) -> None:
-        """Reduce what is not reduced yet. Collective, the first time in a step.
+        """Reduce what is not reduced yet. Collective, the first time before a step.
 
         Every rank is to have had as many backward passes. Raises ValueError for a parameter that
-        was frozen since the model was sharded.
+        was frozen since the model was sharded, or given a `grad`.
         """
-        self._need_trained()
+        self._check()
+        if self._used:
+            return
         passes = max(self._arrivals.values(), default=0)
         rounds = max(1, -(-passes // self._passes))
         while self._rounds < rounds or self._next or any(one.fresh for one in self.buckets):
@@ -57,10 +60,16 @@ class Gradients:
         while self._rooms.sent:
             self._rooms.sent[0].finish(self._rooms)
 
+    def begin_step(self) -> None:
+        """Reduce what is not reduced yet; zeros, where no backward pass has left anything."""
+        self._used = False
+        self.synchronize()
+
     def end_step(self) -> None:
-        """Take note that a step has used the gradients."""
+        """Take note that a step has used the gradients, which stay as they are until clear()."""
         self._rounds = 0
         self._arrivals.clear()
+        self._used = True
 
     def clear(self) -> None:
         """Forget all gradients. Collective where some are outstanding."""
@@ -69,6 +78,7 @@ class Gradients:
         for bucket in self.buckets:
             bucket.clear()
         self.end_step()
+        self._used = False
 
     def remove(self) -> None:
         """Leave the parameters alone from now on."""
@@ -91,10 +101,11 @@ class Gradients:
         assert gradient is not None
         if gradient.layout != torch.strided:
             raise ValueError(
-                f"the gradient of {bucket.shards.places[index].name} is sparse: only dense ones can "
-                "be sharded (nn.Embedding(sparse=False))"
+                f"the gradient of {bucket.shards.places[index].name} is sparse: only dense ones "
+                "can be sharded (nn.Embedding(sparse=False))"
             )
         counts = not self.paused
+        self._used = False
         bucket.take(index, gradient, counts, self._rooms)
         if counts:
             key = number, index
@@ -107,11 +118,17 @@ class Gradients:
         self._next = (self._next + 1) % len(self.buckets)
         self._rounds += self._next == 0
 
-    def _need_trained(self) -> None:
+    def _check(self) -> None:
         for bucket in self.buckets:
             for place, parameter in zip(
                 bucket.shards.places, bucket.shards.parameters, strict=True
             ):
+                if parameter.grad is not None:
+                    raise ValueError(
+                        f"{place.name}.grad was set, but backward() takes gradients of sharded "
+                        "parameters to their optimizer. Parameters that a pipeline ties to those "
+                        "of other stages can't be sharded"
+                    )
                 if not parameter.requires_grad:
                     raise ValueError(
                         f"{place.name} was frozen after par.shard(): freeze parameters before, so "

@@ -60,6 +60,7 @@ class _Zero(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.sharded.gradients.begin_step()
         self.synchronize()
         self.sharded.begin_update()
         super().step()
@@ -82,7 +83,7 @@ class _Zero(torch.optim.Optimizer):
                 run.tensor.grad = bucket.gradient[run.begin : run.end]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, in memory that the next ones use. `set_to_none` makes no difference.
+        """Forget all gradients. The next ones use their memory, whatever `set_to_none` says.
 
         Collective where backward() was called and neither step() nor synchronize() after it.
         """

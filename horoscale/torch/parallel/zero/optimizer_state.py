@@ -138,7 +138,7 @@ def load_whole(optimizer: _Zero, state: Mapping[str, Any]) -> None:
         state_of_run: dict[str, Any] = {}
         for owned in run.owned:
             for key, value in saved.get(owned.name, {}).items():
-                if not torch.is_tensor(value) or value.dim() == 0 and len(owned.shape) > 0:
+                if not torch.is_tensor(value) or (value.dim() == 0 and owned.shape):
                     state_of_run[key] = value.clone() if torch.is_tensor(value) else value
                     continue
                 if value.shape != owned.shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,10 +84,11 @@ class Sharded:
         self._gathering: Gathering | None = None
         if stage == 3 and not self._is_view:
             self._gathering = Gathering(model, by_unit, prefetch)
+        of_model: Any = model  # whose hooks have no types
         self._hooks = [
-            model.register_state_dict_pre_hook(lambda *_: self.gather()),
-            model.register_load_state_dict_pre_hook(lambda *_: self._begin_load()),
-            model.register_load_state_dict_post_hook(lambda *_: self._end_load()),
+            of_model.register_state_dict_pre_hook(lambda *_: self.gather()),
+            of_model._register_load_state_dict_pre_hook(lambda *_: self._begin_load()),
+            of_model.register_load_state_dict_post_hook(lambda *_: self._end_load()),
         ]
         if dtype is not None:
             self._hooks.append(
@@ -101,14 +102,62 @@ class Sharded:
         return self.trained + self.frozen
 
     def begin_update(self) -> None:
-        """Wait until the others have read parameters that this rank is about to write. Collective."""
+        """Wait until the others have read what this rank is about to write. Collective."""
         self._settle()
 
     def publish(self) -> None:
         """Let all ranks have the masters' values. Collective."""
-        for one in self.trained:
+        for one in self._all:
             one.publish()
         self._settle()
+
+    def load(self, values: Mapping[int, torch.Tensor]) -> None:
+        """Take this rank's part of whole parameters, given by the parameters' ids. Collective.
+
+        Values of a larger dtype than the parameters' reach the masters as they are. Raises KeyError
+        where one is missing.
+        """
+        self.begin_update()
+        for one in self._all:
+            one.load(
+                {
+                    place.name: values[id(parameter)]
+                    for place, parameter in zip(one.places, one.parameters, strict=True)
+                }
+            )
+        self.publish()
+
+    def owned_gradients(self) -> list[torch.Tensor]:
+        """Return the reduced gradients that this rank owns, flat. Collective at first in a step."""
+        self.gradients.synchronize()
+        found = [bucket.gradient for bucket in self.gradients.buckets]
+        return [one for one in found if one is not None]
+
+    def parts_of_gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Yield what owned_gradients() has of each parameter, flat; without the room between."""
+        for bucket in self.gradients.buckets:
+            parameters = {
+                place.name: parameter
+                for place, parameter in zip(
+                    bucket.shards.places, bucket.shards.parameters, strict=True
+                )
+            }
+            if bucket.gradient is not None:
+                for one in bucket.shards.owned():
+                    part = bucket.gradient[one.offset :][: one.end - one.begin]
+                    yield parameters[one.name], part
+
+    def whole_gradients(self) -> dict[int, torch.Tensor]:
+        """Return the reduced gradients of all ranks by the parameters' ids. Collective."""
+        self.gradients.synchronize()
+        found = {}
+        for bucket in self.gradients.buckets:
+            shards = bucket.shards
+            if bucket.gradient is not None:
+                whole = shards.gathered(bucket.gradient)
+                for place, parameter in zip(shards.places, shards.parameters, strict=True):
+                    found[id(parameter)] = whole[place.name]
+        return found
 
     def gather(self) -> None:
         """Have all parameters whole, until their next forward pass. Collective in stage 3."""
@@ -140,13 +189,11 @@ class Sharded:
         self.gather()
         self.begin_update()
 
-    @torch.no_grad()
     def _end_load(self) -> None:
         """Take this rank's part of what was loaded; all ranks have loaded the same."""
         for one in self._all:
-            one.reread()
-        if self.axis.set is not None:
-            barrier(self.axis.set)
+            one.reload()
+        self._settle()
 
 
 def shard(
