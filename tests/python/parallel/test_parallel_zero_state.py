@@ -187,9 +187,7 @@ def test_clipping(stage: int, norm_type: float, mesh: par.Mesh) -> None:
 
 
 @STAGES
-def test_an_overflow_in_a_shard_skips_the_step_on_all(
-    stage: int, mesh: par.Mesh
-) -> None:
+def test_an_overflow_in_a_shard_skips_the_step_on_all(stage: int, mesh: par.Mesh) -> None:
     model = make()
     alone, averaging = reference(model, torch.optim.AdamW, lr=0.01)
     with sharded(model, stage, axis=mesh.dp):

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from horoscale.common import allgather_object
 from horoscale.torch.parallel.zero.flat import FlatShards
-
-if TYPE_CHECKING:
-    from horoscale.torch.parallel.zero.optimizer import Run, _Zero
+from horoscale.torch.parallel.zero.runs import Run
+from horoscale.torch.parallel.zero.sharded import Sharded
 
 _MASTER = "master"
 _EXCHANGE = "horoscale.zero.state"
 
 
-def own_part(optimizer: _Zero) -> dict[str, Any]:
+class Divided(Protocol):
+    """What these functions need of a ZeroOptimizer."""
+
+    sharded: Sharded
+    runs: list[list[Run]]
+    names: list[list[str]]
+    state: Any
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups."""
+
+
+def own_part(optimizer: Divided) -> dict[str, Any]:
     """Return what tells this rank's part from others, and its master weights."""
     axis = optimizer.sharded.axis
     return {
@@ -39,7 +51,7 @@ def own_part(optimizer: _Zero) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load_own_part(optimizer: _Zero, saved: Mapping[str, Any] | None) -> None:
+def load_own_part(optimizer: Divided, saved: Mapping[str, Any] | None) -> None:
     """Take the master weights, if this is the part that the state was saved from.
 
     Raises ValueError if it isn't.
@@ -66,7 +78,7 @@ def load_own_part(optimizer: _Zero, saved: Mapping[str, Any] | None) -> None:
         optimizer.sharded.publish()
 
 
-def whole(optimizer: _Zero) -> dict[str, Any]:
+def whole(optimizer: Divided) -> dict[str, Any]:
     """Gather the state of all ranks by names. Collective."""
     runs_of: dict[int, list[Run]] = {}
     for run in (run for of_group in optimizer.runs for run in of_group if run.owned):
@@ -86,7 +98,7 @@ def whole(optimizer: _Zero) -> dict[str, Any]:
     }
 
 
-def _gather(optimizer: _Zero, shards: FlatShards, runs: list[Run]) -> dict[str, dict[str, Any]]:
+def _gather(optimizer: Divided, shards: FlatShards, runs: list[Run]) -> dict[str, dict[str, Any]]:
     """Return the states of the parameters of one FlatShards."""
     single: dict[str, dict[str, Any]] = {}  # values that are not one for each element
     kinds: dict[str, torch.dtype] = {}
@@ -119,7 +131,7 @@ def _gather(optimizer: _Zero, shards: FlatShards, runs: list[Run]) -> dict[str, 
 
 
 @torch.no_grad()
-def load_whole(optimizer: _Zero, state: Mapping[str, Any]) -> None:
+def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
     """Take this rank's part of a whole state; see whole()."""
     saved, groups = state["state"], state["param_groups"]
     if len(groups) != len(optimizer.param_groups):
