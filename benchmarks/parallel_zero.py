@@ -106,10 +106,13 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="small", help="of the model")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=["step", "memory"])
+    parser.add_argument("--ways", default=",".join(WAYS), help="whose memory, beside that of ddp")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="little, on 2 ranks: does it run?")
     options = parser.parse_args()
-    steps, ways = 3, list(WAYS)
+    steps, ways = 3, ["ddp", *(one for one in options.ways.split(",") if one != "ddp")]
+    if not WAYS.keys() >= set(ways):
+        parser.error(f"--ways: there are {', '.join(WAYS)}")
     if options.smoke:
         options.ranks, options.size, options.rounds, steps = "2", "smoke", 1, 1
         ways = ["ddp", "stage 3"]

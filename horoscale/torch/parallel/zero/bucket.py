@@ -19,7 +19,7 @@ from horoscale.torch.names import unique_name
 from horoscale.torch.parallel.zero.flat import FlatShards
 from horoscale.torch.reductions import reducescatter_async
 
-_MOST_ROOMS = 3  # of one size, where rooms are used again
+_MOST_ROOMS = 2  # of one size, where rooms are used again
 
 
 class Rooms:
