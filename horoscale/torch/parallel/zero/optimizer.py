@@ -56,11 +56,12 @@ class _Zero(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Reduce the gradients that are not reduced yet: to look at them, or to change them."""
         self.sharded.gradients.synchronize()
+        gradients = {
+            id(bucket.shards): bucket.gradient for bucket in self.sharded.gradients.buckets
+        }
         for run in self._all_runs():
-            bucket = self._buckets[id(run.shards)]
-            run.tensor.grad = None
-            if bucket.gradient is not None:
-                run.tensor.grad = bucket.gradient[run.begin : run.end]
+            gradient = gradients[id(run.shards)]
+            run.tensor.grad = None if gradient is None else gradient[run.begin : run.end]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients. The next ones use their memory, whatever `set_to_none` says.
@@ -143,10 +144,6 @@ class _Zero(torch.optim.Optimizer):
 
     def _all_runs(self) -> list[Run]:
         return [run for group in self.runs for run in group]
-
-    @property
-    def _buckets(self) -> dict[int, Any]:
-        return {id(one.shards): one for one in self.sharded.gradients.buckets}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
