@@ -4,6 +4,7 @@
     horoscalerun -np 2 python examples/gpt_parallel.py --tp 2 --sequence-parallel
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --pp 2
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --cp 2
+    horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --zero 3
 
 The text is the reference of Python's language that `help()` shows. With --check each rank also
 trains the whole model by itself, in double precision, and compares the losses:
@@ -199,6 +200,10 @@ def trainer(
     """Return what does a step with a batch."""
     if mesh.pp.size > 1:
         return Pipelined(model, options, mesh).train
+    if options.zero:
+        par.shard(model, mesh["dp", "cp"], options.zero, unit=Block)
+        zero = par.ZeroOptimizer(torch.optim.AdamW, model, lr=options.lr, eps=1e-5)
+        return lambda batch: train(model, zero, mesh, batch)
     optimizer = par.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), lr=options.lr, eps=1e-5), model, mesh
     )
@@ -231,6 +236,9 @@ def main() -> None:
     parser.add_argument("--schedule", default="1f1b", help="of --pp: gpipe, 1f1b or zb-h1")
     parser.add_argument("--microbatches", type=int, default=4, help="of a step, for --pp")
     parser.add_argument("--dp", type=int, help="ranks that share each batch; default: the rest")
+    parser.add_argument(
+        "--zero", type=int, default=0, metavar="STAGE", help="divide the training state over dp, cp"
+    )
     parser.add_argument("--sequence-parallel", action="store_true", help="divide norms, too")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dim", type=int, default=128)
@@ -241,6 +249,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--check", action="store_true", help="compare with one process")
     options = parser.parse_args()
+    if options.zero and options.pp > 1:
+        parser.error("--zero can't divide the table, which stages of --pp tie")
     if options.check:
         torch.set_default_dtype(torch.float64)
 

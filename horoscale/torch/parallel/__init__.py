@@ -68,6 +68,7 @@ from horoscale.torch.parallel.styles import (
     Sequence,
     Vocab,
 )
+from horoscale.torch.parallel.zero import ZeroOptimizer, gathered, shard, unshard
 
 __all__ = [
     "GPT2",
@@ -96,6 +97,7 @@ __all__ = [
     "Shard",
     "Vocab",
     "VocabParallelEmbedding",
+    "ZeroOptimizer",
     "all_to_all",
     "broadcast_parameters",
     "clip_grad_norm_",
@@ -103,6 +105,7 @@ __all__ = [
     "copy_to",
     "current_mesh",
     "gather_from",
+    "gathered",
     "get_dim_for_local_rank",
     "init",
     "load_whole_state_dict",
@@ -116,6 +119,7 @@ __all__ = [
     "sequence_gather",
     "sequence_reduce_scatter",
     "sequence_scatter",
+    "shard",
     "shard_sequence",
     "split",
     "split_sizes",
@@ -124,6 +128,7 @@ __all__ = [
     "start_reduce_scatter",
     "tensor_parallel",
     "ulysses_attention",
+    "unshard",
     "unshard_sequence",
     "vocab_parallel_cross_entropy",
     "whole_gradients",

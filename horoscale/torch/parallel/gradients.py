@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,6 +14,7 @@ from horoscale.torch.functions import broadcast_parameters as broadcast
 from horoscale.torch.optimizer import DistributedOptimizer as AveragingOptimizer
 from horoscale.torch.parallel.division import Shard, declared_shards
 from horoscale.torch.parallel.mesh import Axis, Mesh
+from horoscale.torch.parallel.zero.sharded import Sharded, sharded_in
 from horoscale.torch.reductions import allreduce_, grouped_allreduce_
 
 
@@ -35,6 +36,8 @@ def DistributedOptimizer(  # noqa: N802 (hvd.DistributedOptimizer's name)
         What hvd.DistributedOptimizer returns. Where there is one such rank, the optimizer, whose
         synchronize(), skip_synchronize() and no_sync() do nothing.
     """
+    if sharded_in(model):
+        raise ValueError("this model is sharded: its optimizer is par.ZeroOptimizer()")
     same = mesh["dp", "cp"]
     if same.set is not None:
         return AveragingOptimizer(
@@ -99,7 +102,8 @@ def clip_grad_norm_(
     """Scale the gradients so that the norm of the whole model's is at most `max_norm`. Collective.
 
     As torch.nn.utils.clip_grad_norm_() does it for a model that is not divided: shards are added
-    up over tp, and stages over pp. Call it when the gradients are averaged:
+    up over tp, stages over pp, and what shard() has divided over its axis. Call it when the
+    gradients are averaged:
 
         optimizer.synchronize()
         par.clip_grad_norm_(model, 1.0, mesh)
@@ -121,15 +125,22 @@ def clip_grad_norm_(
         RuntimeError: the norm is nan or infinite, and `error_if_nonfinite` is set.
     """
     gradients = [one.grad for one in model.parameters() if one.grad is not None]
-    counted = _counted(model, mesh, exclude)
+    is_own = _owner_of_norms(model, mesh, exclude)
     device = gradients[0].device if gradients else torch.device("cpu")
-    norms = [torch.linalg.vector_norm(one.double(), norm_type) for one in counted]
-    own = torch.stack(norms).to(device) if norms else torch.zeros(1, device=device).double()
     is_greatest = norm_type == torch.inf
-    total = own.max() if is_greatest else own.pow(norm_type).sum()
+    operator = ReduceOp.MAX if is_greatest else ReduceOp.SUM
+    counted = [one.grad for one in model.parameters() if one.grad is not None and is_own(one)]
+    total = _power(counted, norm_type, device)
+    for sharded in sharded_in(model):
+        gradients += sharded.owned_gradients()
+        counted = [part for one, part in sharded.parts_of_gradients() if is_own(one)]
+        of_shards = _power(counted, norm_type, device)
+        if sharded.axis.set is not None:
+            allreduce_(of_shards, op=operator, process_set=sharded.axis.set)
+        total = torch.maximum(total, of_shards) if is_greatest else total + of_shards
     axis = mesh["tp", "pp"]
     if axis.set is not None:
-        allreduce_(total, op=ReduceOp.MAX if is_greatest else ReduceOp.SUM, process_set=axis.set)
+        allreduce_(total, op=operator, process_set=axis.set)
     norm = total if is_greatest else total.pow(1.0 / norm_type)
     if error_if_nonfinite and not torch.isfinite(norm):
         raise RuntimeError(f"the norm of the gradients is {float(norm)}")
@@ -139,26 +150,34 @@ def clip_grad_norm_(
     return norm
 
 
-def _counted(model: nn.Module, mesh: Mesh, exclude: Iterable[nn.Parameter]) -> list[torch.Tensor]:
-    """Return the gradients that this rank adds to the norm: of what tp's ranks share, the first."""
+def _power(gradients: list[torch.Tensor], norm_type: float, device: torch.device) -> torch.Tensor:
+    """Return what is added up for a norm of several tensors; of the norm inf, their greatest."""
+    norms = [torch.linalg.vector_norm(one.double(), norm_type) for one in gradients]
+    own = torch.stack(norms).to(device) if norms else torch.zeros(1, device=device).double()
+    return own.max() if norm_type == torch.inf else own.pow(norm_type).sum()
+
+
+def _owner_of_norms(
+    model: nn.Module, mesh: Mesh, exclude: Iterable[nn.Parameter]
+) -> Callable[[nn.Parameter], bool]:
+    """Return what tells whether a gradient counts here: of what tp's ranks share, on the first."""
     shards: dict[int, Shard] = {id(one): shard for one, shard in declared_shards(model)}
     excluded = {id(one) for one in exclude}
-    counted = []
-    for parameter in model.parameters():
+
+    def is_own(parameter: nn.Parameter) -> bool:
         shard = shards.get(id(parameter))
-        is_own = shard is not None and set(mesh.tp.ranks) <= set(shard.axis.ranks)
-        if id(parameter) in excluded or parameter.grad is None:
-            continue
-        if is_own or mesh.tp.rank == 0:
-            counted.append(parameter.grad)
-    return counted
+        divided = shard is not None and set(mesh.tp.ranks) <= set(shard.axis.ranks)
+        return id(parameter) not in excluded and (divided or mesh.tp.rank == 0)
+
+    return is_own
 
 
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler whose decision to skip a step is that of all ranks of tp and pp.
 
     An overflow in the shard of one rank alone would make the others go on without it. It is found
-    in gradients that are averaged, so that the ranks of dp and cp agree.
+    in gradients that are averaged, so that the ranks of dp and cp agree; those of a ZeroOptimizer,
+    each of which has other gradients, are asked as well.
     """
 
     def __init__(self, mesh: Mesh, device: str = "cpu", **options: Any) -> None:
@@ -174,12 +193,16 @@ class GradScaler(torch.amp.GradScaler):
 
     def _unscale_grads_(self, *arguments: Any, **options: Any) -> Any:
         found: dict[torch.device, torch.Tensor] = super()._unscale_grads_(*arguments, **options)
-        if self._axis.set is not None:
+        sharded: Sharded | None = getattr(arguments[0], "sharded", None)
+        axes = [self._axis] if sharded is None else [sharded.axis, self._axis]
+        sets = [axis.set for axis in axes if axis.set is not None]
+        if sets:
             # A rank whose parameters have no gradients has looked for nothing.
             first = next(iter(found.values()), torch.zeros(1))
             any_infinite = torch.stack([one.to(first.device) for one in found.values()] or [first])
             greatest = any_infinite.max().reshape(1)
-            allreduce_(greatest, op=ReduceOp.MAX, process_set=self._axis.set)
+            for process_set in sets:
+                allreduce_(greatest, op=ReduceOp.MAX, process_set=process_set)
             for one in found.values():
                 one.copy_(greatest.reshape(one.shape))
         return found

@@ -10,6 +10,7 @@ from torch import nn
 from horoscale.common import broadcast_object
 from horoscale.torch.movement import allgather
 from horoscale.torch.parallel.division import Shard
+from horoscale.torch.parallel.zero.sharded import gathered, sharded_in
 
 
 def shards_by_name(model: nn.Module) -> dict[str, Shard]:
@@ -28,11 +29,16 @@ def shards_by_name(model: nn.Module) -> dict[str, Shard]:
 def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the state_dict() that the model has where nothing of it is divided. Collective.
 
-    Every rank gets all of it. Gathered tensors are new, others are the model's own.
+    Every rank gets all of it. Gathered tensors are new, others are the model's own; of a model that
+    shard() has divided all are new.
 
     Raises ValueError where ranks have other shards than they should.
     """
-    return _whole(model, {name: one.detach() for name, one in model.state_dict().items()})
+    with gathered(model):
+        own = {name: one.detach() for name, one in model.state_dict().items()}
+        if sharded_in(model):
+            own = {name: one.clone() for name, one in own.items()}
+    return _whole(model, own)
 
 
 def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -40,16 +46,18 @@ def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
     All ranks of an axis need to have a gradient of a divided parameter, or none of them.
     """
+    reduced = {key: one for of in sharded_in(model) for key, one in of.whole_gradients().items()}
     own = {
-        name: parameter.grad
+        name: reduced.get(id(parameter), parameter.grad)
         for name, parameter in model.named_parameters(remove_duplicate=False)
-        if parameter.grad is not None
     }
-    return _whole(model, own)
+    return _whole(model, {name: one for name, one in own.items() if one is not None})
 
 
 def load_whole_state_dict(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Take this rank's shards of a whole model's state_dict(), in place. Not collective.
+    """Take this rank's shards of a whole model's state_dict(), in place.
+
+    Collective where shard() has divided the model, not collective otherwise.
 
     Raises:
         KeyError: something of the model is missing. ValueError: it has another shape.
@@ -58,15 +66,24 @@ def load_whole_state_dict(model: nn.Module, state: Mapping[str, torch.Tensor]) -
     missing = sorted(set(model.state_dict()) - set(state))
     if missing:
         raise KeyError(f"the state has no {', '.join(missing)}")
+    sharded = sharded_in(model)
+    flat = {key for one in sharded for key in one.names}
+    values: dict[int, torch.Tensor] = {}
     with torch.no_grad():
-        for name, target in model.state_dict().items():
+        for name, target in model.state_dict(keep_vars=True).items():
             value = shards[name].of(state[name]) if name in shards else state[name]
             if value.shape != target.shape:
                 raise ValueError(
                     f"{name}: this rank's shard is {tuple(target.shape)}, but of the state's "
                     f"{tuple(state[name].shape)} it would be {tuple(value.shape)}"
                 )
-            target.copy_(value)
+            if id(target) in flat:
+                values[id(target)] = value
+            else:
+                target.copy_(value)
+    for one in sharded:
+        one.load(values)
+        one.free()
 
 
 def _whole(model: nn.Module, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -208,6 +208,16 @@ def test_benchmark_of_memory_and_its_formulas(tmp_path: Path) -> None:
         assert activations_formula <= activations <= 1.2 * activations_formula + 0.1, output
 
 
+@pytest.mark.timeout(2 * SECONDS)
+def test_benchmark_of_divided_training_state(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel_zero.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    assert "fsdp2 / stage 3: " in output
+    assert "zero redundancy / stage 1: " in output
+    assert re.search(r"stage 3 +\d+\.\d   of DDP: ", output), output
+
+
 def test_benchmark_of_divided_layers(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     benchmark = ROOT / "benchmarks" / "parallel.py"
@@ -303,8 +313,8 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
         (4, ["--pp", "2", "--dp", "2", "--microbatches", "2"]),
         (4, ["--tp", "2", "--cp", "2", "--sequence-parallel", "--length", "33"]),
         (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
-        (2, ["--pp", "2"]),
-        (4, ["--pp", "2", "--microbatches", "2"]),
+        (2, ["--zero", "3"]),
+        (4, ["--tp", "2", "--zero", "2"]),
     ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from support.rank_processes import RankProcesses
 
 PROGRAM = Path(__file__).with_name("hosts_collectives.py")
 SMALL_CALLS = Path(__file__).with_name("hosts_one_hop.py")
+DIVIDED_STATE = Path(__file__).with_name("hosts_zero.py")
 SUPPORT = Path(__file__).parents[1]
 PATIENCE_S = 120
 
@@ -41,3 +42,9 @@ def test_bits_and_bytes(hosts: str, partition_bytes: int, tmp_path: Path) -> Non
 def test_small_calls(hosts: str, tmp_path: Path) -> None:
     """Between hosts they take one hop as well, whoever of them waits, joins or contradicts."""
     run(hosts, SMALL_CALLS, folder=tmp_path)
+
+
+def test_divided_training_state(tmp_path: Path) -> None:
+    """Where ranks can't see each other's memory parameters are gathered, with the same bits."""
+    pytest.importorskip("torch")
+    run("aab", DIVIDED_STATE, folder=tmp_path)

@@ -1,0 +1,129 @@
+"""Training state divided among ranks: par.shard() beside PyTorch over Gloo.
+
+    python benchmarks/parallel_zero.py [--rounds 7] [--size 100m] [--only step|memory]
+
+Trains a transformer with AdamW in float32, on one host. "step" compares the time of a training
+step, interleaved: stage 3 with FSDP2, stage 1 with ZeroRedundancyOptimizer behind
+DistributedDataParallel. "memory" is how much the proportional set size of a rank
+(/proc/self/smaps_rollup) has grown since before the model was made, at the most. It is looked at
+when the model is made, and in the second step after each block's forward pass, the backward pass
+and the optimizer's step. Every way runs in processes of its own there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import figures
+from ranks import Job
+
+RANK_PROGRAM = Path(__file__).with_name("parallel_zero_rank.py")
+SIZES = {  # width, layers, words, samples of a rank, positions
+    "smoke": (64, 2, 128, 1, 16),
+    "small": (256, 6, 4096, 2, 64),
+    "100m": (768, 12, 16384, 1, 64),
+}
+PAIRS = {"stage 3": ("fsdp2", "stage 3"), "stage 1": ("zero redundancy", "stage 1")}
+WAYS = {  # of which implementation
+    "ddp": "gloo",
+    "zero redundancy": "gloo",
+    "fsdp2": "gloo",
+    "stage 1": "horoscale",
+    "stage 2": "horoscale",
+    "stage 3": "horoscale",
+}
+MIB = 1 << 20
+
+
+class Way:
+    """One way to train, in the processes of a Job."""
+
+    def __init__(self, name: str, job: Job) -> None:
+        self.name = name
+        self._job = job
+
+    def measure(self, *order: object) -> float:
+        return self._job.measure(self.name, *order)
+
+
+def start(stack: contextlib.ExitStack, name: str, ranks: int, size: str, folder: Path) -> Job:
+    """Start the ranks of an implementation, which train any of its ways."""
+    own = Path(tempfile.mkdtemp(dir=folder))
+    variables = {"ZERO_SIZE": json.dumps(SIZES[size]), "MALLOC_ARENA_MAX": "1"}
+    job = Job(RANK_PROGRAM, name, ranks, own, own, variables)
+    stack.callback(job.end)
+    return job
+
+
+def compare_steps(rounds: int, ranks: int, size: str, steps: int) -> figures.Figures:
+    """Measure the steps of each pair in turn, and print ratios."""
+    measured: figures.Figures = {}
+    for case, (theirs, ours) in PAIRS.items():
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            jobs = [
+                Way(name, start(stack, WAYS[name], ranks, size, folder)) for name in (theirs, ours)
+            ]
+            measured |= figures.interleave(
+                jobs, {f"{case}, {ranks} ranks": ("step", steps)}, rounds
+            )
+    for case, of_case in measured.items():
+        print("\n".join(figures.medians({case: of_case}, "ms", 1e3)))
+        print("\n".join(figures.comparison({case: of_case}, list(PAIRS.values()))), flush=True)
+    return measured
+
+
+def compare_memory(rounds: int, ranks: int, size: str, ways: Iterable[str]) -> figures.Figures:
+    """Measure the memory of each way in new processes, and print it beside that of DDP."""
+    measured: figures.Figures = {f"memory, {ranks} ranks": {}}
+    found = measured[f"memory, {ranks} ranks"]
+    for _ in range(rounds):
+        for way in ways:
+            with contextlib.ExitStack() as stack:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                job = start(stack, WAYS[way], ranks, size, folder)
+                found.setdefault(way, []).append(job.measure(way, "memory", 1))
+    print(f"{ranks} ranks: PSS of a rank beyond what it has before the model, MiB")
+    for way, values in found.items():
+        ratios = [one / ddp for one, ddp in zip(values, found["ddp"], strict=True)]
+        print(
+            f"{way:>16} {statistics.median(values) / MIB:8.1f}   of DDP: {figures.spread(ratios)}"
+        )
+    return measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", default="2", help="how many, comma-separated")
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the model")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=["step", "memory"])
+    parser.add_argument("--ways", default=",".join(WAYS), help="whose memory, beside that of ddp")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="little, on 2 ranks: does it run?")
+    options = parser.parse_args()
+    steps, ways = 3, ["ddp", *(one for one in options.ways.split(",") if one != "ddp")]
+    if not WAYS.keys() >= set(ways):
+        parser.error(f"--ways: there are {', '.join(WAYS)}")
+    if options.smoke:
+        options.ranks, options.size, options.rounds, steps = "2", "smoke", 1, 1
+        ways = ["ddp", "stage 3"]
+    measured: figures.Figures = {}
+    for ranks in map(int, options.ranks.split(",")):
+        if options.only != "memory":
+            measured |= compare_steps(options.rounds, ranks, options.size, steps)
+        if options.only != "step":
+            measured |= compare_memory(min(options.rounds, 3), ranks, options.size, ways)
+    figures.write(options.json, measured, size=options.size)
+
+
+if __name__ == "__main__":
+    main()

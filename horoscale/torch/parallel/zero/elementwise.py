@@ -1,0 +1,44 @@
+"""Whether an optimizer treats each element by itself, so that it may have a part of a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+Factory = Callable[..., torch.optim.Optimizer]
+
+_ELEMENTS = 256
+_STEPS = 3
+
+
+def need_elementwise(factory: Factory, options: dict[str, object], dtype: torch.dtype) -> None:
+    """Try an optimizer on a tensor, and on the tensor's parts: what comes out has to be the same.
+
+    Raises:
+        ValueError: it isn't, or the optimizer can't be tried.
+    """
+    name = getattr(factory, "__qualname__", repr(factory))
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(_STEPS + 1, _ELEMENTS, generator=generator).to(dtype)
+    results = []
+    for parts in (1, 4):
+        parameters = [nn.Parameter(one.clone()) for one in start.chunk(parts)]
+        try:
+            optimizer = factory([{"params": parameters}], **options)
+            for gradient in gradients:
+                for parameter, part in zip(parameters, gradient.chunk(parts), strict=True):
+                    parameter.grad = part.clone()
+                optimizer.step()
+        except Exception as error:
+            raise ValueError(
+                f"{name} can't be an optimizer of shards: on one-dimensional dense parameters "
+                f"it failed with {type(error).__name__}: {error}"
+            ) from error
+        results.append(torch.cat([one.detach() for one in parameters]))
+    if not torch.equal(*results):
+        raise ValueError(
+            f"{name} is not elementwise: what it does to a part of a tensor depends on the rest, "
+            "so that its parts can't be left to different ranks. Use AdamW or SGD, for example"
+        )

@@ -1,0 +1,169 @@
+"""Gathering: parameters that a rank has only while it computes with them (stage 3).
+
+For ranks that have no memory in common. A unit's parameters are gathered before its forward pass
+and freed after it; and so for its backward pass. Freeing takes the memory of their storage, so that
+what autograd has saved of them is there again once they are gathered.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.hooks import RemovableHandle
+
+from horoscale.torch.parallel.zero.flat import FlatShards
+
+
+class _Boundary(torch.autograd.Function):
+    """The inputs of a unit as they are; when their gradients are there the unit is done."""
+
+    @staticmethod
+    def forward(context: Any, done: Any, *inputs: torch.Tensor) -> Any:
+        context.done = done
+        return tuple(one.view_as(one) for one in inputs)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        context.done()
+        return None, *gradients
+
+
+class Gathering:
+    """The units of a model, whose parameters come and go."""
+
+    def __init__(
+        self, model: nn.Module, units: Sequence[tuple[nn.Module, list[FlatShards]]], prefetch: int
+    ) -> None:
+        """Follow the forward and backward passes of the units' modules.
+
+        Args:
+            model: the model, which may be a unit itself: that one stays until the backward pass.
+            units: modules and their shards.
+            prefetch: how many units ahead are gathered while one computes.
+        """
+        self._model = weakref.ref(model)
+        self._units = [shards for _, shards in units]
+        self._root = next((i for i, (module, _) in enumerate(units) if module is model), None)
+        self._prefetch = prefetch
+        self._order: list[int] = []  # of the units' forward passes; the last model's
+        self._place = 0  # in it
+        self._ends_with: int | None = None  # autograd's number of the pass whose end is awaited
+        self._hooks: list[RemovableHandle] = []
+        for number, (module, _) in enumerate(units):
+            self._follow(number, module)
+
+    def gather_all(self) -> None:
+        """Have the parameters of all units, until their next forward pass. Collective."""
+        for shards in self._units:
+            for one in shards:
+                one.gather()
+
+    def free_all(self) -> None:
+        """Free the parameters of all units."""
+        for number in range(len(self._units)):
+            self._free(number)
+
+    def remove(self) -> None:
+        """Leave the modules alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _follow(self, number: int, module: nn.Module) -> None:
+        before = module.register_forward_pre_hook(
+            lambda _, args, kwargs: self._before_forward(number, args, kwargs),
+            with_kwargs=True,
+            prepend=True,
+        )
+        after = module.register_forward_hook(
+            lambda _, __, output: self._after_forward(number, output), always_call=False
+        )
+        self._hooks += [before, after]
+
+    def _before_forward(self, number: int, args: Any, kwargs: Any) -> Any:
+        self._gather(number)
+        if _in_backward():  # activations are computed again
+            return None
+        self._prefetch_forward(number)
+        if not torch.is_grad_enabled():
+            return None
+        values, structure = tree_flatten((args, kwargs))
+        followed = [one for one in values if isinstance(one, torch.Tensor) and one.requires_grad]
+        if number == self._root or not followed:
+            return None  # freed at the end of the backward pass
+        bounded = iter(_Boundary.apply(lambda: self._free(number), *followed))  # type: ignore[no-untyped-call]
+        values = [
+            next(bounded) if isinstance(one, torch.Tensor) and one.requires_grad else one
+            for one in values
+        ]
+        return tree_unflatten(values, structure)
+
+    def _after_forward(self, number: int, output: Any) -> None:
+        if _in_backward():
+            return
+        outputs = [
+            one
+            for one in tree_flatten(output)[0]
+            if isinstance(one, torch.Tensor) and one.requires_grad
+        ]
+        for one in outputs:
+            one.register_hook(lambda _: self._before_backward(number))  # type: ignore[no-untyped-call]
+        if number != self._root:
+            self._free(number)
+        elif not outputs:
+            self.free_all()
+
+    def _before_backward(self, number: int) -> None:
+        self._await_end()
+        self._gather(number)
+        self._prefetch_backward(number)
+
+    def _await_end(self) -> None:
+        """Free what is left when this backward pass has ended."""
+        number = torch._C._current_graph_task_id()
+        if self._ends_with == number:
+            return
+        self._ends_with = number
+        torch.autograd.Variable._execution_engine.queue_callback(self.free_all)
+
+    def _prefetch_forward(self, number: int) -> None:
+        """Begin to gather the units that came next the last time."""
+        if number == self._root:
+            self._place = 0
+            return
+        if self._place < len(self._order) and self._order[self._place] == number:
+            self._place += 1
+        else:  # the first time, or another order than the last time
+            del self._order[self._place :]
+            self._order.append(number)
+            self._place += 1
+        for following in self._order[self._place : self._place + self._prefetch]:
+            self._start(following)
+
+    def _prefetch_backward(self, number: int) -> None:
+        """Begin to gather the units that came before in the forward pass."""
+        if number not in self._order:
+            return
+        place = self._order.index(number)
+        for previous in self._order[max(place - self._prefetch, 0) : place]:
+            self._start(previous)
+
+    def _start(self, number: int) -> None:
+        for one in self._units[number]:
+            one.start_gather()
+
+    def _gather(self, number: int) -> None:
+        for one in self._units[number]:
+            one.gather()
+
+    def _free(self, number: int) -> None:
+        for one in self._units[number]:
+            one.free()
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)

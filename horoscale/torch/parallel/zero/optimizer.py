@@ -1,0 +1,215 @@
+"""par.ZeroOptimizer(): an optimizer of what this rank owns of a sharded model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from horoscale.torch.compiling import outside_graph
+from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.zero import optimizer_state
+from horoscale.torch.parallel.zero.elementwise import Factory, need_elementwise
+from horoscale.torch.parallel.zero.runs import Group, Run, as_groups, names_by_group, runs_of_group
+from horoscale.torch.parallel.zero.sharded import Sharded, shard, sharded_in, sharded_of
+
+
+class _Zero(torch.optim.Optimizer):
+    """What ZeroOptimizer() puts before the class of the user's optimizer."""
+
+    sharded: Sharded
+    runs: list[list[Run]]  # by parameter group
+    names: list[list[str]]  # of the parameters of each group, the same on all ranks
+
+    @outside_graph
+    def step(self, closure: Any = None) -> Any:
+        """Reduce the gradients, update what this rank owns, and let all ranks have the result.
+
+        Collective over the axis of the shards.
+
+        Args:
+            closure: computes the loss anew, before the gradients are reduced.
+
+        Returns:
+            What the closure returns.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.sharded.gradients.begin_step()
+        self.synchronize()
+        self.sharded.begin_update()
+        super().step()
+        self.sharded.publish()
+        self.sharded.gradients.end_step()
+        return loss
+
+    # PyTorch puts its own hooks around a step() that does not say that it has them; the step of the
+    # user's class, which this one calls, has them.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    @outside_graph
+    def synchronize(self) -> None:
+        """Reduce the gradients that are not reduced yet: to look at them, or to change them."""
+        self.sharded.gradients.synchronize()
+        gradients = {
+            id(bucket.shards): bucket.gradient for bucket in self.sharded.gradients.buckets
+        }
+        for run in self._all_runs():
+            gradient = gradients[id(run.shards)]
+            run.tensor.grad = None if gradient is None else gradient[run.begin : run.end]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients. The next ones use their memory, whatever `set_to_none` says.
+
+        Collective where backward() was called and neither step() nor synchronize() after it.
+        """
+        self.sharded.gradients.clear()
+        for run in self._all_runs():
+            run.tensor.grad = None
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Add up gradients on this rank alone: backward passes within it are not reduced.
+
+        In stages 2 and 3 this takes the memory of all gradients until the next pass.
+        """
+        gradients = self.sharded.gradients
+        paused, gradients.paused = gradients.paused, True
+        try:
+            yield
+        finally:
+            gradients.paused = paused
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Do nothing: for loops that are written for hvd.DistributedOptimizer."""
+        yield
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups, whose "params" are what this rank owns of their parameters.
+
+        Gradients that backward() has left are reduced when this is looked at, as GradScaler does.
+        """
+        sharded: Sharded | None = self.__dict__.get("sharded")
+        in_backward = torch._C._current_graph_task_id() != -1
+        if sharded is not None and not in_backward and sharded.gradients.outstanding:
+            self.synchronize()
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raise ValueError: the model was sharded with the parameters that it had."""
+        if "sharded" in self.__dict__:
+            raise ValueError("parameters can't be added to a ZeroOptimizer: make another one")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's part of the state, for this rank of as many ranks. Not collective."""
+        return super().state_dict() | {"zero": optimizer_state.own_part(self)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what state_dict() has returned on this rank. Collective if it has master weights.
+
+        Raises ValueError if it is of another rank, or the model was sharded in another way.
+        """
+        optimizer_state.load_own_part(self, state_dict.get("zero"))
+        super().load_state_dict({key: one for key, one in state_dict.items() if key != "zero"})
+
+    def whole_state_dict(self) -> dict[str, Any]:
+        """Return the state of all ranks by the names of parameters. Collective; all get all of it.
+
+        `["state"][name]` has tensors of the parameter's shape, as an optimizer of the whole
+        parameter has them, and "master" where parameters have a smaller dtype than what is
+        optimized; `["param_groups"]` the groups' options, with names as "params".
+        """
+        return optimizer_state.whole(self)
+
+    def load_whole_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take this rank's part of what whole_state_dict() has returned, on any number of ranks.
+
+        Collective if it has master weights. Raises KeyError if a parameter or group is missing,
+        ValueError if a state has another shape.
+        """
+        optimizer_state.load_whole(self, state)
+
+    def _all_runs(self) -> list[Run]:
+        return [run for group in self.runs for run in group]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a ZeroOptimizer has parts of a model in memory of the ranks, and can't be copied: use "
+            "state_dict() or whole_state_dict()"
+        )
+
+
+def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimizer does)
+    optimizer: Factory,
+    model: nn.Module,
+    axis: Axis | None = None,
+    *,
+    params: Iterable[nn.Parameter] | Iterable[Group] | None = None,
+    stage: int = 1,
+    **options: Any,
+) -> Any:
+    """Make an optimizer whose state is divided among ranks.
+
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, model, mesh.dp, lr=1e-3)
+
+    It updates what this rank owns of each parameter; all ranks get the updates. Parameters are the
+    same, bit for bit, as after hvd.DistributedOptimizer's steps, which every rank does for all
+    parameters: for optimizers that treat each element by itself. See shard().
+
+    It is an instance of the optimizer's class: schedulers and GradScaler take it. Clip gradients by
+    par.clip_grad_norm_() before step().
+
+    Args:
+        optimizer: the class of an elementwise optimizer, or a function that takes parameter groups
+            and returns one.
+        model: the model. If it is not sharded yet, shard(model, axis, stage) shards it.
+        axis: the ranks; None: those of the model's shards.
+        params: some of the model's parameters, or parameter groups with options of their own, as
+            for any optimizer. None: all that are trained.
+        stage: 1 or 2, for a model that is not sharded yet.
+        **options: of the optimizer.
+
+    Raises:
+        ValueError: the optimizer is not elementwise, a parameter is not one of the model's trained
+            ones or in two groups, the model is sharded over another axis, or axis= is missing.
+        MismatchError: see shard().
+    """
+    if not sharded_in(model):
+        if axis is None:
+            raise ValueError("the model is not sharded: ZeroOptimizer() needs axis=")
+        shard(model, axis, stage)
+    sharded = sharded_of(model)
+    if axis is not None and Axis.of(axis).ranks != sharded.axis.ranks:
+        raise ValueError(
+            f"the model is sharded over the ranks {list(sharded.axis.ranks)}, not over "
+            f"{list(Axis.of(axis).ranks)}"
+        )
+    groups = as_groups(params, sharded)
+    need_elementwise(optimizer, options, sharded.trained[0].master.dtype)
+    names, number_of = names_by_group(groups, sharded)
+    runs = [list(runs_of_group(sharded, number_of, number)) for number in range(len(groups))]
+    made = optimizer(
+        [
+            {**group, "params": [run.tensor for run in of_group]}
+            for group, of_group in zip(groups, runs, strict=True)
+        ],
+        **options,
+    )
+    plain = type(made)
+    made.__class__ = type(f"Zero{plain.__name__}", (_Zero, plain), {})
+    zero: Any = made
+    zero.runs, zero.names, zero.sharded = runs, names, sharded
+    return zero

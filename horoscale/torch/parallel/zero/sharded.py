@@ -1,0 +1,353 @@
+"""par.shard(): a model whose gradients, optimizer state and parameters are divided among ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from horoscale.common.synchronization import barrier
+from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.zero.agreement import need_same_model
+from horoscale.torch.parallel.zero.bucket import Bucket
+from horoscale.torch.parallel.zero.flat import FlatShards
+from horoscale.torch.parallel.zero.gathering import Gathering
+from horoscale.torch.parallel.zero.gradients import Gradients
+from horoscale.torch.parallel.zero.units import (
+    Unit,
+    UnitSpec,
+    alike,
+    find_units,
+    split_by_bytes,
+)
+
+STAGES = (1, 2, 3)
+_ATTRIBUTE = "_horoscale_zero"
+_MIB = 1 << 20
+
+
+class Sharded:
+    """What shard() has made of a model. `sharded_of(model)` returns it.
+
+    Attributes:
+        axis: the ranks.
+        stage: 1, 2 or 3.
+        trained: the shards of the parameters that are trained, in the order of the model.
+        frozen: the shards of the others; none but in stage 3.
+        gradients: on their way from autograd to the shards.
+        names: of all sharded parameters, by their ids; of a tied one the first.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        axis: Axis,
+        stage: int,
+        units: list[Unit],
+        dtype: torch.dtype | None,
+        reduce_dtype: torch.dtype | None,
+        passes: int,
+        prefetch: int,
+        shared: bool,
+    ) -> None:
+        """Shard the parameters of units; see shard()."""
+        self.axis = axis
+        self.stage = stage
+        self.trained: list[FlatShards] = []
+        self.frozen: list[FlatShards] = []
+        by_unit: list[tuple[nn.Module, list[FlatShards]]] = []
+        for unit in units:
+            made = []
+            for parameters in alike(unit.parameters):
+                first = next(iter(parameters.values()))
+                if first.requires_grad or stage == 3:
+                    stored = dtype if dtype and first.is_floating_point() else first.dtype
+                    shards = FlatShards(parameters, axis, stored, shared, resident=stage < 3)
+                    (self.trained if first.requires_grad else self.frozen).append(shards)
+                    made.append(shards)
+            by_unit.append((unit.module, made))
+        self._settle()
+        self._is_view = all(one.is_view for one in self._all)
+        self.names = {
+            id(parameter): place.name
+            for one in self._all
+            for place, parameter in zip(one.places, one.parameters, strict=True)
+        }
+        buckets = [
+            Bucket(one, reduce_dtype or one.dtype, one.master.dtype, stage == 1, passes)
+            for one in reversed(self.trained)  # as backward passes come to them
+        ]
+        self.gradients = Gradients(buckets, passes)
+        self._gathering: Gathering | None = None
+        if stage == 3 and not self._is_view:
+            self._gathering = Gathering(model, by_unit, prefetch)
+        of_model: Any = model  # whose hooks have no types
+        self._hooks = [
+            of_model.register_state_dict_pre_hook(lambda *_: self.gather()),
+            of_model._register_load_state_dict_pre_hook(lambda *_: self._begin_load()),
+            of_model.register_load_state_dict_post_hook(lambda *_: self._end_load()),
+        ]
+        if dtype is not None:
+            self._hooks.append(
+                model.register_forward_pre_hook(
+                    lambda _, args, kwargs: _cast((args, kwargs), dtype), with_kwargs=True
+                )
+            )
+
+    @property
+    def _all(self) -> list[FlatShards]:
+        return self.trained + self.frozen
+
+    def begin_update(self) -> None:
+        """Wait until the others have read what this rank is about to write. Collective."""
+        self._settle()
+
+    def publish(self) -> None:
+        """Let all ranks have the masters' values. Collective."""
+        for one in self._all:
+            one.publish()
+        self._settle()
+
+    def load(self, values: Mapping[int, torch.Tensor]) -> None:
+        """Take this rank's part of whole parameters, given by the parameters' ids. Collective.
+
+        Values of a larger dtype than the parameters' reach the masters as they are. Raises KeyError
+        where one is missing.
+        """
+        self.begin_update()
+        for one in self._all:
+            one.load(
+                {
+                    place.name: values[id(parameter)]
+                    for place, parameter in zip(one.places, one.parameters, strict=True)
+                }
+            )
+        self.publish()
+
+    def owned_gradients(self) -> list[torch.Tensor]:
+        """Return the reduced gradients that this rank owns, flat. Collective at first in a step."""
+        self.gradients.synchronize()
+        found = [bucket.gradient for bucket in self.gradients.buckets]
+        return [one for one in found if one is not None]
+
+    def parts_of_gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Yield what owned_gradients() has of each parameter, flat; without the room between."""
+        for bucket in self.gradients.buckets:
+            parameters = {
+                place.name: parameter
+                for place, parameter in zip(
+                    bucket.shards.places, bucket.shards.parameters, strict=True
+                )
+            }
+            if bucket.gradient is not None:
+                for one in bucket.shards.owned():
+                    part = bucket.gradient[one.offset :][: one.end - one.begin]
+                    yield parameters[one.name], part
+
+    def whole_gradients(self) -> dict[int, torch.Tensor]:
+        """Return the reduced gradients of all ranks by the parameters' ids. Collective."""
+        self.gradients.synchronize()
+        found = {}
+        for bucket in self.gradients.buckets:
+            shards = bucket.shards
+            if bucket.gradient is not None:
+                whole = shards.gathered(bucket.gradient)
+                for place, parameter in zip(shards.places, shards.parameters, strict=True):
+                    found[id(parameter)] = whole[place.name]
+        return found
+
+    def gather(self) -> None:
+        """Have all parameters whole, until their next forward pass. Collective in stage 3."""
+        if self._gathering is not None:
+            self._gathering.gather_all()
+
+    def free(self) -> None:
+        """Free what gather() has brought."""
+        if self._gathering is not None:
+            self._gathering.free_all()
+
+    def close(self) -> None:
+        """Give the parameters memory of their own, and the shared memory back. Collective."""
+        self.gradients.clear()
+        self.gradients.remove()
+        for hook in self._hooks:
+            hook.remove()
+        if self._gathering is not None:
+            self._gathering.remove()
+        for one in self._all:
+            one.close()
+
+    def _settle(self) -> None:
+        """Wait until all ranks are done with what they do to common memory."""
+        if self.axis.set is not None and any(one.is_view for one in self._all):
+            barrier(self.axis.set)
+
+    def _begin_load(self) -> None:
+        self.gather()
+        self.begin_update()
+
+    def _end_load(self) -> None:
+        """Take this rank's part of what was loaded; all ranks have loaded the same."""
+        for one in self._all:
+            one.reload()
+        self._settle()
+
+
+def shard(
+    model: nn.Module,
+    axis: Axis,
+    stage: int = 1,
+    *,
+    unit: UnitSpec | None = None,
+    prefetch: int = 1,
+    dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    backward_passes_per_step: int = 1,
+    bucket_bytes: int = 16 * _MIB,
+    shared: bool = True,
+) -> nn.Module:
+    """Divide the training state of a model among ranks that train it on different samples.
+
+    Each rank owns an equal part of all parameters: it has the optimizer state of these alone
+    (stage 1), keeps the gradients of these alone (stage 2), and has the other parameters only while
+    it computes with them (stage 3). On one host the parameters are in memory that all ranks share,
+    in every stage: nothing is gathered, and what one rank writes to a parameter all see. The stages
+    are those of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054).
+
+        model = par.shard(model, mesh.dp, stage=3, unit=Block)
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, model, lr=1e-3)
+        loss = model(own_samples)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    Parameters stay the objects they are. After backward() they have no `grad`: gradients are the
+    optimizer's. Freeze parameters, and tie them, before. Collective.
+
+    Args:
+        model: the model, with the same values on all ranks, on the CPU. With tensor parallelism or
+            pipelines: what this rank has of it.
+        axis: the ranks that have the same parameters: mesh.dp, or mesh["dp", "cp"]; also a process
+            set.
+        stage: 1, 2 or 3.
+        unit: what is gathered and reduced at once, such as the blocks of a transformer: a class of
+            modules, a pattern of their names ("blocks.*"), or several of these. Stage 3 needs it.
+            Otherwise None: what fits in `bucket_bytes`.
+        prefetch: in stage 3, how many units ahead are gathered while one computes, where the ranks
+            don't share memory.
+        dtype: what parameters are stored, gathered and computed with; the model's floating-point
+            inputs are converted to it. The optimizer updates values of the dtype that the
+            parameters have now, such as float32. None: that dtype for everything.
+        reduce_dtype: in what gradients are added up. None: that of the parameters.
+        backward_passes_per_step: backward passes whose gradients add up before they are reduced.
+        bucket_bytes: how many bytes of parameters are reduced at once in stages 1 and 2.
+        shared: False: each rank has memory of its own, as if the ranks were on different hosts.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the stage is unknown, `unit` is missing or matches nothing, the model is sharded
+            already, it has no parameters that are trained, or one is not on the CPU.
+        MismatchError: the ranks call it with different models or options; all of them get this.
+        HorovodInternalError: there is not enough memory, or a rank failed.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage!r}: there are the stages 1, 2 and 3")
+    if stage == 3 and unit is None:
+        raise ValueError("stage=3 needs unit=: the class of the model's blocks, for example")
+    if sharded_in(model):
+        raise ValueError(f"this {type(model).__qualname__} is sharded already")
+    for name, value in (("prefetch", prefetch), ("bucket_bytes", bucket_bytes)):
+        if value < 0:
+            raise ValueError(f"{name}={value} is negative")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: at least 1")
+    axis = Axis.of(axis)
+    units = find_units(model, unit)
+    _need_memory(units)
+    options = {
+        "stage": stage,
+        "dtype": dtype,
+        "reduce_dtype": reduce_dtype,
+        "backward_passes_per_step": backward_passes_per_step,
+        "bucket_bytes": bucket_bytes,
+        "shared": shared,
+    }
+    need_same_model(axis, options, [one.parameters for one in units])
+    if stage < 3:
+        units = split_by_bytes(units, bucket_bytes)
+    model.__dict__[_ATTRIBUTE] = Sharded(
+        *(model, axis, stage, units, dtype, reduce_dtype),
+        passes=backward_passes_per_step,
+        prefetch=prefetch,
+        shared=shared,
+    )
+    return model
+
+
+def unshard(model: nn.Module) -> nn.Module:
+    """Undo shard(): every rank has all parameters in memory of its own. Collective.
+
+    An optimizer made of the shards is of no use any more. Parameters keep the dtype that they have.
+
+    Raises ValueError if the model is not sharded.
+    """
+    sharded_of(model).close()
+    del model.__dict__[_ATTRIBUTE]
+    return model
+
+
+def sharded_of(model: nn.Module) -> Sharded:
+    """Return what shard() has made of this model; ValueError if it was not called."""
+    found = model.__dict__.get(_ATTRIBUTE)
+    if found is None:
+        raise ValueError(f"this {type(model).__qualname__} is not sharded: call par.shard() first")
+    assert isinstance(found, Sharded)
+    return found
+
+
+def sharded_in(model: nn.Module) -> list[Sharded]:
+    """Return what shard() has made of a model or of modules in it; none where it was not called."""
+    return [one.__dict__[_ATTRIBUTE] for one in model.modules() if _ATTRIBUTE in one.__dict__]
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Have the parameters of a model whole within the context, to read them. Collective.
+
+    Needed in stage 3 where ranks don't share memory; elsewhere it does nothing.
+    """
+    found = sharded_in(model)
+    for one in found:
+        one.gather()
+    try:
+        yield
+    finally:
+        for one in found:
+            one.free()
+
+
+def _need_memory(units: list[Unit]) -> None:
+    trained = False
+    for unit in units:
+        for name, parameter in unit.parameters.items():
+            if not parameter.is_cpu or parameter.layout != torch.strided:
+                raise ValueError(
+                    f"{name} is on {parameter.device} with layout {parameter.layout}: only dense "
+                    "parameters on the CPU can be sharded"
+                )
+            trained |= parameter.requires_grad
+    if not trained:
+        raise ValueError("there is nothing to shard: no parameter requires a gradient")
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """Convert the floating-point tensors in positional and named arguments."""
+    return torch.utils._pytree.tree_map(
+        lambda one: one.to(dtype) if torch.is_tensor(one) and one.is_floating_point() else one,
+        value,
+    )
