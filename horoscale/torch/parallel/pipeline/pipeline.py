@@ -160,6 +160,11 @@ class Pipeline:
             copies += own[1:] if is_first else own
         return copies
 
+    @property
+    def tied_names(self) -> set[tuple[int, str]]:
+        """The stages and names of all parameters that several stages share."""
+        return {(stage, name) for names in self._tied_names for stage, name in names}
+
     def _tied_shape(self, names: TiedNames) -> list[int] | None:
         """Return the shape of a tied parameter, if this rank has it; ValueError if it can't be."""
         for stage, name in names:
