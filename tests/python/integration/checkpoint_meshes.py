@@ -44,7 +44,9 @@ def load(folder: Path, mesh: par.Mesh, end: OneProcess, losses: list[float]) -> 
         torch.testing.assert_close(training.step(number), expected, **EXACT)
     whole = end.model.state_dict()
     for name, value in training.whole().items():
-        torch.testing.assert_close(value, whole[name], **EXACT, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(
+            value, whole[name], **EXACT, msg=lambda text, name=name: f"{name}: {text}"
+        )
     # The state of the optimizer, by another checkpoint, which one process reads.
     here = folder.with_name(f"{folder.name}-{'-'.join(map(str, mesh.sizes.values()))}")
     par.save(here, training.model, training.optimizer, mesh)

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from support.parallel_models import MLP, Attention, Block, Embeddings, Shape
 from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
-from support.parallel_models import MLP, Attention, Block, Embeddings, Shape
 
-SHAPE = Shape(layers=2)
+SHAPE = Shape(heads=8, kv_heads=4)  # on 3 ranks unequal
 TABLE = "embed.word_embeddings.weight"
 
 

@@ -58,15 +58,19 @@ def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
 
 def finish(beside: Path, place: Path, keep: int | None) -> None:
     """Give a checkpoint that is whole its place, and remove all but the newest `keep` ones."""
-    sync_folder(beside)
-    os.rename(beside, place)
-    sync_folder(place.parent)
+    _give_place(beside, place)
     if keep is not None:
         for old in _all(place.parent)[:-keep]:
             # Renamed first, so that what is half removed is no checkpoint.
             gone = old.with_name(f".{old.name}.{secrets.token_hex(4)}")
             os.rename(old, gone)
             shutil.rmtree(gone, ignore_errors=True)
+
+
+def _give_place(beside: Path, place: Path) -> None:
+    sync_folder(beside)
+    os.rename(beside, place)
+    sync_folder(place.parent)
 
 
 def _all(directory: Path) -> list[Path]:
