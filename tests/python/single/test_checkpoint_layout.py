@@ -63,7 +63,7 @@ def test_ranges_of_flattened_shards(seed: int, transposed: bool) -> None:
     dim = generator.randrange(dims)
     ranks = generator.randint(1, 4)
     parts = (2, 1, 1) if generator.random() < 0.5 else (1,)
-    sizes = tuple(generator.choice([0, 2, 4]) for _ in range(ranks - 1)) + (2,)
+    sizes = (*(generator.choice([0, 2, 4]) for _ in range(ranks - 1)), 2)
     shape = list(shape_of(generator, dims))
     shape[dim] = sum(sizes) * sum(parts) // parts[0]
     whole = torch.arange(float(torch.Size(shape).numel())).view(shape)

@@ -73,7 +73,9 @@ class _LoadPlanner(DefaultLoadPlanner):
         self.values: dict[str, Any] = {}
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        self.values[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+        self.values[read_item.dest_index.fqn] = torch.load(
+            value, map_location="cpu", weights_only=True
+        )
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
         number = read_item.dest_index.index

@@ -142,7 +142,7 @@ def save(
             of one.
         mesh: None: current_mesh(); without one all ranks of the job, or this process alone.
         extra: what else is to be saved, of the first rank: dicts with names, lists, numbers,
-            strings, None and tensors.
+            strings, None and tensors (which are loaded to the CPU).
         asynchronous: return when the values are copied, and write in a thread while training goes
             on. At most one is written at a time: the next save() or load() waits for it, and so
             does hvd.shutdown().

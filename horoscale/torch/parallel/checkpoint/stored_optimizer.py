@@ -54,7 +54,7 @@ class StoredOptimizer:
             for key, stored in self._stored(self._keys, slot).items():
                 slot.state[key] = new[key] if key in new else values[stored]
             for key, stored in self._stored(self._hyper, slot).items():
-                slot.group[key] = values[stored]
+                slot.group[key] = _where_it_was(values[stored], slot.group.get(key))
 
     def _stored(self, keys: dict[str, dict[str, str]], slot: Slot) -> dict[str, str]:
         """Return the keys in the checkpoint of what there is for a slot, by its own keys."""
@@ -99,6 +99,12 @@ class StoredOptimizer:
                 f"{', '.join(sorted(theirs))}, and this one {', '.join(sorted(own))}"
             )
         self.values += stored.values()
+
+
+def _where_it_was(value: Any, before: Any) -> Any:
+    """Return a hyper-parameter that is a tensor on the device of the one that it replaces."""
+    tensors = isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor)
+    return value.to(before.device) if tensors else value
 
 
 def _check_undivided(slot: Slot, key: str, shape: tuple[int, ...], folder: Path) -> None:
