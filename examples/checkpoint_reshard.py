@@ -89,6 +89,7 @@ def main() -> None:
 
     torch.set_default_dtype(torch.float64)
     mesh = par.init(tp=options.tp, pp=options.pp)
+    torch.manual_seed(1)
     model = build(mesh)
     module = model.module if isinstance(model, par.Pipeline) else model
     par.broadcast_parameters(module, mesh)
