@@ -12,8 +12,15 @@ import torch
 from horoscale.torch.parallel.checkpoint import folders
 from horoscale.torch.parallel.checkpoint.contents import EXTRA, MODEL, RNG, rng_key, rng_states
 from horoscale.torch.parallel.checkpoint.errors import CheckpointError
+from horoscale.torch.parallel.checkpoint.flat import publish
 from horoscale.torch.parallel.checkpoint.layout import Box, Piece
-from horoscale.torch.parallel.checkpoint.model import Model, ModelTensor, StageNames, tensors_of
+from horoscale.torch.parallel.checkpoint.model import (
+    Model,
+    ModelTensor,
+    StageNames,
+    module_of,
+    tensors_of,
+)
 from horoscale.torch.parallel.checkpoint.optimizer import slots_of
 from horoscale.torch.parallel.checkpoint.ranks import Ranks
 from horoscale.torch.parallel.checkpoint.saving import finish_running
@@ -80,7 +87,9 @@ def load(
     loaded = _Loading(folder, ranks)
     everyone = ranks.all_do("plan", lambda: loaded.plan(model, optimizer, rng, names))
     ranks.all_do("compare", lambda: loaded.compare(everyone, strict))
-    return ranks.all_do("read", loaded.read)[ranks.rank]
+    ranks.all_do("read", loaded.read)
+    publish(module_of(model))
+    return loaded.extra
 
 
 def match(
@@ -146,6 +155,7 @@ class _Loading:
         self._pieces: dict[str, list[Piece]] = {}
         self._rng: dict[str, torch.Tensor] = {}
         self._optimizer: StoredOptimizer | None = None
+        self.extra: dict[str, Any] | None = None
         self._reader: Reader
 
     def plan(self, model: Model, optimizer: Any, rng: bool, names: StageNames | None) -> set[str]:
@@ -174,8 +184,8 @@ class _Loading:
         if strict:
             check_names(self._tensors, self._stored, everyone, self._folder)
 
-    def read(self) -> dict[str, Any] | None:
-        """Read what plan() has found; return what the user gave."""
+    def read(self) -> None:
+        """Read what plan() has found."""
         values = [EXTRA] if EXTRA in self._reader.keys else []
         if self._optimizer is not None:
             values += self._optimizer.values
@@ -186,8 +196,7 @@ class _Loading:
         for key, state in self._rng.items():
             restore = torch.cuda.set_rng_state if key.endswith(".cuda") else torch.set_rng_state
             restore(state)
-        extra: dict[str, Any] | None = found.get(EXTRA)
-        return extra
+        self.extra = found.get(EXTRA)
 
     def _model_keys(self) -> tuple[str, dict[str, tuple[int, ...]]]:
         """Return the prefix of the model's tensors, and their shapes by their names."""

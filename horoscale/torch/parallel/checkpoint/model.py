@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
+from horoscale.torch.parallel.checkpoint.flat import as_owned
 from horoscale.torch.parallel.checkpoint.layout import Layout
 from horoscale.torch.parallel.pipeline import Pipeline
 from horoscale.torch.parallel.state import shards_by_name
@@ -23,7 +24,8 @@ class ModelTensor:
 
     Attributes:
         names: the names that it has; of a parameter that modules share, several.
-        tensor: this rank's memory for it.
+        of: the parameter or buffer of the module.
+        tensor: this rank's memory for it: the same, or the elements that the rank owns.
         layout: what that is of the whole tensor.
         stage: which stage of a pipeline it belongs to.
         is_tied: whether other stages have a copy of it, perhaps under the same name.
@@ -31,6 +33,7 @@ class ModelTensor:
     """
 
     names: list[str]
+    of: torch.Tensor
     tensor: torch.Tensor
     layout: Layout
     stage: int
@@ -51,7 +54,7 @@ def tensors_of(model: Model, names: StageNames | None, stage: int) -> list[Model
             its division gives. TypeError: the state_dict() has something that is no tensor.
     """
     if not isinstance(model, Pipeline):
-        return list(_of_module(model, stage, set(), lambda name: name))
+        return as_owned(model, list(_of_module(model, stage, set(), lambda name: name)))
     found: list[ModelTensor] = []
     owners: dict[str, int] = {}
     for number, module in model.stages.items():
@@ -63,7 +66,12 @@ def tensors_of(model: Model, names: StageNames | None, stage: int) -> list[Model
                     raise ValueError(clash(name, owners[name], number))
                 owners[name] = number
             found.append(one)
-    return found
+    return as_owned(module_of(model), found)
+
+
+def module_of(model: Model) -> nn.Module:
+    """Return the module that has all of this rank's parameters."""
+    return model.module if isinstance(model, Pipeline) else model
 
 
 def clash(name: str, first: int, second: int) -> str:
@@ -91,9 +99,7 @@ def _of_module(
         for name in getattr(one, "transposed", ())
     }
     found: dict[int, ModelTensor] = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} of the model's state_dict() is {tensor!r}, and no tensor")
+    for name, tensor in _state_of(module):
         known = found.get(id(tensor))
         if known is not None:
             known.names.append(rename(name))
@@ -110,9 +116,25 @@ def _of_module(
         found[id(tensor)] = ModelTensor(
             [rename(name)],
             tensor,
+            tensor,
             layout.transposed() if name in transposed else layout,
             stage,
             name in tied,
             isinstance(tensor, nn.Parameter),
         )
     yield from found.values()
+
+
+def _state_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what a module's state_dict() has, without its hooks, which would gather shards."""
+    for prefix, one in module.named_modules(remove_duplicate=False):
+        if type(one).get_extra_state is not nn.Module.get_extra_state:
+            raise TypeError(f"{prefix or type(one).__name__} has extra state, which is no tensor")
+        kept = {
+            name: buffer
+            for name, buffer in one._buffers.items()
+            if name not in one._non_persistent_buffers_set
+        }
+        for name, tensor in (*one._parameters.items(), *kept.items()):
+            if tensor is not None:
+                yield f"{prefix}.{name}".lstrip("."), tensor

@@ -9,12 +9,13 @@ The keys are those of torch.distributed.checkpoint.state_dict with flatten_optim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from horoscale.torch.parallel.checkpoint.flat import RunState, layout_of, parts_of
 from horoscale.torch.parallel.checkpoint.layout import Layout
 from horoscale.torch.parallel.checkpoint.model import ModelTensor
 
@@ -59,15 +60,13 @@ class Slot:
 def slots_of(optimizer: Any, tensors: Sequence[ModelTensor]) -> list[Slot]:
     """Return what an optimizer has for each of its parameters.
 
-    An optimizer that keeps its state elsewhere than torch.optim.Optimizer has a method
-    checkpoint_slots(tensors), which returns these.
+    One of parameters that are divided by their elements has them in `runs`, by group.
 
     Raises ValueError for a parameter that is none of the model's.
     """
-    if hasattr(optimizer, "checkpoint_slots"):
-        found: list[Slot] = optimizer.checkpoint_slots(tensors)
-        return found
-    by_id = {id(one.tensor): one for one in tensors}
+    by_id = {id(one.of): one for one in tensors}
+    if hasattr(optimizer, "runs"):
+        return list(_of_runs(optimizer, by_id))
     slots = []
     for number, group in enumerate(optimizer.param_groups):
         for position, parameter in enumerate(group["params"]):
@@ -83,6 +82,19 @@ def slots_of(optimizer: Any, tensors: Sequence[ModelTensor]) -> list[Slot]:
                 state = _Later(optimizer, parameter)
             slots.append(Slot(of, group, number, state, of.layout))
     return slots
+
+
+def _of_runs(optimizer: Any, by_id: Mapping[int, ModelTensor]) -> Iterator[Slot]:
+    for number, (group, runs) in enumerate(
+        zip(optimizer.param_groups, optimizer.runs, strict=True)
+    ):
+        for run in runs:
+            for parameter, owned in parts_of(run):
+                of = by_id.get(id(parameter))
+                if of is None:
+                    raise ValueError(f"{owned.name} of the optimizer is none of the model's")
+                state = RunState(optimizer, run, owned)
+                yield Slot(of, group, number, state, layout_of(of.layout, owned))
 
 
 class _Later(dict[str, Any]):

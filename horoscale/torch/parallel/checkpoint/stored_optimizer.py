@@ -48,9 +48,10 @@ class StoredOptimizer:
 
     def give(self, values: dict[str, Any]) -> None:
         """Give the optimizer what was read: the tensors, and these values by their keys."""
-        for slot, new in zip(self._slots, self._new, strict=True):
+        for slot in self._slots:
             for key in list(slot.state):
                 del slot.state[key]
+        for slot, new in zip(self._slots, self._new, strict=True):
             for key, stored in self._stored(self._keys, slot).items():
                 slot.state[key] = new[key] if key in new else values[stored]
             for key, stored in self._stored(self._hyper, slot).items():

@@ -21,9 +21,16 @@ from horoscale.common.durable import sync_file, sync_folder, write_text
 from horoscale.torch.messages import recv, send
 from horoscale.torch.parallel.checkpoint.contents import Contents, Held, model_contents
 from horoscale.torch.parallel.checkpoint.errors import CheckpointError
+from horoscale.torch.parallel.checkpoint.flat import publish
 from horoscale.torch.parallel.checkpoint.layout import Box
 from horoscale.torch.parallel.checkpoint.loading import check_names, match, raise_problems
-from horoscale.torch.parallel.checkpoint.model import Model, ModelTensor, StageNames, tensors_of
+from horoscale.torch.parallel.checkpoint.model import (
+    Model,
+    ModelTensor,
+    StageNames,
+    module_of,
+    tensors_of,
+)
 from horoscale.torch.parallel.checkpoint.ranks import Ranks
 from horoscale.torch.parallel.checkpoint.saving import finish_running
 from horoscale.torch.parallel.checkpoint.sharing import Tensor, share, tell
@@ -143,6 +150,7 @@ def load_weights(
         # Told apart from what others have: views of tensors are for this rank alone.
         ranks.all_do("weights compared", lambda: pieces.update(compare()))
         ranks.all_do("weights read", read)
+    publish(module_of(model))
 
 
 def _library(name: str) -> Any:
