@@ -71,13 +71,11 @@ class Run(Protocol):
     """A tensor of an optimizer, which is a part of a master.
 
     Attributes:
-        shards: whose master that is.
         begin: where it begins in it.
         owned: what it has of parameters.
         tensor: the tensor that the optimizer has.
     """
 
-    shards: Any
     begin: int
     owned: Sequence[Owned]
     tensor: nn.Parameter
@@ -99,12 +97,12 @@ def as_owned(module: nn.Module, tensors: Sequence[ModelTensor]) -> list[ModelTen
     ranges: dict[int, tuple[torch.Tensor, int, int]] = {}
     for sharded in sharded_in(module):
         for shards in (*sharded.trained, *sharded.frozen):
-            by_name = _by_name(shards)
+            parameters = by_name(shards)
             nothing = shards.master[:0]
             ranges |= {id(one): (nothing, 0, 0) for one in shards.parameters}
             for owned in shards.owned():
                 memory = shards.master[owned.offset :][: owned.end - owned.begin]
-                ranges[id(by_name[owned.name])] = (memory, owned.begin, owned.end)
+                ranges[id(parameters[owned.name])] = (memory, owned.begin, owned.end)
     return [
         replace(
             one, tensor=ranges[id(one.of)][0], layout=one.layout.of_range(*ranges[id(one.of)][1:])
@@ -115,14 +113,8 @@ def as_owned(module: nn.Module, tensors: Sequence[ModelTensor]) -> list[ModelTen
     ]
 
 
-def parts_of(run: Run) -> Iterator[tuple[nn.Parameter, Owned]]:
-    """Yield the parameters of a run, and what it has of each."""
-    by_name = _by_name(run.shards)
-    for owned in run.owned:
-        yield by_name[owned.name], owned
-
-
-def _by_name(shards: FlatShards) -> dict[str, nn.Parameter]:
+def by_name(shards: FlatShards) -> dict[str, nn.Parameter]:
+    """Return the parameters of shards by their names."""
     return {
         place.name: parameter
         for place, parameter in zip(shards.places, shards.parameters, strict=True)

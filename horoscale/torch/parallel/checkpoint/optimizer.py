@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from horoscale.torch.parallel.checkpoint.flat import RunState, layout_of, parts_of
+from horoscale.torch.parallel.checkpoint.flat import RunState, by_name, layout_of
 from horoscale.torch.parallel.checkpoint.layout import Layout
 from horoscale.torch.parallel.checkpoint.model import ModelTensor
 
@@ -85,16 +85,26 @@ def slots_of(optimizer: Any, tensors: Sequence[ModelTensor]) -> list[Slot]:
 
 
 def _of_runs(optimizer: Any, by_id: Mapping[int, ModelTensor]) -> Iterator[Slot]:
+    """Yield a slot for each parameter; a rank that owns nothing of it has its group, too."""
+    parameters = {
+        name: parameter
+        for shards in optimizer.sharded.trained
+        for name, parameter in by_name(shards).items()
+    }
     for number, (group, runs) in enumerate(
         zip(optimizer.param_groups, optimizer.runs, strict=True)
     ):
-        for run in runs:
-            for parameter, owned in parts_of(run):
-                of = by_id.get(id(parameter))
-                if of is None:
-                    raise ValueError(f"{owned.name} of the optimizer is none of the model's")
-                state = RunState(optimizer, run, owned)
-                yield Slot(of, group, number, state, layout_of(of.layout, owned))
+        owned = {one.name: (run, one) for run in runs for one in run.owned}
+        for name in optimizer.names[number]:
+            of = by_id.get(id(parameters[name]))
+            if of is None:
+                raise ValueError(f"{name} of the optimizer is none of the model's")
+            if name in owned:
+                state: MutableMapping[str, Any] = RunState(optimizer, *owned[name])
+                layout = layout_of(of.layout, owned[name][1])
+            else:
+                state, layout = {}, of.layout
+            yield Slot(of, group, number, state, layout)
 
 
 class _Later(dict[str, Any]):
