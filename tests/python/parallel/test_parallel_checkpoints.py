@@ -307,7 +307,8 @@ def test_files_that_are_missing_or_truncated(folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
         path = par.save(folder, model, stepped(model), made).wait()
-        before = {name: one.clone() for name, one in model.state_dict().items()}
+        for one in model.state_dict().values():
+            one.fill_(7)
         file = path / f"__{hvd.size() - 1}_0.distcp"
         length = file.stat().st_size
 
@@ -318,9 +319,10 @@ def test_files_that_are_missing_or_truncated(folder: Path) -> None:
 
         damage(file, length - 10)
         load(r"__\d_0.distcp is truncated: it has \d+ bytes, and .* need \d+")
-        assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
         damage(file, None)
         load(r"__\d_0.distcp is missing")
+        # Also on ranks that do not need that file.
+        assert all((one == 7).all() for one in model.state_dict().values())
         damage(path / METADATA, 100)
         load(r"\.metadata is damaged")
         damage(path / METADATA, None)

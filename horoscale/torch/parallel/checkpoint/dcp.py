@@ -164,18 +164,9 @@ class Reader:
         Of the files it reads the parts that the pieces need.
 
         Raises:
-            CheckpointError: a file is missing, shorter than it should be, or damaged; nothing was
-                read in the first two cases.
+            CheckpointError: as check(), or a file is damaged.
         """
-        same = self._same_bytes(values)
-        by_file: dict[str, list[ReadItem]] = {}
-        for item in self._items(pieces, sorted(set(same.values()))):
-            info = self._metadata.storage_data.get(item.storage_index)
-            if info is None:
-                raise CheckpointError(f"{self._folder} lacks a part of {item.storage_index.fqn}")
-            by_file.setdefault(info.relative_path, []).append(item)
-        for name, items in by_file.items():
-            self._check_length(name, items)
+        by_file = self.check(pieces, values)
         planner = _LoadPlanner(pieces)
         for name, items in by_file.items():
             try:
@@ -185,7 +176,25 @@ class Reader:
                 raise CheckpointError(
                     f"{self._folder / name} is damaged; it has {', '.join(keys[:3])}: {error}"
                 ) from error
+        same = self._same_bytes(values)
         return {key: planner.values[read] for key, read in same.items()}
+
+    def check(
+        self, pieces: Mapping[str, Sequence[Piece]], values: Sequence[str]
+    ) -> dict[str, list[ReadItem]]:
+        """Return what is to be read for these, by file.
+
+        Raises CheckpointError where a file is missing or shorter than it should be.
+        """
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in self._items(pieces, sorted(set(self._same_bytes(values).values()))):
+            info = self._metadata.storage_data.get(item.storage_index)
+            if info is None:
+                raise CheckpointError(f"{self._folder} lacks a part of {item.storage_index.fqn}")
+            by_file.setdefault(info.relative_path, []).append(item)
+        for name, items in by_file.items():
+            self._check_length(name, items)
+        return by_file
 
     def bytes_of(self, pieces: Mapping[str, Sequence[Piece]]) -> int:
         """Return how many bytes of files have to be read for these pieces."""

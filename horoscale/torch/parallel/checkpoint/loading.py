@@ -153,6 +153,7 @@ class _Loading:
         self._tensors: list[ModelTensor] = []
         self._stored: list[str] = []
         self._pieces: dict[str, list[Piece]] = {}
+        self._values: list[str] = []
         self._rng: dict[str, torch.Tensor] = {}
         self._optimizer: StoredOptimizer | None = None
         self.extra: dict[str, Any] | None = None
@@ -175,22 +176,23 @@ class _Loading:
             slots = slots_of(optimizer, self._tensors)
             self._optimizer = StoredOptimizer(self._reader, self._folder, slots, prefix)
             self._pieces |= self._optimizer.pieces
+            self._values += self._optimizer.values
+        if EXTRA in self._reader.keys:
+            self._values.append(EXTRA)
         if rng:
             self._rng = self._rng_states()
         return wanted.names
 
     def compare(self, everyone: Sequence[set[str]], strict: bool) -> None:
-        """Raise CheckpointError where the ranks' models and the checkpoint differ."""
+        """Raise CheckpointError where models and checkpoint differ, or a file is missing."""
         if strict:
             check_names(self._tensors, self._stored, everyone, self._folder)
+        self._reader.check(self._pieces, self._values)
 
     def read(self) -> None:
         """Read what plan() has found."""
-        values = [EXTRA] if EXTRA in self._reader.keys else []
-        if self._optimizer is not None:
-            values += self._optimizer.values
         with torch.no_grad():
-            found = self._reader.read(self._pieces, values)
+            found = self._reader.read(self._pieces, self._values)
         if self._optimizer is not None:
             self._optimizer.give(found)
         for key, state in self._rng.items():
