@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from horoscale.common.durable import sync_folder, write_text
 from horoscale.elastic.arrays import Spec
 from horoscale.elastic.safetensors import read_tensors, write_tensors
 from horoscale.elastic.shard_files import ShardGroup, forget
@@ -183,10 +184,10 @@ def _fill(
     }
     if shards is not None:
         manifest["shards"] = shards.to_fields()
-    _write(place / _MANIFEST, json.dumps(manifest))
+    write_text(place / _MANIFEST, json.dumps(manifest))
     for name in (_TENSORS, _MANIFEST):
         (place / name).chmod(0o600)
-    _sync_folder(place)
+    sync_folder(place)
 
 
 def _read(place: Path) -> tuple[int, Snapshot]:
@@ -210,7 +211,7 @@ def _move(beside: Path, place: Path) -> None:
     except OSError:
         if not place.exists():
             raise
-    _sync_folder(place.parent)
+    sync_folder(place.parent)
 
 
 def _point_to(folder: Path, name: str) -> None:
@@ -218,9 +219,9 @@ def _point_to(folder: Path, name: str) -> None:
         if (folder / _LATEST).read_text().strip() >= name:  # another rank has a newer one
             return
     beside = folder / f".{_LATEST}.{secrets.token_hex(4)}"
-    _write(beside, name + "\n")
+    write_text(beside, name + "\n")
     os.replace(beside, folder / _LATEST)
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _candidates(folder: Path) -> list[Path]:
@@ -232,18 +233,3 @@ def _candidates(folder: Path) -> list[Path]:
 
 def _all(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_PREFIX}*"))
-
-
-def _write(path: Path, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,14 @@ See docs/parallel.md. It needs no torch.distributed.
 
 from horoscale.torch.parallel import rng
 from horoscale.torch.parallel.blocks import ParallelAttention, ParallelMLP
+from horoscale.torch.parallel.checkpoint import (
+    CheckpointError,
+    latest_checkpoint,
+    load,
+    load_weights,
+    save,
+    save_weights,
+)
 from horoscale.torch.parallel.context import (
     position_ids,
     ring_attention,
@@ -74,6 +82,7 @@ __all__ = [
     "GPT2",
     "LLAMA",
     "Axis",
+    "CheckpointError",
     "Column",
     "ColumnParallelEmbedding",
     "ColumnParallelLinear",
@@ -108,6 +117,9 @@ __all__ = [
     "gathered",
     "get_dim_for_local_rank",
     "init",
+    "latest_checkpoint",
+    "load",
+    "load_weights",
     "load_whole_state_dict",
     "position_ids",
     "reduce_from",
@@ -115,6 +127,8 @@ __all__ = [
     "ring_attention",
     "rng",
     "row_parallel",
+    "save",
+    "save_weights",
     "scatter_to",
     "sequence_gather",
     "sequence_reduce_scatter",

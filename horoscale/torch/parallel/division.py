@@ -68,7 +68,7 @@ class Shard:
 
     def extent(self, whole: int) -> int:
         """Return how much of an extent this rank has."""
-        return sum(number for _, number in self._places(whole))
+        return sum(number for _, number in self.places(whole))
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
         """Return this rank's shard of a whole tensor: a view, or a new tensor of several parts.
@@ -84,7 +84,7 @@ class Shard:
                 f"dimension {self.dim} of {tuple(whole.shape)} can't be divided into {self.sizes} "
                 f"on axis {self.axis.name}, in parts of {self.parts}"
             )
-        shards = [whole.narrow(self.dim, *place) for place in self._places(extent)]
+        shards = [whole.narrow(self.dim, *place) for place in self.places(extent)]
         return shards[0] if len(shards) == 1 else torch.cat(shards, self.dim)
 
     def whole(self, shards: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -103,7 +103,7 @@ class Shard:
         ]
         return torch.cat([part for parts in zip(*split, strict=True) for part in parts], self.dim)
 
-    def _places(self, extent: int) -> list[tuple[int, int]]:
+    def places(self, extent: int) -> list[tuple[int, int]]:
         """Return where this rank's rows of each part begin in the whole, and how many they are."""
         begin, end = bounds(self.sizes, self.axis.rank)
         unit, total = extent // sum(self.parts), max(sum(self.sizes), 1)

@@ -32,6 +32,7 @@ class _Linear(nn.Module):
     """What both have in common: a weight of which each rank has a shard, and perhaps a bias."""
 
     shards: dict[str, Shard]
+    transposed: frozenset[str] = frozenset()  # parameters that were (in, out) in the whole model
 
     def __init__(
         self,

@@ -304,6 +304,11 @@ def current_mesh() -> Mesh:
     return _current
 
 
+def mesh_or_none() -> Mesh | None:
+    """Return the mesh that init() has made, if there is one."""
+    return _current
+
+
 def _begin(sizes: Mapping[str, int]) -> Mesh:
     global _current
     if _current is not None:

@@ -223,6 +223,8 @@ def _divided(
         made["multiple_of"] = _unit(name, parent, style.multiple_of, in_features, axis)
         new = RowParallelLinear(in_features, out_features, axis, **made)
     new.load_whole(weight, bias)
+    if not isinstance(module, nn.Linear):
+        new.transposed = frozenset({"weight"})
     _keep_flags(module, new)
     return new
 

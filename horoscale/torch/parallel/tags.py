@@ -1,4 +1,5 @@
 """The tags of the messages that this package sends: ranges beyond what programs use, up to 2^62."""
 
 RING_ATTENTION = range(2**61, 2**61 + 2**60)
-PIPELINES = range(2**61 + 2**60, 2**62)
+PIPELINES = range(2**61 + 2**60, 2**62 - 1)
+WEIGHTS = range(2**62 - 1, 2**62)

@@ -328,6 +328,22 @@ def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: P
     assert losses[-1] < losses[0] - 0.3, output
 
 
+@pytest.mark.timeout(4 * SECONDS)
+def test_training_that_goes_on_on_another_mesh(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = EXAMPLES / "checkpoint_reshard.py"
+    uninterrupted = run(sys.executable, script, "--steps", "30", "--every", "99", folder=tmp_path)
+    first = launch(2, sys.executable, script, "--steps", "10", folder=tmp_path)
+    arguments = ("--tp", "2", "--pp", "2", "--steps", "20")
+    second = launch(4, sys.executable, script, *arguments, folder=tmp_path)
+    third = run(sys.executable, script, "--steps", "30", folder=tmp_path)
+    assert "Mesh(tp=2, cp=1, dp=1, pp=2), from checkpoint-000000000010" in second
+    losses = [
+        re.findall(r"loss (\d\.\d{10})", text) for text in (first + second + third, uninterrupted)
+    ]
+    assert losses[0] == losses[1], losses
+
+
 @pytest.mark.timeout(2 * SECONDS)
 def test_benchmark_of_model_parallelism(tmp_path: Path) -> None:
     pytest.importorskip("torch")

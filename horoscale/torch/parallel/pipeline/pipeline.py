@@ -152,6 +152,11 @@ class Pipeline:
         """
         return self._ties.counted_elsewhere
 
+    @property
+    def tied_names(self) -> set[tuple[int, str]]:
+        """The stages and names of all parameters that several stages share."""
+        return self._ties.names
+
     @outside_graph
     def step(
         self,

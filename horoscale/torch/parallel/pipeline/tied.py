@@ -52,6 +52,11 @@ class Ties:
         return {f"frozen tied {names}": self._is_frozen(names) for names in self._all}
 
     @property
+    def names(self) -> set[tuple[int, str]]:
+        """The stages and names of all copies."""
+        return {(stage, name) for names in self._all for stage, name in names}
+
+    @property
     def counted_elsewhere(self) -> list[nn.Parameter]:
         """Copies of this rank that are not the first one."""
         copies: list[nn.Parameter] = []

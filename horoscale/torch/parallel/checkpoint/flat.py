@@ -1,0 +1,166 @@
+"""Parameters that are divided by their elements (ZeRO): what this rank owns of them.
+
+These are described by what they have, so that whatever divides parameters so can be saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from horoscale.torch.parallel.checkpoint.layout import Layout
+
+if TYPE_CHECKING:
+    from horoscale.torch.parallel.checkpoint.model import ModelTensor
+
+_ATTRIBUTE = "_horoscale_zero"  # of a module that is divided so
+
+
+class Owned(Protocol):
+    """A range of a parameter's elements, and where it lies in this rank's memory."""
+
+    @property
+    def name(self) -> str:
+        """The parameter's name."""
+
+    @property
+    def begin(self) -> int:
+        """The first element."""
+
+    @property
+    def end(self) -> int:
+        """The element after the last one."""
+
+    @property
+    def offset(self) -> int:
+        """Where the first one lies in the memory."""
+
+
+class FlatShards(Protocol):
+    """Parameters end to end, of which this rank owns a part.
+
+    Attributes:
+        parameters: the parameters.
+        places: their names, as `owned()` has them, in the same order.
+        master: the memory of this rank's part.
+    """
+
+    parameters: list[nn.Parameter]
+    places: Sequence[Any]
+    master: torch.Tensor
+
+    def owned(self) -> Iterable[Owned]:
+        """What this rank owns."""
+
+
+class Sharded(Protocol):
+    """The shards of a module's parameters."""
+
+    trained: list[FlatShards]
+    frozen: list[FlatShards]
+
+    def publish(self) -> None:
+        """Let all ranks have the masters' values. Collective."""
+
+
+class Run(Protocol):
+    """A tensor of an optimizer, which is a part of a master.
+
+    Attributes:
+        begin: where it begins in it.
+        owned: what it has of parameters.
+        tensor: the tensor that the optimizer has.
+    """
+
+    begin: int
+    owned: Sequence[Owned]
+    tensor: nn.Parameter
+
+
+def sharded_in(module: nn.Module) -> list[Sharded]:
+    """Return the shards of a module and of those in it."""
+    return [one.__dict__[_ATTRIBUTE] for one in module.modules() if _ATTRIBUTE in one.__dict__]
+
+
+def publish(module: nn.Module) -> None:
+    """Let all ranks have what was loaded. Collective if anything is divided so."""
+    for one in sharded_in(module):
+        one.publish()
+
+
+def as_owned(module: nn.Module, tensors: Sequence[ModelTensor]) -> list[ModelTensor]:
+    """Return the tensors of a module, those that are divided so as what this rank owns of them."""
+    ranges: dict[int, tuple[torch.Tensor, int, int]] = {}
+    for sharded in sharded_in(module):
+        for shards in (*sharded.trained, *sharded.frozen):
+            parameters = by_name(shards)
+            nothing = shards.master[:0]
+            ranges |= {id(one): (nothing, 0, 0) for one in shards.parameters}
+            for owned in shards.owned():
+                memory = shards.master[owned.offset :][: owned.end - owned.begin]
+                ranges[id(parameters[owned.name])] = (memory, owned.begin, owned.end)
+    return [
+        replace(
+            one, tensor=ranges[id(one.of)][0], layout=one.layout.of_range(*ranges[id(one.of)][1:])
+        )
+        if id(one.of) in ranges
+        else one
+        for one in tensors
+    ]
+
+
+def by_name(shards: FlatShards) -> dict[str, nn.Parameter]:
+    """Return the parameters of shards by their names."""
+    return {
+        place.name: parameter
+        for place, parameter in zip(shards.places, shards.parameters, strict=True)
+    }
+
+
+class RunState(MutableMapping[str, Any]):
+    """What an optimizer keeps for the elements of one parameter, in what it keeps for a run."""
+
+    def __init__(self, optimizer: Any, run: Run, owned: Owned) -> None:
+        """Show the elements of `owned`."""
+        self._optimizer = optimizer
+        self._tensor = run.tensor
+        begin = owned.offset - run.begin
+        self._range = slice(begin, begin + owned.end - owned.begin)
+        self._numel = owned.end - owned.begin
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._state[key]
+        is_divided = isinstance(value, torch.Tensor) and value.shape == self._tensor.shape
+        return value[self._range] if is_divided else value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        state = self._optimizer.state[self._tensor]
+        if not isinstance(value, torch.Tensor) or value.shape != (self._numel,):
+            state[key] = value
+            return
+        if key not in state:
+            state[key] = torch.zeros(self._tensor.shape, dtype=value.dtype, device=value.device)
+        state[key][self._range] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._state[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._optimizer.state.get(self._tensor, {})
+        return found
+
+
+def layout_of(layout: Layout, owned: Owned) -> Layout:
+    """Return the layout of what a run has of a parameter that has a layout."""
+    return replace(layout, flat=None).of_range(owned.begin, owned.end)

@@ -1,0 +1,84 @@
+"""The folders of checkpoints: numbered, each made beside its place and renamed when it is whole.
+
+DIR/checkpoint-000000000042/    .metadata, __0_0.distcp, __1_0.distcp …
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from horoscale.common.durable import sync_folder
+from horoscale.torch.parallel.checkpoint.errors import CheckpointError
+
+METADATA = ".metadata"
+_PREFIX = "checkpoint-"
+
+
+def latest(directory: str | os.PathLike[str]) -> Path | None:
+    """Return the newest checkpoint in a directory; None where there is none."""
+    found = _all(Path(directory))
+    return found[-1] if found else None
+
+
+def find(directory: Path) -> Path:
+    """Return the newest checkpoint in a directory, or the directory if it is one itself.
+
+    Raises CheckpointError where there is none.
+    """
+    if (directory / METADATA).exists():
+        return directory
+    found = latest(directory)
+    if found is None:
+        raise CheckpointError(f"there is no checkpoint in {directory}")
+    return found
+
+
+def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
+    """Make the folder in which a checkpoint is written; return it, and what it will become.
+
+    What earlier processes have left is removed: one job at a time writes in a directory. Raises
+    ValueError where there is a checkpoint of this step, OSError where it can't be made.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if step is None:
+        newest = latest(directory)
+        step = 1 if newest is None else _number_of(newest) + 1
+    place = directory / f"{_PREFIX}{step:012}"
+    if place.exists():
+        raise ValueError(f"there is a checkpoint of step {step} already: {place}")
+    for left in directory.glob(f".{_PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    beside = directory / f".{place.name}.{secrets.token_hex(4)}"
+    beside.mkdir(mode=0o700)
+    return beside, place
+
+
+def finish(beside: Path, place: Path, keep: int | None) -> None:
+    """Give a checkpoint that is whole its place, and remove all but the newest `keep` ones."""
+    _give_place(beside, place)
+    if keep is not None:
+        for old in _all(place.parent)[:-keep]:
+            # Renamed first, so that what is half removed is no checkpoint.
+            gone = old.with_name(f".{old.name}.{secrets.token_hex(4)}")
+            os.rename(old, gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def _give_place(beside: Path, place: Path) -> None:
+    sync_folder(beside)
+    os.rename(beside, place)
+    sync_folder(place.parent)
+
+
+def _all(directory: Path) -> list[Path]:
+    return sorted(
+        (one for one in directory.glob(f"{_PREFIX}*") if one.name[len(_PREFIX) :].isdecimal()),
+        key=_number_of,
+    )
+
+
+def _number_of(place: Path) -> int:
+    return int(place.name.removeprefix(_PREFIX))

@@ -1,0 +1,238 @@
+"""load(): each rank reads the parts of a checkpoint that it needs, whoever wrote them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from horoscale.torch.parallel.checkpoint import folders
+from horoscale.torch.parallel.checkpoint.contents import EXTRA, MODEL, RNG, rng_key, rng_states
+from horoscale.torch.parallel.checkpoint.errors import CheckpointError
+from horoscale.torch.parallel.checkpoint.flat import publish
+from horoscale.torch.parallel.checkpoint.layout import Box, Piece
+from horoscale.torch.parallel.checkpoint.model import (
+    Model,
+    ModelTensor,
+    StageNames,
+    module_of,
+    tensors_of,
+)
+from horoscale.torch.parallel.checkpoint.optimizer import slots_of
+from horoscale.torch.parallel.checkpoint.ranks import Ranks
+from horoscale.torch.parallel.checkpoint.saving import finish_running
+from horoscale.torch.parallel.checkpoint.stored_optimizer import StoredOptimizer
+from horoscale.torch.parallel.mesh import Mesh
+
+if TYPE_CHECKING:
+    from horoscale.torch.parallel.checkpoint.dcp import Reader
+
+_SHOWN = 10  # names in a message
+
+
+class Wanted(NamedTuple):
+    """What a rank wants of the tensors of a model."""
+
+    pieces: dict[str, list[Piece]]  # by the name that the checkpoint has
+    names: set[str]  # all that its tensors have
+    problems: list[str]
+
+
+def load(
+    directory: str | os.PathLike[str],
+    model: Model,
+    optimizer: torch.optim.Optimizer | None = None,
+    mesh: Mesh | None = None,
+    *,
+    strict: bool = True,
+    rng: bool = False,
+    names: StageNames | None = None,
+) -> dict[str, Any] | None:
+    """Load a checkpoint into a model that is divided in any way, in place. Collective.
+
+        extra = par.load("checkpoints", model, optimizer, mesh)
+
+    It may have been written on any number of ranks, by any mesh, or by torch.distributed.checkpoint
+    (of a state dict, or of one under "model" and one under "optimizer"). Each rank reads the parts
+    that it needs. All ranks need to see the directory.
+
+    Args:
+        directory: where the checkpoints are, of which the newest is taken; or one of them.
+        model: as save() takes it. Values are converted to the element types that it has.
+        optimizer: gets state and hyper-parameters; what it had is replaced.
+        mesh: None: current_mesh(); without one all ranks of the job, or this process alone.
+        strict: whether it is an error that the checkpoint lacks something of the model, or has what
+            no rank's model has. Shapes have to be right in any case.
+        rng: restore the states of torch's generators; the mesh needs to have the extents that it
+            had, except tp.
+        names: as save() has it.
+
+    Returns:
+        What save() was given as `extra`; None where it was not.
+
+    Raises:
+        CheckpointError: there is no checkpoint, names or shapes are not those of the model, or a
+            rank failed: the model is as it was. Or a file is missing, truncated or damaged: where
+            that is seen only while reading, the model is in part what it was before.
+        ValueError, TypeError: as save().
+        HorovodInternalError: a rank failed.
+    """
+    finish_running()
+    ranks = Ranks.of(mesh)
+    place = Path(directory).absolute()
+    folder = ranks.first_does("find", lambda: folders.find(place))
+    loaded = _Loading(folder, ranks)
+    everyone = ranks.all_do("plan", lambda: loaded.plan(model, optimizer, rng, names))
+    ranks.all_do("compare", lambda: loaded.compare(everyone, strict))
+    ranks.all_do("read", loaded.read)
+    publish(module_of(model))
+    return loaded.extra
+
+
+def match(
+    tensors: Sequence[ModelTensor], stored: Mapping[str, Sequence[int]], where: object
+) -> Wanted:
+    """Find the tensors of a model among those that are stored, by any of the names they have."""
+    pieces: dict[str, list[Piece]] = {}
+    problems = []
+    for one in tensors:
+        name = next((name for name in one.names if name in stored), None)
+        if name is None:
+            continue
+        shape = tuple(stored[name])
+        if shape != one.layout.whole:
+            problems.append(
+                f"{name} has the shape {shape} in {where}, and {one.layout.whole} in the model"
+            )
+        elif one.tensor.is_meta:
+            problems.append(f"{name} of the model has no memory: call to_empty() before")
+        else:
+            # Tied parameters of several stages may be one under a name.
+            pieces.setdefault(name, []).extend(one.layout.pieces(one.tensor.detach()))
+    return Wanted(pieces, {name for one in tensors for name in one.names}, problems)
+
+
+def check_names(
+    tensors: Sequence[ModelTensor],
+    stored: Sequence[str],
+    everyone: Sequence[set[str]],
+    where: object,
+) -> None:
+    """Raise CheckpointError for what is missing, and for what no rank's model has."""
+    missing = [one.names[0] for one in tensors if not set(one.names) & set(stored)]
+    unexpected = sorted(set(stored).difference(*everyone))
+    told = []
+    if missing:
+        told.append(f"lacks {_some(missing)} of the model")
+    if unexpected:
+        told.append(f"has {_some(unexpected)}, which the model does not")
+    if told:
+        raise CheckpointError(f"{where} {', and '.join(told)} (strict=False ignores that)")
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """Raise CheckpointError if there are any."""
+    if problems:
+        raise CheckpointError(_some(problems, "; "))
+
+
+def _some(items: Sequence[str], between: str = ", ") -> str:
+    more = len(items) - _SHOWN
+    return between.join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+class _Loading:
+    """One rank's part of a load."""
+
+    def __init__(self, folder: Path, ranks: Ranks) -> None:
+        self._folder = folder
+        self._ranks = ranks
+        self._tensors: list[ModelTensor] = []
+        self._stored: list[str] = []
+        self._pieces: dict[str, list[Piece]] = {}
+        self._values: list[str] = []
+        self._rng: dict[str, torch.Tensor] = {}
+        self._optimizer: StoredOptimizer | None = None
+        self.extra: dict[str, Any] | None = None
+        self._reader: Reader
+
+    def plan(self, model: Model, optimizer: Any, rng: bool, names: StageNames | None) -> set[str]:
+        """Find out what to read; return the names that this rank's model has."""
+        # Here, because it takes half a second, and other modules need no torch.distributed.
+        from horoscale.torch.parallel.checkpoint.dcp import Reader
+        from horoscale.torch.parallel.checkpoint.metadata import read_metadata
+
+        self._reader = Reader(self._folder, read_metadata(self._folder))
+        prefix, stored = self._model_keys()
+        self._tensors = tensors_of(model, names, self._ranks.stage)
+        self._stored = list(stored)
+        wanted = match(self._tensors, stored, self._folder)
+        raise_problems(wanted.problems)
+        self._pieces = {prefix + name: pieces for name, pieces in wanted.pieces.items()}
+        if optimizer is not None:
+            slots = slots_of(optimizer, self._tensors)
+            self._optimizer = StoredOptimizer(self._reader, self._folder, slots, prefix)
+            self._pieces |= self._optimizer.pieces
+            self._values += self._optimizer.values
+        if EXTRA in self._reader.keys:
+            self._values.append(EXTRA)
+        if rng:
+            self._rng = self._rng_states()
+        return wanted.names
+
+    def compare(self, everyone: Sequence[set[str]], strict: bool) -> None:
+        """Raise CheckpointError where models and checkpoint differ, or a file is missing."""
+        if strict:
+            check_names(self._tensors, self._stored, everyone, self._folder)
+        self._reader.check(self._pieces, self._values)
+
+    def read(self) -> None:
+        """Read what plan() has found."""
+        with torch.no_grad():
+            found = self._reader.read(self._pieces, self._values)
+        if self._optimizer is not None:
+            self._optimizer.give(found)
+        for key, state in self._rng.items():
+            restore = torch.cuda.set_rng_state if key.endswith(".cuda") else torch.set_rng_state
+            restore(state)
+        self.extra = found.get(EXTRA)
+
+    def _model_keys(self) -> tuple[str, dict[str, tuple[int, ...]]]:
+        """Return the prefix of the model's tensors, and their shapes by their names."""
+        shapes = {key: found[0] for key in self._reader.keys if (found := self._reader.tensor(key))}
+        prefix = MODEL
+        if not any(key.startswith(MODEL) for key in shapes):  # the state dict of a model by itself
+            prefix = ""
+            shapes = {
+                key: shape
+                for key, shape in shapes.items()
+                if not key.startswith(("optimizer.", RNG, EXTRA))
+            }
+        return prefix, {
+            key.removeprefix(prefix): shape
+            for key, shape in shapes.items()
+            if key.startswith(prefix)
+        }
+
+    def _rng_states(self) -> dict[str, torch.Tensor]:
+        """Return the states of random numbers to read into; CheckpointError if they do not fit."""
+        there = {key.rpartition(".")[0] for key in self._reader.keys if key.startswith(RNG)}
+        if not there:
+            raise CheckpointError(f"{self._folder} has no random numbers: save them with rng=True")
+        own = {
+            key: torch.empty_like(state)
+            for key, state in rng_states(self._ranks).items()
+            if key in self._reader.keys
+        }
+        needed = set(map(rng_key, self._ranks.all_places()))
+        if there != needed:
+            raise CheckpointError(
+                f"{self._folder} has the random numbers of {_some(sorted(there))}, and this mesh "
+                f"is {_some(sorted(needed))}: load without them, and call par.rng.seed()"
+            )
+        for key, state in own.items():
+            self._pieces[key] = [Piece(Box.of_all(state.shape), state)]
+        return own

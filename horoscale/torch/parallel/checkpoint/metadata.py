@@ -1,0 +1,68 @@
+"""Metadata of torch.distributed.checkpoint, unpickled without running anything that it names.
+
+Its file `.metadata` is a pickle. Only the classes that describe tensors are let in, so that who can
+write a checkpoint can't run code in the process that loads it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata
+
+from horoscale.torch.parallel.checkpoint.errors import CheckpointError
+from horoscale.torch.parallel.checkpoint.folders import METADATA
+
+_OF_METADATA = {
+    "BytesStorageMetadata",
+    "ChunkStorageMetadata",
+    "Metadata",
+    "MetadataIndex",
+    "StorageMeta",
+    "TensorProperties",
+    "TensorStorageMetadata",
+    "_MEM_FORMAT_ENCODING",
+}
+_ALLOWED = {
+    "torch.distributed.checkpoint.metadata": _OF_METADATA,
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch": {"Size"},
+    "torch.serialization": {"_get_layout"},
+    "collections": {"OrderedDict"},
+    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
+    "pathlib._local": {"PosixPath"},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle names, if that describes a checkpoint."""
+        if name in _ALLOWED.get(module, ()):
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no metadata needs")
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Return the metadata of a checkpoint; CheckpointError where it is missing or damaged."""
+    path = folder / METADATA
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{folder} is no checkpoint: {error}") from None
+    try:
+        metadata = _Unpickler(io.BytesIO(content)).load()
+    except Exception as error:  # pickle promises no kinds
+        raise CheckpointError(f"{path} is damaged, or no metadata: {error}") from None
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+        raise CheckpointError(f"{path} is damaged, or no metadata of torch.distributed.checkpoint")
+    for info in metadata.storage_data.values():
+        name = getattr(info, "relative_path", None)
+        if not isinstance(name, str) or name != Path(name).name:
+            raise CheckpointError(f"{path} names the file {name!r}, which is not beside it")
+    return metadata

@@ -1,0 +1,252 @@
+"""save(): each rank writes its part of a checkpoint, which is in its place when it is whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from horoscale.common import job
+from horoscale.torch.parallel.checkpoint import folders
+from horoscale.torch.parallel.checkpoint.contents import Contents, contents_of
+from horoscale.torch.parallel.checkpoint.layout import Extents
+from horoscale.torch.parallel.checkpoint.model import Model, StageNames
+from horoscale.torch.parallel.checkpoint.ranks import Ranks
+from horoscale.torch.parallel.checkpoint.sharing import Told, Work, share, tell
+from horoscale.torch.parallel.mesh import Mesh
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.storage import WriteResult
+
+KEPT = 3
+TILE_BYTES = 16 << 20
+
+_log = logging.getLogger("horoscale")
+
+
+class _Begun(NamedTuple):
+    """What a rank tells of a save that begins; the first one also which folder it made."""
+
+    told: Told
+    folder: tuple[Path, Path] | None
+
+
+class _Own(NamedTuple):
+    """What this rank writes, apart from what the model goes on with."""
+
+    tensors: dict[tuple[str, Extents], torch.Tensor]
+    values: dict[str, bytes]
+    same: dict[str, str]  # keys of values, to the one that was written with the same bytes
+
+
+class Save:
+    """A checkpoint that is being written."""
+
+    def __init__(self, path: Path, write: Callable[[], None], asynchronous: bool) -> None:
+        """Write now, or in a thread."""
+        self._path = path
+        self._write = write
+        self._failure: BaseException | None = None
+        self._was_told = not asynchronous
+        if not asynchronous:
+            self._thread: threading.Thread | None = None
+            write()
+            return
+        self._thread = threading.Thread(target=self._run, name="horoscale-save")
+        self._thread.start()
+
+    @property
+    def path(self) -> Path:
+        """The folder that the checkpoint will be: the argument of torch's dcp.load()."""
+        return self._path
+
+    def done(self) -> bool:
+        """Tell whether wait() returns at once, or raises."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def wait(self) -> Path:
+        """Return when all ranks have written and the checkpoint is in its place.
+
+        Raises CheckpointError or OSError where a rank could not write; the checkpoints that were
+        there are still. HorovodInternalError if a rank failed.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self._was_told = True
+        if self._failure is not None:
+            raise self._failure
+        return self._path
+
+    def finish(self) -> None:
+        """Wait; log a failure that nobody has been told of."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._failure is not None and not self._was_told:
+            self._was_told = True
+            _log.error("the checkpoint %s could not be written: %s", self._path, self._failure)
+
+    def _run(self) -> None:
+        try:
+            self._write()
+        except BaseException as error:
+            self._failure = error
+
+
+_running: Save | None = None
+
+
+def finish_running() -> None:
+    """Wait until what is being written is: another may be, or the job may end."""
+    global _running
+    if _running is not None:
+        _running.finish()
+        _running = None
+
+
+job.before_end(finish_running)
+
+
+def save(
+    directory: str | os.PathLike[str],
+    model: Model,
+    optimizer: torch.optim.Optimizer | None = None,
+    mesh: Mesh | None = None,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    asynchronous: bool = False,
+    step: int | None = None,
+    keep: int | None = KEPT,
+    rng: bool = False,
+    names: StageNames | None = None,
+) -> Save:
+    """Write a checkpoint of a model that is divided among the ranks. Collective.
+
+        par.save("checkpoints", model, optimizer, mesh, extra={"step": step})
+
+    Each rank writes what it holds; of what several hold, each a part. The files are those of
+    torch.distributed.checkpoint, in a folder `directory/checkpoint-STEP`, which is written beside
+    its place and renamed when all ranks are done: killed at any moment, a job leaves whole
+    checkpoints only. All ranks need to see the same directory, which no other job writes to.
+
+    Args:
+        directory: where the checkpoints are; made if it is not there.
+        model: the model, or this rank's stage of it, or a Pipeline. Parameters have to be alike on
+            ranks that hold the same; of buffers those of the first rank are written.
+        optimizer: any torch.optim.Optimizer of its parameters, or what DistributedOptimizer made
+            of one.
+        mesh: None: current_mesh(); without one all ranks of the job, or this process alone.
+        extra: what else is to be saved, of the first rank: dicts with names, lists, numbers,
+            strings, None and tensors (which are loaded to the CPU).
+        asynchronous: return when the values are copied, and write in a thread while training goes
+            on. At most one is written at a time: the next save() or load() waits for it, and so
+            does hvd.shutdown().
+        step: the number of the checkpoint. None: one more than that of the newest.
+        keep: how many checkpoints remain, the newest ones; None: all.
+        rng: save the states of torch's generators, too, of each rank (of tp's, the first's).
+        names: for stages that do not have the names of the whole model: called with the number of a
+            stage and a name there, it returns that name.
+
+    Returns:
+        A handle: `wait()` returns the folder when the checkpoint is in its place. It is already,
+        unless `asynchronous`.
+
+    Raises:
+        ValueError: there is a checkpoint of this step, `keep` is below 1, stages have something of
+            the same name, or the optimizer has other parameters than the model.
+        TypeError: something is not a value of these kinds.
+        CheckpointError: the ranks together do not have all of a tensor, or one of them failed.
+        OSError: it can't be written.
+        HorovodInternalError: a rank failed.
+    """
+    global _running
+    if keep is not None and keep < 1:
+        raise ValueError(f"keep={keep}: the checkpoint that is written is to remain")
+    finish_running()
+    ranks = Ranks.of(mesh)
+    place = Path(directory).absolute()
+    contents = Contents()
+
+    def begin() -> _Begun:
+        nonlocal contents
+        contents = contents_of(model, optimizer, names, extra, rng, ranks)
+        return _Begun(tell(contents), folders.begin(place, step) if ranks.is_first else None)
+
+    begun = ranks.all_do("begin", begin)
+    assert begun[0].folder is not None
+    beside, path = begun[0].folder
+
+    def write_all(own: _Own, work: Work) -> None:
+        try:
+            _write_all(ranks, beside, path, own, work, keep)
+        finally:
+            if ranks.is_first:
+                shutil.rmtree(beside, ignore_errors=True)
+
+    try:
+        work = share([one.told for one in begun], TILE_BYTES)
+        own = _own(contents, work, ranks.rank, copied=asynchronous)
+    except BaseException:
+        if ranks.is_first:
+            shutil.rmtree(beside, ignore_errors=True)
+        raise
+    handle = Save(path, lambda: write_all(own, work), asynchronous)
+    _running = handle
+    return handle
+
+
+def _own(contents: Contents, work: Work, rank: int, copied: bool) -> _Own:
+    """Return what a rank writes: views of its memory, or copies on the CPU."""
+    from horoscale.torch.parallel.checkpoint.dcp import serialized
+
+    tensors = {}
+    for held in contents.tensors:
+        key = held.keys[0]
+        by_box = {piece.box: piece.tensor for piece in held.pieces}
+        for tile in work.tensors[key].tiles:
+            if tile.rank == rank:
+                inside = tile.box.moved(tile.of.offsets, (0,) * len(tile.of.offsets))
+                value = inside.of(by_box[tile.of])
+                if copied:
+                    value = value.to("cpu", copy=True, memory_format=torch.contiguous_format)
+                tensors[key, tile.box.offsets] = value
+    values: dict[str, bytes] = {}
+    same: dict[str, str] = {}
+    written: dict[str, str] = {}  # keys by what is written there, where that tells all of it
+    for one in contents.values:
+        key = one.keys[0]
+        if work.values[key][1] != rank:
+            continue
+        text = None if isinstance(one.value, torch.Tensor | Mapping) else repr(one.value)
+        if text is not None and text in written and "tensor" not in text:
+            same[key] = written[text]
+            continue
+        values[key] = serialized(one.value)
+        if text is not None:
+            written[text] = key
+    return _Own(tensors, values, same)
+
+
+def _write_all(
+    ranks: Ranks, beside: Path, path: Path, own: _Own, work: Work, keep: int | None
+) -> None:
+    """Write, and give the checkpoint its place when all ranks have. Collective."""
+    # Here, because it takes half a second, and other modules need no torch.distributed.
+    from horoscale.torch.parallel.checkpoint import dcp
+
+    def write() -> tuple[list[WriteResult], dict[str, str]]:
+        return dcp.write(beside, ranks.rank, own.tensors, own.values, work), own.same
+
+    def finish() -> None:
+        results = [one for part, _ in written for one in part]
+        same = {key: other for _, part in written for key, other in part.items()}
+        dcp.finish(beside, work, results, same)
+        folders.finish(beside, path, keep)
+
+    written = ranks.all_do("written", write)
+    ranks.first_does("finished", finish)

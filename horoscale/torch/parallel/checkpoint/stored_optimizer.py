@@ -1,0 +1,145 @@
+"""An optimizer's state in a checkpoint: what is read of it, and how the optimizer gets it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from horoscale.torch.parallel.checkpoint.errors import CheckpointError
+from horoscale.torch.parallel.checkpoint.layout import Layout, Piece
+from horoscale.torch.parallel.checkpoint.optimizer import GROUPS, STATE, Slot
+
+if TYPE_CHECKING:
+    from horoscale.torch.parallel.checkpoint.dcp import Reader
+
+_OF_SCHEDULERS = {"initial_lr"}
+
+
+class StoredOptimizer:
+    """The state of an optimizer's parameters, in memory of this rank's shares.
+
+    Attributes:
+        pieces: what is to be filled, by the keys of tensors.
+        values: the keys of other values.
+    """
+
+    def __init__(self, reader: Reader, folder: Path, slots: Sequence[Slot], prefix: str) -> None:
+        """Make memory for what a checkpoint has for the slots.
+
+        Raises CheckpointError where it is not that of such an optimizer.
+        """
+        self.pieces: dict[str, list[Piece]] = {}
+        self.values: list[str] = []
+        self._reader = reader
+        self._folder = folder
+        self._slots = slots
+        self._prefix = prefix
+        self._keys = _by_name(reader.keys, STATE)
+        self._hyper = _by_parameter(_by_name(reader.keys, GROUPS), reader)
+        if not self._keys and not self._hyper:
+            raise CheckpointError(f"{folder} has no state of an optimizer: it was saved without")
+        self._new: list[dict[str, torch.Tensor]] = [self._make(slot) for slot in slots]
+        for slot in slots:
+            self._check_group(slot)
+
+    def give(self, values: dict[str, Any]) -> None:
+        """Give the optimizer what was read: the tensors, and these values by their keys."""
+        for slot in self._slots:
+            for key in list(slot.state):
+                del slot.state[key]
+        for slot, new in zip(self._slots, self._new, strict=True):
+            for key, stored in self._stored(self._keys, slot).items():
+                slot.state[key] = new[key] if key in new else values[stored]
+            for key, stored in self._stored(self._hyper, slot).items():
+                slot.group[key] = _where_it_was(values[stored], slot.group.get(key))
+
+    def _stored(self, keys: dict[str, dict[str, str]], slot: Slot) -> dict[str, str]:
+        """Return the keys in the checkpoint of what there is for a slot, by its own keys."""
+        return next((keys[name] for name in slot.of.names if name in keys), {})
+
+    def _make(self, slot: Slot) -> dict[str, torch.Tensor]:
+        new = {}
+        for key, stored in self._stored(self._keys, slot).items():
+            found = self._reader.tensor(stored)
+            if found is None:
+                self.values.append(stored)
+                continue
+            shape, dtype = found
+            layout = slot.layout if shape == slot.layout.whole else Layout.of_whole(shape)
+            if layout is not slot.layout and shape:
+                _check_undivided(slot, key, shape, self._folder)
+            new[key] = torch.zeros(
+                layout.shape, dtype=self._dtype(slot, key, dtype), device=_device(slot, key)
+            )
+            self.pieces.setdefault(stored, []).extend(layout.pieces(new[key]))
+        return new
+
+    def _dtype(self, slot: Slot, key: str, stored: torch.dtype) -> torch.dtype:
+        """Return the element type for a tensor: that of the parameter, if it was before."""
+        if key == "step":
+            return stored
+        names = (self._prefix + name for name in slot.of.names)
+        of_parameter = next(filter(None, map(self._reader.tensor, names)), None)
+        is_same = of_parameter is not None and of_parameter[1] == stored
+        return slot.of.tensor.dtype if is_same else stored
+
+    def _check_group(self, slot: Slot) -> None:
+        """Raise CheckpointError where a group's hyper-parameters are those of another optimizer."""
+        stored = self._stored(self._hyper, slot)
+        name = slot.of.names[0]
+        if not stored:
+            raise CheckpointError(f"{self._folder} has no hyper-parameters of {name}")
+        theirs, own = set(stored), set(slot.group) - {"params"}
+        if theirs - own - _OF_SCHEDULERS and own - theirs - _OF_SCHEDULERS:
+            raise CheckpointError(
+                f"{self._folder} is of another optimizer: for {name} it has "
+                f"{', '.join(sorted(theirs))}, and this one {', '.join(sorted(own))}"
+            )
+        self.values += stored.values()
+
+
+def _where_it_was(value: Any, before: Any) -> Any:
+    """Return a hyper-parameter that is a tensor on the device of the one that it replaces."""
+    tensors = isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor)
+    return value.to(before.device) if tensors else value
+
+
+def _check_undivided(slot: Slot, key: str, shape: tuple[int, ...], folder: Path) -> None:
+    if slot.layout != Layout.of_whole(slot.layout.whole):
+        raise CheckpointError(
+            f"{key!r} of {slot.of.names[0]} has the shape {shape} in {folder}, and the parameter "
+            f"{slot.layout.whole}: how to divide it is not known"
+        )
+
+
+def _device(slot: Slot, key: str) -> torch.device:
+    """Return where torch.optim keeps a tensor of the state."""
+    on_parameters = key != "step" or slot.group.get("capturable") or slot.group.get("fused")
+    return slot.of.tensor.device if on_parameters else torch.device("cpu")
+
+
+def _by_name(keys: Sequence[str], prefix: str) -> dict[str, dict[str, str]]:
+    """Return full keys by the name of the parameter, and what they are for it."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for key in keys:
+        if key.startswith(prefix):
+            name, _, what = key.removeprefix(prefix).rpartition(".")
+            found[name][what] = key
+    return dict(found)
+
+
+def _by_parameter(groups: dict[str, dict[str, str]], reader: Reader) -> dict[str, dict[str, str]]:
+    """Return the same for hyper-parameters, also where groups list the names of parameters."""
+    found: dict[str, dict[str, str]] = {}
+    for name, keys in groups.items():
+        if "params" not in keys:
+            found[name] = keys
+            continue
+        own = {what: key for what, key in keys.items() if what != "params"}
+        for parameter in reader.read({}, [keys["params"]])[keys["params"]]:
+            found[parameter] = own
+    return found
