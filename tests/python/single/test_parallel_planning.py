@@ -21,10 +21,10 @@ from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_se
 from horoscale.torch.parallel.planning.cost import cost, group
 from horoscale.torch.parallel.planning.dry_run import Unit, dry_run, rehearse
 from horoscale.torch.parallel.planning.memory import zero_state
+from horoscale.torch.parallel.planning.numbers import bytes_of
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
 from horoscale.torch.parallel.planning.stand_ins import Collective
-from horoscale.torch.parallel.planning.tables import bytes_of
 
 MACHINE = Machine(
     flops=1e10,

@@ -39,10 +39,10 @@ def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 class Attention(nn.Module):
     """Of some heads, causal."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads, self.head_dim = HEADS, WIDTH // HEADS
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.heads, self.head_dim = HEADS, width // HEADS
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = self.qkv(x).chunk(3, -1)
@@ -54,11 +54,11 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and an MLP of four times the width, each behind a norm."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.attention = Attention()
-        self.mlp = Half(WIDTH, 4 * WIDTH)
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width)
+        self.mlp = Half(width, 4 * width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.mlp(x + self.attention(self.norm(x)))
@@ -71,7 +71,7 @@ def make_model(kind: str, layers: int = 3) -> nn.Sequential:
         return nn.Sequential(*(Half(8, 16) for _ in range(layers)), nn.Linear(8, CLASSES))
     if kind == "transformer":
         return nn.Sequential(
-            nn.Embedding(CLASSES, WIDTH), *(Block() for _ in range(layers)),
+            nn.Embedding(CLASSES, WIDTH), *(Block(WIDTH) for _ in range(layers)),
             nn.Linear(WIDTH, CLASSES),
         )  # fmt: skip
     assert kind == "convolutions"

@@ -10,6 +10,7 @@ A step is divided into compute, exposed communication, bubble and waiting, which
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -101,15 +102,16 @@ def between_hosts(machine: Machine) -> Link:
 def group(strategy: Strategy, names: Sequence[str], ranks_per_host: int) -> Group:
     """Say where the ranks are that differ on these axes alone, numbered host by host."""
     sizes = strategy.sizes
-    lines = {_line(sizes, names, rank) for rank in range(ranks_per_host)}
-    hosts_of = [{rank // ranks_per_host for rank in line} for line in lines]
-    local = max(
-        sum(rank // ranks_per_host == host for rank in line)
-        for line, hosts in zip(lines, hosts_of, strict=True)
-        for host in hosts
-    )
-    spanning = sum(len(hosts) > 1 for hosts in hosts_of)
-    return Group(local, max(map(len, hosts_of)), max(1, spanning))
+    seen: set[int] = set()
+    by_host: list[Counter[int]] = []  # of each group that the first host has ranks of
+    for rank in range(ranks_per_host):
+        if rank not in seen:
+            line = _line(sizes, names, rank)
+            seen.update(line)
+            by_host.append(Counter(one // ranks_per_host for one in line))
+    local = max(max(hosts.values()) for hosts in by_host)
+    spanning = sum(len(hosts) > 1 for hosts in by_host)
+    return Group(local, max(map(len, by_host)), max(1, spanning))
 
 
 def cost(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from horoscale._tables import table
 from horoscale.torch.parallel.mesh import Mesh
 from horoscale.torch.parallel.pipeline.schedule import make_schedule
 from horoscale.torch.parallel.pipeline.simulate import peak_activations
@@ -22,9 +23,9 @@ from horoscale.torch.parallel.planning.dry_run import (
     dry_run,
     rehearse,
 )
+from horoscale.torch.parallel.planning.numbers import readable_bytes
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.strategy import Strategy
-from horoscale.torch.parallel.planning.tables import readable_bytes, table
 from horoscale.torch.parallel.styles import Plan
 
 FUSION_BYTES = 128 << 20  # HOROSCALE_FUSION_THRESHOLD's default

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from horoscale._tables import table
 from horoscale.common import job
 from horoscale.torch.parallel.mesh import Mesh, init
 from horoscale.torch.parallel.pipeline import Pipeline
@@ -20,8 +21,8 @@ from horoscale.torch.parallel.plan import tensor_parallel as divide_layers
 from horoscale.torch.parallel.planning.calibration import Machine
 from horoscale.torch.parallel.planning.cost import Cost
 from horoscale.torch.parallel.planning.dry_run import Loss, units_of
+from horoscale.torch.parallel.planning.numbers import milliseconds, readable_bytes
 from horoscale.torch.parallel.planning.strategy import Strategy
-from horoscale.torch.parallel.planning.tables import milliseconds, readable_bytes, table
 from horoscale.torch.parallel.styles import Plan
 
 _BEST = 8  # rows of the table

@@ -33,11 +33,11 @@ from horoscale.torch.parallel.planning.dry_run import (
     units_of,
 )
 from horoscale.torch.parallel.planning.memory import rank_memory, share_of
+from horoscale.torch.parallel.planning.numbers import bytes_of, readable_bytes
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.planned import Planned, Rejected
 from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
 from horoscale.torch.parallel.planning.strategy import Strategy
-from horoscale.torch.parallel.planning.tables import bytes_of, readable_bytes
 from horoscale.torch.parallel.styles import Plan
 
 _NAME = "horoscale.plan"

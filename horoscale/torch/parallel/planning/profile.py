@@ -18,6 +18,8 @@ from horoscale.torch.parallel.planning.dry_run import (
     MakeOptimizer,
     Rehearsal,
     Unit,
+    shape_of,
+    signature,
 )
 
 
@@ -64,7 +66,7 @@ def profile(
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         for index, (_, fake) in enumerate(rehearsal.units.items()):
             ends = (lambda output: loss(output, target)) if index == last else None
-            alike = (_signature(fake), *map(_shape, values), index == last)
+            alike = (signature(fake), *map(shape_of, values), index == last)
             if alike not in known:
                 module = _made_real(fake, rehearsal)
                 known[alike] = _timed(module, values, ends, optimizer, repeats)
@@ -190,14 +192,3 @@ def _now(parameters: Sequence[nn.Parameter]) -> float:
     if parameters and parameters[0].is_cuda:
         torch.cuda.synchronize(parameters[0].device)
     return time.perf_counter()
-
-
-def _signature(module: nn.Module) -> tuple[Any, ...]:
-    shapes = tuple((name, *_shape(one)) for name, one in module.state_dict(keep_vars=True).items())
-    return type(module), str(module), shapes
-
-
-def _shape(value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, torch.Tensor):
-        return (type(value),)
-    return tuple(value.shape), value.dtype, value.requires_grad

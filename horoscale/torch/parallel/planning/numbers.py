@@ -1,21 +1,6 @@
-"""Numbers and tables as text."""
+"""Numbers as text, and text as numbers."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns as wide as needed, all to the right but the first."""
-    lines = [list(heading), *map(list, rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heading))]
-    return "\n".join(
-        "  ".join(
-            text.rjust(width) if i else text.ljust(width)
-            for i, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
 
 
 def readable_bytes(number: float) -> str:
