@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean, median, quantiles
 
+from horoscale._tables import table
 from horoscale.timeline.files import RankTimeline, TimelineError
 from horoscale.timeline.steps import Lateness, Step, lateness, step_title, steps
 
@@ -31,7 +32,7 @@ def report(ranks: Sequence[RankTimeline], title: str | None = None) -> str:
     waits = any(one.waits for one in ranks)
     parts = [
         f'{len(ranks)} ranks; a step is from one "{title}" to the next',
-        _table(["rank", "steps", "median", "90 %", "communication", "exposed"], _rows(by_rank)),
+        table(["rank", "steps", "median", "90 %", "communication", "exposed"], _rows(by_rank)),
         "Times of a step in ms. Communication: an operation was executed. Exposed: the program\n"
         "was blocked in a wait for one."
         + ("" if waits else " (This program never was: its framework waits by other means.)"),
@@ -70,7 +71,7 @@ def _who_waited(ranks: Sequence[int], found: Lateness, number: int) -> str:
     """`number`: of steps."""
     per_step = {pair: seconds / number for pair, seconds in found.seconds.items()}
     if len(ranks) <= _MATRIX_RANKS:
-        table = _table(
+        text = table(
             ["waited for", *(f"rank {rank}" for rank in ranks)],
             [
                 [
@@ -84,30 +85,17 @@ def _who_waited(ranks: Sequence[int], found: Lateness, number: int) -> str:
     else:
         most = sorted(per_step.items(), key=lambda item: -item[1])[:_PAIRS]
         rows = [[str(waiting), str(awaited), _ms(time)] for (waiting, awaited), time in most]
-        table = _table(["waiting rank", "waited for", "ms"], rows)
+        text = table(["waiting rank", "waited for", "ms"], rows)
     shares = ", ".join(
         f"rank {rank} in {count / found.operations:.0%}"
         for rank, count in found.last.most_common(3)
     )
     return (
         f"Who waited for whom, in ms of a step: an operation was submitted on one rank, and not yet"
-        f"\non the other, which was the last to.\n\n{table}\n\nThe last to submit an operation was "
+        f"\non the other, which was the last to.\n\n{text}\n\nThe last to submit an operation was "
         f"{shares or 'nobody'}."
     )
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as needed, all to the right but the first."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        first, *others = (
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    return "\n".join(lines)

@@ -51,6 +51,11 @@ from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
 from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
 from horoscale.torch.parallel.plan import tensor_parallel
+from horoscale.torch.parallel.planning.calibration import calibrate
+from horoscale.torch.parallel.planning.memory import memory
+from horoscale.torch.parallel.planning.planned import Planned
+from horoscale.torch.parallel.planning.planner import plan
+from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.regions import (
     all_to_all,
     copy_to,
@@ -99,16 +104,19 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "Plan",
+    "Planned",
     "RMSNorm",
     "Row",
     "RowParallelLinear",
     "Sequence",
     "Shard",
+    "Strategy",
     "Vocab",
     "VocabParallelEmbedding",
     "ZeroOptimizer",
     "all_to_all",
     "broadcast_parameters",
+    "calibrate",
     "clip_grad_norm_",
     "column_parallel",
     "copy_to",
@@ -121,6 +129,8 @@ __all__ = [
     "load",
     "load_weights",
     "load_whole_state_dict",
+    "memory",
+    "plan",
     "position_ids",
     "reduce_from",
     "reduce_gradients",

@@ -1,0 +1,201 @@
+"""What par.plan() predicts, beside what every way to divide a model takes.
+
+    python benchmarks/planning.py [--ranks 2,4] [--links host,200] [--models mlp,transformer]
+
+All ways that the plan compares (without recomputation) are trained by, on one host, and with each
+rank on a host of its own (network namespaces, which need root, ip and tc) whose link has so many
+Mbit/s. "measured" is the median over the rounds, in which the ways come one after the other, of the
+median of a round's steps. "within" says how the better of the first two predictions compares with
+the best measured way: 1.00 is that way, 1.10 takes a tenth longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import statistics
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import figures
+import orders
+from ranks import Job
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+from support.namespaces import NetworkHosts, why_not
+
+PORT = 29710  # nobody else is on these hosts
+WORDS, LENGTH = 1000, 64
+SIZES = {"mlp": (512, 8, 64), "transformer": (256, 4, 16)}  # width, layers, rows of a batch
+SMALL = {"mlp": (32, 4, 16), "transformer": (32, 2, 8)}
+
+
+def run(
+    rounds: int,
+    smoke: bool,
+    ranks: tuple[int, ...],
+    links: tuple[str, ...],
+    models: tuple[str, ...],
+) -> figures.Figures:
+    """Compare, and print a table for each model, number of ranks and link."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
+    measured: figures.Figures = {}
+    for number in ranks:
+        for link in links:
+            if link != "host" and (reason := why_not()):
+                print(f"links of {link} Mbit/s are not measured: {reason}")
+                continue
+            with contextlib.ExitStack() as stack:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                hosts = None
+                if link != "host":
+                    hosts = stack.enter_context(NetworkHosts(number))
+                    hosts.limit_rate(f"{link}mbit")
+                variables = {"XDG_CACHE_HOME": str(folder)}
+                job = Job(
+                    Path(__file__), "planning", number, folder, folder, variables, hosts, PORT
+                )
+                stack.callback(job.end)
+                for model in models:
+                    measured |= compare(job, folder, model, number, link, rounds, smoke)
+    return measured
+
+
+def compare(
+    job: Job, folder: Path, model: str, number: int, link: str, rounds: int, smoke: bool
+) -> figures.Figures:
+    """Plan one model, train it by each way, and print the table."""
+    file = folder / "plan.json"
+    job.measure("plan", model, smoke, str(file))
+    predicted: list[tuple[str, float]] = json.loads(file.read_text())
+    if smoke:
+        predicted = predicted[:3]
+    seconds: list[list[float]] = [[] for _ in predicted]
+    for _ in range(rounds):
+        for choice, of_choice in enumerate(seconds):
+            of_choice.append(job.measure("train", choice, 2 if smoke else 10))
+    medians = list(map(statistics.median, seconds))
+    where = "one host" if link == "host" else f"hosts of one rank, {link} Mbit/s"
+    print(f"\n{model}, {number} ranks, {where}\n")
+    print("| | predicted, ms | measured, ms | predicted / measured |\n|---|---|---|---|")
+    for (name, step), median in zip(predicted, medians, strict=True):
+        print(f"| {name} | {step * 1e3:.2f} | {median * 1e3:.2f} | {step / median:.2f} |")
+    errors = [abs(step / one - 1) for (_, step), one in zip(predicted, medians, strict=True)]
+    print(
+        f"\nwithin {min(medians[:2]) / min(medians):.2f} of the best; predictions differ by "
+        f"{statistics.median(errors):.0%}, at most {max(errors):.0%}",
+        flush=True,
+    )
+    case = f"{model}, {number} ranks, {link}"
+    return {f"{case}, {name}": {"measured": one, "predicted": [step]}
+            for (name, step), one in zip(predicted, seconds, strict=True)}  # fmt: skip
+
+
+def run_rank(address: str) -> None:
+    """A rank's side."""
+    import torch
+    from support.planning_models import (
+        PLAN,
+        TRANSFORMER_PLAN,
+        Block,
+        Half,
+        cross_entropy,
+    )
+    from torch import nn
+
+    import horoscale.torch as hvd
+    import horoscale.torch.parallel as par
+
+    torch.set_num_threads(1)
+    hvd.init(process_sets="dynamic")
+    state: dict[str, Any] = {}
+
+    def make(model: str, smoke: bool) -> tuple[nn.Sequential, tuple[torch.Tensor, torch.Tensor]]:
+        torch.manual_seed(1)
+        width, layers, rows = (SMALL if smoke else SIZES)[model]
+        if model == "mlp":
+            blocks: list[nn.Module] = [Half(width, 4 * width) for _ in range(layers)]
+            batch = torch.randn(rows, width), torch.randint(10, (rows,))
+            return nn.Sequential(*blocks, nn.Linear(width, 10)), batch
+        words = torch.randint(WORDS, (rows, LENGTH))
+        blocks = [Block(width) for _ in range(layers)]
+        head = nn.Linear(width, WORDS)
+        return nn.Sequential(nn.Embedding(WORDS, width), *blocks, head), (words, words.roll(-1, 1))
+
+    def measure(what: str, *order: Any) -> list[float]:
+        if what == "plan":
+            model, smoke, file = order
+            whole, batch = make(model, smoke)
+            state["model"] = model, smoke
+            state["planned"] = planned = par.plan(
+                whole,
+                batch,
+                loss=cross_entropy,
+                tensor_parallel=TRANSFORMER_PLAN if model == "transformer" else PLAN,
+                recompute=[False],
+                microbatches=[1, 2, 4, 8],
+            )
+            if hvd.rank() == 0:
+                found = [(str(one.strategy), one.step) for one in planned.costs]
+                Path(file).write_text(json.dumps(found))
+            return [0.0]
+        choice, count = order
+        model, batch = make(*state["model"])
+        planned = replace(state["planned"], model=model)
+        mesh = planned.apply(choice)
+        pipe = planned.pipeline(mesh)
+        microbatches = planned.costs[choice].strategy.microbatches
+        optimizer = par.DistributedOptimizer(
+            torch.optim.AdamW(pipe.parameters()),
+            pipe.module,
+            mesh,
+            backward_passes_per_step=microbatches,
+        )
+        x, target = (one.chunk(mesh.dp.size)[mesh.dp.rank] for one in batch)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            pipe.step(x, target)
+            optimizer.step()
+
+        try:
+            hvd.barrier()
+            return orders.times(step, count, warm_up=2)
+        finally:
+            hvd.barrier()
+            mesh.close()
+
+    orders.serve(address, measure)
+    hvd.shutdown()
+
+
+def main() -> None:
+    if len(sys.argv) == 3 and not sys.argv[1].startswith("-"):
+        run_rank(sys.argv[2])
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", default="2,4", help="how many, comma-separated")
+    parser.add_argument("--links", default="host,200", help='"host", or Mbit/s between hosts')
+    parser.add_argument("--models", default="mlp,transformer")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    arguments = parser.parse_args()
+    ranks = tuple(map(int, arguments.ranks.split(",")))
+    links, models = (tuple(one.split(",")) for one in (arguments.links, arguments.models))
+    rounds = 1 if arguments.smoke else arguments.rounds
+    if arguments.smoke:
+        ranks, models = (2,), ("mlp",)
+    measured = run(rounds, arguments.smoke, ranks, links, models)
+    figures.write(arguments.json, measured, ranks=list(ranks))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Tables as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return columns as wide as needed, all to the right but the first."""
+    lines = [heading, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heading))]
+    return "\n".join(
+        "  ".join(
+            text.rjust(width) if i else text.ljust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,89 @@
+"""Steps of data parallelism on many ranks, by the planner's cost model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from horoscale.scaling.runs import Measured
+from horoscale.torch.parallel.planning.calibration import Link, Machine
+from horoscale.torch.parallel.planning.cost import cost
+from horoscale.torch.parallel.planning.dry_run import Unit
+from horoscale.torch.parallel.planning.profile import Timing
+from horoscale.torch.parallel.planning.strategy import Strategy
+
+_UNITS = 20  # parts of the model whose gradients are there one after the other
+
+
+def data_parallel(
+    ranks: int,
+    compute: float,
+    nbytes: float,
+    inside: Link,
+    between: Link,
+    ranks_per_host: int,
+    overlap: float,
+) -> Measured:
+    """Say what a step takes whose gradients are averaged over all ranks.
+
+    Args:
+        ranks: how many.
+        compute: of a rank's step, in seconds; two thirds are the backward pass.
+        nbytes: of all gradients.
+        inside: the link of collectives inside a host.
+        between: that of a host to the others.
+        ranks_per_host: how many share it.
+        overlap: the part of a collective that the backward pass hides, where it is long enough.
+    """
+    units = [
+        Unit(
+            name=str(index),
+            parameters={index: round(nbytes / _UNITS)},
+            trained=frozenset([index]),
+            optimizer={},
+            buffers=0,
+            saved={},
+            input=0,
+            output=0,
+            transient=0,
+            update=0,
+            sent=(),
+            forward_flops=0,
+            backward_flops=0,
+        )
+        for index in range(_UNITS)
+    ]
+    timings = [Timing(compute / _UNITS / 3, compute / _UNITS * 2 / 3, 0.0)] * _UNITS
+    local = min(ranks, ranks_per_host)
+    machine = Machine(1.0, 1.0, float(local), inside, inside, between, between, overlap)
+    found = cost(Strategy(dp=ranks), units, timings, machine, local)
+    assert found is not None
+    return Measured(ranks, found.compute, found.communication, found.waiting, nbytes)
+
+
+def extrapolate(
+    first: Measured,
+    mode: Literal["strong", "weak"],
+    numbers: Iterable[int],
+    inside: Link,
+    between: Link,
+    ranks_per_host: int,
+    overlap: float,
+) -> list[Measured]:
+    """Say what a program takes on other numbers of ranks, from one measured number.
+
+    Under strong scaling the ranks divide what `first` computes on its ranks; under weak scaling
+    each computes as much as there. Other arguments are those of data_parallel().
+    """
+    return [
+        data_parallel(
+            ranks,
+            first.compute * (first.ranks / ranks if mode == "strong" else 1.0),
+            first.nbytes,
+            inside,
+            between,
+            ranks_per_host,
+            overlap,
+        )
+        for ranks in numbers
+    ]

@@ -1,0 +1,115 @@
+"""Runs a program on some ranks, and tells where its steps spend their time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from horoscale.timeline.files import RankTimeline, read_job
+from horoscale.timeline.steps import merged, step_title, steps, total
+
+
+class ScalingError(RuntimeError):
+    """A run that says nothing; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A step on some ranks, in seconds, as the mean over steps and ranks; the parts add up to it.
+
+    Attributes:
+        ranks: how many.
+        compute: the program was not blocked.
+        communication: it was blocked in a wait while an operation was executed.
+        waiting: it was blocked while none was: other ranks were late, or a pipeline had nothing.
+        nbytes: of the operations that a rank submits in a step.
+    """
+
+    ranks: int
+    compute: float
+    communication: float
+    waiting: float
+    nbytes: float
+
+    @property
+    def step(self) -> float:
+        """How long a step takes."""
+        return self.compute + self.communication + self.waiting
+
+    @property
+    def efficiency(self) -> float:
+        """1 - (exposed communication and waiting) / step."""
+        return self.compute / self.step
+
+
+def run(ranks: int, command: Sequence[str], skip: int, seconds: float) -> Measured:
+    """Run a Python program on this machine; its output goes where this process' goes.
+
+    Args:
+        ranks: how many.
+        command: the program and its arguments, in which {ranks} stands for their number.
+        skip: how many steps at the beginning don't count.
+        seconds: that it may take.
+
+    Raises:
+        ScalingError: it failed, took longer, or has no steps that could be told apart.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = Path(folder) / "timeline.json"
+        launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(ranks)]
+        launcher += ["--timeline-filename", str(timeline), sys.executable]
+        arguments = [one.replace("{ranks}", str(ranks)) for one in command]
+        try:
+            done = subprocess.run([*launcher, *arguments], timeout=seconds, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise ScalingError(f"{ranks} ranks took longer than {seconds:g} s") from error
+        if done.returncode:
+            raise ScalingError(
+                f"{ranks} ranks failed with status {done.returncode}; their output is above"
+            )
+        return measured(read_job(timeline), skip)
+
+
+def measured(timelines: Sequence[RankTimeline], skip: int) -> Measured:
+    """Tell where the steps of a job spend their time.
+
+    Raises:
+        ScalingError: there are no steps.
+    """
+    title = step_title(timelines[0].operations)
+    if title is None:
+        raise ScalingError("no named operation comes twice: there are no steps to tell of")
+    parts = [_parts(one, title, skip) for one in timelines]
+    columns = [mean(column) for column in zip(*parts, strict=True)]
+    return Measured(len(timelines), *columns)
+
+
+def _parts(timeline: RankTimeline, title: str, skip: int) -> tuple[float, float, float, float]:
+    found = steps(timeline, title)[skip:]
+    if not found:
+        raise ScalingError(
+            f'rank {timeline.rank} has no more than {skip} steps from one "{title}" to the next'
+        )
+    begin, end = found[0].begin, found[-1].end
+    executed = merged((one.started, one.done) for one in timeline.operations)
+    inside = [(max(a, begin), min(b, end)) for a, b in timeline.waits if a < end and b > begin]
+    blocked = merged(inside)
+    exposed = total(blocked)
+    both = exposed + total(executed) - total(merged([*blocked, *executed]))
+    number = len(found)
+    nbytes = sum(
+        int(one.arguments.get("bytes", 0))
+        for one in timeline.operations
+        if begin <= one.submitted < end
+    )
+    return (
+        (end - begin - exposed) / number,
+        both / number,
+        (exposed - both) / number,
+        nbytes / number,
+    )

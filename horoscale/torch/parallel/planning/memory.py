@@ -1,0 +1,266 @@
+"""What a rank needs memory for, by a dry run on fake tensors and by formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from horoscale._tables import table
+from horoscale.torch.parallel.mesh import Mesh
+from horoscale.torch.parallel.pipeline.schedule import make_schedule
+from horoscale.torch.parallel.pipeline.simulate import peak_activations
+from horoscale.torch.parallel.planning.dry_run import (
+    Batch,
+    Loss,
+    MakeOptimizer,
+    Unit,
+    dry_run,
+    rehearse,
+)
+from horoscale.torch.parallel.planning.numbers import readable_bytes
+from horoscale.torch.parallel.planning.partition import cut
+from horoscale.torch.parallel.planning.strategy import Strategy
+from horoscale.torch.parallel.styles import Plan
+
+FUSION_BYTES = 128 << 20  # HOROSCALE_FUSION_THRESHOLD's default
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """What the ranks of one stage need, in bytes.
+
+    Attributes:
+        parameters: and buffers of modules; with stage=3 the rank's share, and two gathered units.
+        gradients: of trained parameters.
+        optimizer: its state.
+        activations: what autograd saves, of all microbatches in flight.
+        working: what operations need besides at their most, in the passes or the optimizer's step.
+        buckets: in which gradients are sent, and messages between stages.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    working: int
+    buckets: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.working
+            + self.buckets
+        )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What par.memory() returns; as text it is a table.
+
+    Attributes:
+        strategy: how the model is divided.
+        cuts: the units where the stages begin, and where the last one ends.
+        ranks: of each stage what its ranks need; the first rank of tp, which has most.
+    """
+
+    strategy: Strategy
+    cuts: tuple[int, ...]
+    ranks: tuple[RankMemory, ...]
+
+    @property
+    def most(self) -> int:
+        """The bytes of the rank that needs most."""
+        return max(one.total for one in self.ranks)
+
+    def __str__(self) -> str:
+        heading = ["stage", "units", *RankMemory.__dataclass_fields__, "total"]
+        rows = [
+            [
+                str(stage),
+                f"{begin} to {end - 1}",
+                *(readable_bytes(getattr(one, name)) for name in RankMemory.__dataclass_fields__),
+                readable_bytes(one.total),
+            ]
+            for stage, (one, (begin, end)) in enumerate(
+                zip(self.ranks, pairwise(self.cuts), strict=True)
+            )
+        ]
+        return f"{self.strategy}, of each rank:\n\n{table(heading, rows)}"
+
+
+def memory(
+    model: nn.Module,
+    batch: tuple[Batch, Any],
+    sizes: Mesh | Strategy | Mapping[str, int],
+    *,
+    loss: Loss,
+    optimizer: MakeOptimizer = torch.optim.AdamW,
+    tensor_parallel: Plan | None = None,
+    stage: int = 0,
+    microbatches: int = 1,
+    recompute: bool = False,
+    cuts: Sequence[int] | None = None,
+) -> Memory:
+    """Say what memory each rank needs to train a model, before anything is allocated.
+
+    The model is run on fake tensors: it may be on the device "meta". No job is needed.
+
+    Args:
+        model: whole. Pipelines cut an nn.Sequential between its children.
+        batch: (x, target) of the whole job, divided along the first dimension over dp and
+            microbatches, and along the second over cp. Only shapes and dtypes count.
+        sizes: a mesh, or the extents of its axes: {"tp": 2, "dp": 4}; or a Strategy, which has the
+            other arguments as well.
+        loss: called with the output and the target.
+        optimizer: makes the optimizer of a list of parameters; it is run on fake tensors too.
+        tensor_parallel: how par.tensor_parallel() divides the layers; needed for tp.
+        stage: of ZeRO, over dp.
+        microbatches: into which a rank's share of the batch is cut; pipelines run 1F1B.
+        recompute: whether the activations inside units are computed again.
+        cuts: where the stages begin and the last one ends; None: where the stage that needs most
+            memory needs least.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: the model can't be divided so, or an argument is wrong.
+    """
+    if isinstance(sizes, Strategy):
+        strategy = sizes
+    else:
+        extents: dict[str, Any] = dict(sizes.sizes if isinstance(sizes, Mesh) else sizes)
+        strategy = Strategy(**extents, stage=stage, microbatches=microbatches, recompute=recompute)
+    share = share_of(batch, strategy)
+    units = dry_run(rehearse(model, strategy.tp, tensor_parallel), *share, loss, optimizer)
+    if cuts is None:
+        cuts = cut(
+            len(units),
+            strategy.pp,
+            lambda begin, end, at: float(rank_memory(units[begin:end], strategy, at).total),
+        )
+        assert cuts is not None
+    if len(cuts) != strategy.pp + 1 or cuts[0] != 0 or cuts[-1] != len(units):
+        raise ValueError(f"cuts={list(cuts)} don't cut {len(units)} units into {strategy.pp}")
+    ranks = tuple(
+        rank_memory(units[begin:end], strategy, at)
+        for at, (begin, end) in enumerate(pairwise(cuts))
+    )
+    return Memory(strategy, tuple(cuts), ranks)
+
+
+def share_of(batch: tuple[Batch, Any], strategy: Strategy) -> tuple[Batch, Any]:
+    """Return the first microbatch of the first rank, which has most rows.
+
+    Raises:
+        ValueError: there are fewer rows than ranks and microbatches.
+    """
+    rows_of = {one.shape[0] for one in _tensors(batch)}
+    if len(rows_of) != 1:
+        raise ValueError(f"the tensors of a batch have different numbers of rows: {rows_of}")
+    (rows,) = rows_of
+    parts = strategy.dp * strategy.microbatches
+    if rows < parts:
+        raise ValueError(
+            f"{rows} rows can't be divided among dp={strategy.dp} ranks with "
+            f"{strategy.microbatches} microbatches each"
+        )
+    own = -(-rows // parts)
+
+    def part(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        value = value[:own]
+        if strategy.cp > 1 and value.dim() > 1:
+            value = value[:, : -(-value.shape[1] // strategy.cp)]
+        return value
+
+    x, target = tree_map(part, batch)
+    return x, target
+
+
+def rank_memory(units: Sequence[Unit], strategy: Strategy, at: int) -> RankMemory:
+    """Return what a rank of stage `at` needs, which has these units.
+
+    Saved activations are held for as many microbatches as 1F1B has in flight there (Narayanan et
+    al. 2021, arXiv:2104.04473, section 2.2). With recomputation these are the units' inputs alone,
+    and those inside one unit at a time (Chen et al. 2016, arXiv:1604.06174, section 4).
+    """
+    parameters: dict[int, int] = {}
+    state: dict[int, int] = {}
+    saved: dict[int, int] = {}
+    for unit in units:
+        parameters |= unit.parameters
+        state |= unit.optimizer
+        saved |= unit.saved
+    gradients = sum(parameters[one] for one in set().union(*(one.trained for one in units)))
+    in_flight = peak_activations(make_schedule("1f1b", strategy.pp, strategy.microbatches)[at])
+    if strategy.recompute:
+        # What the first unit gets is what the stage before has sent, or the batch.
+        activations = in_flight * sum(one.input for one in units)
+        working = max(one.activations + one.transient for one in units)
+    else:
+        activations = in_flight * sum(saved.values())
+        working = max(one.transient for one in units)
+    largest = max(sum(one.parameters.values()) for one in units)
+    held, gradients, optimizer = zero_state(
+        sum(parameters.values()), gradients, sum(state.values()), strategy.dp, strategy.stage,
+        gathered=2 * largest,
+    )  # fmt: skip
+    # The optimizer's step comes when the activations are gone.
+    update = max(one.update for one in units) - activations
+    averaged = strategy.dp * strategy.cp > 1
+    buckets = min(gradients, FUSION_BYTES) if averaged else 0
+    if at > 0:
+        buckets += units[0].input  # of a gradient on its way
+    if at < strategy.pp - 1:
+        buckets += units[-1].output
+    return RankMemory(
+        held + sum(one.buffers for one in units),
+        gradients,
+        optimizer,
+        activations,
+        max(working, update),
+        buckets,
+    )
+
+
+def zero_state(
+    parameters: int, gradients: int, optimizer: int, ranks: int, stage: int, gathered: int = 0
+) -> tuple[int, int, int]:
+    """Return the bytes of parameters, gradients and optimizer's state of one of `ranks`.
+
+    ZeRO divides the optimizer's state (stage 1), gradients too (2), parameters too (3):
+    Rajbhandari et al. 2020, arXiv:1910.02054, figure 1. Stage 3 has `gathered` bytes of whole units
+    besides: the one that computes, and the one that is fetched.
+    """
+
+    def share(whole: int) -> int:
+        return -(-whole // ranks)
+
+    return (
+        min(parameters, share(parameters) + gathered) if stage == 3 and ranks > 1 else parameters,
+        share(gradients) if stage >= 2 else gradients,
+        share(optimizer) if stage >= 1 else optimizer,
+    )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [tensor for one in value for tensor in _tensors(one)]
+    return []

@@ -1,0 +1,36 @@
+"""Numbers as text, and text as numbers."""
+
+from __future__ import annotations
+
+
+def readable_bytes(number: float) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}"
+    return f"{number:.0f} B"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in ms, with three digits."""
+    return f"{seconds * 1e3:.3g}" if seconds < 10 else f"{seconds * 1e3:.0f}"
+
+
+def bytes_of(text: int | str) -> int:
+    """Return the bytes that a number or a text such as "16GiB" says.
+
+    Raises:
+        ValueError: it says none.
+    """
+    if isinstance(text, int):
+        number = text
+    else:
+        units = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "GB": 10**9, "MB": 10**6, "B": 1}
+        unit = next((one for one in units if text.endswith(one)), "")
+        try:
+            number = int(float(text.removesuffix(unit)) * units.get(unit, 1))
+        except ValueError as error:
+            raise ValueError(f'{text!r} is no number of bytes, such as "16GiB"') from error
+    if number <= 0:
+        raise ValueError(f"{text!r}: more than 0 bytes are needed")
+    return number

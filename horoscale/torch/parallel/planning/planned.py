@@ -1,0 +1,209 @@
+"""Planned: what plan() has found, as a table, and how to do it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from horoscale._tables import table
+from horoscale.common import job
+from horoscale.torch.parallel.mesh import Mesh, init
+from horoscale.torch.parallel.pipeline import Pipeline
+from horoscale.torch.parallel.plan import tensor_parallel as divide_layers
+from horoscale.torch.parallel.planning.calibration import Machine
+from horoscale.torch.parallel.planning.cost import Cost
+from horoscale.torch.parallel.planning.dry_run import Loss, units_of
+from horoscale.torch.parallel.planning.numbers import milliseconds, readable_bytes
+from horoscale.torch.parallel.planning.strategy import Strategy
+from horoscale.torch.parallel.styles import Plan
+
+_BEST = 8  # rows of the table
+_OTHERS = 6
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A way that can't be gone, and why."""
+
+    strategy: Strategy
+    reason: str
+
+
+@dataclass
+class Planned:
+    """The ways to train a model, the quickest first; as text a table of the best ones.
+
+    Attributes:
+        model: as it was given; apply() divides it.
+        loss: likewise.
+        tensor_parallel: likewise.
+        costs: of the ways that fit, the quickest first.
+        rejected: the others.
+        machine: what was measured.
+        memory: bytes of a rank, or infinite.
+        rows: of the batch.
+    """
+
+    model: nn.Module
+    loss: Loss
+    tensor_parallel: Plan | None
+    costs: tuple[Cost, ...]
+    rejected: tuple[Rejected, ...]
+    machine: Machine
+    memory: float
+    rows: int
+    _applied: Cost | None = field(default=None, init=False, repr=False)
+
+    @property
+    def best(self) -> Cost:
+        """The quickest way; ValueError if none fits."""
+        if not self.costs:
+            raise ValueError(f"no way fits:\n{self}")
+        return self.costs[0]
+
+    def apply(self, choice: int = 0) -> Mesh:
+        """Make the mesh of one of `costs`, and divide the model's layers over tp, in place.
+
+        All ranks of the job call it. With recomputation, the units' activations are computed again.
+        pipeline() does the rest. For a stage of ZeRO, call par.shard() on what pipeline() runs.
+
+        Args:
+            choice: which one; 0 is the quickest.
+
+        Returns:
+            The mesh.
+
+        Raises:
+            ValueError: there is no such choice, the job has another number of ranks, or a mesh
+                exists. RuntimeError: it was called before.
+        """
+        if self._applied is not None:
+            raise RuntimeError(f"the model is divided already: {self._applied.strategy}")
+        if not 0 <= choice < len(self.costs):
+            raise ValueError(f"choice={choice}: {len(self.costs)} ways fit\n{self}")
+        chosen = self.costs[choice]
+        strategy = chosen.strategy
+        if job.is_initialized():
+            size = job.current_runtime().topology.size
+            if size != strategy.ranks:
+                raise ValueError(f"{strategy} is for {strategy.ranks} ranks, but there are {size}")
+        mesh = init(strategy.tp, strategy.cp, strategy.pp, strategy.dp, strategy.order)
+        if strategy.tp > 1:
+            assert self.tensor_parallel is not None
+            divide_layers(self.model, mesh.tp, self.tensor_parallel)
+        if strategy.recompute:
+            for unit in units_of(self.model).values():
+                _recompute(unit)
+        self._applied = chosen
+        return mesh
+
+    def pipeline(self, mesh: Mesh, **options: Any) -> Pipeline:
+        """Make what runs a step of the model that apply() has divided, in its microbatches.
+
+        It serves every way: with one stage it sends nothing. pipe.step(x, target) takes this rank's
+        rows of the batch, those of its position on dp.
+
+        Args:
+            mesh: of apply().
+            options: of par.Pipeline, except loss, microbatches and tied.
+
+        Raises:
+            RuntimeError: apply() was not called.
+        """
+        if self._applied is None:
+            raise RuntimeError("call apply() first, which makes the mesh")
+        cuts = self._applied.cuts
+        names = list(units_of(self.model))
+        stages: list[nn.Module] = []
+        if self._applied.strategy.pp == 1:
+            stages = [self.model]
+        else:
+            stages = [
+                nn.Sequential(
+                    OrderedDict((name, self.model.get_submodule(name)) for name in names[a:b])
+                )
+                for a, b in pairwise(cuts)
+            ]
+        return Pipeline(
+            stages,
+            mesh.pp,
+            loss=self.loss,
+            microbatches=self._applied.strategy.microbatches,
+            tied=_tied(stages),
+            **options,
+        )
+
+    def __str__(self) -> str:
+        parts = []
+        if self.costs:
+            parts.append(_table_of(self.costs[:_BEST], self.rows))
+        if slower := self.costs[_BEST:]:
+            parts.append(_why_slower(self.costs[0], slower))
+        if self.rejected:
+            lines = [f"{one.strategy}: {one.reason}" for one in self.rejected[:_OTHERS]]
+            if len(self.rejected) > _OTHERS:
+                lines.append(f"… and {len(self.rejected) - _OTHERS} more")
+            parts.append("Don't fit:\n" + "\n".join(lines))
+        if not math.isinf(self.memory):
+            parts.append(f"Memory of a rank: {readable_bytes(self.memory)}")
+        return "\n\n".join(parts)
+
+
+def _table_of(costs: Sequence[Cost], rows: int) -> str:
+    heading = [
+        "strategy", "step ms", "compute", "communication", "bubble", "waiting", "memory",
+        "samples/s",
+    ]  # fmt: skip
+    lines = [
+        [
+            str(one.strategy),
+            milliseconds(one.step),
+            *(
+                f"{part / one.step:.0%}"
+                for part in (one.compute, one.communication, one.bubble, one.waiting)
+            ),
+            readable_bytes(one.most_memory),
+            f"{rows / one.step:.4g}",
+        ]
+        for one in costs
+    ]
+    return table(heading, lines)
+
+
+def _why_slower(best: Cost, others: Sequence[Cost]) -> str:
+    """Say what the others lose against the best, by what they lose most time with."""
+    counts: dict[str, list[float]] = {}
+    for one in others:
+        more = {
+            "computing": one.compute - best.compute,
+            "communication": one.communication - best.communication,
+            "the bubble": one.bubble - best.bubble,
+            "waiting": one.waiting - best.waiting,
+        }
+        counts.setdefault(max(more, key=lambda name: more[name]), []).append(one.step)
+    each = (
+        f"{len(steps)} by {name} ({milliseconds(min(steps))} ms and more)"
+        for name, steps in sorted(counts.items(), key=lambda item: -len(item[1]))
+    )
+    return f"{len(others)} more are slower: {', '.join(each)}"
+
+
+def _recompute(unit: nn.Module) -> None:
+    unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
+
+
+def _tied(stages: Sequence[nn.Module]) -> list[list[tuple[int, str]]]:
+    """Return the parameters that several stages have, as Pipeline takes them."""
+    places: dict[int, list[tuple[int, str]]] = {}
+    for number, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            places.setdefault(id(parameter), []).append((number, name))
+    return [one for one in places.values() if len(one) > 1]

@@ -1,0 +1,346 @@
+"""plan(): which way to divide a model among ranks is the quickest that fits into their memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from horoscale.common import allgather_object, job
+from horoscale.common.synchronization import barrier
+from horoscale.torch.parallel.mesh import ORDER, _Place, hosts_of
+from horoscale.torch.parallel.planning.calibration import (
+    Link,
+    Machine,
+    calibrate,
+    measure_alone,
+)
+from horoscale.torch.parallel.planning.cost import Cost, cost
+from horoscale.torch.parallel.planning.dry_run import (
+    Batch,
+    Loss,
+    MakeOptimizer,
+    Rehearsal,
+    Unit,
+    dry_run,
+    rehearse,
+    units_of,
+)
+from horoscale.torch.parallel.planning.memory import rank_memory, share_of
+from horoscale.torch.parallel.planning.numbers import bytes_of, readable_bytes
+from horoscale.torch.parallel.planning.partition import cut
+from horoscale.torch.parallel.planning.planned import Planned, Rejected
+from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
+from horoscale.torch.parallel.planning.strategy import Strategy
+from horoscale.torch.parallel.styles import Plan
+
+_NAME = "horoscale.plan"
+_MOST_MICROBATCHES = 64
+
+
+def plan(
+    model: nn.Module,
+    batch: tuple[Batch, Any],
+    *,
+    loss: Loss,
+    optimizer: MakeOptimizer = torch.optim.AdamW,
+    tensor_parallel: Plan | None = None,
+    ranks: int | None = None,
+    hosts: int | None = None,
+    memory: int | str | None = None,
+    bandwidth: float | Literal["measured"] = "measured",
+    latency: float = 50e-6,
+    axes: Sequence[str] = ("tp", "pp", "dp"),
+    stages: Sequence[int] = (0,),
+    microbatches: Sequence[int] | None = None,
+    recompute: Sequence[bool] = (False, True),
+    speeds: Sequence[float] | None = None,
+    machine: Machine | None = None,
+) -> Planned:
+    """Compare the ways to train a model on some ranks: what a step takes, what memory it needs.
+
+    In a job of as many ranks all call it, with the same arguments, and its ranks and links are
+    measured (see calibrate()). Elsewhere this process is measured, and stands for all. The units of
+    the model are timed, whole and as ranks of tp have them, one at a time. A model on the device
+    "meta" is not run: its time is what its operations and bytes say.
+
+        planned = par.plan(model, (x, target), loss=nn.functional.cross_entropy, memory="4GiB")
+        print(planned)
+        mesh = planned.apply()
+        pipe = planned.pipeline(mesh)
+
+    Args:
+        model: whole. An nn.Sequential can be cut into stages between its children.
+        batch: (x, target) of the whole job, for one step of the optimizer.
+        loss: called with the output and the target; a mean over rows.
+        optimizer: makes the optimizer of a list of parameters.
+        tensor_parallel: how par.tensor_parallel() divides the layers; without it tp is 1.
+        ranks: how many; None: as many as the job has.
+        hosts: on how many hosts, with as many ranks each; None: as the job is.
+        memory: bytes of a rank, or a text such as "16GiB"; None: there is no limit.
+        bandwidth: of the link of a host to the others, in bytes a second, if not the measured one.
+        latency: of that link, in seconds, where `bandwidth` is given.
+        axes: which kinds of parallelism are considered. Add "cp" for a model whose attention
+            divides the sequence (par.ring_attention), along the second dimension; its messages
+            count as hidden.
+        stages: of ZeRO that are considered.
+        microbatches: that are considered; None: powers of 2.
+        recompute: whether activations inside units are computed again, or what of both is
+            considered.
+        speeds: of the ranks, as factors of what was measured; None: all are alike. Stages of a
+            slower rank get fewer layers.
+        machine: figures of an earlier calibrate(), which is not called then.
+
+    Returns:
+        The ways that fit, the quickest first, and why the others don't.
+
+    Raises:
+        ValueError: an argument is wrong, or the link between hosts is neither measured nor given.
+    """
+    in_job = job.is_initialized()
+    size = job.current_runtime().topology.size if in_job else 1
+    ranks = size if ranks is None else ranks
+    if ranks < 1:
+        raise ValueError(f"ranks={ranks}: at least 1 is needed")
+    measured_here = in_job and size == ranks
+    hosts = (_number_of_hosts() if measured_here else 1) if hosts is None else hosts
+    if hosts < 1 or ranks % hosts:
+        raise ValueError(f"hosts={hosts} can't have the same number of {ranks} ranks each")
+    if speeds is not None and (len(speeds) != ranks or min(speeds) <= 0):
+        raise ValueError(f"speeds={list(speeds)}: {ranks} ranks need one above 0 each")
+    if machine is None:
+        dtype = next((one.dtype for one in model.parameters()), torch.float32)
+        machine = calibrate(dtype) if measured_here else measure_alone(dtype)
+    if bandwidth != "measured":
+        if bandwidth <= 0:
+            raise ValueError(f"bandwidth={bandwidth}: bytes a second above 0 are needed")
+        link = Link(latency, bandwidth)
+        machine = replace(machine, message_between=link, collective_between=link)
+    if hosts > 1 and machine.collective_between is None:
+        raise ValueError(f"{hosts} hosts, but the link between them was not measured: bandwidth=")
+    limit = float("inf") if memory is None else float(bytes_of(memory))
+    rows = share_of(batch, Strategy())[0]
+    number_of_rows = _rows(rows)
+    profiles = _Profiles(
+        model, batch, loss, optimizer, tensor_parallel, machine, measured_here
+    )  # fmt: skip
+    candidates = list(
+        _strategies(
+            ranks,
+            hosts,
+            number_of_rows,
+            len(units_of(model)),
+            axes,
+            stages,
+            microbatches,
+            recompute,
+        )
+    )
+    if tensor_parallel is None:
+        candidates = [one for one in candidates if one.tp == 1]
+    costs: list[Cost] = []
+    rejected: list[Rejected] = []
+    profiles.prepare(candidates)
+    for strategy in candidates:
+        if reason := profiles.why_not(strategy.tp):
+            rejected.append(Rejected(strategy, reason))
+            continue
+        units, timings = profiles.at(strategy)
+        of_stages = None if speeds is None else _speeds_of_stages(strategy, speeds)
+        found = cost(strategy, units, timings, machine, ranks // hosts, of_stages, limit)
+        if found is None:
+            rejected.append(Rejected(strategy, _lacking(strategy, units, limit)))
+        else:
+            costs.append(found)
+    costs.sort(key=lambda one: (one.step, one.most_memory, str(one.strategy)))
+    return Planned(
+        model, loss, tensor_parallel, tuple(costs), tuple(rejected), machine, limit, number_of_rows
+    )
+
+
+class _Profiles:
+    """The units of a model and their times, for each way to divide layers and rows."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: tuple[Batch, Any],
+        loss: Loss,
+        optimizer: MakeOptimizer,
+        plan: Plan | None,
+        machine: Machine,
+        measured_here: bool,
+    ) -> None:
+        self._model, self._batch, self._loss, self._optimizer = model, batch, loss, optimizer
+        self._plan, self._machine, self._measured_here = plan, machine, measured_here
+        self._rehearsals: dict[int, Rehearsal | str] = {}
+        self._units: dict[tuple[int, int, int], list[Unit]] = {}
+        self._timings: dict[int, dict[int, list[Timing]]] = {}
+
+    def prepare(self, strategies: Sequence[Strategy]) -> None:
+        """Time the units: all ranks of a job at once, as many as there are cores for."""
+        by_tp: dict[int, list[Strategy]] = {}
+        for one in strategies:
+            by_tp.setdefault(one.tp, []).append(one)
+        for tp in sorted(by_tp):
+            if self.why_not(tp):
+                continue
+            # cp divides a sequence, which takes its share of the time.
+            whole = {self._rows_of(one): replace(one, cp=1) for one in by_tp[tp]}
+            known = sorted(whole)
+            chosen = {known[0], known[len(known) // 2], known[-1]}
+            self._timings[tp] = {rows: self._time(whole[rows]) for rows in sorted(chosen)}
+
+    def why_not(self, tp: int) -> str:
+        """Return why layers can't be divided so; "" if they can."""
+        if tp not in self._rehearsals:
+            try:
+                self._rehearsals[tp] = rehearse(self._model, tp, self._plan)
+            except ValueError as error:
+                self._rehearsals[tp] = str(error)
+        found = self._rehearsals[tp]
+        return found if isinstance(found, str) else ""
+
+    def at(self, strategy: Strategy) -> tuple[list[Unit], list[Timing]]:
+        """Return the units of a rank for one microbatch, and their times."""
+        units = self._dry(strategy)
+        timings = interpolate(self._rows_of(strategy), self._timings[strategy.tp])
+        return units, [
+            Timing(one.forward / strategy.cp, one.backward / strategy.cp, one.update)
+            for one in timings
+        ]
+
+    def _rows_of(self, strategy: Strategy) -> int:
+        return _rows(share_of(self._batch, strategy)[0])
+
+    def _dry(self, strategy: Strategy) -> list[Unit]:
+        key = (strategy.tp, strategy.cp, self._rows_of(strategy))
+        if key not in self._units:
+            rehearsal = self._rehearsals[strategy.tp]
+            assert isinstance(rehearsal, Rehearsal)
+            share = share_of(self._batch, strategy)
+            self._units[key] = dry_run(rehearsal, *share, self._loss, self._optimizer)
+        return self._units[key]
+
+    def _time(self, strategy: Strategy) -> list[Timing]:
+        if any(one.is_meta for one in self._model.parameters()):
+            return by_formula(
+                self._dry(strategy), self._machine.flops, self._machine.memory_bandwidth
+            )
+        rehearsal = self._rehearsals[strategy.tp]
+        assert isinstance(rehearsal, Rehearsal)
+        own: list[Timing] | None = None
+        if self._measured_here:
+            barrier()
+        topology = job.current_runtime().topology if self._measured_here else None
+        if topology is None or topology.local_rank < self._machine.slots:
+            share = share_of(self._batch, strategy)
+            own = profile(rehearsal, *share, self._loss, self._optimizer)
+        if topology is None:
+            assert own is not None
+            return own
+        said = [one for one in allgather_object(own, name=f"{_NAME}.times") if one is not None]
+        return [
+            Timing(
+                *(
+                    sum(getattr(one, what) for one in of_unit) / len(of_unit)
+                    for what in ("forward", "backward", "update")
+                )
+            )
+            for of_unit in zip(*said, strict=True)
+        ]
+
+
+def _strategies(
+    ranks: int,
+    hosts: int,
+    rows: int,
+    units: int,
+    axes: Sequence[str],
+    stages: Sequence[int],
+    microbatches: Sequence[int] | None,
+    recompute: Sequence[bool],
+) -> Iterator[Strategy]:
+    """Yield all ways that the numbers of ranks, rows and units allow."""
+    if strange := set(axes) - {"tp", "cp", "pp", "dp"}:
+        raise ValueError(f"axes={list(axes)}: there is no {', '.join(sorted(strange))}")
+
+    def extents(name: str, of: int) -> list[int]:
+        return [one for one in range(1, of + 1) if of % one == 0 and (one == 1 or name in axes)]
+
+    for tp in extents("tp", ranks):
+        for cp in extents("cp", ranks // tp):
+            for pp in extents("pp", ranks // tp // cp):
+                dp = ranks // tp // cp // pp
+                if pp > units or rows % dp or (dp > 1 and "dp" not in axes):
+                    continue
+                sizes = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+                for number in _microbatches(rows // dp, pp, microbatches):
+                    for stage in stages if dp > 1 else (0,):
+                        for again in recompute:
+                            for order in _orders(sizes, hosts):
+                                yield Strategy(
+                                    **sizes, stage=stage, microbatches=number, recompute=again,
+                                    order=order,
+                                )  # fmt: skip
+
+
+def _microbatches(rows: int, pp: int, given: Sequence[int] | None) -> list[int]:
+    if given is not None:
+        return [one for one in given if rows % one == 0]
+    powers = [2**i for i in range(_MOST_MICROBATCHES.bit_length()) if 2**i <= _MOST_MICROBATCHES]
+    most = 8 * pp if pp > 1 else 8
+    return [one for one in powers if rows % one == 0 and one <= most]
+
+
+def _orders(sizes: dict[str, int], hosts: int) -> list[str]:
+    """Return the placements that differ: which axes are inside hosts."""
+    wide = [name for name in ORDER.split("-") if sizes[name] > 1]
+    if hosts == 1 or len(wide) < 2:
+        return [ORDER]
+    thin = [name for name in ORDER.split("-") if sizes[name] == 1]
+    return ["-".join([*order, *thin]) for order in permutations(wide)]
+
+
+def _speeds_of_stages(strategy: Strategy, speeds: Sequence[float]) -> list[float]:
+    """Return the speed of each stage: that of its slowest rank."""
+    sizes, slowest = strategy.sizes, [float("inf")] * strategy.pp
+    for rank, speed in enumerate(speeds):
+        rest = rank
+        for name, extent in sizes.items():
+            rest, position = divmod(rest, extent)
+            if name == "pp":
+                slowest[position] = min(slowest[position], speed)
+    return slowest
+
+
+def _lacking(strategy: Strategy, units: Sequence[Unit], limit: float) -> str:
+    """Say how much memory the way needs that needs least."""
+
+    def total(begin: int, end: int, at: int) -> float:
+        return float(rank_memory(units[begin:end], strategy, at).total)
+
+    cuts = cut(len(units), strategy.pp, total)
+    assert cuts is not None
+    most = max(total(cuts[at], cuts[at + 1], at) for at in range(strategy.pp))
+    return f"memory: needs {readable_bytes(most)} of {readable_bytes(limit)}"
+
+
+def _rows(x: Batch) -> int:
+    return next(int(one.shape[0]) for one in tree_leaves(x) if isinstance(one, torch.Tensor))
+
+
+def _number_of_hosts() -> int:
+    topology = job.current_runtime().topology
+    place = _Place(topology.local_rank, topology.local_size, topology.cross_rank)
+    hosts = hosts_of(allgather_object(place, name=f"{_NAME}.hosts"))
+    numbers = Counter(hosts)
+    if len(set(numbers.values())) > 1 or hosts != sorted(hosts):
+        raise ValueError(f"the hosts have different numbers of ranks: {dict(numbers)}")
+    return len(numbers)

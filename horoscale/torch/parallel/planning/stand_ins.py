@@ -1,0 +1,167 @@
+"""Layers of a model as the first rank of tp has them, without ranks; they count what is sent.
+
+par.tensor_parallel() makes layers that need a job. These have the same shapes, save the same for
+backward passes and compute as much, so that one process can weigh and time a model that is divided.
+Their results are not those of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from horoscale.torch.parallel.division import split_sizes
+from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.plan import _divided_numbers, _match, _matrix, _unit
+from horoscale.torch.parallel.styles import Column, Input, Numbers, Plan, Row, Vocab
+
+
+class Collective(NamedTuple):
+    """What one collective of a layer moves."""
+
+    kind: str  # "allreduce" or "allgather"
+    nbytes: int  # of the whole tensor, on each rank
+    forward: bool  # or in the backward pass
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """As much of an Axis as the checks of a plan look at."""
+
+    name: str
+    size: int
+    rank: int = 0
+
+
+class _Column(nn.Module):
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, sent: list[Collective]
+    ) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self.is_counted = True  # whether it adds up its input's gradient
+        self.gathered: tuple[int, int] | None = None  # ranks and features of a whole output
+        self._sent = sent
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, self.weight, self.bias)
+        if self.is_counted and x.requires_grad:
+            self._sent.append(Collective("allreduce", _nbytes(x), False))
+        if self.gathered is not None:
+            ranks, features = self.gathered
+            y = torch.cat([y] * ranks, -1)[..., :features]
+            self._sent.append(Collective("allgather", _nbytes(y), True))
+        return y
+
+
+class _Row(nn.Module):
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, sent: list[Collective]
+    ) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self._sent = sent
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, self.weight, self.bias)
+        self._sent.append(Collective("allreduce", _nbytes(y), True))
+        return y
+
+
+class _Embedding(nn.Module):
+    def __init__(self, weight: nn.Parameter, sent: list[Collective]) -> None:
+        super().__init__()
+        self.weight = weight
+        self._sent = sent
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        is_own = words < self.weight.shape[0]
+        y = F.embedding(words.masked_fill(~is_own, 0), self.weight)
+        y = y.masked_fill(~is_own.unsqueeze(-1), 0.0)
+        self._sent.append(Collective("allreduce", _nbytes(y), True))
+        return y
+
+
+def divide(
+    model: nn.Module, plan: Plan, ranks: int, sent: list[Collective]
+) -> dict[nn.Module, nn.Module]:
+    """Replace the layers that a plan divides by the first rank's share of them, in place.
+
+    The first rank has most: what does not divide evenly, and the biases of row-parallel layers.
+
+    Args:
+        model: on any device; par.memory() gives it with fake tensors.
+        plan: of par.tensor_parallel().
+        ranks: how many share the layers.
+        sent: gets what each pass of a layer would send.
+
+    Returns:
+        The new modules by the ones they replace.
+
+    Raises:
+        ValueError: as par.tensor_parallel() does.
+    """
+    axis: Axis = _Ranks("tp", ranks)  # type: ignore[assignment]
+    made: dict[nn.Module, nn.Module] = {}
+    numbers: list[tuple[nn.Module, str, int]] = []
+    shared: dict[tuple[int, tuple[int, ...]], nn.Parameter] = {}
+
+    def share(whole: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:
+        key = (id(whole), shape)
+        if key not in shared:
+            own = torch.empty(shape, dtype=whole.dtype, device=whole.device)
+            shared[key] = nn.Parameter(own, requires_grad=whole.requires_grad)
+        return shared[key]
+
+    styles = _match(model, plan, False)
+    counted: set[str] = set()  # modules whose input's gradient is added up once for all layers
+    for name, style in styles.items():
+        module = model.get_submodule(name)
+        parent_name = name.rpartition(".")[0]
+        parent = model.get_submodule(parent_name)
+        if isinstance(style, Numbers):
+            numbers += _divided_numbers(name, module, style, axis)
+        elif isinstance(style, Vocab):
+            if not isinstance(module, nn.Embedding):
+                raise ValueError(f"plan: {name} is a {type(module).__name__}, and no nn.Embedding")
+            words, width = module.weight.shape
+            own = split_sizes(words, ranks)[0]
+            made[module] = _Embedding(share(module.weight, (own, width)), sent)
+        elif isinstance(style, Column | Row):
+            weight, bias = _matrix(name, module)
+            source: Any = module.weight  # of a weight that is transposed the parameter
+            out_features, in_features = weight.shape
+            if isinstance(style, Column):
+                first = out_features // sum(style.parts) * style.parts[0]
+                unit = _unit(name, parent, style.multiple_of, first, axis)
+                own = split_sizes(first, ranks, unit)[0] * sum(style.parts) // style.parts[0]
+                new_bias = None if bias is None else share(bias, (own,))
+                new = _Column(share(source, (own, in_features)), new_bias, sent)
+                new.is_counted = parent_name not in counted
+                if isinstance(styles.get(parent_name), Input):
+                    counted.add(parent_name)
+                if style.gather_output:
+                    new.gathered = ranks, out_features
+                made[module] = new
+            else:
+                unit = _unit(name, parent, style.multiple_of, in_features, axis)
+                own = split_sizes(in_features, ranks, unit)[0]
+                new_bias = None if bias is None else share(bias, (out_features,))
+                made[module] = _Row(share(source, (out_features, own)), new_bias, sent)
+    for old, new_module in made.items():
+        new_module.train(old.training)
+    for module, attribute, number in numbers:
+        setattr(module, attribute, number)
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in made:
+            parent_name, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(parent_name), own_name, made[module])
+    return made
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

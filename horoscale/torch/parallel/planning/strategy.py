@@ -1,0 +1,69 @@
+"""Strategy: one way to divide the training of a model among ranks. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from horoscale.torch.parallel.mesh import AXES, ORDER
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How many ranks each kind of parallelism has, and how the step is run.
+
+    Attributes:
+        tp: ranks among which layers are divided.
+        cp: ranks among which sequences are divided.
+        pp: ranks that have a stage of the model each.
+        dp: ranks that train the same parameters on other samples.
+        stage: what of the state ZeRO divides over dp: 0 nothing, 1 the optimizer's, 2 gradients
+            too, 3 parameters too.
+        microbatches: the parts in which a rank runs its share of the batch, one after the other.
+        recompute: whether activations inside a unit are computed again in the backward pass.
+        order: the placement: the axes, those of neighbouring ranks first.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
+    stage: int = 0
+    microbatches: int = 1
+    recompute: bool = False
+    order: str = ORDER
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for numbers that are none of ranks, microbatches or stages."""
+        for name in (*AXES, "microbatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed")
+        if self.stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage={self.stage} is none of 0 to 3")
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return prod(self.sizes.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The extent of each axis, the axis of neighbouring ranks first."""
+        names = [*self.order.split("-")]
+        names += [name for name in AXES if name not in names]
+        return {name: int(getattr(self, name)) for name in names}
+
+    @property
+    def in_flight(self) -> int:
+        """The microbatches whose activations the first stage of 1F1B holds at once."""
+        return min(self.pp, self.microbatches)
+
+    def __str__(self) -> str:
+        parts = [f"{name}={size}" for name, size in self.sizes.items() if size > 1] or ["dp=1"]
+        if self.stage:
+            parts.append(f"stage={self.stage}")
+        if self.microbatches > 1:
+            parts.append(f"microbatches={self.microbatches}")
+        if self.recompute:
+            parts.append("recompute")
+        return " ".join(parts)

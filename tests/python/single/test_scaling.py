@@ -1,0 +1,74 @@
+"""What scaling reports say of timelines, and of ranks that there are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from horoscale.scaling.page import page, rows
+from horoscale.scaling.runs import Measured, ScalingError, measured
+from horoscale.timeline.files import Operation, RankTimeline
+
+
+def timeline(rank: int, waits: list[tuple[float, float]]) -> RankTimeline:
+    """Of three steps of 10 s, in each an allreduce of 100 bytes from second 6 to 8."""
+    operations = [
+        Operation("set 0: g", "allreduce", at, at + 5, at + 6, at + 8, {"bytes": 100, "entry": 1})
+        for at in (0.0, 10.0, 20.0)
+    ]
+    return RankTimeline(rank, [], operations, waits)
+
+
+def test_steps_are_divided_into_parts_that_add_up() -> None:
+    waits = [(begin + 5, begin + 9) for begin in (0.0, 10.0, 20.0)]
+    found = measured([timeline(0, waits), timeline(1, [])], skip=1)
+    # The first rank: 6 s of computing, 2 of communication and 2 of waiting; the other one 10.
+    assert found == Measured(2, 8.0, 1.0, 1.0, 100.0)
+    assert found.step == 10.0
+    assert found.efficiency == 0.8
+
+
+def test_too_few_steps() -> None:
+    with pytest.raises(ScalingError, match="no more than 2 steps"):
+        measured([timeline(0, [])], skip=2)
+    with pytest.raises(ScalingError, match="no named operation comes twice"):
+        measured([RankTimeline(0, [], [])], skip=0)
+
+
+def test_speed_ups_count_samples() -> None:
+    runs = [Measured(1, 1.0, 0.0, 0.0, 0.0), Measured(4, 0.5, 0.5, 1.0, 0.0)]
+    weak, strong = (rows(runs, mode, 8)[1] for mode in ("weak", "strong"))
+    assert weak == ["4", "2e+03", "25%", "25%", "50%", "25%", "2.00", "16"]
+    assert strong[-2:] == ["0.50", "4"]
+
+
+def test_names_in_pages_are_text() -> None:
+    text = page("<script>", [("a & b", ["x"], [["<1>"]])], "<svg></svg>")
+    assert "<script>" not in text
+    assert "a &amp; b" in text
+    assert "&lt;1&gt;" in text
+
+
+def test_many_ranks_by_the_cost_model() -> None:
+    pytest.importorskip("torch")
+    from horoscale.scaling.extrapolate import extrapolate
+    from horoscale.torch.parallel.planning.calibration import Link
+
+    first = Measured(1, 1.0, 0.0, 0.0, 1e9)
+    links = (Link(1e-5, 1e10), Link(1e-5, 1e9), 8, 0.0)
+    weak = extrapolate(first, "weak", (1, 8, 16, 16384), *links)
+    assert weak[0].step == pytest.approx(1.0)
+    assert weak[1].communication == pytest.approx(2 * 7 / 8 * 0.1 + 3e-5)
+    assert weak[2].communication == pytest.approx(weak[1].communication + 1.0 + 1e-5)
+    assert weak[3].step < 1.0 + 2.2
+    strong = extrapolate(first, "strong", (16, 16384), *links)
+    assert strong[1].compute == pytest.approx(1 / 16384)
+    assert strong[1].efficiency < strong[0].efficiency
+
+
+def test_published_figures_are_within_what_the_model_says() -> None:
+    """To 0.06: of VGG-16 on 8 GPUs the model knows no more than 0.93."""
+    pytest.importorskip("torch")
+    from horoscale.scaling.published import comparisons
+
+    for one in comparisons():
+        assert one.lowest - 0.06 <= one.published <= one.highest + 0.06, one
