@@ -17,7 +17,7 @@ import horoscale.torch.parallel as par
 
 pytestmark = MARKS
 
-SAMPLES, MICROBATCHES = 8, 2
+SAMPLES, MICROBATCHES = 24, 2
 AXES = ("tp", "cp", "pp", "dp")
 # Positions, of which one less are inputs, that neither 2 nor 4 ranks divide; layers for 4 stages.
 SIZES = {"layers": 4, "dim": 16, "heads": 8, "kv_heads": 4, "hidden": 22, "positions": 12}
@@ -39,8 +39,7 @@ class Stage(nn.Module):
     def __init__(self, whole: DividedGPT, made: par.Mesh, number: int) -> None:
         super().__init__()
         blocks = list(whole.blocks)
-        each = len(blocks) // made.pp.size
-        own = range(each * number, each * (number + 1))
+        own = range(*par.division.bounds(par.split_sizes(len(blocks), made.pp.size), number))
         self.blocks = nn.ModuleDict({str(index): blocks[index] for index in own})
         self.positions = par.position_ids(SIZES["positions"] - 1, made.cp)
         self.dim = 1 if whole.sequence_parallel else None
