@@ -43,7 +43,7 @@ class StreamChoice {
   // One core does several times as much with one stream.
   static constexpr double kSlow = 200e6;
   static constexpr double kFast = 300e6;
-  // More than clouds allow a connection, and than a thread copies into the kernel and out of it.
+  // About what a thread copies into the kernel and out of it at the same time.
   static constexpr double kLikeMemory = 1.5e9;
   static constexpr size_t kLongestPause = 1024;
 
