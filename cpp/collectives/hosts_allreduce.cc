@@ -10,6 +10,10 @@
 //
 // With one participant on every host there is no contribution and nothing to spread.
 //
+// Where a member is its host's only one, its values are its host's: the partials of a chunk that is
+// in one piece of memory are sent from there, and neither folded nor copied. Until they have left,
+// no result is written there.
+//
 // Where sums travel in a smaller type, all phases but the contribution carry it: partials and
 // results are rounded to it, and only what goes to the tensors is in theirs.
 #include "collectives/hosts_allreduce.h"
@@ -83,6 +87,7 @@ class HostsAllreduce : public FoldLoop {
         banks_(exchange.banks()),
         host_(hosts_.HostOf(self())),
         locals_(hosts_.members(host_)),
+        sends_input_(locals_.size() == 1 && in_host_.prescale == 1.0 && !in_host_.result),
         extents_(size()),
         partials_(banks_),
         results_(banks_),
@@ -156,17 +161,27 @@ class HostsAllreduce : public FoldLoop {
       if (bank == nullptr) return false;
       const int64_t contribution = locals_.size() > 1 ? plan_.RoundOf(kContribution, chunk) : round;
       if (!PeekAll(contribution, locals_)) return false;
-      FoldRange(in_host_, segments_, slice.first, slice.bytes, slice.first - Chunk(chunk).first,
-                bank);
       ClearExtents();
       for (uint32_t host = 0; host < hosts_.count(); ++host) {
         if (host != host_) SetExtent(lane_[host], OnWire(Part(slice, host)));
       }
-      PublishExtents(round, OnWire(slice.bytes), extents_);
+      if (SendInput(round, slice)) {
+        bank = nullptr;
+      } else {
+        FoldRange(in_host_, segments_, slice.first, slice.bytes, slice.first - Chunk(chunk).first,
+                  bank);
+        PublishExtents(round, OnWire(slice.bytes), extents_);
+      }
       partials_[static_cast<size_t>(chunk) % banks_] = bank;
     }
     ++folded_chunks_;
     return true;
+  }
+
+  bool SendInput(int64_t round, ByteRange slice) {
+    const std::byte* input =
+        sends_input_ ? segments_.InOnePiece(slice.first, slice.bytes) : nullptr;
+    return input != nullptr && PublishInPlace(round, input, slice.bytes, extents_);
   }
 
   bool SendResult(int64_t round, int64_t chunk) {
@@ -205,6 +220,7 @@ class HostsAllreduce : public FoldLoop {
   bool Finish(int64_t chunk, std::byte* bank) {
     const ByteRange slice = Slice(chunk, self());
     if (slice.bytes > 0) {
+      if (sends_input_ && !HasLeft(plan_.RoundOf(kPartial, chunk))) return false;
       if (plan_.has[kResult]) {
         if (!CollectResults(chunk, bank)) return false;
       } else {
@@ -301,9 +317,11 @@ class HostsAllreduce : public FoldLoop {
   const size_t banks_;
   const uint32_t host_;                  // the own one
   const std::vector<uint32_t>& locals_;  // its participants
-  std::vector<uint32_t> lane_;           // the own one, by host; empty beyond the lanes
+  const bool sends_input_;
+  std::vector<uint32_t> lane_;  // the own one, by host; empty beyond the lanes
   std::vector<Exchange::Extent> extents_;
-  // In the own banks, by chunk: the bank isn't written again before the next phase has read it.
+  // In the own banks, by chunk: the bank isn't written again before the next phase has read it. A
+  // partial that was sent from the tensors is null.
   std::vector<const std::byte*> partials_;
   std::vector<const std::byte*> results_;
   std::vector<const std::byte*> parts_;  // of a result, by host

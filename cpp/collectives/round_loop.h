@@ -58,6 +58,13 @@ class RoundLoop : public Collective {
   // Every peer reads the first `bytes`, or what the extents say.
   void PublishToPeers(int64_t round, int64_t bytes);
   void PublishExtents(int64_t round, int64_t bytes, std::span<const Exchange::Extent> extents);
+  // From where it is; false if it has to be in the reserved space. No result goes there until it
+  // HasLeft().
+  bool PublishInPlace(int64_t round, const std::byte* chunk, int64_t bytes,
+                      std::span<const Exchange::Extent> extents) {
+    return exchange_.PublishInPlace(Number(round), chunk, static_cast<size_t>(bytes), extents);
+  }
+  bool HasLeft(int64_t round) const { return exchange_.HasLeft(Number(round)); }
   // While it lives, nobody changes between hosts what is published: for numbers that members act
   // on.
   SealedChunks Sealed() { return SealedChunks(exchange_); }

@@ -28,6 +28,18 @@ void SegmentMap::Scatter(const std::byte* src, int64_t first, int64_t bytes) con
   });
 }
 
+const std::byte* SegmentMap::InOnePiece(int64_t first, int64_t bytes) const {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  bool is_one = true;
+  ForEachRun(first, bytes, [&](const Segment& run, int64_t) {
+    if (begin == nullptr) begin = end = run.in;
+    is_one = is_one && run.in == end;
+    end = run.in + run.bytes;
+  });
+  return is_one ? begin : nullptr;
+}
+
 void SegmentMap::CopyThrough(int64_t first, int64_t bytes) const {
   ForEachRun(first, bytes, [](const Segment& run, int64_t) {
     if (run.out != run.in) std::memcpy(run.out, run.in, static_cast<size_t>(run.bytes));

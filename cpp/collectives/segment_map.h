@@ -24,6 +24,8 @@ class SegmentMap {
   // Between [first, first + bytes) of the sequence and contiguous memory.
   void Gather(std::byte* dst, int64_t first, int64_t bytes) const;         // from `in`
   void Scatter(const std::byte* src, int64_t first, int64_t bytes) const;  // to `out`
+  // Where `in` of [first, first + bytes) is; null if that is no single piece of memory.
+  const std::byte* InOnePiece(int64_t first, int64_t bytes) const;
   // From `in` to `out`, where these differ.
   void CopyThrough(int64_t first, int64_t bytes) const;
 

@@ -217,7 +217,7 @@ constexpr ConfigVariable kVariables[] = {
     {"TCP_STREAMS", "count", "0",
      "TCP connections that carry the data between two ranks of different hosts, 1 to 4, beside the "
      "one for control. 0: 4 in jobs of up to 64 ranks, 2 up to 128, 1 beyond, of which one is used "
-     "where it carries less than 200 MB/s; otherwise all are used.",
+     "where it carries less than 200 MB/s, or more than 1.5 GB/s; otherwise all are used.",
      [](std::string_view t, Config* c) {
        return ParseCount(t, &c->tcp_streams) && c->tcp_streams <= MessageExchange::kBanks;
      }},

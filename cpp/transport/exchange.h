@@ -85,6 +85,20 @@ class Exchange {
   // until it reserves round + banks().
   virtual void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents = {}) = 0;
 
+  // Publish() of a chunk that is not in the reserved space but in the caller's own memory, where it
+  // stays as it is until HasLeft(). False, and nothing is published, if the transport can't send it
+  // from there.
+  virtual bool PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
+                              std::span<const Extent> extents) {
+    (void)round, (void)chunk, (void)bytes, (void)extents;
+    return false;
+  }
+  // Whether nothing of what was published in place in the round is still to be sent from there.
+  virtual bool HasLeft(uint64_t round) const {
+    (void)round;
+    return true;
+  }
+
   // The chunk that member m published in the round; null until it is there. Only the extent that m
   // gave for this member may be read.
   virtual const std::byte* Peek(uint64_t round, uint32_t member) = 0;
@@ -96,7 +110,7 @@ class Exchange {
   virtual const SharedMemory* shared_memory() const { return nullptr; }
 
   // This member has given up what is under way: its callers may use their tensors again, whoever
-  // may still be reading them.
+  // may still be reading them. What has not left them yet is sent from a copy.
   virtual void Withdraw() {}
   // Whether a member had done so by now: what was read from its tensors before may be anything.
   virtual bool HasWithdrawn(uint32_t member) const {

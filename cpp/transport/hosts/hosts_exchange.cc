@@ -28,6 +28,19 @@ void HostsExchange::Publish(uint64_t round, size_t bytes, std::span<const Extent
   local_->Publish(round, bytes, local_extents_);
 }
 
+bool HostsExchange::PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
+                                   std::span<const Extent> extents) {
+  assert(reserved_ != nullptr);
+  for (uint32_t m = 0; m < size(); ++m) {
+    const bool reads = extents.empty() || extents[m].bytes > 0;
+    if (m != self() && IsLocal(m) && reads) return false;
+  }
+  remote_->sealed = sealed;
+  if (!remote_->PublishInPlace(round, chunk, bytes, extents)) return false;
+  reserved_ = nullptr;
+  return true;
+}
+
 const std::byte* HostsExchange::Peek(uint64_t round, uint32_t member) {
   return IsLocal(member) ? local_->Peek(round, position_[member]) : remote_->Peek(round, member);
 }
@@ -35,6 +48,11 @@ const std::byte* HostsExchange::Peek(uint64_t round, uint32_t member) {
 void HostsExchange::Release(uint64_t round) {
   local_->Release(round);
   remote_->Release(round);
+}
+
+void HostsExchange::Withdraw() {
+  local_->Withdraw();
+  remote_->Withdraw();
 }
 
 }  // namespace horoscale

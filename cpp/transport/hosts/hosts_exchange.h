@@ -32,8 +32,13 @@ class HostsExchange final : public Exchange {
   uint32_t banks() const override;
   std::byte* Reserve(uint64_t round) override;
   void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) override;
+  // Not for members of this host, which read chunks in the memory that they share.
+  bool PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
+                      std::span<const Extent> extents) override;
+  bool HasLeft(uint64_t round) const override { return remote_->HasLeft(round); }
   const std::byte* Peek(uint64_t round, uint32_t member) override;
   void Release(uint64_t round) override;
+  void Withdraw() override;
 
  private:
   bool IsLocal(uint32_t member) const { return hosts_[member] == hosts_[self()]; }

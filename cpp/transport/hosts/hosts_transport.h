@@ -36,7 +36,10 @@ class HostsTransport final : public Transport {
     local_->Forget(channel);
     remote_->Forget(channel);
   }
-  void Arm() override { local_->Arm(); }
+  void Arm() override {
+    remote_->Arm();
+    local_->Arm();
+  }
   void Sleep(double seconds) override { local_->Sleep(seconds); }
   void Disarm() override { local_->Disarm(); }
   void Wake() override { local_->Wake(); }

@@ -8,6 +8,12 @@
 #include <string>
 
 namespace horoscale {
+namespace {
+
+// Between the chunks that are folded one after the other there is one.
+constexpr int kPollsOwing = 3;
+
+}  // namespace
 
 MessageChannels::~MessageChannels() {
   for (auto& [id, channel] : channels_) {
@@ -147,6 +153,18 @@ void MessageChannels::OnRankLost(int rank) {
       is_over = channel.exchange == nullptr && IsQuiet(channel);
     }
     at = is_over ? channels_.erase(at) : std::next(at);
+  }
+}
+
+void MessageChannels::OnPolled() {
+  if (post_->owing_exchanges > 0 && ++polls_owing_ >= kPollsOwing) TellReleased();
+}
+
+void MessageChannels::TellReleased() {
+  polls_owing_ = 0;
+  if (post_->owing_exchanges == 0) return;
+  for (auto& [id, channel] : channels_) {
+    if (channel.exchange != nullptr) channel.exchange->TellReleased();
   }
 }
 

@@ -40,6 +40,11 @@ class MessageChannels {
   // There is a link to the rank, which had none: it is told what is open here.
   void OnLinked(int rank);
   void OnRankLost(int rank);
+  // At the end of each Poll(): tells members that their chunks are released, if they have waited
+  // for that for some polls.
+  void OnPolled();
+  // Before sleep: the same at once.
+  void TellReleased();
   // Whether a chunk for the rank waits until it has opened its channel.
   bool IsAwaitedBy(int rank) const;
 
@@ -77,6 +82,7 @@ class MessageChannels {
   MessagePost* post_;
   TransportCounters* counters_;
   std::map<ChannelId, Channel> channels_;
+  int polls_owing_ = 0;  // since members have not been told
   EarlyChannels early_;
 };
 

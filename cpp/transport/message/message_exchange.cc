@@ -11,6 +11,10 @@ namespace horoscale {
 namespace {
 
 constexpr std::align_val_t kPage{4096};
+// So many rounds are released before a member says so that has other things to do: each time costs
+// it and the other one a system call, and half of the banks are left meanwhile.
+constexpr uint64_t kToldRounds = MessageExchange::kBanks / 2;
+
 constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
@@ -53,6 +57,10 @@ MessageExchange::~MessageExchange() {
   for (const auto& [member, chunks] : waiting_) {
     if (post_ != nullptr) post_->waiting_chunks -= chunks.size();
   }
+  if (post_ != nullptr) {
+    Withdraw();
+    Owe(false);
+  }
   on_destroy_();
 }
 
@@ -80,6 +88,7 @@ void MessageExchange::PublishFrom(const std::byte* chunk, uint64_t round, size_t
   Bank& bank = At(self_).banks[round % kBanks];
   bank.round = round;
   bank.used = bank.arrived = true;
+  bank.borrowed = {};
   published_ = round + 1;
   for (uint32_t m = 0; m < size(); ++m) {
     if (!served_[m]) continue;
@@ -118,6 +127,35 @@ std::vector<MessageExchange::Waiting> MessageExchange::TakeWaiting(uint32_t m) {
   return std::move(taken.mapped());
 }
 
+bool MessageExchange::PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
+                                     std::span<const Extent> extents) {
+  if (!post_->CanMoveChunks()) return false;
+  PublishFrom(chunk, round, bytes, extents);
+  At(self_).banks[round % kBanks].borrowed = {chunk, bytes};
+  return true;
+}
+
+bool MessageExchange::HasLeft(uint64_t round) const {
+  const Bank& bank = At(self_).banks[round % kBanks];
+  return bank.round != round || bank.borrowed.empty() || bank.unsent == 0;
+}
+
+void MessageExchange::Withdraw() {
+  for (Bank& bank : At(self_).banks) {
+    const std::span<const std::byte> borrowed = std::exchange(bank.borrowed, {});
+    if (borrowed.empty() || bank.unsent == 0) continue;
+    std::byte* const copy = Chunk(self_, bank.round);
+    std::copy(borrowed.begin(), borrowed.end(), copy);
+    for (auto& [member, chunks] : waiting_) {
+      for (Waiting& chunk : chunks) {
+        if (chunk.header.round != bank.round) continue;
+        chunk.data = {copy + (chunk.data.data() - borrowed.data()), chunk.data.size()};
+      }
+    }
+    post_->MoveChunk(&bank.unsent, borrowed.data(), copy);
+  }
+}
+
 const std::byte* MessageExchange::Peek(uint64_t round, uint32_t m) {
   const Bank& bank = At(m).banks[round % kBanks];
   return bank.arrived && bank.round == round ? Chunk(m, round) : nullptr;
@@ -128,8 +166,21 @@ void MessageExchange::Release(uint64_t round) {
   if (round < own.released) return;
   own.released = round + 1;
   for (uint32_t m = 0; m < size(); ++m) {
-    if (served_[m]) TellReleased(m);
+    if (served_[m]) TellReleased(m, Tell::kMuch);
   }
+}
+
+void MessageExchange::TellReleased() {
+  Owe(false);
+  for (uint32_t m = 0; m < size(); ++m) {
+    if (served_[m]) TellReleased(m, Tell::kAll);
+  }
+}
+
+void MessageExchange::Owe(bool owes) {
+  if (owes_ == owes) return;
+  owes_ = owes;
+  post_->owing_exchanges += owes ? 1 : -1;
 }
 
 // What is free again of the member's rounds. Who takes no part in an operation releases rounds
@@ -143,14 +194,16 @@ uint64_t MessageExchange::ReleasedOf(const Member& member) const {
 }
 
 // If the member has sent something that it doesn't know to be released.
-void MessageExchange::TellReleased(uint32_t m) {
+void MessageExchange::TellReleased(uint32_t m, Tell tell) {
   Member& member = At(m);
   const uint64_t released = ReleasedOf(member);
-  const bool is_news =
-      std::any_of(std::begin(member.banks), std::end(member.banks), [&](const Bank& bank) {
-        return bank.used && bank.round >= member.told_released && bank.round < released;
-      });
-  if (!is_news) return;
+  uint64_t rounds = 0;  // that are released here since the first one of such a chunk
+  for (const Bank& bank : member.banks) {
+    const bool is_news = bank.used && bank.round >= member.told_released && bank.round < released;
+    if (is_news) rounds = std::max(rounds, At(self_).released - bank.round);
+  }
+  if (rounds == 0) return;
+  if (tell == Tell::kMuch && rounds < kToldRounds) return Owe(true);
   member.told_released = released;
   post_->PostMessage(ranks_[m], Header(MessageType::kReleased, released));
 }
@@ -206,7 +259,7 @@ void MessageExchange::OnArrived(uint32_t m, uint64_t round) {
   Bank& bank = At(m).banks[round % kBanks];
   if (bank.round != round || bank.missing == 0 || --bank.missing > 0) return;
   bank.arrived = true;
-  TellReleased(m);
+  TellReleased(m, Tell::kMuch);
 }
 
 }  // namespace horoscale

@@ -42,11 +42,21 @@ class MessagePost {
   // the rank, and nothing comes from it.
   enum class LinkState : uint8_t { kNone, kUp, kLost };
   virtual LinkState StateOf(int) const { return LinkState::kUp; }
+  // Whether chunks can be moved while they are being sent.
+  virtual bool CanMoveChunks() const { return false; }
+  // What has not been sent yet of the messages that `pending` counts is sent from a copy, in which
+  // `to` stands for `from`.
+  virtual void MoveChunk(const uint32_t* pending, const std::byte* from, const std::byte* to) {
+    (void)pending, (void)from, (void)to;
+  }
+
   // Has a link made to a rank to which there is none; MessageChannels::OnLinked() says that it is.
   virtual void Reach(int) {}
 
   // Chunks of exchanges that wait for their readers.
   size_t waiting_chunks = 0;
+  // Exchanges that owe their members word of what they have released.
+  size_t owing_exchanges = 0;
 };
 
 class MessageExchange final : public Exchange {
@@ -78,8 +88,16 @@ class MessageExchange final : public Exchange {
   uint32_t banks() const override { return kBanks; }
   std::byte* Reserve(uint64_t round) override;
   void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) override;
+  bool PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
+                      std::span<const Extent> extents) override;
+  bool HasLeft(uint64_t round) const override;
   const std::byte* Peek(uint64_t round, uint32_t member) override;
   void Release(uint64_t round) override;
+  void Withdraw() override;
+
+  // Tells the members what is released and they have not been told. One round alone waits for this:
+  // the next one mostly follows at once, and there are more banks.
+  void TellReleased();
 
   // Reserve() and Publish() of a chunk that lives elsewhere, until `banks()` rounds later.
   bool MayPublish(uint64_t round) const;
@@ -110,7 +128,9 @@ class MessageExchange final : public Exchange {
     bool arrived = false;
     uint32_t unbegun = 0;  // parts whose arrival has not begun
     uint32_t missing = 0;  // parts that have not arrived, these among them
-    uint32_t unsent = 0;   // messages that still read it (own banks)
+    // Of own banks:
+    uint32_t unsent = 0;                  // messages that still read the chunk
+    std::span<const std::byte> borrowed;  // where that is, if not in the bank
   };
   struct Member {
     bool linked = false;
@@ -140,7 +160,9 @@ class MessageExchange final : public Exchange {
   }
   Member& At(uint32_t member) const { return memory_->members[member]; }
   uint64_t ReleasedOf(const Member& member) const;
-  void TellReleased(uint32_t member);
+  enum class Tell : uint8_t { kMuch, kAll };
+  void TellReleased(uint32_t member, Tell tell);
+  void Owe(bool owes);
   void Post(uint32_t member, const Waiting& chunk);
   // Those of the member wait no longer.
   std::vector<Waiting> TakeWaiting(uint32_t member);
@@ -156,6 +178,7 @@ class MessageExchange final : public Exchange {
   const std::vector<uint32_t> hosts_;
   const std::shared_ptr<Memory> memory_;
   uint64_t published_ = 0;                            // own rounds below it, or left out
+  bool owes_ = false;                                 // TellReleased() has something to tell
   uint32_t unopened_ = 0;                             // members with a link that have not opened it
   std::map<uint32_t, std::vector<Waiting>> waiting_;  // by member
   MessagePost* post_;

@@ -231,6 +231,7 @@ bool MpiTransport::Poll(TransportSink& sink) {
     sink.OnRankLost(peer, link.reason);
     moved = true;
   }
+  channels_.OnPolled();
   return moved;
 }
 

@@ -39,7 +39,7 @@ class MpiTransport final : public Transport, private MessagePost {
   bool HasUnsent() const override;
   Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks) override;
   void Forget(ChannelId channel) override { channels_.Forget(channel); }
-  void Arm() override {}
+  void Arm() override { channels_.TellReleased(); }
   void Sleep(double seconds) override;
   void Disarm() override {}
   void Wake() override { wake_.Signal(); }

@@ -46,6 +46,13 @@ void MessageWriter::AddFromPlace(const MessageHeader& header, std::span<const st
   ++*pending;
 }
 
+void MessageWriter::Move(const uint32_t* pending, const std::byte* from, const std::byte* to) {
+  for (Message& message : waiting_) {
+    if (message.pending != pending) continue;
+    message.data = {to + (message.data.data() - from), message.data.size()};
+  }
+}
+
 Result<bool> MessageWriter::Flush(ByteStream& stream) {
   bool moved = false;
   while (!waiting_.empty()) {

@@ -30,6 +30,10 @@ class MessageWriter {
   void AddFromPlace(const MessageHeader& header, std::span<const std::byte> data,
                     std::shared_ptr<const void> memory, uint32_t* pending);
 
+  // What has not gone yet of the messages with this `pending` is sent from where `to` stands for
+  // `from`.
+  void Move(const uint32_t* pending, const std::byte* from, const std::byte* to);
+
   bool empty() const { return waiting_.empty(); }
   // Sends what goes without waiting; whether anything moved.
   Result<bool> Flush(ByteStream& stream);

@@ -1,6 +1,7 @@
 // How many of a link's data streams are used. Several carry more where one is limited: by a core,
 // by a cloud. Where the network is slow one does, and keeps the chunks in order, so that none
-// shares the network with a later one. Pure.
+// shares the network with a later one. Where one is as fast as memory one does as well: what limits
+// it is this rank's own thread, which several cost more system calls. Pure.
 #pragma once
 
 #include <algorithm>
@@ -29,10 +30,10 @@ class StreamChoice {
   void OnRates(std::span<const double> rates) {
     const double fastest = *std::max_element(rates.begin(), rates.end());
     if (used_ > 1) {
-      if (fastest > 0 && fastest < kSlow) UseOne();
+      if (fastest > 0 && (fastest < kSlow || fastest > kLikeMemory)) UseOne();
     } else if (pause_ > 0) {
       --pause_;
-    } else if (fastest > kFast) {
+    } else if (fastest > kFast && fastest < kLikeMemory) {
       used_ = streams_;
     }
   }
@@ -42,6 +43,8 @@ class StreamChoice {
   // One core does several times as much with one stream.
   static constexpr double kSlow = 200e6;
   static constexpr double kFast = 300e6;
+  // About what a thread copies into the kernel and out of it at the same time.
+  static constexpr double kLikeMemory = 1.5e9;
   static constexpr size_t kLongestPause = 1024;
 
   // What one stream carries doesn't tell what each of several would: that has to be tried. Where

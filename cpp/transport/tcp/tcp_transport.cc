@@ -229,6 +229,12 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
   for (size_t part = 0; part < parts; ++part) Flush(to_rank, link, 1 + part);
 }
 
+void TcpTransport::MoveChunk(const uint32_t* pending, const std::byte* from, const std::byte* to) {
+  for (auto& [rank, link] : links_) {
+    for (Stream& stream : link->streams) stream.out.Move(pending, from, to);
+  }
+}
+
 void TcpTransport::LookAtRates(Link& link) {
   std::array<double, MessageExchange::kMaxParts> rates{};
   for (size_t i = 0; i < link.choice->used(); ++i) {
@@ -272,6 +278,7 @@ bool TcpTransport::Poll(TransportSink& sink) {
     if (ready[i].readable && Receive(rank, link, number, sink)) moved = true;
   }
   if (awaits_ends_) EndTheSilent();
+  channels_.OnPolled();
   return (has_news_ && TellLosses(sink)) || moved;
 }
 

@@ -47,6 +47,7 @@ class TcpTransport final : private MessagePost {
   Result<std::unique_ptr<MessageExchange>> Open(ChannelId channel, std::span<const int> ranks,
                                                 const std::function<bool(int)>& is_near = nullptr);
   void Forget(ChannelId channel) { channels_.Forget(channel); }
+  void Arm() { channels_.TellReleased(); }
   const TransportCounters& counters() const { return counters_; }
   void Close(std::span<const std::byte> last_frame, const Deadline& deadline);
 
@@ -113,6 +114,8 @@ class TcpTransport final : private MessagePost {
   void PostMessage(int rank, const MessageHeader& header) override;
   void PostChunk(int rank, const MessageHeader& header, std::span<const std::byte> data,
                  const std::shared_ptr<const void>& memory, uint32_t* pending) override;
+  bool CanMoveChunks() const override { return true; }
+  void MoveChunk(const uint32_t* pending, const std::byte* from, const std::byte* to) override;
 
   Link& LinkTo(int rank);
   Link& FindOrReach(int rank);

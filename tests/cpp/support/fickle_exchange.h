@@ -12,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "transport/exchange.h"
@@ -82,31 +83,39 @@ class FickleExchange : public Exchange {
   }
 
   void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) override {
-    ASSERT_EQ(reserved_, round);
-    ASSERT_LE(bytes, chunk_bytes());
-    ASSERT_TRUE(extents.empty() || extents.size() == size());
-    reserved_.reset();
-    next_to_publish_ = round + 1;
+    Put(round, banks_[round % banks()].data(), bytes, extents);
+    for (auto& views : views_) Deliver(views[round % banks()]);
+  }
+
+  // Between hosts. The bytes leave when a reader or this member looks, and are what is there then.
+  bool PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
+                      std::span<const Extent> extents) override {
+    const std::vector<uint32_t>& hosts = hub_.options_.hosts;
+    if (hosts.empty() || extents.size() != size()) return false;
     for (uint32_t reader = 0; reader < size(); ++reader) {
-      const Extent extent = extents.empty() ? Extent{0, bytes} : extents[reader];
-      ASSERT_LE(extent.offset + extent.bytes, chunk_bytes());
-      if (reader == self_) continue;
-      View& view = views_[reader][round % banks()];
-      view.round = round;
-      view.is_for_reader = extents.empty() || extent.bytes > 0;
-      if (view.is_for_reader) Count(reader, extent.bytes);
-      view.chunk.assign(chunk_bytes(), std::byte{0xee});
-      std::copy_n(banks_[round % banks()].begin() + static_cast<ptrdiff_t>(extent.offset),
-                  extent.bytes, view.chunk.begin() + static_cast<ptrdiff_t>(extent.offset));
+      if (reader != self_ && hosts[reader] == hosts[self_] && extents[reader].bytes > 0) {
+        return false;
+      }
     }
+    Put(round, chunk, bytes, extents);
+    return true;
+  }
+  bool HasLeft(uint64_t round) const override {
+    if (hub_.Refuses()) return false;
+    for (auto& views : views_) {
+      if (views[round % banks()].round == round) Deliver(views[round % banks()]);
+    }
+    return true;
   }
 
   const std::byte* Peek(uint64_t round, uint32_t member) override {
     EXPECT_NE(member, self_);
     EXPECT_GE(round, released_) << "a chunk was read after its release";
-    const View& view = hub_.members_[member]->views_[self_][round % banks()];
+    View& view = hub_.members_[member]->views_[self_][round % banks()];
     EXPECT_TRUE(view.round != round || view.is_for_reader) << "waits for what isn't sent to it";
-    return view.round == round && !hub_.Refuses() ? view.chunk.data() : nullptr;
+    if (view.round != round || hub_.Refuses()) return nullptr;
+    Deliver(view);
+    return view.chunk.data();
   }
 
   void Release(uint64_t round) override {
@@ -123,6 +132,41 @@ class FickleExchange : public Exchange {
   uint64_t released() const { return released_; }
 
  private:
+  struct View {
+    std::optional<uint64_t> round;
+    bool is_for_reader = false;
+    std::vector<std::byte> chunk;
+    const std::byte* place = nullptr;  // from where the extent has not left yet
+    Extent extent;
+  };
+
+  void Put(uint64_t round, const std::byte* chunk, size_t bytes, std::span<const Extent> extents) {
+    ASSERT_EQ(reserved_, round);
+    ASSERT_LE(bytes, chunk_bytes());
+    ASSERT_TRUE(extents.empty() || extents.size() == size());
+    reserved_.reset();
+    next_to_publish_ = round + 1;
+    for (uint32_t reader = 0; reader < size(); ++reader) {
+      const Extent extent = extents.empty() ? Extent{0, bytes} : extents[reader];
+      ASSERT_LE(extent.offset + extent.bytes, chunk_bytes());
+      if (reader == self_) continue;
+      View& view = views_[reader][round % banks()];
+      view.round = round;
+      view.is_for_reader = extents.empty() || extent.bytes > 0;
+      if (view.is_for_reader) Count(reader, extent.bytes);
+      view.chunk.assign(chunk_bytes(), std::byte{0xee});
+      view.place = chunk;
+      view.extent = extent;
+    }
+  }
+
+  static void Deliver(View& view) {
+    if (view.place == nullptr) return;
+    const auto offset = static_cast<ptrdiff_t>(view.extent.offset);
+    std::copy_n(std::exchange(view.place, nullptr) + offset, view.extent.bytes,
+                view.chunk.begin() + offset);
+  }
+
   void Count(uint32_t reader, size_t bytes) {
     const std::vector<uint32_t>& hosts = hub_.options_.hosts;
     if (hosts.empty() || hosts[self_] == hosts[reader]) return;
@@ -132,16 +176,10 @@ class FickleExchange : public Exchange {
     hub_.received_[hosts[reader]] += static_cast<int64_t>(bytes);
   }
 
-  struct View {
-    std::optional<uint64_t> round;
-    bool is_for_reader = false;
-    std::vector<std::byte> chunk;
-  };
-
   FickleHub& hub_;
   const uint32_t self_;
   std::vector<std::vector<std::byte>> banks_;
-  std::vector<std::vector<View>> views_;  // of this member's chunks, by reader and bank
+  mutable std::vector<std::vector<View>> views_;  // of this member's chunks, by reader and bank
   std::optional<uint64_t> reserved_;
   uint64_t next_to_publish_ = 0;
   uint64_t released_ = 0;  // rounds below it

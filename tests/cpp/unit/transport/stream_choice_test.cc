@@ -52,6 +52,16 @@ TEST(StreamChoiceTest, ANetworkThatLimitsEachStreamGetsAllOfThemAgain) {
   }
 }
 
+TEST(StreamChoiceTest, OneStreamIsUsedWhereItIsAsFastAsMemory) {
+  StreamChoice choice(4, false);
+  choice.OnRates(std::array{4e9, 3e9, 4e9, 5e9});
+  EXPECT_EQ(choice.used(), 1u);
+  for (int look = 0; look < 10; ++look) choice.OnRates(std::array{5e9});
+  EXPECT_EQ(choice.used(), 1u);
+  choice.OnRates(std::array{1e9});
+  EXPECT_EQ(choice.used(), 4u) << "it may be limited";
+}
+
 TEST(StreamChoiceTest, AllAreUsedWhereThatWasAskedFor) {
   StreamChoice choice(4, true);
   EXPECT_FALSE(choice.IsDue(100 << 20));

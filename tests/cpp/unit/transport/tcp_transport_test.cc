@@ -50,6 +50,32 @@ class RawPeer : public ::testing::Test {
     ASSERT_TRUE(condition());
   }
 
+  // What the peer has been told to be released since the last call: the rounds below; 0: nothing.
+  uint64_t Released() {
+    MessageHeader told{};
+    size_t bytes = 0;
+    while (told.type != MessageType::kReleased || bytes < sizeof(told)) {
+      if (bytes == sizeof(told)) bytes = 0;
+      const auto got =
+          control_->ReceiveSome(std::as_writable_bytes(std::span(&told, 1)).subspan(bytes));
+      if (!got.ok() || *got == 0) return 0;
+      bytes += *got;
+    }
+    return told.round;
+  }
+
+  // Reads as much from the stream; the transport sends meanwhile.
+  void Read(ByteStream& stream, std::span<std::byte> rest) {
+    const Deadline deadline = Deadline::After(kPatience);
+    while (!rest.empty()) {
+      ASSERT_FALSE(deadline.Passed());
+      const Result<size_t> got = stream.ReceiveSome(rest.first(std::min<size_t>(rest.size(), 999)));
+      ASSERT_TRUE(got.ok());
+      rest = rest.subspan(*got);
+      transport_->Poll(inbox_);
+    }
+  }
+
   // What the rank was lost for.
   std::string Loss() {
     PollUntil([this] { return !inbox_.lost.empty(); });
@@ -301,18 +327,6 @@ TEST_F(RawPeer, ABankIsNotFreeBeforeAllPartsAreThere) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
   exchange->Release(9);
-  const auto released = [this] {
-    MessageHeader told{};
-    size_t bytes = 0;
-    while (told.type != MessageType::kReleased || bytes < sizeof(told)) {
-      if (bytes == sizeof(told)) bytes = 0;
-      const auto got =
-          control_->ReceiveSome(std::as_writable_bytes(std::span(&told, 1)).subspan(bytes));
-      if (!got.ok() || *got == 0) return uint64_t{0};
-      bytes += *got;
-    }
-    return told.round;
-  };
   MessageHeader header = Header(MessageType::kChunk, 16);
   header.others = 1;
   Send(*data_, header, std::vector<std::byte>(16));
@@ -320,12 +334,12 @@ TEST_F(RawPeer, ABankIsNotFreeBeforeAllPartsAreThere) {
   next.round = 1;
   Send(*data_, next, std::vector<std::byte>(16));
   PollUntil([&] { return exchange->Peek(1, 1) != nullptr; });
-  EXPECT_EQ(released(), 0u);
+  EXPECT_EQ(Released(), 0u);
   header.part = 1;
   header.offset = 16;
   Send(*second_data_, header, std::vector<std::byte>(16));
   PollUntil([&] { return exchange->Peek(0, 1) != nullptr; });
-  EXPECT_EQ(released(), 2u);
+  EXPECT_EQ(Released(), 2u);
 }
 
 // A chunk in pieces of all sizes, with the next one's beginning in the same piece.
@@ -386,16 +400,8 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
       ByteStream& stream = *(part == 0 ? data_ : second_data_);
       MessageHeader header;
       std::vector<std::byte> chunk(MessageExchange::kChunkBytes / 2);
-      for (std::span<std::byte> rest :
-           {std::as_writable_bytes(std::span(&header, 1)), std::span(chunk)}) {
-        while (!rest.empty()) {
-          const Result<size_t> got =
-              stream.ReceiveSome(rest.first(std::min<size_t>(rest.size(), 999)));
-          ASSERT_TRUE(got.ok());
-          rest = rest.subspan(*got);
-          transport_->Poll(inbox_);
-        }
-      }
+      Read(stream, std::as_writable_bytes(std::span(&header, 1)));
+      Read(stream, chunk);
       EXPECT_EQ(header.round, round);
       EXPECT_EQ(header.part, part);
       EXPECT_EQ(header.others, 1);
@@ -404,6 +410,82 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
     }
   }
   EXPECT_FALSE(transport_->HasUnsent());
+}
+
+// The caller's memory is needed until the socket has taken it; who gives up needs it no longer, and
+// the peer gets what was there all the same.
+TEST_F(RawPeer, AChunkInPlaceIsSentFromACopyOnceItIsWithdrawn) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  const std::vector<Exchange::Extent> extents = {{}, {0, MessageExchange::kChunkBytes}};
+  std::vector<std::vector<std::byte>> tensors;
+  const auto publish = [&](uint64_t round) {
+    const std::byte value{static_cast<uint8_t>(round + 1)};
+    tensors.emplace_back(MessageExchange::kChunkBytes, value);
+    ASSERT_TRUE(
+        exchange->PublishInPlace(round, tensors[round].data(), tensors[round].size(), extents));
+  };
+  publish(0);  // waits for the peer, which has not opened the set
+  EXPECT_FALSE(exchange->HasLeft(0));
+  exchange->Withdraw();
+  EXPECT_TRUE(exchange->HasLeft(0));
+  tensors[0].assign(tensors[0].size(), std::byte{0xdd});
+  Send(*control_, Header(MessageType::kOpened, 0));
+  PollUntil([&] { return exchange->Reserve(1) != nullptr; });
+  publish(1);
+  publish(2);  // more than a socket takes
+  EXPECT_FALSE(exchange->HasLeft(2));
+  exchange->Withdraw();
+  for (std::vector<std::byte>& tensor : tensors) tensor.assign(tensor.size(), std::byte{0xdd});
+  publish(3);
+  for (uint64_t round = 0; round < tensors.size(); ++round) {
+    for (ByteStream* stream : {data_.get(), second_data_.get()}) {
+      MessageHeader header;
+      std::vector<std::byte> chunk(MessageExchange::kChunkBytes / 2);
+      Read(*stream, std::as_writable_bytes(std::span(&header, 1)));
+      Read(*stream, chunk);
+      EXPECT_EQ(header.round, round);
+      EXPECT_EQ(chunk, std::vector<std::byte>(chunk.size(), static_cast<std::byte>(round + 1)));
+    }
+  }
+  EXPECT_TRUE(exchange->HasLeft(3));
+}
+
+// Each word costs both sides a system call, and there are more banks.
+TEST_F(RawPeer, OneReleasedRoundIsToldWithTheNextOrWhenThereIsNone) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  MessageHeader header = Header(MessageType::kChunk, 16);
+  for (header.round = 0; header.round < 3; ++header.round) {
+    Send(*data_, header, std::vector<std::byte>(16));
+    PollUntil([&] { return exchange->Peek(header.round, 1) != nullptr; });
+  }
+  exchange->Release(0);
+  EXPECT_EQ(Released(), 0u);
+  exchange->Release(1);
+  EXPECT_EQ(Released(), 2u);
+  exchange->Release(2);
+  EXPECT_EQ(Released(), 0u);
+  for (int poll = 0; poll < 3; ++poll) transport_->Poll(inbox_);
+  EXPECT_EQ(Released(), 3u);
+  Send(*data_, header, std::vector<std::byte>(16));
+  PollUntil([&] { return exchange->Peek(3, 1) != nullptr; });
+  exchange->Release(3);
+  EXPECT_EQ(Released(), 0u);
+  transport_->Arm();  // before it sleeps
+  EXPECT_EQ(Released(), 4u);
+}
+
+// A member may have ended an operation, and look at nothing until the next one, while others go on.
+TEST_F(RawPeer, ARoundIsToldAlsoWhereNothingIsSentInTheNext) {
+  const std::vector<int> ranks = {0, 1};
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
+  Send(*data_, Header(MessageType::kChunk, 16), std::vector<std::byte>(16));
+  PollUntil([&] { return exchange->Peek(0, 1) != nullptr; });
+  exchange->Release(0);
+  EXPECT_EQ(Released(), 0u);
+  exchange->Release(1);
+  EXPECT_EQ(Released(), 1u);
 }
 
 }  // namespace
