@@ -31,7 +31,7 @@ from support.namespaces import NetworkHosts, why_not
 
 PORT = 29710  # nobody else is on these hosts
 WORDS, LENGTH = 1000, 64
-SIZES = {"mlp": (512, 8, 64), "transformer": (256, 4, 16)}  # width, layers, rows of a batch
+SIZES = {"mlp": (256, 8, 64), "transformer": (256, 4, 16)}  # width, layers, rows of a batch
 SMALL = {"mlp": (32, 4, 16), "transformer": (32, 2, 8)}
 
 
@@ -78,7 +78,7 @@ def compare(
     seconds: list[list[float]] = [[] for _ in predicted]
     for _ in range(rounds):
         for choice, of_choice in enumerate(seconds):
-            of_choice.append(job.measure("train", choice, 2 if smoke else 10))
+            of_choice.append(job.measure("train", choice, 2 if smoke else 5))
     medians = list(map(statistics.median, seconds))
     where = "one host" if link == "host" else f"hosts of one rank, {link} Mbit/s"
     print(f"\n{model}, {number} ranks, {where}\n")

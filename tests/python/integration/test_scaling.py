@@ -52,7 +52,7 @@ def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
 @pytest.mark.timeout(2 * SECONDS)
 def test_from_a_model_to_a_plan_to_training(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    small = ("--width", "16", "--layers", "3", "--batch", "8", "--steps", "11")
+    small = ("--width", "64", "--layers", "3", "--batch", "64", "--steps", "20")
     losses = []
     for choice in ("0", "2"):
         output = launch(

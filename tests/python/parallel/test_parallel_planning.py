@@ -150,10 +150,13 @@ def test_this_job_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_plans_for_other_numbers_of_ranks_cannot_be_applied() -> None:
     planned = par.plan(
         make_model("mlp"), batch_of("mlp"), loss=cross_entropy, machine=MACHINE,
-        ranks=hvd.size() * 2, microbatches=[1], axes=["dp"],
+        ranks=hvd.size() * 2, microbatches=[1], axes=["dp"], stages=[0, 1],
     )  # fmt: skip
+    stages = [one.strategy.stage for one in planned.costs]
     with pytest.raises(ValueError, match=f"but there are {hvd.size()}"):
-        planned.apply()
+        planned.apply(stages.index(0))
+    with pytest.raises(ValueError, match=r"stage=1.*divides no state"):
+        planned.apply(stages.index(1))
     with pytest.raises(ValueError, match="choice=99"):
         planned.apply(99)
     with pytest.raises(RuntimeError, match=r"call apply\(\) first"):

@@ -73,7 +73,7 @@ class Planned:
         """Make the mesh of one of `costs`, and divide the model's layers over tp, in place.
 
         All ranks of the job call it. With recomputation, the units' activations are computed again.
-        pipeline() does the rest. For a stage of ZeRO, call par.shard() on what pipeline() runs.
+        pipeline() does the rest.
 
         Args:
             choice: which one; 0 is the quickest.
@@ -82,8 +82,9 @@ class Planned:
             The mesh.
 
         Raises:
-            ValueError: there is no such choice, the job has another number of ranks, or a mesh
-                exists. RuntimeError: it was called before.
+            ValueError: there is no such choice, the job has another number of ranks, a mesh
+                exists, or the choice divides the state of training (`stage`), which this does not.
+            RuntimeError: it was called before.
         """
         if self._applied is not None:
             raise RuntimeError(f"the model is divided already: {self._applied.strategy}")
@@ -91,6 +92,8 @@ class Planned:
             raise ValueError(f"choice={choice}: {len(self.costs)} ways fit\n{self}")
         chosen = self.costs[choice]
         strategy = chosen.strategy
+        if strategy.stage:
+            raise ValueError(f"{strategy}: apply() divides no state of training; make the mesh")
         if job.is_initialized():
             size = job.current_runtime().topology.size
             if size != strategy.ranks:
