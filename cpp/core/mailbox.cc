@@ -53,7 +53,8 @@ std::optional<ArrivedMessage> Mailbox::TakeEager(int peer, uint8_t channel, int6
 }
 
 Result<std::optional<Mailbox::Id>> Mailbox::Arrive(int peer, uint64_t number,
-                                                   const Envelope& envelope, bool is_eager) {
+                                                   const Envelope& envelope, bool is_eager,
+                                                   const EagerLimits& limits) {
   Peer& from = peers_[peer];
   if (number != from.last_number + 1) {
     return Status::Protocol("message " + std::to_string(number) + " came after message " +
@@ -62,7 +63,9 @@ Result<std::optional<Mailbox::Id>> Mailbox::Arrive(int peer, uint64_t number,
   from.last_number = number;
   if (is_eager) {
     from.eager_bytes += EagerCost(envelope.bytes);
-    if (from.eager_bytes > kEagerCreditBytes) return Status::Protocol("it sent beyond its credit");
+    const bool is_too_much =
+        envelope.bytes > limits.most_bytes || from.eager_bytes > limits.credit_bytes;
+    if (is_too_much) return Status::Protocol("it sent beyond its credit");
   }
   auto named = receives_.find({envelope.channel, envelope.tag, peer});
   const auto any = receives_.find({envelope.channel, envelope.tag, kAnyPeer});
@@ -122,13 +125,13 @@ uint64_t Mailbox::TakeCreditFor(int peer) {
 }
 
 bool EagerCredit::Take(uint64_t bytes) {
-  if (bytes > kMaxEagerBytes || EagerCost(bytes) > left_) return false;
+  if (bytes > limits_.most_bytes || EagerCost(bytes) > left_) return false;
   left_ -= EagerCost(bytes);
   return true;
 }
 
 Status EagerCredit::Give(uint64_t bytes) {
-  if (bytes > kEagerCreditBytes - left_) return Status::Protocol("it gave back too much credit");
+  if (bytes > limits_.credit_bytes - left_) return Status::Protocol("it gave back too much credit");
   left_ += bytes;
   return Status::Ok();
 }

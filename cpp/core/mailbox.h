@@ -28,6 +28,17 @@ inline constexpr int kAnyPeer = -1;
 // Of each sender at one receiver: a message counts with its bytes and what it takes beside.
 inline constexpr uint64_t kEagerCreditBytes = 64 << 10;
 inline constexpr uint64_t kEagerOverheadBytes = 64;
+
+// What a sender may send a receiver before it is asked for. Between hosts an offer costs a round
+// trip more than in a host, where its receiver reads the message itself.
+struct EagerLimits {
+  uint64_t most_bytes;    // of a message
+  uint64_t credit_bytes;  // of all that have not been taken
+};
+inline constexpr EagerLimits kEagerInHost = {kMaxEagerBytes, kEagerCreditBytes};
+inline constexpr EagerLimits kEagerBetweenHosts = {
+    kMaxEagerBytesBetweenHosts, 4 * (kMaxEagerBytesBetweenHosts + kEagerOverheadBytes)};
+
 // The receiver gives back that much at once.
 inline constexpr uint64_t kLeastCreditGiven = kEagerCreditBytes / 4;
 // Of each sender at one receiver, not answered yet.
@@ -57,7 +68,7 @@ class Mailbox {
   // A message has come: the receive that takes it. If there is none it has to be kept: Keep().
   // kProtocol: it is out of order, or beyond what its sender may send.
   Result<std::optional<Id>> Arrive(int peer, uint64_t number, const Envelope& envelope,
-                                   bool is_eager);
+                                   bool is_eager, const EagerLimits& limits);
   void Keep(ArrivedMessage message);
 
   // What the peer may send again because its eager messages were taken; 0 while it is too little
@@ -106,13 +117,16 @@ class Mailbox {
 // The sender's side, for one receiver.
 class EagerCredit {
  public:
+  explicit EagerCredit(const EagerLimits& limits) : limits_(limits), left_(limits.credit_bytes) {}
+
   // Whether a message may be sent at once; it has its credit then.
   bool Take(uint64_t bytes);
   // kProtocol: more than was taken.
   Status Give(uint64_t bytes);
 
  private:
-  uint64_t left_ = kEagerCreditBytes;
+  EagerLimits limits_;
+  uint64_t left_;
 };
 
 }  // namespace horoscale

@@ -90,8 +90,8 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
     frame.use = static_cast<uint32_t>(in.Varint(std::numeric_limits<uint32_t>::max()));
   }
   if (HasPayload(frame.type)) frame.payload = in.Rest();
-  if (frame.type == Type::kEager &&
-      (frame.payload.size() != frame.envelope.bytes || frame.payload.size() > kMaxEagerBytes)) {
+  if (frame.type == Type::kEager && (frame.payload.size() != frame.envelope.bytes ||
+                                     frame.payload.size() > kMaxEagerBytesBetweenHosts)) {
     in.Fail("it has another number of bytes than it says");
   }
   if (frame.type == Type::kData &&

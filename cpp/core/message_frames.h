@@ -32,7 +32,8 @@ namespace horoscale {
 
 inline constexpr int64_t kMaxTag = (int64_t{1} << 62) - 1;
 inline constexpr uint64_t kMaxMessageDataBytes = uint64_t{1} << 60;
-inline constexpr size_t kMaxEagerBytes = 16 << 10;
+inline constexpr size_t kMaxEagerBytes = 16 << 10;  // in a host
+inline constexpr size_t kMaxEagerBytesBetweenHosts = 64 << 10;
 inline constexpr size_t kMaxDataFrameBytes = 128 << 10;
 inline constexpr size_t kMaxReasonBytes = 4096;
 

@@ -1,6 +1,7 @@
 #include "runtime/set_messages.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -49,6 +50,15 @@ Result<bool> SetMessages::Step() {
   return true;
 }
 
+SetMessages::Peer& SetMessages::PeerAt(int rank) {
+  const auto found = peers_.find(rank);
+  if (found != peers_.end()) return found->second;
+  const std::array<int, 2> both = {std::min(rank, transport_.rank()),
+                                   std::max(rank, transport_.rank())};
+  const bool is_near = rank == transport_.rank() || transport_.HostsOf(both).empty();
+  return peers_.emplace(rank, is_near ? kEagerInHost : kEagerBetweenHosts).first->second;
+}
+
 void SetMessages::BeginSubmitted() {
   while (!submitted_.empty()) {
     const OperationPtr operation = std::move(submitted_.front());
@@ -71,7 +81,7 @@ void SetMessages::Begin(const OperationPtr& operation) {
 }
 
 void SetMessages::AnnounceOrHold(const OperationPtr& operation) {
-  Peer& peer = peers_[operation->message->peer];
+  Peer& peer = PeerAt(operation->message->peer);
   if (peer.held.empty() && peer.offers < kMaxOffers) return Announce(operation);
   peer.held.push_back(operation);
 }
@@ -79,7 +89,7 @@ void SetMessages::AnnounceOrHold(const OperationPtr& operation) {
 void SetMessages::Announce(const OperationPtr& operation) {
   const Message& message = *operation->message;
   const uint64_t bytes = message.envelope.bytes;
-  Peer& peer = peers_[message.peer];
+  Peer& peer = PeerAt(message.peer);
   MessageFrame frame;
   frame.number = peer.next_number++;
   frame.envelope = message.envelope;
@@ -220,8 +230,8 @@ void SetMessages::AskForFrames(IncomingEntry incoming) {
   const auto& [peer, number] = incoming->first;
   incoming->second.taken = 0;
   incoming->second.by_frames = true;
-  if (peers_[peer].coming < kMaxComing) return Clear(peer, number);
-  peers_[peer].uncleared.push_back(number);
+  if (PeerAt(peer).coming < kMaxComing) return Clear(peer, number);
+  PeerAt(peer).uncleared.push_back(number);
 }
 
 bool SetMessages::Read(int peer, const Incoming& incoming, std::span<std::byte> into) {
@@ -248,7 +258,7 @@ const std::byte* SetMessages::AddressOf(int peer, const MessageSource& source,
 }
 
 void SetMessages::Clear(int peer, uint64_t number) {
-  ++peers_[peer].coming;
+  ++PeerAt(peer).coming;
   MessageFrame frame;
   frame.type = FrameType::kClear;
   frame.number = number;
@@ -265,7 +275,7 @@ void SetMessages::GiveCredit(int peer) {
 }
 
 void SetMessages::OnAnswered(int rank) {
-  Peer& peer = peers_[rank];
+  Peer& peer = PeerAt(rank);
   --peer.offers;
   while (!peer.held.empty() && peer.offers < kMaxOffers) {
     const OperationPtr next = std::move(peer.held.front());

@@ -111,8 +111,11 @@ class SetMessages {
     int64_t waits_since_ns = 0;  // for what its sender is staging; 0: doesn't
   };
   struct Peer {
-    uint64_t next_number = 1;
+    explicit Peer(const EagerLimits& bounds) : limits(bounds), credit(bounds) {}
+
+    EagerLimits limits;
     EagerCredit credit;
+    uint64_t next_number = 1;
     uint32_t offers = 0;               // not answered
     std::deque<OperationPtr> held;     // sends that may not be offered yet, and those behind them
     const Incoming* staged = nullptr;  // of it, under way
@@ -125,6 +128,7 @@ class SetMessages {
   using OutgoingEntry = std::map<Key, Outgoing>::iterator;
   using IncomingEntry = std::map<Key, Incoming>::iterator;
 
+  Peer& PeerAt(int rank);
   void BeginSubmitted();
   void Begin(const OperationPtr& operation);
   const Status* WhyNot(const Operation& operation);

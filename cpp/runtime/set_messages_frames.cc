@@ -56,14 +56,15 @@ Status SetMessages::TakeFrame(int from_rank, const MessageFrame& frame) {
     case FrameType::kWithdrawn:
       return OnContent(from_rank, frame);
     case FrameType::kCredit:
-      return peers_[from_rank].credit.Give(frame.bytes);
+      return PeerAt(from_rank).credit.Give(frame.bytes);
   }
   return Status::Ok();
 }
 
 Status SetMessages::OnArrival(int from_rank, const MessageFrame& frame) {
   const bool is_eager = frame.type == FrameType::kEager;
-  const auto receive = mailbox_.Arrive(from_rank, frame.number, frame.envelope, is_eager);
+  const auto receive =
+      mailbox_.Arrive(from_rank, frame.number, frame.envelope, is_eager, PeerAt(from_rank).limits);
   if (!receive.ok()) return receive.status();
   ArrivedMessage message{from_rank, frame.number, frame.envelope, is_eager, {}, frame.source};
   if (!*receive) {
@@ -141,7 +142,7 @@ Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
     OnAnswered(from_rank);
     return Status::Ok();
   }
-  if (frame.number == 0 || frame.number >= peers_[from_rank].next_number) {
+  if (frame.number == 0 || frame.number >= PeerAt(from_rank).next_number) {
     return Status::Protocol("it refuses a message that was not sent");
   }
   // A small one: its send is done.
@@ -208,7 +209,7 @@ Status SetMessages::OnWithdrawn(IncomingEntry found, const MessageFrame& frame) 
 
 // One that came by frames is over.
 void SetMessages::ClearNext(int from_rank) {
-  Peer& peer = peers_[from_rank];
+  Peer& peer = PeerAt(from_rank);
   --peer.coming;
   if (peer.uncleared.empty()) return;
   const uint64_t next = peer.uncleared.front();

@@ -70,7 +70,7 @@ bool SetMessages::WaitsForStaged(IncomingEntry entry) {
   const auto& [peer, number] = entry->first;
   const Incoming& incoming = entry->second;
   if (incoming.source.kind != MessageSource::Kind::kStaged || incoming.taken > 0) return false;
-  Peer& from = peers_[peer];
+  Peer& from = PeerAt(peer);
   if (from.staged == nullptr || from.staged == &incoming) return false;
   if (incoming.bytes <= kBriefBytes && from.staged->bytes > kLongBytes) return false;
   from.unstaged.push_back(number);
@@ -96,20 +96,20 @@ bool SetMessages::BeginStaged(IncomingEntry entry) {
   frame.number = number;
   frame.use = incoming.staged->reader.use();
   Send(peer, frame);
-  peers_[peer].staged = &incoming;
+  PeerAt(peer).staged = &incoming;
   return true;
 }
 
 void SetMessages::EndStaged(IncomingEntry entry) {
   const int peer = entry->first.first;
   entry->second.staged.reset();
-  peers_[peer].staged = nullptr;
+  PeerAt(peer).staged = nullptr;
   ReadNext(peer);
 }
 
 // What has waited for one that is staged.
 void SetMessages::ReadNext(int peer) {
-  std::deque<uint64_t>& unstaged = peers_[peer].unstaged;
+  std::deque<uint64_t>& unstaged = PeerAt(peer).unstaged;
   if (unstaged.empty()) return;
   reading_.emplace_front(peer, unstaged.front());
   unstaged.pop_front();

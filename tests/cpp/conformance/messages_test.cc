@@ -115,7 +115,9 @@ class MessagesOverTransport : public TransportTest {
 
 TEST_P(MessagesOverTransport, EverybodyToEverybodyInEverySize) {
   StartRanks(3);
-  constexpr size_t kSizes[] = {0, 1, 1000, kMaxEagerBytes, kMaxEagerBytes + 1, 70'000, 2'500'000};
+  constexpr size_t kSizes[] = {
+      0,      1,        1000, kMaxEagerBytes, kMaxEagerBytes + 1, kMaxEagerBytesBetweenHosts,
+      70'000, 2'500'000};
   std::vector<std::vector<std::byte>> sent;
   std::vector<std::vector<std::byte>> received;
   sent.reserve(100);

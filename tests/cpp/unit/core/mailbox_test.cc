@@ -17,7 +17,7 @@ class MailboxTest : public ::testing::Test {
   // The receive that takes it; none: it was kept.
   std::optional<Mailbox::Id> Send(int peer, const Envelope& envelope, bool is_eager = true) {
     const uint64_t number = ++numbers_[peer];
-    auto receive = mailbox_.Arrive(peer, number, envelope, is_eager);
+    auto receive = mailbox_.Arrive(peer, number, envelope, is_eager, kEagerInHost);
     EXPECT_TRUE(receive.ok()) << receive.status().message();
     if (!receive.ok()) return std::nullopt;
     if (!*receive) {
@@ -113,12 +113,12 @@ TEST_F(MailboxTest, TheReceiveThatWasPostedFirstTakesIt) {
 }
 
 TEST_F(MailboxTest, WhatIsOutOfOrderCannotBe) {
-  EXPECT_FALSE(mailbox_.Arrive(1, 2, Of(7), true).ok());
-  EXPECT_FALSE(mailbox_.Arrive(2, 0, Of(7), true).ok());
+  EXPECT_FALSE(mailbox_.Arrive(1, 2, Of(7), true, kEagerInHost).ok());
+  EXPECT_FALSE(mailbox_.Arrive(2, 0, Of(7), true, kEagerInHost).ok());
 }
 
 TEST_F(MailboxTest, CreditBoundsWhatNobodyHasAskedFor) {
-  EagerCredit credit;
+  EagerCredit credit(kEagerInHost);
   uint64_t sent = 0;
   while (credit.Take(4096)) {
     Send(1, Of(7, 4096));
@@ -126,11 +126,11 @@ TEST_F(MailboxTest, CreditBoundsWhatNobodyHasAskedFor) {
   }
   EXPECT_EQ(sent, kEagerCreditBytes / (4096 + kEagerOverheadBytes));
   EXPECT_EQ(mailbox_.TakeCreditFor(1), 0u);
-  EXPECT_FALSE(mailbox_.Arrive(1, numbers_[1] + 1, Of(7, 4096), true).ok());
+  EXPECT_FALSE(mailbox_.Arrive(1, numbers_[1] + 1, Of(7, 4096), true, kEagerInHost).ok());
 }
 
 TEST_F(MailboxTest, WhatIsTakenIsGivenBackInPortions) {
-  EagerCredit credit;
+  EagerCredit credit(kEagerInHost);
   uint64_t given = 0;
   for (int i = 0; i < 1000; ++i) {
     ASSERT_TRUE(credit.Take(1000)) << i;
@@ -148,15 +148,27 @@ TEST_F(MailboxTest, WhatIsTakenIsGivenBackInPortions) {
 }
 
 TEST_F(MailboxTest, LargeMessagesAreNotEager) {
-  EagerCredit credit;
+  EagerCredit credit(kEagerInHost);
   EXPECT_TRUE(credit.Take(kMaxEagerBytes));
   EXPECT_FALSE(credit.Take(kMaxEagerBytes + 1));
+}
+
+TEST_F(MailboxTest, BetweenHostsMessagesMayBeLarger) {
+  EagerCredit credit(kEagerBetweenHosts);
+  EXPECT_FALSE(credit.Take(kMaxEagerBytesBetweenHosts + 1));
+  uint64_t number = 0;
+  while (credit.Take(kMaxEagerBytesBetweenHosts)) {
+    const Envelope large = Of(7, kMaxEagerBytesBetweenHosts);
+    EXPECT_TRUE(mailbox_.Arrive(1, ++number, large, true, kEagerBetweenHosts).ok());
+  }
+  EXPECT_EQ(number, 4u);
+  EXPECT_FALSE(mailbox_.Arrive(2, 1, Of(7, kMaxEagerBytes + 1), true, kEagerInHost).ok());
 }
 
 TEST_F(MailboxTest, OffersAreBounded) {
   for (uint32_t i = 0; i < kMaxOffers; ++i) Send(1, Of(i, 1 << 20), false);
   const uint64_t next = numbers_[1] + 1;
-  EXPECT_FALSE(mailbox_.Arrive(1, next, Of(1, 1 << 20), false).ok());
+  EXPECT_FALSE(mailbox_.Arrive(1, next, Of(1, 1 << 20), false, kEagerInHost).ok());
   EXPECT_EQ(NumberTakenBy(1, 5), 6u);
   EXPECT_EQ(mailbox_.num_kept(), kMaxOffers - 1);
 }

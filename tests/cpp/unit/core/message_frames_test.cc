@@ -57,7 +57,7 @@ TEST(MessageFramesTest, WhatIsCutOrTooLongIsRefused) {
 }
 
 TEST(MessageFramesTest, WhatNoSenderSendsIsRefused) {
-  const std::vector<std::byte> large(kMaxEagerBytes + 1);
+  const std::vector<std::byte> large(kMaxEagerBytesBetweenHosts + 1);
   MessageFrame frame;
   frame.envelope.bytes = large.size();
   frame.payload = large;
