@@ -166,6 +166,7 @@ def trainer(way: str, model: Model) -> Callable[[], object]:
         microbatches=model.microbatches,
         sequence_parallel=False,
         schedule="1f1b",
+        zero=0,
         lr=1e-3,
     )
     text = gpt_parallel.Text.load()
