@@ -96,11 +96,11 @@ def tensor_parallel(
         if module in made:
             parent_name, _, own_name = name.rpartition(".")
             setattr(model.get_submodule(parent_name), own_name, made[module])
+    if chain:  # first: where the chain begins with an Input, the sequence is divided, then gathered
+        divide_sequence(chain, axis, sequence.dim, sequence.argument)
     for name, style in styles.items():
         if isinstance(style, Input):
             take_input(name, model.get_submodule(name), style.argument, axis, dims[name])
-    if chain:
-        divide_sequence(chain, axis, sequence.dim, sequence.argument)
     if axis.size > 1:
         fork_attention_dropout(model)
     return model

@@ -182,6 +182,27 @@ def test_a_sequence_shorter_than_the_ranks_are_many() -> None:
         torch.testing.assert_close(model(words), whole(words), rtol=1e-10, atol=0)
 
 
+def test_a_sequence_that_is_divided_from_an_input_on(need_ranks: None) -> None:
+    """The first module divides it before it gathers it for its layers."""
+    with mesh(tp=hvd.size()) as made:
+        whole = nn.Module()
+        whole.mlps = nn.ModuleList([LlamaMLP(6), LlamaMLP(6)])
+        model = copy.deepcopy(whole)
+        columns = {f"mlps.?.{name}_proj": "column" for name in ("gate", "up")}
+        others = {"mlps.?.down_proj": "row", "mlps.?": "input", "mlps": "sequence"}
+        x = torch.randn(2, 9, 6)
+        par.tensor_parallel(model, made.tp, columns | others, sequence_parallel=True)
+        inputs = [x.clone().requires_grad_(), x.clone().requires_grad_()]
+        outputs = []
+        for of, values in zip((whole, model), inputs, strict=True):
+            for mlp in of.mlps:
+                values = mlp(values)
+            values.square().sum().backward()
+            outputs.append(values)
+        torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(inputs[1].grad, inputs[0].grad, rtol=1e-10, atol=1e-12)
+
+
 def test_one_sum_for_all_layers_of_an_input(
     need_ranks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
