@@ -83,12 +83,12 @@ class ResultWriter:
                 sys.stderr.write(f"{LAUNCHER}: {error}\n")
 
     def _write(self, frame: bytes) -> None:
-        self._failed = True
+        before, self._failed = self._failed, True
         with _in_temporary_file():
             left = memoryview(frame)
             while left:
                 left = left[self._file.write(left) :]
-        self._failed = False
+        self._failed = before  # what is left of an earlier frame is there still
 
 
 class HeldResults:

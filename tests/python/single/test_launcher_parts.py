@@ -548,7 +548,9 @@ def test_results_on_a_full_disk_are_one_error(capfd: pytest.CaptureFixture[str])
     assert said[0].startswith("horoscalerun: what the ranks return can't be")
 
 
-def test_where_results_can_not_be_kept_the_report_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("frees", [False, True])
+def test_where_results_can_not_be_kept_the_report_is(frees: bool, tmp_path: Path) -> None:
+    """Also where others free the disk, and more is handed in."""
     path = tmp_path / "results"
     writer = results.ResultWriter(os.open(path, os.O_WRONLY | os.O_CREAT))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -558,6 +560,9 @@ def test_where_results_can_not_be_kept_the_report_is(tmp_path: Path) -> None:
         writer.add(0, b"first")
         with pytest.raises(results.ResultsError):
             writer.add(1, bytes(2000))
+        if frees:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            writer.add(0, b"last")
         writer.finish(b"why")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
