@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from typing import Any, NamedTuple
 
 import figures
 import orders
+from folders import temporary_folder
 from ranks import Job
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
@@ -62,11 +61,10 @@ def run(
         return {}
     if smoke:
         model, steps = SMALL, 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
     measured: figures.Figures = {}
     with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder())
         hosts = stack.enter_context(NetworkHosts(2))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         jobs = []
         for index, way in enumerate(WAYS):
             ranks = 1 if way == "one" else 2

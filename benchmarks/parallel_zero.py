@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import figures
+from folders import temporary_folder
 from ranks import Job
 
 RANK_PROGRAM = Path(__file__).with_name("parallel_zero_rank.py")
@@ -66,7 +67,7 @@ def compare_steps(rounds: int, ranks: int, size: str, steps: int) -> figures.Fig
     measured: figures.Figures = {}
     for case, (theirs, ours) in PAIRS.items():
         with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder = stack.enter_context(temporary_folder())
             jobs = [
                 Way(name, start(stack, WAYS[name], ranks, size, folder)) for name in (theirs, ours)
             ]
@@ -86,7 +87,7 @@ def compare_memory(rounds: int, ranks: int, size: str, ways: Iterable[str]) -> f
     for _ in range(rounds):
         for way in ways:
             with contextlib.ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                folder = stack.enter_context(temporary_folder())
                 job = start(stack, WAYS[way], ranks, size, folder)
                 found.setdefault(way, []).append(job.measure(way, "memory", 1))
     print(f"{ranks} ranks: PSS of a rank beyond what it has before the model, MiB")
