@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from horoscale._core import ReduceOp
+from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.parallel import rng
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.regions import copy_to, gather_from, scatter_to, sequence_gather
@@ -88,8 +89,9 @@ def divide_sequence(chain: Modules, axis: Axis, dim: int, argument: str) -> None
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, _OwnDropout(child, axis))
-    for parameter in {id(one): one for one in _parameters(inside).values()}.values():
-        _add_up_gradient(parameter, axis)
+    for module in inside.values():
+        if not hasattr(module, "shards"):
+            _add_up_gradients(module, axis)
 
 
 def take_input(name: str, module: nn.Module, argument: str, axis: Axis, dim: int | None) -> None:
@@ -145,15 +147,34 @@ def _parameters(modules: Modules) -> dict[str, nn.Parameter]:
     }
 
 
-def _add_up_gradient(parameter: nn.Parameter, axis: Axis) -> None:
+class _Sum:
+    """What is done with a gradient of which each rank has its own part."""
+
+    def __init__(self, process_set: ProcessSet) -> None:
+        self._process_set = process_set
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return allreduce(gradient, op=ReduceOp.SUM, process_set=self._process_set)
+
+
+def _add_up_gradients(module: nn.Module, axis: Axis) -> None:
+    """Have the gradients of a module's own parameters added up.
+
+    Also of those that it is given later: to_empty(), for example, makes others, without hooks.
+    """
     process_set = axis.set
-    if process_set is None:
+    if process_set is None or not module._parameters:
         return
+    add_up = _Sum(process_set)
 
-    def add_up(gradient: torch.Tensor) -> torch.Tensor:
-        return allreduce(gradient, op=ReduceOp.SUM, process_set=process_set)
+    def hook(module: nn.Module, _: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            known = parameter._backward_hooks or {}
+            if not any(isinstance(one, _Sum) for one in known.values()):
+                is_trained = parameter.requires_grad
+                parameter.requires_grad_(True)  # so that it takes a hook, for the time when it is
+                parameter.register_hook(add_up)  # type: ignore[no-untyped-call]
+                parameter.requires_grad_(is_trained)
 
-    is_trained = parameter.requires_grad
-    parameter.requires_grad_(True)  # so that it takes a hook, for the time when it is
-    parameter.register_hook(add_up)  # type: ignore[no-untyped-call]
-    parameter.requires_grad_(is_trained)
+    hook(module, ())
+    module.register_forward_pre_hook(hook)

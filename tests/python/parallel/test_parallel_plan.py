@@ -245,6 +245,23 @@ def test_norms_that_are_frozen_first_learn_later(need_ranks: None) -> None:
         )
 
 
+def test_norms_of_a_model_that_gets_its_memory_later(need_ranks: None) -> None:
+    """Those that to_empty() makes have no hooks of the ones before."""
+    with mesh(tp=hvd.size()) as made:
+        whole = Model("llama")
+        with torch.device("meta"):
+            model = Model("llama")
+        par.tensor_parallel(model, made.tp, plan("llama"), sequence_parallel=True)
+        model.to_empty(device="cpu")
+        par.load_whole_state_dict(model, whole.state_dict())
+        words = torch.randint(23, (2, 9))
+        for one in (whole, model):
+            one(words).backward()
+        torch.testing.assert_close(
+            model.norm.weight.grad, whole.norm.weight.grad, rtol=1e-10, atol=1e-12
+        )
+
+
 class Mixer(nn.Module):
     """Attention that a plan does not know."""
 
