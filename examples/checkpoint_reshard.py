@@ -89,6 +89,8 @@ def main() -> None:
 
     torch.set_default_dtype(torch.float64)
     mesh = par.init(tp=options.tp, pp=options.pp)
+    if SAMPLES % mesh.dp.size:
+        parser.error(f"the {SAMPLES} samples of a step can't be divided among {mesh.dp.size} ranks")
     torch.manual_seed(1)
     model = build(mesh)
     module = model.module if isinstance(model, par.Pipeline) else model
