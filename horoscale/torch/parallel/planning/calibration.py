@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,8 @@ def _measure(
     copied = _bandwidth(share) if computes else math.inf
     barrier()
     local = max(hosts.count(host) for host in hosts)
-    inside = _pair([hosts.index(host) for host in hosts], lambda a, b: hosts[a] == hosts[b])
-    between = _pair(list(range(ranks)), lambda a, b: hosts[a] != hosts[b])
+    inside = _pair(ranks, lambda a, b: hosts[a] == hosts[b])
+    between = _pair(ranks, lambda a, b: hosts[a] != hosts[b])
     message = _message(rank, inside, share) if inside else Link(20e-6, copied / 4)
     message_between = _message(rank, between, share) if between else None
     collective, collective_between = message, message_between
@@ -193,10 +194,9 @@ def _as_ring(times: list[float], ranks: int) -> Link:
     return Link(small / steps, moved / max(large - small, 1e-9))
 
 
-def _pair(first: list[int], fits: Callable[[int, int], bool]) -> tuple[int, int] | None:
+def _pair(ranks: int, fits: Callable[[int, int], bool]) -> tuple[int, int] | None:
     """Return two ranks between which there is such a link."""
-    ranks = range(len(first))
-    return next(((a, b) for a in ranks for b in ranks if a < b and fits(a, b)), None)
+    return next((pair for pair in combinations(range(ranks), 2) if fits(*pair)), None)
 
 
 def _message(rank: int, pair: tuple[int, int], seconds: float) -> Link:
@@ -270,17 +270,17 @@ def _matrices(dtype: torch.dtype) -> tuple[torch.Tensor, Callable[[], torch.Tens
 
 def _flops(dtype: torch.dtype, seconds: float) -> float:
     _, product = _matrices(dtype)
-    return 2 * _MATRIX**3 / _fastest(product, seconds)
+    return 2 * _MATRIX**3 / _typical(product, seconds)
 
 
 def _bandwidth(seconds: float) -> float:
     source = torch.zeros(_COPIED, dtype=torch.uint8)
     target = torch.zeros_like(source)
-    return 2 * _COPIED / _fastest(lambda: target.copy_(source), seconds)
+    return 2 * _COPIED / _typical(lambda: target.copy_(source), seconds)
 
 
-def _fastest(call: Callable[[], Any], seconds: float) -> float:
-    """Return the median time of the calls that fit into a time."""
+def _typical(call: Callable[[], Any], seconds: float) -> float:
+    """Return the median time of as many calls as fit into a time."""
     call()
     end = time.perf_counter() + seconds
     times = [_seconds(call)]

@@ -294,7 +294,7 @@ def _strategies(
 def _microbatches(rows: int, pp: int, given: Sequence[int] | None) -> list[int]:
     if given is not None:
         return [one for one in given if rows % one == 0]
-    powers = [2**i for i in range(_MOST_MICROBATCHES.bit_length()) if 2**i <= _MOST_MICROBATCHES]
+    powers = [2**i for i in range(_MOST_MICROBATCHES.bit_length())]
     most = 8 * pp if pp > 1 else 8
     return [one for one in powers if rows % one == 0 and one <= most]
 
