@@ -455,6 +455,18 @@ def test_figures_are_kept_for_their_user_alone(
     assert calibration._read("key") is None
 
 
+def test_users_without_a_home_keep_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers whose user is in no /etc/passwd: the first rank alone looks for the file."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", staticmethod(homeless))
+    calibration._write("key", MACHINE)
+    assert calibration._read("key") is None
+
+
 def test_bytes_are_read() -> None:
     assert bytes_of("1.5GiB") == 3 << 29
     assert bytes_of("2MB") == 2_000_000

@@ -309,6 +309,7 @@ def _key(hosts: list[tuple[Any, ...]], dtype: torch.dtype) -> str:
 
 
 def _path(key: str) -> Path:
+    """Return the file of a job. Raises RuntimeError: its user has no home directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return folder / "horoscale" / f"calibration-{key}.json"
@@ -323,15 +324,15 @@ def _read(key: str) -> Machine | None:
             for name in ("message", "collective", "message_between", "collective_between")
         }
         return Machine(**(found | links))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
         return None
 
 
 def _write(key: str, machine: Machine) -> None:
     """Keep the figures, for the next job; without a place for them they are measured again."""
-    path = _path(key)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _path(key)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             with open_private(temporary) as file:
