@@ -290,6 +290,23 @@ def test_averaging_is_hidden_as_far_as_it_was_measured() -> None:
     assert found.communication == pytest.approx(ring_seconds(8000, 2, MACHINE.collective) / 2)
 
 
+def test_zero_sends_what_its_paper_says() -> None:
+    """Stages 1 and 2 as much as an allreduce, stage 3 half as much again; half of it on a host."""
+    silent = Machine(**vars(MACHINE) | {"overlap": 0.0})
+
+    def communication(stage: int, ranks_per_host: int) -> float:
+        found = cost(par.Strategy(dp=4, stage=stage), units(8), ALIKE, silent, ranks_per_host)
+        assert found is not None
+        return found.communication
+
+    between = ring_seconds(8000, 2, MACHINE.collective) + ring_seconds(8000, 2, Link(1e-4, 1e8))
+    for stage, factor in enumerate((1.0, 1.0, 1.0, 1.5)):
+        assert communication(stage, 2) == pytest.approx(factor * between)
+    inside = ring_seconds(8000, 4, MACHINE.collective)
+    for stage, factor in enumerate((1.0, 0.5, 0.5, 0.5)):
+        assert communication(stage, 4) == pytest.approx(factor * inside)
+
+
 def test_layers_divided_over_hosts_pay_for_the_network() -> None:
     inside, across = (
         cost(par.Strategy(tp=2), units(8, sent=10_000), ALIKE, MACHINE, per_host)
