@@ -437,6 +437,10 @@ def test_a_plan_says_why_ways_do_not_fit() -> None:
         par.plan(model, batch, ranks=2, speeds=[1.0], **options)
     with pytest.raises(ValueError, match="no more"):
         par.plan(model, batch, ranks=2, axes=["no more"], **options)
+    with pytest.raises(ValueError, match="no way divides 32 rows and 4 units among 7 ranks"):
+        par.plan(model, batch, ranks=7, axes=["dp"], **options)
+    with pytest.raises(ValueError, match=r"microbatches=\[0\]: at least 1"):
+        par.plan(model, batch, ranks=2, microbatches=[0], **options)
 
 
 def test_stages_of_slower_ranks_are_smaller() -> None:

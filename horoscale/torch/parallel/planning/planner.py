@@ -101,7 +101,8 @@ def plan(
         The ways that fit, the quickest first, and why the others don't.
 
     Raises:
-        ValueError: an argument is wrong, or the link between hosts is neither measured nor given.
+        ValueError: an argument is wrong, no way divides rows and units among the ranks, or the link
+            between hosts is neither measured nor given.
     """
     in_job = job.is_initialized()
     size = job.current_runtime().topology.size if in_job else 1
@@ -144,6 +145,11 @@ def plan(
     )
     if tensor_parallel is None:
         candidates = [one for one in candidates if one.tp == 1]
+    if not candidates:
+        raise ValueError(
+            f"no way divides {number_of_rows} rows and {len(units_of(model))} units among {ranks} "
+            f"ranks over {', '.join(axes)}, microbatches={microbatches}"
+        )
     costs: list[Cost] = []
     rejected: list[Rejected] = []
     profiles.prepare(candidates)
@@ -293,6 +299,8 @@ def _strategies(
 
 def _microbatches(rows: int, pp: int, given: Sequence[int] | None) -> list[int]:
     if given is not None:
+        if any(one < 1 for one in given):
+            raise ValueError(f"microbatches={list(given)}: at least 1 is needed")
         return [one for one in given if rows % one == 0]
     powers = [2**i for i in range(_MOST_MICROBATCHES.bit_length())]
     most = 8 * pp if pp > 1 else 8
