@@ -64,7 +64,7 @@ class Machine:
         memory_bandwidth: bytes a second that one rank copies meanwhile, read and written.
         slots: how many ranks of a host can compute at once: its cores by a rank's threads.
         message: a message between two ranks of a host.
-        collective: for an allreduce inside a host: its steps and bytes are those of a ring.
+        collective: for an allreduce inside a host, as ring_seconds() counts its steps and bytes.
         message_between: a message between two hosts; None: there is one host.
         collective_between: for an allreduce between hosts.
         overlap: the part of a collective that computing hides, from 0 to 1.
