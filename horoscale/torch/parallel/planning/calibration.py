@@ -26,7 +26,7 @@ from horoscale.common import allgather_object, job
 from horoscale.common.objects import broadcast_object
 from horoscale.common.synchronization import barrier
 from horoscale.torch.messages import recv, send
-from horoscale.torch.parallel.mesh import _Place, hosts_of
+from horoscale.torch.parallel.mesh import Place, hosts_of
 from horoscale.torch.parallel.tags import CALIBRATION
 from horoscale.torch.reductions import allreduce_, allreduce_async_
 
@@ -101,7 +101,7 @@ def calibrate(
     if seconds <= 0:
         raise ValueError(f"seconds={seconds}: calibrating takes some time")
     topology = job.current_runtime().topology
-    place = _Place(topology.local_rank, topology.local_size, topology.cross_rank)
+    place = Place(topology.local_rank, topology.local_size, topology.cross_rank)
     said = allgather_object((place, platform.node(), _cores(), torch.get_num_threads()), name=_NAME)
     places = [place for place, *_ in said]
     hosts = hosts_of(places)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from horoscale.torch.parallel.mesh import _line
+from horoscale.torch.parallel.mesh import ranks_along
 from horoscale.torch.parallel.pipeline.schedule import Action, Operation, make_schedule
 from horoscale.torch.parallel.pipeline.simulate import simulate
 from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_seconds
@@ -106,7 +106,7 @@ def group(strategy: Strategy, names: Sequence[str], ranks_per_host: int) -> Grou
     by_host: list[Counter[int]] = []  # of each group that the first host has ranks of
     for rank in range(ranks_per_host):
         if rank not in seen:
-            line = _line(sizes, names, rank)
+            line = ranks_along(sizes, names, rank)
             seen.update(line)
             by_host.append(Counter(one // ranks_per_host for one in line))
     local = max(max(hosts.values()) for hosts in by_host)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from horoscale.common import allgather_object, job
 from horoscale.common.synchronization import barrier
-from horoscale.torch.parallel.mesh import ORDER, _Place, hosts_of
+from horoscale.torch.parallel.mesh import ORDER, Place, hosts_of
 from horoscale.torch.parallel.planning.calibration import (
     Link,
     Machine,
@@ -346,7 +346,7 @@ def _rows(x: Batch) -> int:
 
 def _number_of_hosts() -> int:
     topology = job.current_runtime().topology
-    place = _Place(topology.local_rank, topology.local_size, topology.cross_rank)
+    place = Place(topology.local_rank, topology.local_size, topology.cross_rank)
     hosts = hosts_of(allgather_object(place, name=f"{_NAME}.hosts"))
     numbers = Counter(hosts)
     if len(set(numbers.values())) > 1 or hosts != sorted(hosts):
