@@ -165,6 +165,26 @@ def test_microbatches_recomputation_and_zero_take_less() -> None:
     assert three.parameters < whole.parameters
 
 
+def test_each_averaged_gradient_has_a_place() -> None:
+    """Whatever HOROSCALE_FUSION_THRESHOLD is: see the table of docs/zero.md."""
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(1 << 13, 1 << 13, bias=False) for _ in range(4)))
+        batch = (torch.empty(8, 1 << 13), torch.empty(8, dtype=torch.long))
+    unit = 4 << 26
+
+    def buckets(stage: int, microbatches: int = 1, dp: int = 2) -> int:
+        said = par.memory(
+            model, batch, {"dp": dp}, loss=cross_entropy, stage=stage, microbatches=microbatches
+        )
+        return said.ranks[0].buckets
+
+    assert buckets(0, dp=1) == 0
+    assert buckets(0) == 4 * unit
+    assert buckets(1) == 2 * unit
+    assert buckets(2) == buckets(3) == 2 * unit
+    assert buckets(2, microbatches=2) == 4 * unit
+
+
 def test_zero_divides_what_its_paper_says() -> None:
     assert zero_state(8, 8, 16, 4, 0) == (8, 8, 16)
     assert zero_state(8, 8, 16, 4, 1) == (8, 8, 4)
