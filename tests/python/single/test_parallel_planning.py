@@ -21,7 +21,7 @@ from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_se
 from horoscale.torch.parallel.planning.cost import cost, group
 from horoscale.torch.parallel.planning.dry_run import Unit, dry_run, rehearse
 from horoscale.torch.parallel.planning.memory import zero_state
-from horoscale.torch.parallel.planning.numbers import bytes_of
+from horoscale.torch.parallel.planning.numbers import bytes_of, milliseconds
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
 from horoscale.torch.parallel.planning.stand_ins import Collective
@@ -515,3 +515,8 @@ def test_bytes_are_read() -> None:
     for wrong in ("much", "-1GiB", 0):
         with pytest.raises(ValueError, match=r"bytes"):
             bytes_of(wrong)
+
+
+def test_times_have_three_digits_or_more() -> None:
+    times = (1.234e-5, 0.0234, 0.9996, 1.5, 12.345)
+    assert [milliseconds(one) for one in times] == ["0.0123", "23.4", "1,000", "1,500", "12,345"]

@@ -57,7 +57,7 @@ def test_wrong_numbers(option: str, value: str, capsys: pytest.CaptureFixture[st
 def test_speed_ups_count_samples() -> None:
     runs = [Measured(1, 1.0, 0.0, 0.0, 0.0), Measured(4, 0.5, 0.5, 1.0, 0.0)]
     weak, strong = (rows(runs, mode, 8)[1] for mode in ("weak", "strong"))
-    assert weak == ["4", "2e+03", "25%", "25%", "50%", "25%", "2.00", "16"]
+    assert weak == ["4", "2,000", "25%", "25%", "50%", "25%", "2.00", "16"]
     assert strong[-2:] == ["0.50", "4"]
 
 
