@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +15,10 @@ from support.planning_models import PLAN, TRANSFORMER_PLAN, cross_entropy, make_
 from torch import nn
 
 import horoscale.torch.parallel as par
-from horoscale.torch.parallel.planning import calibration
 from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_seconds
 from horoscale.torch.parallel.planning.cost import cost, group
 from horoscale.torch.parallel.planning.dry_run import Unit, dry_run, rehearse
 from horoscale.torch.parallel.planning.memory import zero_state
-from horoscale.torch.parallel.planning.numbers import bytes_of, milliseconds
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
 from horoscale.torch.parallel.planning.stand_ins import Collective
@@ -478,45 +475,3 @@ def test_a_model_without_memory_is_costed_by_its_operations() -> None:
     found = dry_run(rehearse(make_model("mlp")), x, target, cross_entropy, torch.optim.AdamW)
     timings = by_formula(found, 1e6, 1e30)
     assert timings[0].forward == pytest.approx(found[0].forward_flops / 1e6)
-
-
-# ---------------------------------------------------------------- what is kept, and read
-
-
-def test_figures_are_kept_for_their_user_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert calibration._read("key") is None
-    calibration._write("key", MACHINE)
-    assert calibration._read("key") == MACHINE
-    (file,) = (tmp_path / "horoscale").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-    file.write_text("{}")
-    assert calibration._read("key") is None
-
-
-def test_users_without_a_home_keep_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in containers whose user is in no /etc/passwd: the first rank alone looks for the file."""
-
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", staticmethod(homeless))
-    calibration._write("key", MACHINE)
-    assert calibration._read("key") is None
-
-
-def test_bytes_are_read() -> None:
-    assert bytes_of("1.5GiB") == 3 << 29
-    assert bytes_of("2MB") == 2_000_000
-    assert bytes_of(7) == 7
-    for wrong in ("much", "-1GiB", 0):
-        with pytest.raises(ValueError, match=r"bytes"):
-            bytes_of(wrong)
-
-
-def test_times_have_three_digits_or_more() -> None:
-    times = (1.234e-5, 0.0234, 0.9996, 1.5, 12.345)
-    assert [milliseconds(one) for one in times] == ["0.0123", "23.4", "1,000", "1,500", "12,345"]
