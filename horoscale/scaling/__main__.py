@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, titles, lines in sections[: 2 if told else 1]:
         print(f"\n{name}, {options.mode} scaling\n\n{table(titles, lines)}")
     title = f"{Path(options.command[0]).name}: {options.mode} scaling"
-    options.output.write_text(page(title, sections, picture(runs, told)))
+    options.output.write_text(page(title, sections, picture(runs, told)), encoding="utf-8")
     print(f"\n{options.output}")
     return 0
 
@@ -72,6 +72,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("a program is needed, such as train.py")
     if options.gbit is not None and min(options.gbit, options.inside_gbit) <= 0:
         parser.error("--gbit and --inside-gbit are greater than 0")
+    if options.ranks_per_host < 1 or (options.samples is not None and options.samples < 1):
+        parser.error("--ranks-per-host and --samples are at least 1")
+    if min(options.skip, options.latency_us) < 0:
+        parser.error("--skip and --latency-us are not negative")
     if not 0 <= options.overlap <= 1:
         parser.error("--overlap is between 0 and 1")
     return options

@@ -32,7 +32,7 @@ def rows(runs: Sequence[Measured], mode: str, samples: int | None) -> list[list[
         parts = (one.compute, one.communication, one.waiting)
         line = [
             f"{one.ranks:,}",
-            f"{one.step * 1e3:.3g}",
+            f"{one.step * 1e3:.3g}" if one.step < 0.9995 else f"{one.step * 1e3:,.0f}",
             *(f"{part / one.step:.0%}" for part in parts),
             f"{one.efficiency:.0%}",
             f"{speedup:.2f}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from horoscale.timeline.files import RankTimeline, read_job
+from horoscale.timeline.files import RankTimeline, TimelineError, read_job
 from horoscale.timeline.steps import merged, step_title, steps, total
 
 
@@ -72,7 +72,13 @@ def run(ranks: int, command: Sequence[str], skip: int, seconds: float) -> Measur
             raise ScalingError(
                 f"{ranks} ranks failed with status {done.returncode}; their output is above"
             )
-        return measured(read_job(timeline), skip)
+        try:
+            timelines = read_job(timeline)
+        except TimelineError as error:
+            raise ScalingError(
+                f"{ranks} ranks left no timeline: does the program call hvd.init()? ({error})"
+            ) from error
+        return measured(timelines, skip)
 
 
 def measured(timelines: Sequence[RankTimeline], skip: int) -> Measured:

@@ -117,7 +117,7 @@ class Mesh:
         for name in chosen:
             if name not in self._sizes:
                 raise KeyError(f"this mesh has the axes {', '.join(self._sizes)}, not {name!r}")
-        ranks = _line(self._sizes, chosen, self._rank)
+        ranks = ranks_along(self._sizes, chosen, self._rank)
         return Axis("-".join(chosen), ranks, ranks.index(self._rank), self._sets.of(ranks))
 
     @property
@@ -314,7 +314,7 @@ def _begin(sizes: Mapping[str, int]) -> Mesh:
     if _current is not None:
         raise ValueError(f"there is a mesh already, {_current}: close() it before another is made")
     topology = job.current_runtime().topology
-    here = _Place(topology.local_rank, topology.local_size, topology.cross_rank)
+    here = Place(topology.local_rank, topology.local_size, topology.cross_rank)
     said = allgather_object((list(sizes.items()), here), name=_EXCHANGE)
     _check_agreement([tuple(one) for one, _ in said])
     if topology.rank == 0:
@@ -388,7 +388,7 @@ def _rank(sizes: Mapping[str, int], coordinates: Mapping[str, int]) -> int:
     )
 
 
-def _line(sizes: Mapping[str, int], names: Sequence[str], rank: int) -> tuple[int, ...]:
+def ranks_along(sizes: Mapping[str, int], names: Sequence[str], rank: int) -> tuple[int, ...]:
     """Return the ranks that differ from this one on the axes of these names alone, sorted."""
     own = _coordinates(sizes, rank)
     extents = [range(sizes[name]) if name in names else [own[name]] for name in sizes]
@@ -405,7 +405,7 @@ def _all_lines(sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
     for number in range(1, len(wide)):
         for names in combinations(wide, number):
             for rank in range(prod(sizes.values())):
-                ranks = _line(sizes, names, rank)
+                ranks = ranks_along(sizes, names, rank)
                 if rank == ranks[0]:
                     yield ranks
 
@@ -414,7 +414,7 @@ def _all_lines(sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where a rank says it is: hvd.local_rank(), local_size() and cross_rank()."""
 
     local_rank: int
@@ -422,7 +422,7 @@ class _Place:
     cross_rank: int
 
 
-def hosts_of(places: Sequence[_Place]) -> list[int]:
+def hosts_of(places: Sequence[Place]) -> list[int]:
     """Return the number of each rank's host; the hosts may have different numbers of ranks."""
     sizes = {one.cross_rank: one.local_size for one in places if one.local_rank == 0}
     having = {
@@ -434,7 +434,7 @@ def hosts_of(places: Sequence[_Place]) -> list[int]:
 
 def _warn_of_hosts(sizes: Mapping[str, int], hosts: Sequence[int]) -> None:
     for rank in range(len(hosts)):
-        ranks = _line(sizes, ["tp"], rank)
+        ranks = ranks_along(sizes, ["tp"], rank)
         across = sorted({hosts[one] for one in ranks})
         if len(across) > 1:
             warn_user(

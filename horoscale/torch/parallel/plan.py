@@ -69,7 +69,7 @@ def tensor_parallel(
     """
     axis = Axis.of(axis)
     _agree(model, axis, plan, sequence_parallel)
-    styles = _match(model, plan, sequence_parallel)
+    styles = match_styles(model, plan, sequence_parallel)
     chain, sequence = _chain(model, styles)
     inside = modules_within(chain)
     dims = {name: sequence.dim if name in inside else None for name in styles}
@@ -79,7 +79,7 @@ def tensor_parallel(
     for name, style in styles.items():
         module = model.get_submodule(name)
         if isinstance(style, Numbers):
-            numbers += _divided_numbers(name, module, style, axis)
+            numbers += divided_numbers(name, module, style, axis)
         elif isinstance(style, Input):
             _check_input(name, module, styles)
         elif not isinstance(style, Sequence):
@@ -124,7 +124,7 @@ def _agree(model: nn.Module, axis: Axis, plan: Plan, sequence_parallel: bool) ->
                 )
 
 
-def _match(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[str, Style]:
+def match_styles(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[str, Style]:
     """Return the styles of modules by their names; ValueError for patterns that match none."""
     named: dict[str, Style] = {}
     for pattern, style in plan.items():
@@ -196,7 +196,7 @@ def _divided(
     parent = model.get_submodule(parent_name)
     if isinstance(style, Vocab):
         return _divided_embedding(name, module, axis)
-    weight, bias = _matrix(name, module)
+    weight, bias = matrix_of(name, module)
     made: dict[str, Any] = {
         "bias": bias is not None,
         "device": weight.device,
@@ -208,7 +208,7 @@ def _divided(
     new: ColumnParallelLinear | RowParallelLinear
     if isinstance(style, Column):
         of_part = out_features // sum(style.parts) * style.parts[0]
-        made["multiple_of"] = _unit(name, parent, style.multiple_of, of_part, axis)
+        made["multiple_of"] = indivisible(name, parent, style.multiple_of, of_part, axis)
         new = ColumnParallelLinear(
             in_features,
             out_features,
@@ -220,7 +220,7 @@ def _divided(
         new.takes_ready_input = isinstance(styles.get(parent_name), Input)
     else:
         assert isinstance(style, Row)
-        made["multiple_of"] = _unit(name, parent, style.multiple_of, in_features, axis)
+        made["multiple_of"] = indivisible(name, parent, style.multiple_of, in_features, axis)
         new = RowParallelLinear(in_features, out_features, axis, **made)
     new.load_whole(weight, bias)
     if not isinstance(module, nn.Linear):
@@ -247,7 +247,7 @@ def _divided_embedding(name: str, module: nn.Module, axis: Axis) -> nn.Module:
     return new
 
 
-def _matrix(name: str, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
+def matrix_of(name: str, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the weight of a linear layer, (out, in), and its bias."""
     if isinstance(module, nn.Linear):
         return module.weight, module.bias
@@ -258,7 +258,7 @@ def _matrix(name: str, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | 
     raise ValueError(f"plan: {name} is a {type(module).__name__}, and no linear layer")
 
 
-def _unit(
+def indivisible(
     name: str,
     parent: nn.Module,
     multiple_of: Unit,
@@ -284,9 +284,10 @@ def _unit(
     return unit
 
 
-def _divided_numbers(
+def divided_numbers(
     name: str, module: nn.Module, style: Numbers, axis: Axis
 ) -> list[tuple[nn.Module, str, int]]:
+    """Return what the attributes that count what is divided become on this rank."""
     found = []
     for one in style.names:
         attribute, multiple_of = (one, 1) if isinstance(one, str) else one
@@ -294,7 +295,7 @@ def _divided_numbers(
         full = f"{name}.{attribute}"
         if not isinstance(number, int):
             raise ValueError(f"plan: {full} is {number!r}, and no number that could be divided")
-        unit = _unit(full, module, multiple_of, number, axis, "units")
+        unit = indivisible(full, module, multiple_of, number, axis, "units")
         own = get_dim_for_local_rank(number, axis.size, axis.rank, unit)
         found.append((module, attribute, own))
     return found

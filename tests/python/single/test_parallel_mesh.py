@@ -29,7 +29,7 @@ def test_ranks_and_coordinates_are_inverse(sizes: dict[str, int]) -> None:
 def test_the_lines_of_an_axis_divide_the_ranks(sizes: dict[str, int], data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(list(sizes)), unique=True))
     ranks = range(prod(sizes.values()))
-    lines = {module._line(sizes, names, rank) for rank in ranks}
+    lines = {module.ranks_along(sizes, names, rank) for rank in ranks}
     assert sorted(rank for line in lines for rank in line) == list(ranks)
     assert {len(line) for line in lines} == {prod(sizes[name] for name in names)}
 
@@ -90,9 +90,9 @@ def test_axes_made_by_hand() -> None:
 def test_hosts_of_different_sizes() -> None:
     """Hosts with 3, 1 and 2 ranks: cross_rank counts only the hosts that have the local rank."""
     places = [
-        *(module._Place(0, 3, 0), module._Place(1, 3, 0), module._Place(2, 3, 0)),
-        module._Place(0, 1, 1),
-        *(module._Place(0, 2, 2), module._Place(1, 2, 1)),
+        *(module.Place(0, 3, 0), module.Place(1, 3, 0), module.Place(2, 3, 0)),
+        module.Place(0, 1, 1),
+        *(module.Place(0, 2, 2), module.Place(1, 2, 1)),
     ]
     assert module.hosts_of(places) == [0, 0, 0, 1, 2, 2]
 

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +15,10 @@ from support.planning_models import PLAN, TRANSFORMER_PLAN, cross_entropy, make_
 from torch import nn
 
 import horoscale.torch.parallel as par
-from horoscale.torch.parallel.planning import calibration
 from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_seconds
 from horoscale.torch.parallel.planning.cost import cost, group
 from horoscale.torch.parallel.planning.dry_run import Unit, dry_run, rehearse
 from horoscale.torch.parallel.planning.memory import zero_state
-from horoscale.torch.parallel.planning.numbers import bytes_of
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
 from horoscale.torch.parallel.planning.stand_ins import Collective
@@ -165,6 +162,26 @@ def test_microbatches_recomputation_and_zero_take_less() -> None:
     assert three.parameters < whole.parameters
 
 
+def test_each_averaged_gradient_has_a_place() -> None:
+    """Whatever HOROSCALE_FUSION_THRESHOLD is: see the table of docs/zero.md."""
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(1 << 13, 1 << 13, bias=False) for _ in range(4)))
+        batch = (torch.empty(8, 1 << 13), torch.empty(8, dtype=torch.long))
+    unit = 4 << 26
+
+    def buckets(stage: int, microbatches: int = 1, dp: int = 2) -> int:
+        said = par.memory(
+            model, batch, {"dp": dp}, loss=cross_entropy, stage=stage, microbatches=microbatches
+        )
+        return said.ranks[0].buckets
+
+    assert buckets(0, dp=1) == 0
+    assert buckets(0) == 4 * unit
+    assert buckets(1) == 2 * unit
+    assert buckets(2) == buckets(3) == 2 * unit
+    assert buckets(2, microbatches=2) == 4 * unit
+
+
 def test_zero_divides_what_its_paper_says() -> None:
     assert zero_state(8, 8, 16, 4, 0) == (8, 8, 16)
     assert zero_state(8, 8, 16, 4, 1) == (8, 8, 4)
@@ -288,6 +305,23 @@ def test_averaging_is_hidden_as_far_as_it_was_measured() -> None:
     found = cost(par.Strategy(dp=2), units(8), ALIKE, MACHINE, 2)
     assert found is not None
     assert found.communication == pytest.approx(ring_seconds(8000, 2, MACHINE.collective) / 2)
+
+
+def test_zero_sends_what_its_paper_says() -> None:
+    """Stages 1 and 2 as much as an allreduce, stage 3 half as much again; half of it on a host."""
+    silent = Machine(**vars(MACHINE) | {"overlap": 0.0})
+
+    def communication(stage: int, ranks_per_host: int) -> float:
+        found = cost(par.Strategy(dp=4, stage=stage), units(8), ALIKE, silent, ranks_per_host)
+        assert found is not None
+        return found.communication
+
+    between = ring_seconds(8000, 2, MACHINE.collective) + ring_seconds(8000, 2, Link(1e-4, 1e8))
+    for stage, factor in enumerate((1.0, 1.0, 1.0, 1.5)):
+        assert communication(stage, 2) == pytest.approx(factor * between)
+    inside = ring_seconds(8000, 4, MACHINE.collective)
+    for stage, factor in enumerate((1.0, 0.5, 0.5, 0.5)):
+        assert communication(stage, 4) == pytest.approx(factor * inside)
 
 
 def test_layers_divided_over_hosts_pay_for_the_network() -> None:
@@ -420,6 +454,10 @@ def test_a_plan_says_why_ways_do_not_fit() -> None:
         par.plan(model, batch, ranks=2, speeds=[1.0], **options)
     with pytest.raises(ValueError, match="no more"):
         par.plan(model, batch, ranks=2, axes=["no more"], **options)
+    with pytest.raises(ValueError, match="no way divides 32 rows and 4 units among 7 ranks"):
+        par.plan(model, batch, ranks=7, axes=["dp"], **options)
+    with pytest.raises(ValueError, match=r"microbatches=\[0\]: at least 1"):
+        par.plan(model, batch, ranks=2, microbatches=[0], **options)
 
 
 def test_stages_of_slower_ranks_are_smaller() -> None:
@@ -437,28 +475,3 @@ def test_a_model_without_memory_is_costed_by_its_operations() -> None:
     found = dry_run(rehearse(make_model("mlp")), x, target, cross_entropy, torch.optim.AdamW)
     timings = by_formula(found, 1e6, 1e30)
     assert timings[0].forward == pytest.approx(found[0].forward_flops / 1e6)
-
-
-# ---------------------------------------------------------------- what is kept, and read
-
-
-def test_figures_are_kept_for_their_user_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert calibration._read("key") is None
-    calibration._write("key", MACHINE)
-    assert calibration._read("key") == MACHINE
-    (file,) = (tmp_path / "horoscale").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-    file.write_text("{}")
-    assert calibration._read("key") is None
-
-
-def test_bytes_are_read() -> None:
-    assert bytes_of("1.5GiB") == 3 << 29
-    assert bytes_of("2MB") == 2_000_000
-    assert bytes_of(7) == 7
-    for wrong in ("much", "-1GiB", 0):
-        with pytest.raises(ValueError, match=r"bytes"):
-            bytes_of(wrong)

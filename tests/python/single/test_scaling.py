@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
+from horoscale.scaling.__main__ import main
 from horoscale.scaling.page import page, rows
-from horoscale.scaling.runs import Measured, ScalingError, measured
+from horoscale.scaling.runs import Measured, ScalingError, measured, run
 from horoscale.timeline.files import Operation, RankTimeline
 
 
@@ -34,10 +37,27 @@ def test_too_few_steps() -> None:
         measured([RankTimeline(0, [], [])], skip=0)
 
 
+def test_a_program_that_is_none_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(ScalingError, match=r"2 ranks left no timeline: .*hvd\.init\(\)"):
+        run(2, ["train.py"], 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--ranks-per-host", "0"), ("--samples", "0"), ("--skip", "-1"), ("--latency-us", "-1")],
+)
+def test_wrong_numbers(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([f"{option}={value}", "train.py"])
+    assert f"{option} " in capsys.readouterr().err.partition("error:")[2]
+
+
 def test_speed_ups_count_samples() -> None:
     runs = [Measured(1, 1.0, 0.0, 0.0, 0.0), Measured(4, 0.5, 0.5, 1.0, 0.0)]
     weak, strong = (rows(runs, mode, 8)[1] for mode in ("weak", "strong"))
-    assert weak == ["4", "2e+03", "25%", "25%", "50%", "25%", "2.00", "16"]
+    assert weak == ["4", "2,000", "25%", "25%", "50%", "25%", "2.00", "16"]
     assert strong[-2:] == ["0.50", "4"]
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from horoscale.common import allgather_object, job
 from horoscale.common.objects import broadcast_object
 from horoscale.common.synchronization import barrier
 from horoscale.torch.messages import recv, send
-from horoscale.torch.parallel.mesh import _Place, hosts_of
+from horoscale.torch.parallel.mesh import Place, hosts_of
 from horoscale.torch.parallel.tags import CALIBRATION
 from horoscale.torch.reductions import allreduce_, allreduce_async_
 
@@ -63,7 +64,7 @@ class Machine:
         memory_bandwidth: bytes a second that one rank copies meanwhile, read and written.
         slots: how many ranks of a host can compute at once: its cores by a rank's threads.
         message: a message between two ranks of a host.
-        collective: for an allreduce inside a host: its steps and bytes are those of a ring.
+        collective: for an allreduce inside a host, as ring_seconds() counts its steps and bytes.
         message_between: a message between two hosts; None: there is one host.
         collective_between: for an allreduce between hosts.
         overlap: the part of a collective that computing hides, from 0 to 1.
@@ -100,7 +101,7 @@ def calibrate(
     if seconds <= 0:
         raise ValueError(f"seconds={seconds}: calibrating takes some time")
     topology = job.current_runtime().topology
-    place = _Place(topology.local_rank, topology.local_size, topology.cross_rank)
+    place = Place(topology.local_rank, topology.local_size, topology.cross_rank)
     said = allgather_object((place, platform.node(), _cores(), torch.get_num_threads()), name=_NAME)
     places = [place for place, *_ in said]
     hosts = hosts_of(places)
@@ -139,8 +140,8 @@ def _measure(
     copied = _bandwidth(share) if computes else math.inf
     barrier()
     local = max(hosts.count(host) for host in hosts)
-    inside = _pair([hosts.index(host) for host in hosts], lambda a, b: hosts[a] == hosts[b])
-    between = _pair(list(range(ranks)), lambda a, b: hosts[a] != hosts[b])
+    inside = _pair(ranks, lambda a, b: hosts[a] == hosts[b])
+    between = _pair(ranks, lambda a, b: hosts[a] != hosts[b])
     message = _message(rank, inside, share) if inside else Link(20e-6, copied / 4)
     message_between = _message(rank, between, share) if between else None
     collective, collective_between = message, message_between
@@ -193,10 +194,9 @@ def _as_ring(times: list[float], ranks: int) -> Link:
     return Link(small / steps, moved / max(large - small, 1e-9))
 
 
-def _pair(first: list[int], fits: Callable[[int, int], bool]) -> tuple[int, int] | None:
+def _pair(ranks: int, fits: Callable[[int, int], bool]) -> tuple[int, int] | None:
     """Return two ranks between which there is such a link."""
-    ranks = range(len(first))
-    return next(((a, b) for a in ranks for b in ranks if a < b and fits(a, b)), None)
+    return next((pair for pair in combinations(range(ranks), 2) if fits(*pair)), None)
 
 
 def _message(rank: int, pair: tuple[int, int], seconds: float) -> Link:
@@ -270,17 +270,17 @@ def _matrices(dtype: torch.dtype) -> tuple[torch.Tensor, Callable[[], torch.Tens
 
 def _flops(dtype: torch.dtype, seconds: float) -> float:
     _, product = _matrices(dtype)
-    return 2 * _MATRIX**3 / _fastest(product, seconds)
+    return 2 * _MATRIX**3 / _typical(product, seconds)
 
 
 def _bandwidth(seconds: float) -> float:
     source = torch.zeros(_COPIED, dtype=torch.uint8)
     target = torch.zeros_like(source)
-    return 2 * _COPIED / _fastest(lambda: target.copy_(source), seconds)
+    return 2 * _COPIED / _typical(lambda: target.copy_(source), seconds)
 
 
-def _fastest(call: Callable[[], Any], seconds: float) -> float:
-    """Return the median time of the calls that fit into a time."""
+def _typical(call: Callable[[], Any], seconds: float) -> float:
+    """Return the median time of as many calls as fit into a time."""
     call()
     end = time.perf_counter() + seconds
     times = [_seconds(call)]
@@ -309,6 +309,7 @@ def _key(hosts: list[tuple[Any, ...]], dtype: torch.dtype) -> str:
 
 
 def _path(key: str) -> Path:
+    """Return the file of a job. Raises RuntimeError: its user has no home directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return folder / "horoscale" / f"calibration-{key}.json"
@@ -323,15 +324,15 @@ def _read(key: str) -> Machine | None:
             for name in ("message", "collective", "message_between", "collective_between")
         }
         return Machine(**(found | links))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
         return None
 
 
 def _write(key: str, machine: Machine) -> None:
     """Keep the figures, for the next job; without a place for them they are measured again."""
-    path = _path(key)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _path(key)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             with open_private(temporary) as file:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from horoscale.torch.parallel.mesh import _line
+from horoscale.torch.parallel.mesh import ranks_along
 from horoscale.torch.parallel.pipeline.schedule import Action, Operation, make_schedule
 from horoscale.torch.parallel.pipeline.simulate import simulate
 from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_seconds
@@ -106,7 +106,7 @@ def group(strategy: Strategy, names: Sequence[str], ranks_per_host: int) -> Grou
     by_host: list[Counter[int]] = []  # of each group that the first host has ranks of
     for rank in range(ranks_per_host):
         if rank not in seen:
-            line = _line(sizes, names, rank)
+            line = ranks_along(sizes, names, rank)
             seen.update(line)
             by_host.append(Counter(one // ranks_per_host for one in line))
     local = max(max(hosts.values()) for hosts in by_host)
@@ -210,9 +210,10 @@ class _Stage:
             if not one.forward or strategy.recompute:
                 self.sent_backward += seconds
         self.average = self._averaging(units, strategy, machine, ranks_per_host)
-        # ZeRO-3 fetches parameters before each pass, of the next unit while one computes.
-        if strategy.stage == 3:
-            dp = group(strategy, ["dp"], ranks_per_host)
+        # ZeRO-3 fetches parameters before each pass, of the next unit while one computes. On one
+        # host they are memory that all ranks share.
+        dp = group(strategy, ["dp"], ranks_per_host)
+        if strategy.stage == 3 and dp.hosts > 1:
             size = sum({k: v for unit in units for k, v in unit.parameters.items()}.values())
             fetch = dp.allgather(size, machine)
             self.sent_forward += fetch - machine.overlap * min(fetch, self.forward)
@@ -228,15 +229,22 @@ class _Stage:
     ) -> float:
         """Return what averaging gradients adds to the end of a step.
 
-        A gradient is sent when it is there, while those of the units before it are computed.
+        A gradient is sent when it is there, while those of the units before it are computed. ZeRO
+        leaves each rank the averages of its part, which is half of an allreduce, and in stages 1
+        and 2 the other half gathers parameters after the update (Rajbhandari et al. 2020, section
+        7); on one host they are memory that all ranks share.
         """
         if strategy.dp * strategy.cp == 1:
             return 0.0
         trained = {k: unit.parameters[k] for unit in units for k in unit.trained}
         same = group(strategy, ["dp", "cp"], ranks_per_host)
         seconds = same.allreduce(sum(trained.values()), machine)
+        gathered = 0.0
+        if strategy.stage and strategy.dp > 1:
+            seconds /= 2
+            gathered = seconds if strategy.stage < 3 and same.hosts > 1 else 0.0
         left = self.backward * (len(units) - 1) / len(units)
-        return seconds - machine.overlap * min(seconds, left)
+        return seconds - machine.overlap * min(seconds, left) + gathered
 
 
 def _stage_message(

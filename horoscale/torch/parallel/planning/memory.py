@@ -28,8 +28,6 @@ from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
 
-FUSION_BYTES = 128 << 20  # HOROSCALE_FUSION_THRESHOLD's default
-
 
 @dataclass(frozen=True)
 class RankMemory:
@@ -204,7 +202,7 @@ def rank_memory(units: Sequence[Unit], strategy: Strategy, at: int) -> RankMemor
         parameters |= unit.parameters
         state |= unit.optimizer
         saved |= unit.saved
-    gradients = sum(parameters[one] for one in set().union(*(one.trained for one in units)))
+    trained = sum(parameters[one] for one in set().union(*(one.trained for one in units)))
     in_flight = peak_activations(make_schedule("1f1b", strategy.pp, strategy.microbatches)[at])
     if strategy.recompute:
         # What the first unit gets is what the stage before has sent, or the batch.
@@ -215,13 +213,12 @@ def rank_memory(units: Sequence[Unit], strategy: Strategy, at: int) -> RankMemor
         working = max(one.transient for one in units)
     largest = max(sum(one.parameters.values()) for one in units)
     held, gradients, optimizer = zero_state(
-        sum(parameters.values()), gradients, sum(state.values()), strategy.dp, strategy.stage,
+        sum(parameters.values()), trained, sum(state.values()), strategy.dp, strategy.stage,
         gathered=2 * largest,
     )  # fmt: skip
     # The optimizer's step comes when the activations are gone.
     update = max(one.update for one in units) - activations
-    averaged = strategy.dp * strategy.cp > 1
-    buckets = min(gradients, FUSION_BYTES) if averaged else 0
+    buckets = _sent_gradients(trained, largest, strategy)
     if at > 0:
         buckets += units[0].input  # of a gradient on its way
     if at < strategy.pp - 1:
@@ -254,6 +251,21 @@ def zero_state(
         share(gradients) if stage >= 2 else gradients,
         share(optimizer) if stage >= 1 else optimizer,
     )
+
+
+def _sent_gradients(whole: int, largest: int, strategy: Strategy) -> int:
+    """Return the bytes in which gradients are averaged, beside those that RankMemory.gradients are.
+
+    Each gradient has a place of its own in shared memory. ZeRO has its averages there in stage 1,
+    and later what is being reduced: two units, or all gradients until the last microbatch.
+    """
+    if strategy.dp * strategy.cp == 1:
+        return 0
+    if strategy.stage == 1:
+        return -(-whole // strategy.dp)
+    if strategy.stage >= 2 and strategy.microbatches == 1:
+        return min(whole, 2 * largest)
+    return whole
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -12,8 +12,8 @@ def readable_bytes(number: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time in ms, with three digits."""
-    return f"{seconds * 1e3:.3g}" if seconds < 10 else f"{seconds * 1e3:.0f}"
+    """Return a time in ms, with three digits or more."""
+    return f"{seconds * 1e3:.3g}" if seconds < 0.9995 else f"{seconds * 1e3:,.0f}"
 
 
 def bytes_of(text: int | str) -> int:

@@ -93,7 +93,10 @@ class Planned:
         chosen = self.costs[choice]
         strategy = chosen.strategy
         if strategy.stage:
-            raise ValueError(f"{strategy}: apply() divides no state of training; make the mesh")
+            raise ValueError(
+                f"{strategy}: apply() divides no state of training: make the mesh by par.init(), "
+                "and divide the model by par.shard()"
+            )
         if job.is_initialized():
             size = job.current_runtime().topology.size
             if size != strategy.ranks:

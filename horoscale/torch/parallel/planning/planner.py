@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from horoscale.common import allgather_object, job
 from horoscale.common.synchronization import barrier
-from horoscale.torch.parallel.mesh import ORDER, _Place, hosts_of
+from horoscale.torch.parallel.mesh import ORDER, Place, hosts_of
 from horoscale.torch.parallel.planning.calibration import (
     Link,
     Machine,
@@ -101,7 +101,8 @@ def plan(
         The ways that fit, the quickest first, and why the others don't.
 
     Raises:
-        ValueError: an argument is wrong, or the link between hosts is neither measured nor given.
+        ValueError: an argument is wrong, no way divides rows and units among the ranks, or the link
+            between hosts is neither measured nor given.
     """
     in_job = job.is_initialized()
     size = job.current_runtime().topology.size if in_job else 1
@@ -144,6 +145,11 @@ def plan(
     )
     if tensor_parallel is None:
         candidates = [one for one in candidates if one.tp == 1]
+    if not candidates:
+        raise ValueError(
+            f"no way divides {number_of_rows} rows and {len(units_of(model))} units among {ranks} "
+            f"ranks over {', '.join(axes)}, microbatches={microbatches}"
+        )
     costs: list[Cost] = []
     rejected: list[Rejected] = []
     profiles.prepare(candidates)
@@ -293,8 +299,10 @@ def _strategies(
 
 def _microbatches(rows: int, pp: int, given: Sequence[int] | None) -> list[int]:
     if given is not None:
+        if any(one < 1 for one in given):
+            raise ValueError(f"microbatches={list(given)}: at least 1 is needed")
         return [one for one in given if rows % one == 0]
-    powers = [2**i for i in range(_MOST_MICROBATCHES.bit_length()) if 2**i <= _MOST_MICROBATCHES]
+    powers = [2**i for i in range(_MOST_MICROBATCHES.bit_length())]
     most = 8 * pp if pp > 1 else 8
     return [one for one in powers if rows % one == 0 and one <= most]
 
@@ -338,7 +346,7 @@ def _rows(x: Batch) -> int:
 
 def _number_of_hosts() -> int:
     topology = job.current_runtime().topology
-    place = _Place(topology.local_rank, topology.local_size, topology.cross_rank)
+    place = Place(topology.local_rank, topology.local_size, topology.cross_rank)
     hosts = hosts_of(allgather_object(place, name=f"{_NAME}.hosts"))
     numbers = Counter(hosts)
     if len(set(numbers.values())) > 1 or hosts != sorted(hosts):

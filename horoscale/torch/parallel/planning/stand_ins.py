@@ -16,7 +16,7 @@ from torch import nn
 
 from horoscale.torch.parallel.division import split_sizes
 from horoscale.torch.parallel.mesh import Axis
-from horoscale.torch.parallel.plan import _divided_numbers, _match, _matrix, _unit
+from horoscale.torch.parallel.plan import divided_numbers, indivisible, match_styles, matrix_of
 from horoscale.torch.parallel.styles import Column, Input, Numbers, Plan, Row, Vocab
 
 
@@ -117,14 +117,14 @@ def divide(
             shared[key] = nn.Parameter(own, requires_grad=whole.requires_grad)
         return shared[key]
 
-    styles = _match(model, plan, False)
+    styles = match_styles(model, plan, False)
     counted: set[str] = set()  # modules whose input's gradient is added up once for all layers
     for name, style in styles.items():
         module = model.get_submodule(name)
         parent_name = name.rpartition(".")[0]
         parent = model.get_submodule(parent_name)
         if isinstance(style, Numbers):
-            numbers += _divided_numbers(name, module, style, axis)
+            numbers += divided_numbers(name, module, style, axis)
         elif isinstance(style, Vocab):
             if not isinstance(module, nn.Embedding):
                 raise ValueError(f"plan: {name} is a {type(module).__name__}, and no nn.Embedding")
@@ -132,12 +132,12 @@ def divide(
             own = split_sizes(words, ranks)[0]
             made[module] = _Embedding(share(module.weight, (own, width)), sent)
         elif isinstance(style, Column | Row):
-            weight, bias = _matrix(name, module)
+            weight, bias = matrix_of(name, module)
             source: Any = module.weight  # of a weight that is transposed the parameter
             out_features, in_features = weight.shape
             if isinstance(style, Column):
                 first = out_features // sum(style.parts) * style.parts[0]
-                unit = _unit(name, parent, style.multiple_of, first, axis)
+                unit = indivisible(name, parent, style.multiple_of, first, axis)
                 own = split_sizes(first, ranks, unit)[0] * sum(style.parts) // style.parts[0]
                 new_bias = None if bias is None else share(bias, (own,))
                 new = _Column(share(source, (own, in_features)), new_bias, sent)
@@ -148,7 +148,7 @@ def divide(
                     new.gathered = ranks, out_features
                 made[module] = new
             else:
-                unit = _unit(name, parent, style.multiple_of, in_features, axis)
+                unit = indivisible(name, parent, style.multiple_of, in_features, axis)
                 own = split_sizes(in_features, ranks, unit)[0]
                 new_bias = None if bias is None else share(bias, (out_features,))
                 made[module] = _Row(share(source, (out_features, own)), new_bias, sent)

@@ -53,11 +53,6 @@ class Strategy:
         names += [name for name in AXES if name not in names]
         return {name: int(getattr(self, name)) for name in names}
 
-    @property
-    def in_flight(self) -> int:
-        """The microbatches whose activations the first stage of 1F1B holds at once."""
-        return min(self.pp, self.microbatches)
-
     def __str__(self) -> str:
         parts = [f"{name}={size}" for name, size in self.sizes.items() if size > 1] or ["dp=1"]
         if self.stage:
