@@ -93,7 +93,9 @@ void SetMessages::Announce(const OperationPtr& operation) {
   MessageFrame frame;
   frame.number = peer.next_number++;
   frame.envelope = message.envelope;
-  if (peer.credit.Take(bytes)) {
+  // NCCL carries it: the host has no bytes of it, whatever could be sent at once.
+  const bool is_at_device = IsOnDevice(*operation) && !message.copy;
+  if (!is_at_device && peer.credit.Take(bytes)) {
     frame.type = FrameType::kEager;
     frame.payload = {message.place(), bytes};
     Send(message.peer, frame);
@@ -101,7 +103,7 @@ void SetMessages::Announce(const OperationPtr& operation) {
   }
   frame.type = FrameType::kOffer;
   const int64_t offset = bytes > 0 ? transport_.SharedOffset(message.place(), bytes) : -1;
-  if (IsOnDevice(*operation) && !message.copy) {
+  if (is_at_device) {
     frame.source.kind = MessageSource::Kind::kDevice;
   } else if (offset >= 0) {
     frame.source = {MessageSource::Kind::kShared, static_cast<uint64_t>(offset)};

@@ -267,6 +267,21 @@ TEST_F(DeviceTest, NcclCarriesLargeMessagesWhereTheyHaveAPlaceInTheOrder) {
   });
 }
 
+// Also of a size that is sent at once between hosts, where the tensor is in the host's memory.
+TEST_F(DeviceTest, NcclCarriesMessagesBetweenHosts) {
+  static_assert(kLarge * sizeof(float) <= kMaxEagerBytesBetweenHosts);
+  Ranks ranks(2, {}, {0, 1});
+  RunAll(ranks, [](int rank, Runtime& runtime) {
+    const int set = MakeReadySet(rank, runtime, {0, 1});
+    std::vector<float> data(kLarge, rank == 0 ? 2.0f : -1.0f);
+    auto message = rank == 0 ? SendOf(data, 1) : RecvOf(data, 0);
+    EXPECT_TRUE(Call(runtime, OnCuda(OnSet(std::move(message), set), rank)).ok());
+    EXPECT_EQ(data, std::vector<float>(kLarge, 2.0f));
+    EXPECT_EQ(CarriedByNccl(runtime, set), 1U);
+    EXPECT_TRUE(Call(runtime, Barrier("before anybody leaves")).ok());
+  });
+}
+
 // One kernel at a time on each device, in the order of the launches: two ranks that launched
 // messages, or messages and collectives of three sets, in two orders would wait for ever.
 TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
