@@ -373,7 +373,7 @@ bool SetMessages::StepFailed(double now, bool has_lane_ended) {
   if (now < give_up_at_) return ended.ok() && *ended;
   for (const OperationPtr& operation : std::exchange(at_device_, {})) {
     (void)operation->message->copy.release();  // it may be written still, and is lost
-    End(operation, *failure_);
+    End(operation, failure_ ? *failure_ : left_.begin()->second);
   }
   return true;
 }
