@@ -44,19 +44,25 @@ Status MessageLaunches::Agree(const Id& id, uint64_t stamp, const OperationPtr& 
 }
 
 // A second message of two ranks in one direction waits for the first one in NCCL: it is of the next
-// group.
+// group. The very first one is a group by itself: with it NCCL connects the two ranks, and what
+// both connect at a time has to be the same.
 std::vector<MessageLaunches::Agreed> MessageLaunches::TakeNext() {
   std::vector<Agreed> group;
   for (const uint64_t sequence : order_.NextOf(Incarnation(), kIsMessage)) {
     const auto next = agreed_.find(sequence);
+    const uint32_t peer = next->second.peer;
+    const bool is_send = next->second.operation->message->is_send;
     const bool follows_another =
-        std::any_of(group.begin(), group.end(), [next](const Agreed& message) {
-          return message.peer == next->second.peer &&
-                 message.operation->message->is_send == next->second.operation->message->is_send;
+        std::any_of(group.begin(), group.end(), [peer, is_send](const Agreed& message) {
+          return message.peer == peer && message.operation->message->is_send == is_send;
         });
-    if (follows_another || group.size() == kMaxTogether) break;
+    const bool is_first = !connected_.contains({peer, is_send});
+    if (follows_another || group.size() == kMaxTogether || (is_first && !group.empty())) break;
     group.push_back(std::move(next->second));
     agreed_.erase(next);
+    if (!is_first) continue;
+    connected_.emplace(peer, is_send);
+    break;
   }
   return group;
 }

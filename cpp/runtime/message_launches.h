@@ -8,12 +8,14 @@
 //
 // Messages whose turns follow each other go in one group of NCCL's calls, which is one launch.
 // Ranks may group differently: a kernel moves all messages of such a group at the same time, so
-// that none of them waits for one that comes later in the order.
+// that none of them waits for one that comes later in the order. Connections it makes one after the
+// other, so that the first message of two ranks in one direction has no others in its group.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -83,6 +85,8 @@ class MessageLaunches {
   const DeviceLane* lane_ = nullptr;   // from the first message on
   std::map<uint64_t, Agreed> agreed_;  // by sequence
   std::vector<Agreed> issued_;         // of them, one group
+  // Peers to which a message was launched (true), or from which (false).
+  std::set<std::pair<uint32_t, bool>> connected_;
 };
 
 }  // namespace horoscale

@@ -93,7 +93,9 @@ void SetMessages::Announce(const OperationPtr& operation) {
   MessageFrame frame;
   frame.number = peer.next_number++;
   frame.envelope = message.envelope;
-  if (peer.credit.Take(bytes)) {
+  // NCCL carries it: the host has no bytes of it, whatever could be sent at once.
+  const bool is_at_device = IsOnDevice(*operation) && !message.copy;
+  if (!is_at_device && peer.credit.Take(bytes)) {
     frame.type = FrameType::kEager;
     frame.payload = {message.place(), bytes};
     Send(message.peer, frame);
@@ -101,7 +103,7 @@ void SetMessages::Announce(const OperationPtr& operation) {
   }
   frame.type = FrameType::kOffer;
   const int64_t offset = bytes > 0 ? transport_.SharedOffset(message.place(), bytes) : -1;
-  if (IsOnDevice(*operation) && !message.copy) {
+  if (is_at_device) {
     frame.source.kind = MessageSource::Kind::kDevice;
   } else if (offset >= 0) {
     frame.source = {MessageSource::Kind::kShared, static_cast<uint64_t>(offset)};
@@ -371,7 +373,7 @@ bool SetMessages::StepFailed(double now, bool has_lane_ended) {
   if (now < give_up_at_) return ended.ok() && *ended;
   for (const OperationPtr& operation : std::exchange(at_device_, {})) {
     (void)operation->message->copy.release();  // it may be written still, and is lost
-    End(operation, *failure_);
+    End(operation, failure_ ? *failure_ : left_.begin()->second);
   }
   return true;
 }

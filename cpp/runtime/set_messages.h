@@ -82,8 +82,8 @@ class SetMessages {
   void Fail(const Status& cause);
   // What comes after that: a receive ends with what has come, or with `cause`, as all else does.
   void ReceiveWhatCame(const OperationPtr& operation, const Status& cause);
-  // After that: ends what has been copied meanwhile, what NCCL has when the set's lane has ended,
-  // and all after some seconds; whether anything was.
+  // After that, or after one has left: ends what has been copied meanwhile, what NCCL has when the
+  // set's lane has ended, and all after some seconds; whether anything was.
   bool StepFailed(double now, bool has_lane_ended);
 
  private:

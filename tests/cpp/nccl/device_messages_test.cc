@@ -267,6 +267,21 @@ TEST_F(DeviceTest, NcclCarriesLargeMessagesWhereTheyHaveAPlaceInTheOrder) {
   });
 }
 
+// Also of a size that is sent at once between hosts, where the tensor is in the host's memory.
+TEST_F(DeviceTest, NcclCarriesMessagesBetweenHosts) {
+  static_assert(kLarge * sizeof(float) <= kMaxEagerBytesBetweenHosts);
+  Ranks ranks(2, {}, {0, 1});
+  RunAll(ranks, [](int rank, Runtime& runtime) {
+    const int set = MakeReadySet(rank, runtime, {0, 1});
+    std::vector<float> data(kLarge, rank == 0 ? 2.0f : -1.0f);
+    auto message = rank == 0 ? SendOf(data, 1) : RecvOf(data, 0);
+    EXPECT_TRUE(Call(runtime, OnCuda(OnSet(std::move(message), set), rank)).ok());
+    EXPECT_EQ(data, std::vector<float>(kLarge, 2.0f));
+    EXPECT_EQ(CarriedByNccl(runtime, set), 1U);
+    EXPECT_TRUE(Call(runtime, Barrier("before anybody leaves")).ok());
+  });
+}
+
 // One kernel at a time on each device, in the order of the launches: two ranks that launched
 // messages, or messages and collectives of three sets, in two orders would wait for ever.
 TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
@@ -316,46 +331,70 @@ TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
   });
 }
 
+// What was called in each kernel of a rank's while two send each other messages that are all agreed
+// on before the second one is launched: one from rank 0, then so many each way.
+std::vector<std::string> CallsOfCrossing(int rank, Runtime& runtime, int set, size_t messages) {
+  std::vector<float> out(kLarge, static_cast<float>(rank));
+  std::vector<std::vector<float>> in(messages + 1, std::vector<float>(kLarge, -1.0f));
+  const size_t before = Double::Get().Calls(rank).size();
+  std::vector<OperationPtr> operations;
+  const auto begin = [&](OperationPtr message) {
+    operations.push_back(Enqueued(runtime, OnCuda(OnSet(std::move(message), set), rank)));
+  };
+  // While NCCL is busy with a first one all others are agreed on: that two ranks have met twice
+  // means that both have all the frames of the other one that came before.
+  Double::Get().keep_busy(rank, 1);
+  begin(rank == 0 ? SendOf(out, 1, 0) : RecvOf(in[0], 0, 0));
+  const auto meet = [&] {
+    for (const char* name : {"offered", "proposed", "agreed"}) {
+      EXPECT_TRUE(Call(runtime, Barrier(name)).ok());
+    }
+  };
+  meet();
+  for (size_t i = 1; i <= messages; ++i) begin(SendOf(out, 1 - rank, static_cast<int64_t>(i)));
+  for (size_t i = 1; i <= messages; ++i) begin(RecvOf(in[i], 1 - rank, static_cast<int64_t>(i)));
+  meet();
+  Double::Get().keep_busy(rank, 0);
+  for (const OperationPtr& operation : operations) {
+    EXPECT_TRUE(runtime.Wait(operation, kDeadlineSeconds).ok()) << operation->status.message();
+  }
+  for (size_t i = 1; i <= messages; ++i) {
+    EXPECT_EQ(in[i], std::vector<float>(kLarge, static_cast<float>(1 - rank)));
+  }
+  std::vector<std::string> calls = Double::Get().Calls(rank);
+  calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
+  for (std::string& call : calls) {
+    if (call == "Recv+Send") call = "Send+Recv";
+  }
+  return calls;
+}
+
 // What has its turn together is one launch, and two messages each way are two: the second ones wait
 // for the first ones in NCCL.
 TEST_F(DeviceTest, MessagesThatCrossAreOneLaunch) {
   Ranks ranks(2);
   RunAll(ranks, [](int rank, Runtime& runtime) {
     const int set = MakeReadySet(rank, runtime, {0, 1});
-    std::vector<float> out(kLarge, static_cast<float>(rank));
-    std::vector<std::vector<float>> in(3, std::vector<float>(kLarge, -1.0f));
-    const size_t before = Double::Get().Calls(rank).size();
-    std::vector<OperationPtr> operations;
-    const auto begin = [&](OperationPtr message) {
-      operations.push_back(Enqueued(runtime, OnCuda(OnSet(std::move(message), set), rank)));
-    };
-    // While NCCL is busy with a first one all others are agreed on: that two ranks have met twice
-    // means that both have all the frames of the other one that came before.
-    Double::Get().keep_busy(rank, 1);
-    begin(rank == 0 ? SendOf(out, 1, 0) : RecvOf(in[0], 0, 0));
-    const auto meet = [&] {
-      for (const char* name : {"offered", "proposed", "agreed"}) {
-        ASSERT_TRUE(Call(runtime, Barrier(name)).ok());
-      }
-    };
-    meet();
-    for (const int64_t tag : {1, 2}) begin(SendOf(out, 1 - rank, tag));
-    for (const size_t tag : {1U, 2U}) begin(RecvOf(in[tag], 1 - rank, static_cast<int64_t>(tag)));
-    meet();
-    Double::Get().keep_busy(rank, 0);
-    for (const OperationPtr& operation : operations) {
-      ASSERT_TRUE(runtime.Wait(operation, kDeadlineSeconds).ok()) << operation->status.message();
+    std::vector<float> data(kLarge);
+    for (const int sender : {0, 1}) {  // connects them
+      auto message = rank == sender ? SendOf(data, 1 - rank) : RecvOf(data, 1 - rank);
+      ASSERT_TRUE(Call(runtime, OnCuda(OnSet(std::move(message), set), rank)).ok());
     }
-    std::vector<std::string> calls = Double::Get().Calls(rank);
-    calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
-    for (std::string& call : calls) {
-      if (call == "Recv+Send") call = "Send+Recv";
-    }
-    EXPECT_THAT(calls,
+    EXPECT_THAT(CallsOfCrossing(rank, runtime, set, 2),
                 ::testing::ElementsAre(rank == 0 ? "Send" : "Recv", "Send+Recv", "Send+Recv"));
-    for (const size_t tag : {1U, 2U}) {
-      EXPECT_EQ(in[tag], std::vector<float>(kLarge, static_cast<float>(1 - rank)));
-    }
+    EXPECT_TRUE(Call(runtime, Barrier("before anybody leaves")).ok());
+  });
+}
+
+// NCCL connects two ranks with what each has in its group, which has to be the same then.
+TEST_F(DeviceTest, TheFirstMessageInEachDirectionIsLaunchedAlone) {
+  Ranks ranks(2);
+  RunAll(ranks, [](int rank, Runtime& runtime) {
+    const int set = MakeReadySet(rank, runtime, {0, 1});
+    const std::string twice = rank == 0 ? "Send" : "Recv";
+    const std::string once = rank == 0 ? "Recv" : "Send";
+    EXPECT_THAT(CallsOfCrossing(rank, runtime, set, 1),
+                ::testing::UnorderedElementsAre(twice, twice, once));
     EXPECT_TRUE(Call(runtime, Barrier("before anybody leaves")).ok());
   });
 }

@@ -262,6 +262,8 @@ def crossing_messages() -> dict[str, object]:
         for _ in range(3):
             runtime.enqueue(OpKind.BARRIER).wait()
 
+    for sender in range(2):  # the first message each way is always a launch by itself
+        message(rank == sender, peer, first, **on_set).wait()
     before = len(calls())
     double.double_keep_busy(rank, 1)
     handles = [message(rank == 0, peer, first, **on_set)]
