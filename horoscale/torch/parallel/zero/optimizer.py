@@ -137,8 +137,8 @@ class _Zero(torch.optim.Optimizer):
     def load_whole_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take this rank's part of what whole_state_dict() has returned, on any number of ranks.
 
-        Collective if it has master weights. Raises KeyError if a parameter or group is missing,
-        ValueError if a state has another shape.
+        Collective if it or the state has master weights. Raises KeyError if a parameter or group is
+        missing, ValueError if a state has another shape; all ranks do then.
         """
         optimizer_state.load_whole(self, state)
 
