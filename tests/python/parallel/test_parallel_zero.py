@@ -350,6 +350,7 @@ def test_sparse_gradients_are_refused() -> None:
     ("change", "told"),
     [
         (lambda model: {"stage": 2}, r"stage: rank 0: 1, rank 1: 2"),
+        (lambda model: {"prefetch": 2}, "prefetch: rank 0: 1, rank 1: 2"),
         (lambda model: {"dtype": torch.bfloat16}, "dtype: rank 0: None, rank 1: torch.bfloat16"),
         (lambda model: model.unused.requires_grad_(False) and {}, r"frozen"),
         (lambda model: model.unused.bias.data.fill_(7) is None or {}, r"checksum .* unused.bias"),

@@ -271,6 +271,7 @@ def shard(
     _need_memory(units)
     options = {
         "stage": stage,
+        "prefetch": prefetch,
         "dtype": dtype,
         "reduce_dtype": reduce_dtype,
         "backward_passes_per_step": backward_passes_per_step,
