@@ -231,6 +231,21 @@ def test_master_weights(stage: int) -> None:
             assert torch.equal(state[name]["master"], master), name
 
 
+@STAGES
+def test_what_is_frozen_computes_with_the_same_dtype(stage: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6).requires_grad_(False))
+    with sharded(model, stage, unit=nn.Linear, dtype=torch.bfloat16):
+        optimizer = par.ZeroOptimizer(torch.optim.SGD, model, lr=1.0)
+        before = par.whole_state_dict(model)
+        model(torch.ones(2, 6)).float().square().mean().backward()
+        optimizer.step()
+        after = par.whole_state_dict(model)
+        assert {one.dtype for one in after.values()} == {torch.bfloat16}
+        assert torch.equal(after["1.weight"], before["1.weight"])
+        assert not torch.equal(after["0.weight"], before["0.weight"])
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_units_have_memory_only_while_they_compute(prefetch: int) -> None:
     model = make()

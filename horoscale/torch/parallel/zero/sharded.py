@@ -68,6 +68,9 @@ class Sharded:
                     shards = FlatShards(parameters, axis, stored, shared, resident=stage < 3)
                     (self.trained if first.requires_grad else self.frozen).append(shards)
                     made.append(shards)
+                elif dtype and first.is_floating_point():
+                    for parameter in parameters.values():
+                        parameter.data = parameter.data.to(dtype)
             by_unit.append((unit.module, made))
         self._settle()
         self._is_view = all(one.is_view for one in self._all)
