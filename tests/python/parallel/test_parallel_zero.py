@@ -325,6 +325,8 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="needs axis="):
         par.ZeroOptimizer(torch.optim.SGD, model, lr=0.1)
     with sharded(model, 1):
+        with pytest.raises(TypeError, match="a sharded model can't be copied"):
+            copy.deepcopy(model)
         with pytest.raises(ValueError, match="is sharded already"):
             par.shard(model, world(), 1)
         with pytest.raises(ValueError, match="Adafactor is not elementwise"):

@@ -183,6 +183,13 @@ class Sharded:
         for one in self._all:
             one.close()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raise TypeError: a copy of the model would use the memory and the hooks of this one."""
+        raise TypeError(
+            "a sharded model can't be copied or pickled: copy it before par.shard(), or load "
+            "par.whole_state_dict(model) into a new one"
+        )
+
     def _settle(self) -> None:
         """Wait until all ranks are done with what they do to common memory."""
         if self.axis.set is not None and any(one.is_view for one in self._all):
