@@ -15,6 +15,7 @@ from torch import nn
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 from horoscale.torch.parallel.zero import sharded_of
+from horoscale.torch.parallel.zero.units import find_units
 
 pytestmark = MARKS
 
@@ -306,6 +307,13 @@ def test_a_changed_parameter_is_an_error_in_backward() -> None:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
         optimizer.zero_grad()
+
+
+def test_a_pattern_is_of_names_and_not_of_what_is_inside() -> None:
+    model = make()
+    by_name, by_class = (find_units(model, one) for one in ("blocks.*", Half))
+    assert [one.name for one in by_class] == ["", "blocks.0", "blocks.1", "blocks.2"]
+    assert [one.name for one in by_name] == [one.name for one in by_class]
 
 
 def test_wrong_arguments() -> None:
