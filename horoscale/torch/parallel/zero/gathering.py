@@ -7,7 +7,6 @@ what autograd has saved of them is there again once they are gathered.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +45,6 @@ class Gathering:
             units: modules and their shards.
             prefetch: how many units ahead are gathered while one computes.
         """
-        self._model = weakref.ref(model)
         self._units = [shards for _, shards in units]
         self._root = next((i for i, (module, _) in enumerate(units) if module is model), None)
         self._prefetch = prefetch
