@@ -274,6 +274,21 @@ def test_units_have_memory_only_while_they_compute(prefetch: int) -> None:
         same(model, alone)
 
 
+def test_units_are_fetched_ahead_in_a_model_that_has_nothing_else() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    seen = []
+    with sharded(model, 3, unit=nn.Linear, shared=False):
+        state = sharded_of(model)
+        model[0].register_forward_hook(
+            lambda *_: seen.append(sum(one.resident for one in state.trained)), prepend=True
+        )
+        for _ in range(3):
+            with torch.no_grad():
+                model(torch.ones(2, 4))
+    assert seen == [1, 2, 2]  # the first pass learns the order
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activations_that_are_computed_again(reentrant: bool) -> None:
     from torch.utils.checkpoint import checkpoint

@@ -54,6 +54,9 @@ class Gathering:
         self._hooks: list[RemovableHandle] = []
         for number, (module, _) in enumerate(units):
             self._follow(number, module)
+        if self._root is None:  # no unit: this only tells where a forward pass begins
+            for module in [model] if _has_forward(model) else model.children():  # of a pipeline
+                self._hooks.append(module.register_forward_pre_hook(self._begin, prepend=True))
 
     def gather_all(self) -> None:
         """Have the parameters of all units, until their next forward pass. Collective."""
@@ -70,6 +73,10 @@ class Gathering:
         """Leave the modules alone from now on."""
         for hook in self._hooks:
             hook.remove()
+
+    def _begin(self, *_: object) -> None:
+        if not _in_backward():
+            self._place = 0
 
     def _follow(self, number: int, module: nn.Module) -> None:
         before = module.register_forward_pre_hook(
@@ -165,3 +172,7 @@ class Gathering:
 
 def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return getattr(module.forward, "__func__", module.forward) is not nn.Module.forward
