@@ -379,6 +379,14 @@ def test_wrong_arguments() -> None:
         par.unshard(model)
 
 
+def test_parameters_that_no_forward_pass_would_gather_are_refused() -> None:
+    """A container of a pipeline's stages is never called."""
+    torch.manual_seed(0)
+    stages = nn.ModuleDict({"0": nn.Sequential(nn.Linear(4, 4), Half(4))})
+    with pytest.raises(ValueError, match=r"0\.0\.weight is in no unit, but the ModuleDict"):
+        par.shard(stages, world(), 3, unit=Half, shared=False)
+
+
 def test_sparse_gradients_are_refused() -> None:
     model = nn.Embedding(4, 3, sparse=True)
     nn.init.ones_(model.weight)

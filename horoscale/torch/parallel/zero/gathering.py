@@ -44,6 +44,8 @@ class Gathering:
             model: the model, which may be a unit itself: that one stays until the backward pass.
             units: modules and their shards.
             prefetch: how many units ahead are gathered while one computes.
+
+        Raises ValueError where parameters belong to a module that is never called itself.
         """
         self._units = [shards for _, shards in units]
         self._root = next((i for i, (module, _) in enumerate(units) if module is model), None)
@@ -52,6 +54,13 @@ class Gathering:
         self._place = 0  # in it
         self._ends_with: int | None = None  # autograd's number of the pass whose end is awaited
         self._hooks: list[RemovableHandle] = []
+        for module, shards in units:
+            if shards and not _has_forward(module):
+                raise ValueError(
+                    f"{shards[0].places[0].name} is in no unit, but the "
+                    f"{type(module).__qualname__} around it has no forward pass to gather it for: "
+                    "choose unit= so that it is in one"
+                )
         for number, (module, _) in enumerate(units):
             self._follow(number, module)
         if self._root is None:  # no unit: this only tells where a forward pass begins
