@@ -311,6 +311,25 @@ def test_activations_that_are_computed_again(reentrant: bool) -> None:
         same(model, alone)
 
 
+def test_what_is_gathered_to_compute_again_is_freed() -> None:
+    """Also where a backward pass meets no unit's outputs, as reentrant checkpoints have none."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self:
+                x = checkpoint(layer, x, use_reentrant=True)
+            return x
+
+    torch.manual_seed(0)
+    model = Checkpointed(nn.Linear(4, 4), nn.Linear(4, 4))
+    with sharded(model, 3, unit=nn.Linear, shared=False):
+        optimizer = par.ZeroOptimizer(torch.optim.SGD, model, lr=0.1)
+        model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+        assert not any(one.resident for one in sharded_of(model).trained)
+        optimizer.step()
+
+
 def test_a_changed_parameter_is_an_error_in_backward() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))

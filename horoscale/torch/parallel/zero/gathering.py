@@ -52,7 +52,7 @@ class Gathering:
         self._prefetch = prefetch
         self._order: list[int] = []  # of the units' forward passes; the last model's
         self._place = 0  # in it
-        self._ends_with: int | None = None  # autograd's number of the pass whose end is awaited
+        self._awaits_end = False  # of a backward pass
         self._hooks: list[RemovableHandle] = []
         for module, shards in units:
             if shards and not _has_forward(module):
@@ -101,7 +101,9 @@ class Gathering:
     def _before_forward(self, number: int, args: Any, kwargs: Any) -> Any:
         self._gather(number)
         if _in_backward():  # activations are computed again
+            self._await_end()
             return None
+        self._awaits_end = False  # which never came where the backward pass has failed
         self._prefetch_forward(number)
         if not torch.is_grad_enabled():
             return None
@@ -137,12 +139,14 @@ class Gathering:
         self._prefetch_backward(number)
 
     def _await_end(self) -> None:
-        """Free what is left when this backward pass has ended."""
-        number = torch._C._current_graph_task_id()
-        if self._ends_with == number:
-            return
-        self._ends_with = number
-        torch.autograd.Variable._execution_engine.queue_callback(self.free_all)
+        """Free what is left when this backward pass has ended, and not those inside of it."""
+        if not self._awaits_end:
+            self._awaits_end = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        self._awaits_end = False
+        self.free_all()
 
     def _prefetch_forward(self, number: int) -> None:
         """Begin to gather the units that came next the last time."""
