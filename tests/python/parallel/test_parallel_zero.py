@@ -394,6 +394,9 @@ def test_wrong_arguments() -> None:
         with pytest.raises(ValueError, match=r"unused.weight.grad was set"):
             optimizer.step()
         model.unused.weight.grad = None
+        model.unused.double()
+        with pytest.raises(ValueError, match=r"unused.weight was converted to torch.float64"):
+            optimizer.step()
     with pytest.raises(ValueError, match="is not sharded"):
         par.unshard(model)
 
