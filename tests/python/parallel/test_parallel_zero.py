@@ -440,7 +440,6 @@ def test_alone() -> None:
     """An axis of one rank has nobody to talk to."""
     model = make()
     alone = copy.deepcopy(model)
-    optimizers = torch.optim.AdamW([one for one in alone.parameters() if one.requires_grad], lr=0.1)
     model.unused, alone.unused = nn.Identity(), nn.Identity()
     for stage in (1, 2, 3):
         par.shard(model, None, stage, unit=Half)
@@ -451,4 +450,3 @@ def test_alone() -> None:
             step(model, optimizer, number)
         same(model, alone)
         par.unshard(model)
-    del optimizers
