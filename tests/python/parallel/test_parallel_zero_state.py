@@ -264,6 +264,23 @@ def test_an_overflow_in_a_shard_skips_the_step_on_all(stage: int, mesh: par.Mesh
 
 
 @STAGES
+def test_looking_at_options_reduces_nothing(stage: int) -> None:
+    """One rank may do so alone, where the others go on to the next backward pass."""
+    model = make(torch.float64)
+    alone, averaging = reference(model, torch.optim.AdamW, lr=0.01)
+    with sharded(model, stage):
+        optimizer = adamw(model)
+        for one, of in ((alone, averaging), (model, optimizer)):
+            with of.no_sync():
+                one(batch(0)).backward()
+            if hvd.rank() == 0:
+                assert of.param_groups[0]["lr"] == 0.01
+            one(batch(1)).backward()
+            of.step()
+        same(model, alone)
+
+
+@STAGES
 def test_gradients_of_the_whole_model(stage: int) -> None:
     model = make()
     alone, averaging = reference(model, torch.optim.SGD, lr=0.1)
