@@ -364,6 +364,10 @@ def test_wrong_arguments() -> None:
         par.shard(copy.deepcopy(model).requires_grad_(False), world())
     with pytest.raises(ValueError, match="weight is on meta"):
         par.shard(nn.Linear(2, 2, device="meta"), world())
+    model.unused.weight.grad = torch.ones(3, 5)
+    with pytest.raises(ValueError, match=r"unused\.weight has a gradient"):
+        par.shard(model, world())
+    model.unused.weight.grad = None
     with pytest.raises(ValueError, match="needs axis="):
         par.ZeroOptimizer(torch.optim.SGD, model, lr=0.1)
     with sharded(model, 1):

@@ -261,7 +261,8 @@ def shard(
 
     Raises:
         ValueError: the stage is unknown, `unit` is missing or matches nothing, the model is sharded
-            already, it has no parameters that are trained, or one is not on the CPU.
+            already, it has no parameters that are trained, or one is not on the CPU or has a
+            gradient.
         MismatchError: the ranks call it with different models or options; all of them get this.
         HorovodInternalError: there is not enough memory, or a rank failed.
     """
@@ -350,6 +351,11 @@ def _need_memory(units: list[Unit]) -> None:
                 raise ValueError(
                     f"{name} is on {parameter.device} with layout {parameter.layout}: only dense "
                     "parameters on the CPU can be sharded"
+                )
+            if parameter.grad is not None:
+                raise ValueError(
+                    f"{name} has a gradient, which would be added to that of the next backward "
+                    "pass: call model.zero_grad() before par.shard()"
                 )
             trained |= parameter.requires_grad
     if not trained:
