@@ -192,8 +192,11 @@ class GradScaler(torch.amp.GradScaler):
         return super().get_scale()
 
     def _unscale_grads_(self, *arguments: Any, **options: Any) -> Any:
+        optimizer = arguments[0]
+        sharded: Sharded | None = getattr(optimizer, "sharded", None)
+        if sharded is not None:
+            optimizer.synchronize()
         found: dict[torch.device, torch.Tensor] = super()._unscale_grads_(*arguments, **options)
-        sharded: Sharded | None = getattr(arguments[0], "sharded", None)
         axes = [self._axis] if sharded is None else [sharded.axis, self._axis]
         sets = [axis.set for axis in axes if axis.set is not None]
         if sets:

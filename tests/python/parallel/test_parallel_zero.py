@@ -15,6 +15,7 @@ from torch import nn
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 from horoscale.torch.parallel.zero import sharded_of
+from horoscale.torch.parallel.zero.units import find_units
 
 pytestmark = MARKS
 
@@ -231,6 +232,21 @@ def test_master_weights(stage: int) -> None:
             assert torch.equal(state[name]["master"], master), name
 
 
+@STAGES
+def test_what_is_frozen_computes_with_the_same_dtype(stage: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6).requires_grad_(False))
+    with sharded(model, stage, unit=nn.Linear, dtype=torch.bfloat16):
+        optimizer = par.ZeroOptimizer(torch.optim.SGD, model, lr=1.0)
+        before = par.whole_state_dict(model)
+        model(torch.ones(2, 6)).float().square().mean().backward()
+        optimizer.step()
+        after = par.whole_state_dict(model)
+        assert {one.dtype for one in after.values()} == {torch.bfloat16}
+        assert torch.equal(after["1.weight"], before["1.weight"])
+        assert not torch.equal(after["0.weight"], before["0.weight"])
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_units_have_memory_only_while_they_compute(prefetch: int) -> None:
     model = make()
@@ -258,6 +274,21 @@ def test_units_have_memory_only_while_they_compute(prefetch: int) -> None:
         same(model, alone)
 
 
+def test_units_are_fetched_ahead_in_a_model_that_has_nothing_else() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    seen = []
+    with sharded(model, 3, unit=nn.Linear, shared=False):
+        state = sharded_of(model)
+        model[0].register_forward_hook(
+            lambda *_: seen.append(sum(one.resident for one in state.trained)), prepend=True
+        )
+        for _ in range(3):
+            with torch.no_grad():
+                model(torch.ones(2, 4))
+    assert seen == [1, 2, 2]  # the first pass learns the order
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activations_that_are_computed_again(reentrant: bool) -> None:
     from torch.utils.checkpoint import checkpoint
@@ -280,6 +311,25 @@ def test_activations_that_are_computed_again(reentrant: bool) -> None:
         same(model, alone)
 
 
+def test_what_is_gathered_to_compute_again_is_freed() -> None:
+    """Also where a backward pass meets no unit's outputs, as reentrant checkpoints have none."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self:
+                x = checkpoint(layer, x, use_reentrant=True)
+            return x
+
+    torch.manual_seed(0)
+    model = Checkpointed(nn.Linear(4, 4), nn.Linear(4, 4))
+    with sharded(model, 3, unit=nn.Linear, shared=False):
+        optimizer = par.ZeroOptimizer(torch.optim.SGD, model, lr=0.1)
+        model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+        assert not any(one.resident for one in sharded_of(model).trained)
+        optimizer.step()
+
+
 def test_a_changed_parameter_is_an_error_in_backward() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -291,6 +341,13 @@ def test_a_changed_parameter_is_an_error_in_backward() -> None:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
         optimizer.zero_grad()
+
+
+def test_a_pattern_is_of_names_and_not_of_what_is_inside() -> None:
+    model = make()
+    by_name, by_class = (find_units(model, one) for one in ("blocks.*", Half))
+    assert [one.name for one in by_class] == ["", "blocks.0", "blocks.1", "blocks.2"]
+    assert [one.name for one in by_name] == [one.name for one in by_class]
 
 
 def test_wrong_arguments() -> None:
@@ -307,9 +364,15 @@ def test_wrong_arguments() -> None:
         par.shard(copy.deepcopy(model).requires_grad_(False), world())
     with pytest.raises(ValueError, match="weight is on meta"):
         par.shard(nn.Linear(2, 2, device="meta"), world())
+    model.unused.weight.grad = torch.ones(3, 5)
+    with pytest.raises(ValueError, match=r"unused\.weight has a gradient"):
+        par.shard(model, world())
+    model.unused.weight.grad = None
     with pytest.raises(ValueError, match="needs axis="):
         par.ZeroOptimizer(torch.optim.SGD, model, lr=0.1)
     with sharded(model, 1):
+        with pytest.raises(TypeError, match="a sharded model can't be copied"):
+            copy.deepcopy(model)
         with pytest.raises(ValueError, match="is sharded already"):
             par.shard(model, world(), 1)
         with pytest.raises(ValueError, match="Adafactor is not elementwise"):
@@ -335,8 +398,19 @@ def test_wrong_arguments() -> None:
         with pytest.raises(ValueError, match=r"unused.weight.grad was set"):
             optimizer.step()
         model.unused.weight.grad = None
+        model.unused.double()
+        with pytest.raises(ValueError, match=r"unused.weight was converted to torch.float64"):
+            optimizer.step()
     with pytest.raises(ValueError, match="is not sharded"):
         par.unshard(model)
+
+
+def test_parameters_that_no_forward_pass_would_gather_are_refused() -> None:
+    """A container of a pipeline's stages is never called."""
+    torch.manual_seed(0)
+    stages = nn.ModuleDict({"0": nn.Sequential(nn.Linear(4, 4), Half(4))})
+    with pytest.raises(ValueError, match=r"0\.0\.weight is in no unit, but the ModuleDict"):
+        par.shard(stages, world(), 3, unit=Half, shared=False)
 
 
 def test_sparse_gradients_are_refused() -> None:
@@ -350,6 +424,7 @@ def test_sparse_gradients_are_refused() -> None:
     ("change", "told"),
     [
         (lambda model: {"stage": 2}, r"stage: rank 0: 1, rank 1: 2"),
+        (lambda model: {"prefetch": 2}, "prefetch: rank 0: 1, rank 1: 2"),
         (lambda model: {"dtype": torch.bfloat16}, "dtype: rank 0: None, rank 1: torch.bfloat16"),
         (lambda model: model.unused.requires_grad_(False) and {}, r"frozen"),
         (lambda model: model.unused.bias.data.fill_(7) is None or {}, r"checksum .* unused.bias"),
@@ -369,7 +444,6 @@ def test_alone() -> None:
     """An axis of one rank has nobody to talk to."""
     model = make()
     alone = copy.deepcopy(model)
-    optimizers = torch.optim.AdamW([one for one in alone.parameters() if one.requires_grad], lr=0.1)
     model.unused, alone.unused = nn.Identity(), nn.Identity()
     for stage in (1, 2, 3):
         par.shard(model, None, stage, unit=Half)
@@ -380,4 +454,3 @@ def test_alone() -> None:
             step(model, optimizer, number)
         same(model, alone)
         par.unshard(model)
-    del optimizers

@@ -118,6 +118,54 @@ def test_a_whole_state_that_does_not_fit() -> None:
             optimizer.load_whole_state_dict({"state": {}, "param_groups": []})
 
 
+def test_masters_reach_parameters_that_some_ranks_own_nothing_of() -> None:
+    """All ranks wait for the values, also those whose part of so small a model is empty."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3)
+    other = copy.deepcopy(model)
+    with sharded(model, 1, dtype=torch.bfloat16):
+        optimizer = adamw(model)
+        model(torch.ones(2, 5)).sum().backward()
+        optimizer.step()
+        state = optimizer.whole_state_dict()
+    with sharded(other, 1):  # in which what is optimized are the parameters themselves
+        adamw(other).load_whole_state_dict(state)
+        for name, value in par.whole_state_dict(other).items():
+            assert torch.equal(value, state["state"][name]["master"]), name
+
+
+def test_the_state_of_a_parameter_without_dimensions() -> None:
+    """Its moments have the shape of the number of steps."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.layer(x) * self.scale).square().sum()
+
+    def trained(optimizer: Any) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).backward()
+        optimizer.step()
+        return par.whole_state_dict(model)
+
+    torch.manual_seed(0)
+    model = Scaled()
+    with sharded(model, 1):
+        optimizer = adamw(model)
+        weights = trained(optimizer)
+        state = optimizer.whole_state_dict()
+        expected = trained(optimizer)
+        par.load_whole_state_dict(model, weights)
+        again = adamw(model)
+        again.load_whole_state_dict(state)
+        for name, value in trained(again).items():
+            assert torch.equal(value, expected[name]), name
+
+
 @STAGES
 @SHARED
 def test_state_dict_of_the_module(stage: int, shared: bool) -> None:
@@ -212,6 +260,23 @@ def test_an_overflow_in_a_shard_skips_the_step_on_all(stage: int, mesh: par.Mesh
                 by.scale(one(batch(number))).backward()
                 by.step(of)
                 by.update()
+        same(model, alone)
+
+
+@STAGES
+def test_looking_at_options_reduces_nothing(stage: int) -> None:
+    """One rank may do so alone, where the others go on to the next backward pass."""
+    model = make(torch.float64)
+    alone, averaging = reference(model, torch.optim.AdamW, lr=0.01)
+    with sharded(model, stage):
+        optimizer = adamw(model)
+        for one, of in ((alone, averaging), (model, optimizer)):
+            with of.no_sync():
+                one(batch(0)).backward()
+            if hvd.rank() == 0:
+                assert of.param_groups[0]["lr"] == 0.01
+            one(batch(1)).backward()
+            of.step()
         same(model, alone)
 
 

@@ -7,7 +7,6 @@ what autograd has saved of them is there again once they are gathered.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,17 +44,28 @@ class Gathering:
             model: the model, which may be a unit itself: that one stays until the backward pass.
             units: modules and their shards.
             prefetch: how many units ahead are gathered while one computes.
+
+        Raises ValueError where parameters belong to a module that is never called itself.
         """
-        self._model = weakref.ref(model)
         self._units = [shards for _, shards in units]
         self._root = next((i for i, (module, _) in enumerate(units) if module is model), None)
         self._prefetch = prefetch
         self._order: list[int] = []  # of the units' forward passes; the last model's
         self._place = 0  # in it
-        self._ends_with: int | None = None  # autograd's number of the pass whose end is awaited
+        self._awaits_end = False  # of a backward pass
         self._hooks: list[RemovableHandle] = []
+        for module, shards in units:
+            if shards and not _has_forward(module):
+                raise ValueError(
+                    f"{shards[0].places[0].name} is in no unit, but the "
+                    f"{type(module).__qualname__} around it has no forward pass to gather it for: "
+                    "choose unit= so that it is in one"
+                )
         for number, (module, _) in enumerate(units):
             self._follow(number, module)
+        if self._root is None:  # no unit: this only tells where a forward pass begins
+            for module in [model] if _has_forward(model) else model.children():  # of a pipeline
+                self._hooks.append(module.register_forward_pre_hook(self._begin, prepend=True))
 
     def gather_all(self) -> None:
         """Have the parameters of all units, until their next forward pass. Collective."""
@@ -73,6 +83,10 @@ class Gathering:
         for hook in self._hooks:
             hook.remove()
 
+    def _begin(self, *_: object) -> None:
+        if not _in_backward():
+            self._place = 0
+
     def _follow(self, number: int, module: nn.Module) -> None:
         before = module.register_forward_pre_hook(
             lambda _, args, kwargs: self._before_forward(number, args, kwargs),
@@ -87,7 +101,9 @@ class Gathering:
     def _before_forward(self, number: int, args: Any, kwargs: Any) -> Any:
         self._gather(number)
         if _in_backward():  # activations are computed again
+            self._await_end()
             return None
+        self._awaits_end = False  # which never came where the backward pass has failed
         self._prefetch_forward(number)
         if not torch.is_grad_enabled():
             return None
@@ -123,12 +139,14 @@ class Gathering:
         self._prefetch_backward(number)
 
     def _await_end(self) -> None:
-        """Free what is left when this backward pass has ended."""
-        number = torch._C._current_graph_task_id()
-        if self._ends_with == number:
-            return
-        self._ends_with = number
-        torch.autograd.Variable._execution_engine.queue_callback(self.free_all)
+        """Free what is left when this backward pass has ended, and not those inside of it."""
+        if not self._awaits_end:
+            self._awaits_end = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        self._awaits_end = False
+        self.free_all()
 
     def _prefetch_forward(self, number: int) -> None:
         """Begin to gather the units that came next the last time."""
@@ -167,3 +185,7 @@ class Gathering:
 
 def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return getattr(module.forward, "__func__", module.forward) is not nn.Module.forward

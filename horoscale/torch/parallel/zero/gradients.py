@@ -44,7 +44,7 @@ class Gradients:
         """Reduce what is not reduced yet. Collective, the first time before a step.
 
         Every rank is to have had as many backward passes. Raises ValueError for a parameter that
-        was frozen since the model was sharded, or given a `grad`.
+        was frozen or converted since the model was sharded, or given a `grad`.
         """
         self._check()
         if self._used:
@@ -128,6 +128,11 @@ class Gradients:
                         f"{place.name}.grad was set, but backward() takes gradients of sharded "
                         "parameters to their optimizer. Parameters that a pipeline ties to those "
                         "of other stages can't be sharded"
+                    )
+                if parameter.dtype != bucket.shards.dtype:
+                    raise ValueError(
+                        f"{place.name} was converted to {parameter.dtype} after par.shard(), and "
+                        "is not in the shards any more: convert the model before, or give dtype="
                     )
                 if not parameter.requires_grad:
                     raise ValueError(

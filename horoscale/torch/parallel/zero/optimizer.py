@@ -90,23 +90,6 @@ class _Zero(torch.optim.Optimizer):
         """Do nothing: for loops that are written for hvd.DistributedOptimizer."""
         yield
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups, whose "params" are what this rank owns of their parameters.
-
-        Gradients that backward() has left are reduced when this is looked at, as GradScaler does.
-        """
-        sharded: Sharded | None = self.__dict__.get("sharded")
-        in_backward = torch._C._current_graph_task_id() != -1
-        if sharded is not None and not in_backward and sharded.gradients.outstanding:
-            self.synchronize()
-        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
-        return groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.__dict__["param_groups"] = groups
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise ValueError: the model was sharded with the parameters that it had."""
         if "sharded" in self.__dict__:
@@ -137,8 +120,8 @@ class _Zero(torch.optim.Optimizer):
     def load_whole_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take this rank's part of what whole_state_dict() has returned, on any number of ranks.
 
-        Collective if it has master weights. Raises KeyError if a parameter or group is missing,
-        ValueError if a state has another shape.
+        Collective if it or the state has master weights. Raises KeyError if a parameter or group is
+        missing, ValueError if a state has another shape; all ranks do then.
         """
         optimizer_state.load_whole(self, state)
 
@@ -169,8 +152,8 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
     same, bit for bit, as after hvd.DistributedOptimizer's steps, which every rank does for all
     parameters: for optimizers that treat each element by itself. See shard().
 
-    It is an instance of the optimizer's class: schedulers and GradScaler take it. Clip gradients by
-    par.clip_grad_norm_() before step().
+    It is an instance of the optimizer's class: schedulers and par.GradScaler take it. Clip
+    gradients by par.clip_grad_norm_() before step().
 
     Args:
         optimizer: the class of an elementwise optimizer, or a function that takes parameter groups

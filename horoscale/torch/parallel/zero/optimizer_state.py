@@ -68,13 +68,11 @@ def load_own_part(optimizer: Divided, saved: Mapping[str, Any] | None) -> None:
                 f"this state is of {what}, but this is rank {expected['rank']} of "
                 f"{expected['ranks']}: load it where it was saved, or use whole_state_dict()"
             )
-    loaded = False
-    for shards, master in zip(optimizer.sharded.trained, saved["masters"], strict=True):
-        if master is not None:
-            loaded = True
-            shards.master.copy_(master)
-    if loaded:
+    if any(master is not None for master in saved["masters"]):
         optimizer.sharded.begin_update()
+        for shards, master in zip(optimizer.sharded.trained, saved["masters"], strict=True):
+            if master is not None:
+                shards.master.copy_(master)
         optimizer.sharded.publish()
 
 
@@ -143,24 +141,32 @@ def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
         missing = sorted(set(names) - set(group["params"]))
         if missing:
             raise KeyError(f"the state's parameter group has no {', '.join(missing)}")
+    shapes = _shapes(optimizer)
+    single = _single_keys(saved, shapes)
+    for name, shape in shapes.items():
+        for key, value in saved.get(name, {}).items():
+            if not _is_single(key, value, shape, single) and value.shape != shape:
+                raise ValueError(
+                    f"{key} of {name} is {tuple(value.shape)} in the state, the "
+                    f"parameter {tuple(shape)}"
+                )
+    # By what all ranks have, not by what this one owns: all of them wait, or none.
+    has_masters = any(one.master is not one.own for one in optimizer.sharded.trained) or any(
+        _MASTER in saved.get(name, {}) for name in shapes
+    )
+    if has_masters:
+        optimizer.sharded.begin_update()
     for group, options in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: value for key, value in options.items() if key != "params"})
-    loaded = False
     for run in (run for of_group in optimizer.runs for run in of_group):
         state_of_run: dict[str, Any] = {}
         for owned in run.owned:
             for key, value in saved.get(owned.name, {}).items():
-                if not torch.is_tensor(value) or (value.dim() == 0 and owned.shape):
+                if _is_single(key, value, owned.shape, single):
                     state_of_run[key] = value.clone() if torch.is_tensor(value) else value
                     continue
-                if value.shape != owned.shape:
-                    raise ValueError(
-                        f"{key} of {owned.name} is {tuple(value.shape)} in the state, the "
-                        f"parameter {tuple(owned.shape)}"
-                    )
                 part = value.reshape(-1)[owned.begin : owned.end]
                 if key == _MASTER:
-                    loaded = True
                     run.shards.master[owned.offset :][: len(part)].copy_(part)
                     continue
                 place = owned.offset - run.begin
@@ -169,9 +175,34 @@ def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
                 state_of_run[key][place : place + len(part)] = part
         if state_of_run:
             optimizer.state[run.tensor] = state_of_run
-    if loaded or any(one.master is not one.own for one in optimizer.sharded.trained):
-        optimizer.sharded.begin_update()
+    if has_masters:
         optimizer.sharded.publish()
+
+
+def _shapes(optimizer: Divided) -> dict[str, torch.Size]:
+    """Return the shapes of the optimizer's parameters, by names."""
+    known = {name for names in optimizer.names for name in names}
+    places = (place for shards in optimizer.sharded.trained for place in shards.places)
+    return {place.name: place.shape for place in places if place.name in known}
+
+
+def _single_keys(saved: Mapping[str, Any], shapes: Mapping[str, torch.Size]) -> set[str]:
+    """Return the keys of tensors that are one value for a parameter, such as "step".
+
+    Those of a parameter without dimensions look like the values of its element.
+    """
+    return {"step"} | {
+        key
+        for name, shape in shapes.items()
+        for key, value in saved.get(name, {}).items()
+        if shape and torch.is_tensor(value) and value.dim() == 0
+    }
+
+
+def _is_single(key: str, value: object, shape: torch.Size, single: set[str]) -> bool:
+    if torch.is_tensor(value):
+        return value.dim() == 0 and (bool(shape) or key in single)
+    return True
 
 
 def _is_elementwise(value: object, run: Run) -> bool:

@@ -68,6 +68,9 @@ class Sharded:
                     shards = FlatShards(parameters, axis, stored, shared, resident=stage < 3)
                     (self.trained if first.requires_grad else self.frozen).append(shards)
                     made.append(shards)
+                elif dtype and first.is_floating_point():
+                    for parameter in parameters.values():
+                        parameter.data = parameter.data.to(dtype)
             by_unit.append((unit.module, made))
         self._settle()
         self._is_view = all(one.is_view for one in self._all)
@@ -180,6 +183,13 @@ class Sharded:
         for one in self._all:
             one.close()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raise TypeError: a copy of the model would use the memory and the hooks of this one."""
+        raise TypeError(
+            "a sharded model can't be copied or pickled: copy it before par.shard(), or load "
+            "par.whole_state_dict(model) into a new one"
+        )
+
     def _settle(self) -> None:
         """Wait until all ranks are done with what they do to common memory."""
         if self.axis.set is not None and any(one.is_view for one in self._all):
@@ -251,7 +261,8 @@ def shard(
 
     Raises:
         ValueError: the stage is unknown, `unit` is missing or matches nothing, the model is sharded
-            already, it has no parameters that are trained, or one is not on the CPU.
+            already, it has no parameters that are trained, or one is not on the CPU or has a
+            gradient.
         MismatchError: the ranks call it with different models or options; all of them get this.
         HorovodInternalError: there is not enough memory, or a rank failed.
     """
@@ -271,6 +282,7 @@ def shard(
     _need_memory(units)
     options = {
         "stage": stage,
+        "prefetch": prefetch,
         "dtype": dtype,
         "reduce_dtype": reduce_dtype,
         "backward_passes_per_step": backward_passes_per_step,
@@ -339,6 +351,11 @@ def _need_memory(units: list[Unit]) -> None:
                 raise ValueError(
                     f"{name} is on {parameter.device} with layout {parameter.layout}: only dense "
                     "parameters on the CPU can be sharded"
+                )
+            if parameter.grad is not None:
+                raise ValueError(
+                    f"{name} has a gradient, which would be added to that of the next backward "
+                    "pass: call model.zero_grad() before par.shard()"
                 )
             trained |= parameter.requires_grad
     if not trained:

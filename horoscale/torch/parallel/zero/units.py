@@ -36,7 +36,7 @@ def find_units(model: nn.Module, unit: UnitSpec | None) -> list[Unit]:
     Args:
         model: the model.
         unit: what is a unit: a class of modules, a pattern of their names such as "blocks.*", or
-            several of these. None: the model alone.
+            several of these. A "*" is a part of a name between dots. None: the model alone.
 
     Raises:
         ValueError: a class or pattern matches no module of the model.
@@ -98,7 +98,7 @@ def _matching(model: nn.Module, wanted: tuple[type[nn.Module] | str, ...]) -> di
         matched = {
             name: module
             for name, module in modules.items()
-            if (fnmatchcase(name, one) if isinstance(one, str) else isinstance(module, one))
+            if (_is_like(name, one) if isinstance(one, str) else isinstance(module, one))
         }
         if not matched:
             what = repr(one) if isinstance(one, str) else one.__qualname__
@@ -109,6 +109,12 @@ def _matching(model: nn.Module, wanted: tuple[type[nn.Module] | str, ...]) -> di
             )
         found |= matched
     return {name: found[name] for name in modules if name in found}
+
+
+def _is_like(name: str, pattern: str) -> bool:
+    """Tell whether a pattern is of this name, part by part: "blocks.*" has not "blocks.0.norm"."""
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def _innermost(parameter: str, units: dict[str, Unit]) -> str:
