@@ -147,7 +147,7 @@ def save(
             on. At most one is written at a time: the next save() or load() waits for it, and so
             does hvd.shutdown().
         step: the number of the checkpoint. None: one more than that of the newest.
-        keep: how many checkpoints remain, the newest ones; None: all.
+        keep: how many checkpoints remain: this one, and the newest of the others; None: all.
         rng: save the states of torch's generators, too, of each rank (of tp's, the first's).
         names: for stages that do not have the names of the whole model: called with the number of a
             stage and a name there, it returns that name.
@@ -157,8 +157,9 @@ def save(
         unless `asynchronous`.
 
     Raises:
-        ValueError: there is a checkpoint of this step, `keep` is below 1, stages have something of
-            the same name, or the optimizer has other parameters than the model.
+        ValueError: there is a checkpoint of this step, `step` is negative, `keep` is below 1,
+            stages have something of the same name, or the optimizer has other parameters than the
+            model.
         TypeError: something is not a value of these kinds.
         CheckpointError: the ranks together do not have all of a tensor, or one of them failed.
         OSError: it can't be written.
