@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import shutil
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
@@ -167,6 +169,29 @@ def test_an_asynchronous_save_is_of_the_moment_of_the_call(
         assert [other.step(number) for number in (1, 2)] == losses
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_was_written_is_not_kept(
+    asynchronous: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the handle nor by the module: a copy of all parameters is large."""
+    written: list[weakref.ref[torch.Tensor]] = []
+    own_of = saving._own
+
+    def known(*arguments: Any, **options: Any) -> Any:
+        own = own_of(*arguments, **options)
+        written.extend(map(weakref.ref, own.tensors.values()))
+        return own
+
+    monkeypatch.setattr(saving, "_own", known)
+    with mesh(tp=hvd.size()) as made:
+        layer = par.ColumnParallelLinear(4, 8, made.tp)
+        handle = par.save(folder, layer, mesh=made, asynchronous=asynchronous)
+        assert handle.wait().is_dir()
+        gc.collect()
+        assert written
+        assert not [one for one in written if one() is not None]
+
+
 def test_the_next_save_waits_and_old_ones_go(folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
@@ -192,6 +217,26 @@ def test_buffers_are_those_of_the_first_rank(folder: Path) -> None:
         assert (model.running_var == 1).all()
 
 
+def test_tensors_without_elements(folder: Path) -> None:
+    with mesh(dp=hvd.size()) as made:
+        model = nn.Module()
+        model.weight = nn.Parameter(torch.zeros(0, 3))
+        model.register_buffer("empty", torch.zeros(2, 0, 4))
+        model.register_buffer("number", torch.tensor(5))
+        optimizer = stepped(model)
+        path = par.save(folder, model, optimizer, made).wait()
+        other = copy.deepcopy(model)
+        other.number.zero_()
+        found = torch.optim.AdamW(other.parameters())
+        par.load(folder, other, found, made)
+        assert other.number == 5
+        assert found.state[other.weight]["exp_avg"].shape == (0, 3)
+        assert found.state[other.weight]["step"] == 1
+        state = {"model": {**other.state_dict(), "number": torch.tensor(0)}}
+        dcp.load(state, checkpoint_id=path, no_dist=True)
+        assert state["model"]["number"] == 5
+
+
 def test_random_numbers_go_on(folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         par.rng.seed(7, made)
@@ -202,6 +247,19 @@ def test_random_numbers_go_on(folder: Path) -> None:
         assert torch.equal(torch.rand(3), expected)
     with mesh(dp=hvd.size()) as made, pytest.raises(par.CheckpointError, match="random numbers of"):
         par.load(folder, Whole(), mesh=made, rng=True)
+
+
+def test_random_numbers_are_those_of_the_first_rank_of_tp(folder: Path) -> None:
+    with mesh(tp=hvd.size()) as made:
+        # Which has more to write than the others.
+        model = nn.Linear(8, 8)
+        model.register_buffer("large", torch.zeros(1 << 16))
+        torch.manual_seed(hvd.rank())
+        par.save(folder, model, mesh=made, rng=True)
+        par.load(folder, model, mesh=made, rng=True)
+        found = torch.rand(3)
+        torch.manual_seed(0)
+        assert torch.equal(found, torch.rand(3))
 
 
 def test_transposed_weights_are_as_the_model_had_them(folder: Path) -> None:
@@ -300,6 +358,29 @@ def test_we_load_the_state_dict_of_a_model_alone(folder: Path) -> None:
             par.load(folder, model, torch.optim.SGD(model.parameters()), made)
 
 
+def test_names_of_models_that_checkpoints_have_too(folder: Path) -> None:
+    """As those of transformers: "model.layers.0.weight" beside "lm_head.weight"."""
+
+    def made_anew() -> nn.ModuleDict:
+        names = ("model", "extractor", "optimizer", "lm_head")
+        return nn.ModuleDict({name: nn.Linear(2, 3) for name in names})
+
+    with mesh(dp=hvd.size()) as made:
+        whole = made_anew().state_dict()
+        if hvd.rank() == 0:
+            dcp.save(whole, checkpoint_id=folder / "alone", no_dist=True)
+            dcp.save({"model": whole}, checkpoint_id=folder / "wrapped", no_dist=True)
+        hvd.barrier()
+        for name in ("alone", "wrapped"):
+            model = made_anew()
+            par.load(folder / name, model, mesh=made)
+            assert same_as(model, whole)
+        par.save(folder, model, mesh=made)
+        other = made_anew()
+        par.load(folder, other, mesh=made)
+        assert same_as(other, whole)
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -331,13 +412,14 @@ def test_files_that_are_missing_or_truncated(folder: Path) -> None:
             par.load(folder / "elsewhere", model, mesh=made)
 
 
-def test_a_file_with_other_bytes(folder: Path) -> None:
+@pytest.mark.parametrize("byte", [b"\0", b"."])  # of pickle: no operation, and the last one
+def test_a_file_with_other_bytes(byte: bytes, folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
         path = par.save(folder, model, mesh=made).wait()
         if hvd.rank() == 0:
             for file in path.glob("*.distcp"):
-                file.write_bytes(b"\0" * file.stat().st_size)
+                file.write_bytes(byte * file.stat().st_size)
         hvd.barrier()
         with pytest.raises(par.CheckpointError, match=r"__\d_0.distcp is damaged; it has model\."):
             par.load(folder, model, mesh=made)
@@ -346,6 +428,10 @@ def test_a_file_with_other_bytes(folder: Path) -> None:
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return (os.mkdir, (os.environ["EVIL"],))
+
+
+# Sets an attribute of a class that metadata may name.
+ANOTHER_PATH = b"cpathlib\nPosixPath\n(N(S'hidden'\nI1\ndtb."
 
 
 def test_nothing_of_a_checkpoint_is_run(
@@ -361,6 +447,13 @@ def test_nothing_of_a_checkpoint_is_run(
         hvd.barrier()
         with pytest.raises(par.CheckpointError, match=r"names posix\.mkdir, which no metadata"):
             par.load(folder, model, mesh=made)
+        if hvd.rank() == 0:
+            (path / METADATA).write_bytes(ANOTHER_PATH)
+        hvd.barrier()
+        with pytest.raises(par.CheckpointError, match=r"it changes <class .*PosixPath'>"):
+            par.load(folder, model, mesh=made)
+        assert not hasattr(PosixPath, "hidden")
+        hvd.barrier()
         if hvd.rank() == 0:
             shutil.rmtree(path)
             state = {"model": Whole().state_dict(), "extra": Evil()}
@@ -402,6 +495,33 @@ def test_another_optimizer(folder: Path) -> None:
             par.load(folder, model, torch.optim.SGD(model.parameters(), momentum=0.9), made)
         with pytest.raises(ValueError, match=r"parameter 0 of the optimizer's group 0, of shape"):
             par.save(folder, model, torch.optim.SGD([nn.Parameter(torch.zeros(3))]), made)
+
+
+def test_lists_in_the_state_are_of_one_parameter_each(folder: Path) -> None:
+    with mesh(dp=hvd.size()) as made:
+        model = nn.Linear(2, 2)
+        optimizer = stepped(model)
+        for parameter in model.parameters():
+            optimizer.state[parameter]["seen"] = [1, 2]
+        par.save(folder, model, optimizer, made)
+        par.load(folder, model, optimizer, made)
+        optimizer.state[model.weight]["seen"].append(3)
+        assert optimizer.state[model.bias]["seen"] == [1, 2]
+
+
+def test_names_of_parameters_are_the_optimizers_own(folder: Path) -> None:
+    """torch 2.6 and newer keep them in groups, where a pipeline's stage has its own."""
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        optimizer = stepped(model)
+        optimizer.param_groups[0]["param_names"] = ["of", "others"]
+        path = par.save(folder, model, optimizer, made).wait()
+        optimizer.param_groups[0]["param_names"] = ["own"]
+        par.load(path, model, optimizer, made)
+        assert optimizer.param_groups[0]["param_names"] == ["own"]
+        del optimizer.param_groups[0]["param_names"]
+        par.load(path, model, optimizer, made)
+        assert "param_names" not in optimizer.param_groups[0]
 
 
 def test_a_state_whose_division_is_unknown(folder: Path) -> None:
@@ -467,3 +587,40 @@ def test_a_disk_that_is_full_on_one_rank(folder: Path, monkeypatch: pytest.Monke
         hvd.barrier()
         assert par.load(folder, model, mesh=made) == {"number": 1}
         assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_no_memory_for_the_copies_of_one_rank(
+    asynchronous: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: Any, **options: Any) -> Any:
+        raise MemoryError("no memory left")
+
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        with monkeypatch.context() as patched:
+            if hvd.rank() == 1:
+                patched.setattr(saving, "_own", none_left)
+            kind, text = (
+                (MemoryError, "no memory left")
+                if hvd.rank() == 1
+                else (par.CheckpointError, "failed on rank 1: MemoryError: no memory left")
+            )
+            with pytest.raises(kind, match=text):
+                par.save(folder, model, mesh=made, asynchronous=asynchronous)
+        hvd.barrier()
+        assert not list(folder.iterdir())
+        hvd.barrier()
+        par.save(folder, model, mesh=made, asynchronous=asynchronous).wait()
+        par.load(folder, model, mesh=made)
+
+
+def test_one_rank_that_can_not_begin(folder: Path) -> None:
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        strangers = [nn.Parameter(torch.zeros(3))]
+        optimizer = torch.optim.SGD(strangers if hvd.rank() == 1 else model.parameters())
+        with pytest.raises((ValueError, par.CheckpointError), match=r"group 0, of shape \(3,\)"):
+            par.save(folder, model, optimizer, made)
+        hvd.barrier()
+        assert not list(folder.iterdir())

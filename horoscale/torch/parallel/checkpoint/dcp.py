@@ -6,8 +6,8 @@ group.
 
 from __future__ import annotations
 
+import copy
 import io
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +122,14 @@ def finish(
     ]
     items += [WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO) for key in keys]
     _, metadata = create_default_global_save_plan([SavePlan(items)])
+    for key, tensor in tensors.items():
+        # What has no elements has no tiles.
+        metadata.state_dict_metadata.setdefault(
+            key,
+            TensorStorageMetadata(
+                TensorProperties(dtype=tensor.dtype), torch.Size(tensor.shape), []
+            ),
+        )
     metadata.planner_data = {key: _path_of(key) for key in (*tensors, *keys)}
     written = {one.index: one for one in results}
     every = []
@@ -171,13 +179,18 @@ class Reader:
         for name, items in by_file.items():
             try:
                 self._reader.read_data(LoadPlan(items), planner)
-            except (OSError, RuntimeError, AssertionError, ValueError, pickle.PickleError) as error:
+            except Exception as error:  # torch.load promises no kinds
                 keys = sorted({item.storage_index.fqn for item in items})
                 raise CheckpointError(
-                    f"{self._folder / name} is damaged; it has {', '.join(keys[:3])}: {error}"
+                    f"{self._folder / name} is damaged; it has {', '.join(keys[:3])}: "
+                    f"{type(error).__name__}: {error}"
                 ) from error
         same = self._same_bytes(values)
-        return {key: planner.values[read] for key, read in same.items()}
+        # Each its own: who had equal lists may change one of them.
+        return {
+            key: planner.values[read] if key == read else copy.deepcopy(planner.values[read])
+            for key, read in same.items()
+        }
 
     def check(
         self, pieces: Mapping[str, Sequence[Piece]], values: Sequence[str]

@@ -15,6 +15,7 @@ from horoscale.torch.parallel.checkpoint.errors import CheckpointError
 
 METADATA = ".metadata"
 _PREFIX = "checkpoint-"
+_DIGITS = 12
 
 
 def latest(directory: str | os.PathLike[str]) -> Path | None:
@@ -40,13 +41,16 @@ def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
     """Make the folder in which a checkpoint is written; return it, and what it will become.
 
     What earlier processes have left is removed: one job at a time writes in a directory. Raises
-    ValueError where there is a checkpoint of this step, OSError where it can't be made.
+    ValueError where there is a checkpoint of this step or it is negative, OSError where it can't be
+    made.
     """
+    if step is not None and step < 0:
+        raise ValueError(f"step={step}: checkpoints are numbered from 0 on")
     directory.mkdir(parents=True, exist_ok=True)
     if step is None:
         newest = latest(directory)
         step = 1 if newest is None else _number_of(newest) + 1
-    place = directory / f"{_PREFIX}{step:012}"
+    place = directory / f"{_PREFIX}{step:0{_DIGITS}}"
     if place.exists():
         raise ValueError(f"there is a checkpoint of step {step} already: {place}")
     for left in directory.glob(f".{_PREFIX}*"):
@@ -57,10 +61,15 @@ def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
 
 
 def finish(beside: Path, place: Path, keep: int | None) -> None:
-    """Give a checkpoint that is whole its place, and remove all but the newest `keep` ones."""
+    """Give a checkpoint that is whole its place, and remove others: so that `keep` remain.
+
+    These are this one, whatever its number, and the newest of the others: a training that goes on
+    from an older one has smaller numbers than what is there.
+    """
     _give_place(beside, place)
     if keep is not None:
-        for old in _all(place.parent)[:-keep]:
+        others = [one for one in _all(place.parent) if one != place]
+        for old in others[: max(0, len(others) - keep + 1)]:
             # Renamed first, so that what is half removed is no checkpoint.
             gone = old.with_name(f".{old.name}.{secrets.token_hex(4)}")
             os.rename(old, gone)
@@ -74,10 +83,13 @@ def _give_place(beside: Path, place: Path) -> None:
 
 
 def _all(directory: Path) -> list[Path]:
-    return sorted(
-        (one for one in directory.glob(f"{_PREFIX}*") if one.name[len(_PREFIX) :].isdecimal()),
-        key=_number_of,
-    )
+    return sorted(filter(_is_ours, directory.glob(f"{_PREFIX}*")), key=_number_of)
+
+
+def _is_ours(place: Path) -> bool:
+    """Tell it from what others name so: the Trainer of transformers makes "checkpoint-500"."""
+    number = place.name.removeprefix(_PREFIX)
+    return number.isdecimal() and len(number) >= _DIGITS
 
 
 def _number_of(place: Path) -> int:

@@ -7,6 +7,8 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,14 +53,14 @@ class Save:
     def __init__(self, path: Path, write: Callable[[], None], asynchronous: bool) -> None:
         """Write now, or in a thread."""
         self._path = path
-        self._write = write
         self._failure: BaseException | None = None
         self._was_told = not asynchronous
         if not asynchronous:
             self._thread: threading.Thread | None = None
             write()
             return
-        self._thread = threading.Thread(target=self._run, name="horoscale-save")
+        # The thread alone has what is written: that goes when it ends, however long this stays.
+        self._thread = threading.Thread(target=self._run, args=(write,), name="horoscale-save")
         self._thread.start()
 
     @property
@@ -91,9 +93,9 @@ class Save:
             self._was_told = True
             _log.error("the checkpoint %s could not be written: %s", self._path, self._failure)
 
-    def _run(self) -> None:
+    def _run(self, write: Callable[[], None]) -> None:
         try:
-            self._write()
+            write()
         except BaseException as error:
             self._failure = error
 
@@ -147,7 +149,7 @@ def save(
             on. At most one is written at a time: the next save() or load() waits for it, and so
             does hvd.shutdown().
         step: the number of the checkpoint. None: one more than that of the newest.
-        keep: how many checkpoints remain, the newest ones; None: all.
+        keep: how many checkpoints remain: this one, and the newest of the others; None: all.
         rng: save the states of torch's generators, too, of each rank (of tp's, the first's).
         names: for stages that do not have the names of the whole model: called with the number of a
             stage and a name there, it returns that name.
@@ -157,8 +159,9 @@ def save(
         unless `asynchronous`.
 
     Raises:
-        ValueError: there is a checkpoint of this step, `keep` is below 1, stages have something of
-            the same name, or the optimizer has other parameters than the model.
+        ValueError: there is a checkpoint of this step, `step` is negative, `keep` is below 1,
+            stages have something of the same name, or the optimizer has other parameters than the
+            model.
         TypeError: something is not a value of these kinds.
         CheckpointError: the ranks together do not have all of a tensor, or one of them failed.
         OSError: it can't be written.
@@ -171,31 +174,37 @@ def save(
     ranks = Ranks.of(mesh)
     place = Path(directory).absolute()
     contents = Contents()
+    own = _Own({}, {}, {})
+    cleanup = ExitStack()
 
     def begin() -> _Begun:
         nonlocal contents
         contents = contents_of(model, optimizer, names, extra, rng, ranks)
-        return _Begun(tell(contents), folders.begin(place, step) if ranks.is_first else None)
+        if not ranks.is_first:
+            return _Begun(tell(contents), None)
+        made = folders.begin(place, step)
+        cleanup.callback(shutil.rmtree, made[0], ignore_errors=True)
+        return _Begun(tell(contents), made)
 
-    begun = ranks.all_do("begin", begin)
-    assert begun[0].folder is not None
-    beside, path = begun[0].folder
+    def copy() -> None:
+        nonlocal own
+        own = _own(contents, work, ranks.rank, copied=asynchronous)
 
-    def write_all(own: _Own, work: Work) -> None:
-        try:
+    def write_all(own: _Own) -> None:
+        with cleanup:
             _write_all(ranks, beside, path, own, work, keep)
-        finally:
-            if ranks.is_first:
-                shutil.rmtree(beside, ignore_errors=True)
 
     try:
+        begun = ranks.all_do("begin", begin)
+        assert begun[0].folder is not None
+        beside, path = begun[0].folder
         work = share([one.told for one in begun], TILE_BYTES)
-        own = _own(contents, work, ranks.rank, copied=asynchronous)
+        # No rank goes on to write where another has no memory for its copies.
+        ranks.all_do("copied", copy)
     except BaseException:
-        if ranks.is_first:
-            shutil.rmtree(beside, ignore_errors=True)
+        cleanup.close()
         raise
-    handle = Save(path, lambda: write_all(own, work), asynchronous)
+    handle = Save(path, partial(write_all, own), asynchronous)
     _running = handle
     return handle
 
