@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import shutil
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,29 @@ def test_an_asynchronous_save_is_of_the_moment_of_the_call(
         assert other.whole().keys() == before.keys()
         assert all(torch.equal(one, before[name]) for name, one in other.whole().items())
         assert [other.step(number) for number in (1, 2)] == losses
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_was_written_is_not_kept(
+    asynchronous: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the handle nor by the module: a copy of all parameters is large."""
+    written: list[weakref.ref[torch.Tensor]] = []
+    own_of = saving._own
+
+    def known(*arguments: Any, **options: Any) -> Any:
+        own = own_of(*arguments, **options)
+        written.extend(map(weakref.ref, own.tensors.values()))
+        return own
+
+    monkeypatch.setattr(saving, "_own", known)
+    with mesh(tp=hvd.size()) as made:
+        layer = par.ColumnParallelLinear(4, 12, made.tp)
+        handle = par.save(folder, layer, mesh=made, asynchronous=asynchronous)
+        assert handle.wait().is_dir()
+        gc.collect()
+        assert written
+        assert not [one for one in written if one() is not None]
 
 
 def test_the_next_save_waits_and_old_ones_go(folder: Path) -> None:

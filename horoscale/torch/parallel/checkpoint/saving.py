@@ -51,14 +51,14 @@ class Save:
     def __init__(self, path: Path, write: Callable[[], None], asynchronous: bool) -> None:
         """Write now, or in a thread."""
         self._path = path
-        self._write = write
         self._failure: BaseException | None = None
         self._was_told = not asynchronous
         if not asynchronous:
             self._thread: threading.Thread | None = None
             write()
             return
-        self._thread = threading.Thread(target=self._run, name="horoscale-save")
+        # The thread alone has what is written: that goes when it ends, however long this stays.
+        self._thread = threading.Thread(target=self._run, args=(write,), name="horoscale-save")
         self._thread.start()
 
     @property
@@ -91,9 +91,9 @@ class Save:
             self._was_told = True
             _log.error("the checkpoint %s could not be written: %s", self._path, self._failure)
 
-    def _run(self) -> None:
+    def _run(self, write: Callable[[], None]) -> None:
         try:
-            self._write()
+            write()
         except BaseException as error:
             self._failure = error
 
