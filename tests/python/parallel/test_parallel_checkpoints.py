@@ -217,6 +217,26 @@ def test_buffers_are_those_of_the_first_rank(folder: Path) -> None:
         assert (model.running_var == 1).all()
 
 
+def test_tensors_without_elements(folder: Path) -> None:
+    with mesh(dp=hvd.size()) as made:
+        model = nn.Module()
+        model.weight = nn.Parameter(torch.zeros(0, 3))
+        model.register_buffer("empty", torch.zeros(2, 0, 4))
+        model.register_buffer("number", torch.tensor(5))
+        optimizer = stepped(model)
+        path = par.save(folder, model, optimizer, made).wait()
+        other = copy.deepcopy(model)
+        other.number.zero_()
+        found = torch.optim.AdamW(other.parameters())
+        par.load(folder, other, found, made)
+        assert other.number == 5
+        assert found.state[other.weight]["exp_avg"].shape == (0, 3)
+        assert found.state[other.weight]["step"] == 1
+        state = {"model": {**other.state_dict(), "number": torch.tensor(0)}}
+        dcp.load(state, checkpoint_id=path, no_dist=True)
+        assert state["model"]["number"] == 5
+
+
 def test_random_numbers_go_on(folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         par.rng.seed(7, made)

@@ -122,6 +122,14 @@ def finish(
     ]
     items += [WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO) for key in keys]
     _, metadata = create_default_global_save_plan([SavePlan(items)])
+    for key, tensor in tensors.items():
+        # What has no elements has no tiles.
+        metadata.state_dict_metadata.setdefault(
+            key,
+            TensorStorageMetadata(
+                TensorProperties(dtype=tensor.dtype), torch.Size(tensor.shape), []
+            ),
+        )
     metadata.planner_data = {key: _path_of(key) for key in (*tensors, *keys)}
     written = {one.index: one for one in results}
     every = []
