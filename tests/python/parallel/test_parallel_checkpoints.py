@@ -249,6 +249,19 @@ def test_random_numbers_go_on(folder: Path) -> None:
         par.load(folder, Whole(), mesh=made, rng=True)
 
 
+def test_random_numbers_are_those_of_the_first_rank_of_tp(folder: Path) -> None:
+    with mesh(tp=hvd.size()) as made:
+        # Which has more to write than the others.
+        model = nn.Linear(8, 8)
+        model.register_buffer("large", torch.zeros(1 << 16))
+        torch.manual_seed(hvd.rank())
+        par.save(folder, model, mesh=made, rng=True)
+        par.load(folder, model, mesh=made, rng=True)
+        found = torch.rand(3)
+        torch.manual_seed(0)
+        assert torch.equal(found, torch.rand(3))
+
+
 def test_transposed_weights_are_as_the_model_had_them(folder: Path) -> None:
     class Conv1D(nn.Module):
         def __init__(self) -> None:

@@ -106,7 +106,7 @@ def contents_of(
         contents.values.append(Value([EXTRA], dict(extra)))
     if rng:
         for key, state in rng_states(ranks).items():
-            contents.tensors.append(_whole([key], state))
+            contents.tensors.append(_of_first(key, state))
     return contents
 
 
@@ -144,9 +144,11 @@ def _add_slot(contents: Contents, slot: Slot) -> None:
         contents.values.append(Value(keys, value))
 
 
-def _whole(keys: list[str], tensor: torch.Tensor) -> Held:
+def _of_first(key: str, tensor: torch.Tensor) -> Held:
+    """Return a tensor that is whole on each rank which has it; the first one's counts."""
     layout = Layout.of_whole(tensor.shape)
-    return Held(keys, layout.whole, tensor.dtype, layout.pieces(tensor))
+    pieces = layout.pieces(tensor)
+    return Held([key], layout.whole, tensor.dtype, pieces, first_only=True)
 
 
 def _check_plain(value: Any, where: str) -> None:
