@@ -525,3 +525,40 @@ def test_a_disk_that_is_full_on_one_rank(folder: Path, monkeypatch: pytest.Monke
         hvd.barrier()
         assert par.load(folder, model, mesh=made) == {"number": 1}
         assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_no_memory_for_the_copies_of_one_rank(
+    asynchronous: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: Any, **options: Any) -> Any:
+        raise MemoryError("no memory left")
+
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        with monkeypatch.context() as patched:
+            if hvd.rank() == 1:
+                patched.setattr(saving, "_own", none_left)
+            kind, text = (
+                (MemoryError, "no memory left")
+                if hvd.rank() == 1
+                else (par.CheckpointError, "failed on rank 1: MemoryError: no memory left")
+            )
+            with pytest.raises(kind, match=text):
+                par.save(folder, model, mesh=made, asynchronous=asynchronous)
+        hvd.barrier()
+        assert not list(folder.iterdir())
+        hvd.barrier()
+        par.save(folder, model, mesh=made, asynchronous=asynchronous).wait()
+        par.load(folder, model, mesh=made)
+
+
+def test_one_rank_that_can_not_begin(folder: Path) -> None:
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        strangers = [nn.Parameter(torch.zeros(3))]
+        optimizer = torch.optim.SGD(strangers if hvd.rank() == 1 else model.parameters())
+        with pytest.raises((ValueError, par.CheckpointError), match=r"group 0, of shape \(3,\)"):
+            par.save(folder, model, optimizer, made)
+        hvd.barrier()
+        assert not list(folder.iterdir())

@@ -7,6 +7,8 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -172,31 +174,37 @@ def save(
     ranks = Ranks.of(mesh)
     place = Path(directory).absolute()
     contents = Contents()
+    own = _Own({}, {}, {})
+    cleanup = ExitStack()
 
     def begin() -> _Begun:
         nonlocal contents
         contents = contents_of(model, optimizer, names, extra, rng, ranks)
-        return _Begun(tell(contents), folders.begin(place, step) if ranks.is_first else None)
+        if not ranks.is_first:
+            return _Begun(tell(contents), None)
+        made = folders.begin(place, step)
+        cleanup.callback(shutil.rmtree, made[0], ignore_errors=True)
+        return _Begun(tell(contents), made)
 
-    begun = ranks.all_do("begin", begin)
-    assert begun[0].folder is not None
-    beside, path = begun[0].folder
+    def copy() -> None:
+        nonlocal own
+        own = _own(contents, work, ranks.rank, copied=asynchronous)
 
-    def write_all(own: _Own, work: Work) -> None:
-        try:
+    def write_all(own: _Own) -> None:
+        with cleanup:
             _write_all(ranks, beside, path, own, work, keep)
-        finally:
-            if ranks.is_first:
-                shutil.rmtree(beside, ignore_errors=True)
 
     try:
+        begun = ranks.all_do("begin", begin)
+        assert begun[0].folder is not None
+        beside, path = begun[0].folder
         work = share([one.told for one in begun], TILE_BYTES)
-        own = _own(contents, work, ranks.rank, copied=asynchronous)
+        # No rank goes on to write where another has no memory for its copies.
+        ranks.all_do("copied", copy)
     except BaseException:
-        if ranks.is_first:
-            shutil.rmtree(beside, ignore_errors=True)
+        cleanup.close()
         raise
-    handle = Save(path, lambda: write_all(own, work), asynchronous)
+    handle = Save(path, partial(write_all, own), asynchronous)
     _running = handle
     return handle
 
