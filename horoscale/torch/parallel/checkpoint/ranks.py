@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Generic, TypeVar
 
+import cloudpickle
+
+from horoscale._core import Runtime
 from horoscale.common import job
-from horoscale.common.objects import allgather_object
+from horoscale.common.payloads import allgather_bytes
 from horoscale.torch.parallel.checkpoint.errors import CheckpointError
 from horoscale.torch.parallel.mesh import Mesh, mesh_or_none
 
@@ -30,12 +34,15 @@ class Ranks:
         size: how many there are.
         coordinates: where it is on the axes of the mesh; empty where there is none.
         extents: of these axes.
+        runtime: the job that they are of. What a thread writes may outlast it, and an elastic job
+            then goes on with another one, whose ranks expect nothing of this.
     """
 
     rank: int = 0
     size: int = 1
     coordinates: Mapping[str, int] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)
+    runtime: Runtime | None = None
 
     @classmethod
     def of(cls, mesh: Mesh | None) -> Ranks:
@@ -43,10 +50,11 @@ class Ranks:
         mesh = mesh_or_none() if mesh is None else mesh
         if not job.is_initialized():
             return cls()
-        topology = job.current_runtime().topology
+        runtime = job.current_runtime()
+        topology = runtime.topology
         if mesh is None:
-            return cls(topology.rank, topology.size)
-        return cls(topology.rank, topology.size, mesh.coordinates, mesh.sizes)
+            return cls(topology.rank, topology.size, runtime=runtime)
+        return cls(topology.rank, topology.size, mesh.coordinates, mesh.sizes, runtime)
 
     @property
     def stage(self) -> int:
@@ -97,7 +105,9 @@ class Ranks:
         return self.all_do(what, lambda: function() if self.is_first else None)[0]  # type: ignore[return-value]
 
     def _gather(self, what: str, value: T) -> list[T]:
-        if self.size == 1:
+        if self.size == 1 or self.runtime is None:
             return [value]
         # Saves are made one at a time, so that these names are free.
-        return allgather_object(value, f"horoscale.checkpoint.{what}")
+        name = f"horoscale.checkpoint.{what}"
+        payloads = allgather_bytes(self.runtime, cloudpickle.dumps(value), self.size, name)
+        return [pickle.loads(one) for one in payloads]
