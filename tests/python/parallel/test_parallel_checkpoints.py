@@ -11,7 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
@@ -406,6 +406,10 @@ class Evil:
         return (os.mkdir, (os.environ["EVIL"],))
 
 
+# Sets an attribute of a class that metadata may name.
+ANOTHER_PATH = b"cpathlib\nPosixPath\n(N(S'hidden'\nI1\ndtb."
+
+
 def test_nothing_of_a_checkpoint_is_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +423,13 @@ def test_nothing_of_a_checkpoint_is_run(
         hvd.barrier()
         with pytest.raises(par.CheckpointError, match=r"names posix\.mkdir, which no metadata"):
             par.load(folder, model, mesh=made)
+        if hvd.rank() == 0:
+            (path / METADATA).write_bytes(ANOTHER_PATH)
+        hvd.barrier()
+        with pytest.raises(par.CheckpointError, match=r"it changes <class .*PosixPath'>"):
+            par.load(folder, model, mesh=made)
+        assert not hasattr(PosixPath, "hidden")
+        hvd.barrier()
         if hvd.rank() == 0:
             shutil.rmtree(path)
             state = {"model": Whole().state_dict(), "extra": Evil()}

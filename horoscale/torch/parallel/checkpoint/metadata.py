@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import pickle
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
@@ -37,8 +39,15 @@ _ALLOWED = {
     "pathlib._local": {"PosixPath"},
 }
 
+_BUILD: Any = pickle._Unpickler.dispatch[pickle.BUILD[0]]
 
-class _Unpickler(pickle.Unpickler):
+
+class _Unpickler(pickle._Unpickler):
+    """The one that is written in Python: in that of C nothing can be forbidden but names."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+
     def find_class(self, module: str, name: str) -> Any:
         """Return what a pickle names, if that describes a checkpoint."""
         if name in _ALLOWED.get(module, ()):
@@ -46,6 +55,15 @@ class _Unpickler(pickle.Unpickler):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no metadata needs")
+
+    def load_build(self) -> None:
+        """Set attributes of an object that is the pickle's own: not of a class, or a function."""
+        one = self.stack[-2]
+        if isinstance(one, type | FunctionType | Enum):
+            raise pickle.UnpicklingError(f"it changes {one!r}, which is not its own")
+        _BUILD(self)
+
+    dispatch[pickle.BUILD[0]] = load_build
 
 
 def read_metadata(folder: Path) -> Metadata:
