@@ -389,13 +389,14 @@ def test_files_that_are_missing_or_truncated(folder: Path) -> None:
             par.load(folder / "elsewhere", model, mesh=made)
 
 
-def test_a_file_with_other_bytes(folder: Path) -> None:
+@pytest.mark.parametrize("byte", [b"\0", b"."])  # of pickle: no operation, and the last one
+def test_a_file_with_other_bytes(byte: bytes, folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
         path = par.save(folder, model, mesh=made).wait()
         if hvd.rank() == 0:
             for file in path.glob("*.distcp"):
-                file.write_bytes(b"\0" * file.stat().st_size)
+                file.write_bytes(byte * file.stat().st_size)
         hvd.barrier()
         with pytest.raises(par.CheckpointError, match=r"__\d_0.distcp is damaged; it has model\."):
             par.load(folder, model, mesh=made)
@@ -471,6 +472,18 @@ def test_another_optimizer(folder: Path) -> None:
             par.load(folder, model, torch.optim.SGD(model.parameters(), momentum=0.9), made)
         with pytest.raises(ValueError, match=r"parameter 0 of the optimizer's group 0, of shape"):
             par.save(folder, model, torch.optim.SGD([nn.Parameter(torch.zeros(3))]), made)
+
+
+def test_lists_in_the_state_are_of_one_parameter_each(folder: Path) -> None:
+    with mesh(dp=hvd.size()) as made:
+        model = nn.Linear(2, 2)
+        optimizer = stepped(model)
+        for parameter in model.parameters():
+            optimizer.state[parameter]["seen"] = [1, 2]
+        par.save(folder, model, optimizer, made)
+        par.load(folder, model, optimizer, made)
+        optimizer.state[model.weight]["seen"].append(3)
+        assert optimizer.state[model.bias]["seen"] == [1, 2]
 
 
 def test_a_state_whose_division_is_unknown(folder: Path) -> None:

@@ -6,8 +6,8 @@ group.
 
 from __future__ import annotations
 
+import copy
 import io
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -179,13 +179,18 @@ class Reader:
         for name, items in by_file.items():
             try:
                 self._reader.read_data(LoadPlan(items), planner)
-            except (OSError, RuntimeError, AssertionError, ValueError, pickle.PickleError) as error:
+            except Exception as error:  # torch.load promises no kinds
                 keys = sorted({item.storage_index.fqn for item in items})
                 raise CheckpointError(
-                    f"{self._folder / name} is damaged; it has {', '.join(keys[:3])}: {error}"
+                    f"{self._folder / name} is damaged; it has {', '.join(keys[:3])}: "
+                    f"{type(error).__name__}: {error}"
                 ) from error
         same = self._same_bytes(values)
-        return {key: planner.values[read] for key, read in same.items()}
+        # Each its own: who had equal lists may change one of them.
+        return {
+            key: planner.values[read] if key == read else copy.deepcopy(planner.values[read])
+            for key, read in same.items()
+        }
 
     def check(
         self, pieces: Mapping[str, Sequence[Piece]], values: Sequence[str]
