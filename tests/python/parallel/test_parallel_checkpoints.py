@@ -358,6 +358,29 @@ def test_we_load_the_state_dict_of_a_model_alone(folder: Path) -> None:
             par.load(folder, model, torch.optim.SGD(model.parameters()), made)
 
 
+def test_names_of_models_that_checkpoints_have_too(folder: Path) -> None:
+    """As those of transformers: "model.layers.0.weight" beside "lm_head.weight"."""
+
+    def made_anew() -> nn.ModuleDict:
+        names = ("model", "extractor", "optimizer", "lm_head")
+        return nn.ModuleDict({name: nn.Linear(2, 3) for name in names})
+
+    with mesh(dp=hvd.size()) as made:
+        whole = made_anew().state_dict()
+        if hvd.rank() == 0:
+            dcp.save(whole, checkpoint_id=folder / "alone", no_dist=True)
+            dcp.save({"model": whole}, checkpoint_id=folder / "wrapped", no_dist=True)
+        hvd.barrier()
+        for name in ("alone", "wrapped"):
+            model = made_anew()
+            par.load(folder / name, model, mesh=made)
+            assert same_as(model, whole)
+        par.save(folder, model, mesh=made)
+        other = made_anew()
+        par.load(folder, other, mesh=made)
+        assert same_as(other, whole)
+
+
 # ---------------------------------------------------------------- what is refused
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from horoscale.torch.parallel.checkpoint.dcp import Reader
 
 _SHOWN = 10  # names in a message
+_OTHERS = ("optimizer.", RNG, f"{EXTRA}.")  # what is in a checkpoint beside the model
 
 
 class Wanted(NamedTuple):
@@ -166,8 +167,8 @@ class _Loading:
         from horoscale.torch.parallel.checkpoint.metadata import read_metadata
 
         self._reader = Reader(self._folder, read_metadata(self._folder))
-        prefix, stored = self._model_keys()
         self._tensors = tensors_of(model, names, self._ranks.stage)
+        prefix, stored = self._model_keys()
         self._stored = list(stored)
         wanted = match(self._tensors, stored, self._folder)
         raise_problems(wanted.problems)
@@ -177,7 +178,7 @@ class _Loading:
             self._optimizer = StoredOptimizer(self._reader, self._folder, slots, prefix)
             self._pieces |= self._optimizer.pieces
             self._values += self._optimizer.values
-        if EXTRA in self._reader.keys:
+        if EXTRA in self._reader.keys and self._reader.tensor(EXTRA) is None:
             self._values.append(EXTRA)
         if rng:
             self._rng = self._rng_states()
@@ -203,13 +204,14 @@ class _Loading:
     def _model_keys(self) -> tuple[str, dict[str, tuple[int, ...]]]:
         """Return the prefix of the model's tensors, and their shapes by their names."""
         shapes = {key: found[0] for key in self._reader.keys if (found := self._reader.tensor(key))}
+        own = {name for one in self._tensors for name in one.names}
         prefix = MODEL
-        if not any(key.startswith(MODEL) for key in shapes):  # the state dict of a model by itself
+        if _is_of_model_alone(shapes, own):
             prefix = ""
             shapes = {
                 key: shape
                 for key, shape in shapes.items()
-                if not key.startswith(("optimizer.", RNG, EXTRA))
+                if key in own or (key != EXTRA and not key.startswith(_OTHERS))
             }
         return prefix, {
             key.removeprefix(prefix): shape
@@ -236,3 +238,13 @@ class _Loading:
         for key, state in own.items():
             self._pieces[key] = [Piece(Box.of_all(state.shape), state)]
         return own
+
+
+def _is_of_model_alone(stored: Collection[str], own: set[str]) -> bool:
+    """Tell whether a checkpoint is a model's state dict by itself.
+
+    `own` are names of the model, which may begin with "model.", too.
+    """
+    if any(MODEL + name in stored for name in own):
+        return False
+    return any(name in stored for name in own) or not any(key.startswith(MODEL) for key in stored)
