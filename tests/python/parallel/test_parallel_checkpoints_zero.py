@@ -119,3 +119,24 @@ def test_masters_of_smaller_weights(folder: Path) -> None:
         assert torch.equal(optimizer.whole_state_dict()["state"]["weight"]["master"], whole.weight)
         assert torch.equal(model.weight, whole.weight.to(torch.bfloat16))
         assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_the_step_of_a_parameter_that_is_a_number(folder: Path) -> None:
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.scale
+
+    with mesh(dp=hvd.size()) as made:
+        model = Scaled()
+        par.shard(model, made.dp, 1)
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, model)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        par.save(folder, model, optimizer, made)
+        par.load(folder, model, optimizer, made)
+        assert all(state["step"].shape == () for state in optimizer.state.values())
+        assert all(state["step"] == 1 for state in optimizer.state.values())

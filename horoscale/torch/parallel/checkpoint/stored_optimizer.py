@@ -69,7 +69,9 @@ class StoredOptimizer:
                 self.values.append(stored)
                 continue
             shape, dtype = found
-            layout = slot.layout if shape == slot.layout.whole else Layout.of_whole(shape)
+            # A step is a number, also of a parameter that is one and whose elements are divided.
+            is_divided = shape == slot.layout.whole and (shape != () or key != "step")
+            layout = slot.layout if is_divided else Layout.of_whole(shape)
             if layout is not slot.layout and shape:
                 _check_undivided(slot, key, shape, self._folder)
             new[key] = torch.zeros(
