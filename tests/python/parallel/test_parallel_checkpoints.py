@@ -509,6 +509,21 @@ def test_lists_in_the_state_are_of_one_parameter_each(folder: Path) -> None:
         assert optimizer.state[model.bias]["seen"] == [1, 2]
 
 
+def test_names_of_parameters_are_the_optimizers_own(folder: Path) -> None:
+    """torch 2.6 and newer keep them in groups, where a pipeline's stage has its own."""
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        optimizer = stepped(model)
+        optimizer.param_groups[0]["param_names"] = ["of", "others"]
+        path = par.save(folder, model, optimizer, made).wait()
+        optimizer.param_groups[0]["param_names"] = ["own"]
+        par.load(path, model, optimizer, made)
+        assert optimizer.param_groups[0]["param_names"] == ["own"]
+        del optimizer.param_groups[0]["param_names"]
+        par.load(path, model, optimizer, made)
+        assert "param_names" not in optimizer.param_groups[0]
+
+
 def test_a_state_whose_division_is_unknown(folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)

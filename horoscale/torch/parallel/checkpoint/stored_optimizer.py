@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from horoscale.torch.parallel.checkpoint.dcp import Reader
 
 _OF_SCHEDULERS = {"initial_lr"}
+# What a group says of each of its parameters, and not of all: that may be otherwise here.
+_OF_MEMBERS = {"params", "param_names"}
 
 
 class StoredOptimizer:
@@ -95,7 +97,7 @@ class StoredOptimizer:
         name = slot.of.names[0]
         if not stored:
             raise CheckpointError(f"{self._folder} has no hyper-parameters of {name}")
-        theirs, own = set(stored), set(slot.group) - {"params"}
+        theirs, own = set(stored), set(slot.group) - _OF_MEMBERS
         if theirs - own - _OF_SCHEDULERS and own - theirs - _OF_SCHEDULERS:
             raise CheckpointError(
                 f"{self._folder} is of another optimizer: for {name} it has "
@@ -138,10 +140,10 @@ def _by_parameter(groups: dict[str, dict[str, str]], reader: Reader) -> dict[str
     """Return the same for hyper-parameters, also where groups list the names of parameters."""
     found: dict[str, dict[str, str]] = {}
     for name, keys in groups.items():
+        own = {what: key for what, key in keys.items() if what not in _OF_MEMBERS}
         if "params" not in keys:
-            found[name] = keys
+            found[name] = own
             continue
-        own = {what: key for what, key in keys.items() if what != "params"}
         for parameter in reader.read({}, [keys["params"]])[keys["params"]]:
             found[parameter] = own
     return found
