@@ -1,9 +1,10 @@
 """One rank of a job that saves a checkpoint on each mesh of its number of ranks, or loads others'.
 
-    python checkpoint_meshes.py save|load FOLDER
+    python checkpoint_meshes.py save|load FOLDER SOURCES
 
-A checkpoint is saved after 3 steps, in FOLDER/MESH. Whoever loads it trains 3 more, and ends with
-the losses, parameters and state of the optimizer of one process that trained 6.
+A checkpoint is saved after 3 steps, in FOLDER/MESH. Each mesh loads those of as many meshes as
+SOURCES says, trains 3 more, and ends with the losses, parameters and state of the optimizer of one
+process that trained 6.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ MESHES = {
     4: {"tp4": {"tp": 4}, "tp2pp2": {"tp": 2, "pp": 2}, "tp2dp2": {"tp": 2, "dp": 2}},
 }
 NAMES = [name for meshes in MESHES.values() for name in meshes]
+OTHERS = (1, 4, 0, 2, 3, 5, 6, 7)  # where they are in the list, from a mesh on: first, other kinds
 FIRST, LAST = range(3), range(3, 6)
+
+
+def sources_of(name: str, number: int) -> list[str]:
+    """The meshes whose checkpoints a mesh loads: each is loaded by as many."""
+    assert sorted(OTHERS) == list(range(len(NAMES)))
+    at = NAMES.index(name)
+    return [NAMES[(at + other) % len(NAMES)] for other in OTHERS[:number]]
 
 
 def save(folder: Path, mesh: par.Mesh) -> None:
@@ -63,7 +72,7 @@ def load(folder: Path, mesh: par.Mesh, end: OneProcess, losses: list[float]) -> 
 
 
 def main() -> None:
-    what, folder = sys.argv[1], Path(sys.argv[2])
+    what, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     torch.set_default_dtype(torch.float64)
     hvd.init(process_sets="dynamic")
     end = OneProcess()
@@ -73,7 +82,7 @@ def main() -> None:
         if what == "save":
             save(folder / name, mesh)
         else:
-            for other in NAMES:
+            for other in sources_of(name, number):
                 try:
                     load(folder / other, mesh, end, losses)
                 except Exception as error:
