@@ -17,6 +17,7 @@ from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
+from horoscale.torch.parallel.checkpoint import weights
 
 pytestmark = MARKS
 
@@ -112,6 +113,26 @@ def test_names_and_shapes_that_differ(folder: Path) -> None:
         par.load_weights(folder, other, made, strict=False)
         with pytest.raises(par.CheckpointError, match=r"has neither model.safetensors nor"):
             par.load_weights(folder.parent, other, made)
+
+
+def test_what_was_written_goes_where_a_rank_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("safetensors")
+    gather = weights._gather
+
+    def failing(tensor: Any, *others: Any) -> Any:
+        if tensor.keys[0] == "1.weight":
+            raise hvd.HorovodInternalError("a rank failed")
+        return gather(tensor, *others)
+
+    monkeypatch.setattr(weights, "_gather", failing)
+    with mesh(tp=hvd.size()) as made:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        with pytest.raises(hvd.HorovodInternalError, match="a rank failed"):
+            par.save_weights(folder, model, made, max_file_bytes=100)
+        hvd.barrier()
+        assert not list(folder.iterdir())
 
 
 def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,16 @@ def save_weights(
     alone = target.suffix == _ENDING
     files = [tensors] if alone else list(_packed(tensors, max_file_bytes))
     writer = _Writer(target, [target.name] if alone else _file_names(len(files)))
-    for number, part in enumerate(files):
-        # What fails is told when all have sent: nobody is left waiting.
-        gathered = {one.keys[0]: _gather(one, own, ranks) for one in part}
-        if ranks.is_first:
-            writer.write(number, {key: one for key, one in gathered.items() if one is not None})
-    ranks.first_does("weights written", lambda: writer.finish(files))
+    try:
+        for number, part in enumerate(files):
+            # What fails is told when all have sent: nobody is left waiting.
+            gathered = {one.keys[0]: _gather(one, own, ranks) for one in part}
+            if ranks.is_first:
+                there = {key: one for key, one in gathered.items() if one is not None}
+                writer.write(number, there)
+        ranks.first_does("weights written", lambda: writer.finish(files))
+    finally:
+        writer.clear()
 
 
 def load_weights(
@@ -246,17 +250,19 @@ class _Writer:
 
     def finish(self, files: Sequence[Sequence[Tensor]]) -> None:
         """Give the files their names."""
-        try:
-            if self._failure is not None:
-                raise self._failure
-            for beside, name in zip(self._beside, self._names, strict=True):
-                os.replace(self._folder / beside, self._folder / name)
-            if not self._alone:
-                self._write_index(files)
-            sync_folder(self._folder)
-        finally:
-            for beside in self._beside:
-                (self._folder / beside).unlink(missing_ok=True)
+        if self._failure is not None:
+            raise self._failure
+        for beside, name in zip(self._beside, self._names, strict=True):
+            os.replace(self._folder / beside, self._folder / name)
+        if not self._alone:
+            self._write_index(files)
+        sync_folder(self._folder)
+
+    def clear(self) -> None:
+        """Remove the files that did not get their names, as when a rank failed."""
+        for beside in self._beside:
+            with suppress(OSError):
+                (self._folder / beside).unlink()
 
     def _write_index(self, files: Sequence[Sequence[Tensor]]) -> None:
         index = self._folder / _INDEX
