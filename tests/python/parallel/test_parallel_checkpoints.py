@@ -184,7 +184,7 @@ def test_what_was_written_is_not_kept(
 
     monkeypatch.setattr(saving, "_own", known)
     with mesh(tp=hvd.size()) as made:
-        layer = par.ColumnParallelLinear(4, 8, made.tp)
+        layer = par.ColumnParallelLinear(4, 12, made.tp)
         handle = par.save(folder, layer, mesh=made, asynchronous=asynchronous)
         assert handle.wait().is_dir()
         gc.collect()
@@ -533,11 +533,18 @@ def test_a_state_whose_division_is_unknown(folder: Path) -> None:
             par.save(folder, model, optimizer, made)
 
 
+class OwnTensor(torch.Tensor):
+    """What torch.load(weights_only=True) does not know."""
+
+
 def test_what_can_not_be_loaded_is_not_saved(folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
         with pytest.raises((TypeError, par.CheckpointError), match=r"extra\['path'\] is"):
             par.save(folder, model, mesh=made, extra={"path": Path("/")})
+        own_kind = torch.zeros(2).as_subclass(OwnTensor)
+        with pytest.raises((TypeError, par.CheckpointError), match=r"extra\['list'\]\[0\] is"):
+            par.save(folder, model, mesh=made, extra={"list": [own_kind]})
         with pytest.raises(ValueError, match="keep=0"):
             par.save(folder, model, mesh=made, keep=0)
         assert not folder.exists() or not list(folder.iterdir())

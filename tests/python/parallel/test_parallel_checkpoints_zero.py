@@ -122,12 +122,19 @@ def test_masters_of_smaller_weights(folder: Path) -> None:
 
 
 def test_the_step_of_a_parameter_that_is_a_number(folder: Path) -> None:
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.scale
+
     with mesh(dp=hvd.size()) as made:
-        model = nn.Linear(4, 4)
-        model.scale = nn.Parameter(torch.tensor(2.0))
+        model = Scaled()
         par.shard(model, made.dp, 1)
         optimizer = par.ZeroOptimizer(torch.optim.AdamW, model)
-        (model(torch.ones(2, 4)).sum() * model.scale).backward()
+        model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         par.save(folder, model, optimizer, made)
         par.load(folder, model, optimizer, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,19 @@ def test_numbers_begin_with_0(tmp_path: Path) -> None:
     assert saved(tmp_path, 0, None) == [0]
     with pytest.raises(ValueError, match=r"step=-1: checkpoints are numbered from 0 on"):
         folders.begin(tmp_path, -1)
+
+
+def test_an_old_one_that_can_not_be_removed_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert saved(tmp_path, 1, None) == [1]
+    rename = os.rename
+
+    def refusing(source: Path, target: Path) -> None:
+        if not source.name.startswith("."):
+            raise PermissionError(f"not {source.name}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refusing)
+    assert saved(tmp_path, 2, 1) == [1, 2]
+    assert "checkpoint-000000000001 could not be removed: not checkpoint" in caplog.text

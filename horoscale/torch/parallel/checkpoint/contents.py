@@ -23,7 +23,7 @@ from horoscale.torch.parallel.checkpoint.ranks import Ranks
 MODEL = "model."
 EXTRA = "extra"
 RNG = "rng."
-_PLAIN = {str, int, float, bool, type(None)}
+_PLAIN = {str, int, float, bool, type(None), torch.Tensor, torch.nn.Parameter}
 
 
 @dataclass
@@ -164,7 +164,7 @@ def _check_plain(value: Any, where: str) -> None:
     elif type(value) in (list, tuple):
         for position, one in enumerate(value):
             _check_plain(one, f"{where}[{position}]")
-    elif type(value) not in _PLAIN and not isinstance(value, torch.Tensor):
+    elif type(value) not in _PLAIN:
         raise TypeError(
             f"{where} is {value!r}, of {type(value)}: checkpoints take tensors, numbers, strings, "
             "None, and lists, tuples and dicts of them"

@@ -5,6 +5,7 @@ DIR/checkpoint-000000000042/    .metadata, __0_0.distcp, __1_0.distcp …
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -16,6 +17,8 @@ from horoscale.torch.parallel.checkpoint.errors import CheckpointError
 METADATA = ".metadata"
 _PREFIX = "checkpoint-"
 _DIGITS = 12
+
+_log = logging.getLogger("horoscale")
 
 
 def latest(directory: str | os.PathLike[str]) -> Path | None:
@@ -72,7 +75,11 @@ def finish(beside: Path, place: Path, keep: int | None) -> None:
         for old in others[: max(0, len(others) - keep + 1)]:
             # Renamed first, so that what is half removed is no checkpoint.
             gone = old.with_name(f".{old.name}.{secrets.token_hex(4)}")
-            os.rename(old, gone)
+            try:
+                os.rename(old, gone)
+            except OSError as error:  # the new one is in its place nevertheless
+                _log.warning("the checkpoint %s could not be removed: %s", old, error)
+                continue
             shutil.rmtree(gone, ignore_errors=True)
 
 
