@@ -43,14 +43,15 @@ def test_it_sleeps_while_nobody_takes_the_output(job: ElasticJob) -> None:
 def test_a_full_disk_ends_the_job_with_an_error(
     job: ElasticJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(process: int, piece: bytes) -> None:
-        raise OSError(28, "No space left on device")
+    class FullDisk:
+        def write(self, piece: bytes) -> int:
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(job._results, "add", full)
+    monkeypatch.setitem(job._results._files, 3, FullDisk())
     job._places[3] = None  # type: ignore[assignment]
     job._on_process_output(3, "result", b"x")
     assert job._stopped
-    assert "process 3" in job._trouble
+    assert "what the ranks return" in job._trouble
     assert "No space left on device" in job._trouble
 
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from horoscale.torch.parallel.checkpoint.layout import Layout
-
-if TYPE_CHECKING:
-    from horoscale.torch.parallel.checkpoint.model import ModelTensor
+from horoscale.torch.parallel.checkpoint.model_tensor import ModelTensor
 
 _ATTRIBUTE = "_horoscale_zero"  # of a module that is divided so
 

@@ -16,11 +16,11 @@ from horoscale.torch.parallel.checkpoint.flat import publish
 from horoscale.torch.parallel.checkpoint.layout import Box, Piece
 from horoscale.torch.parallel.checkpoint.model import (
     Model,
-    ModelTensor,
     StageNames,
     module_of,
     tensors_of,
 )
+from horoscale.torch.parallel.checkpoint.model_tensor import ModelTensor
 from horoscale.torch.parallel.checkpoint.optimizer import slots_of
 from horoscale.torch.parallel.checkpoint.ranks import Ranks
 from horoscale.torch.parallel.checkpoint.saving import finish_running

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -11,34 +10,12 @@ from torch import nn
 
 from horoscale.torch.parallel.checkpoint.flat import as_owned
 from horoscale.torch.parallel.checkpoint.layout import Layout
+from horoscale.torch.parallel.checkpoint.model_tensor import ModelTensor
 from horoscale.torch.parallel.pipeline import Pipeline
 from horoscale.torch.parallel.state import shards_by_name
 
 Model: TypeAlias = "nn.Module | Pipeline"
 StageNames: TypeAlias = Callable[[int, str], str]  # number of a stage, name there; whole's name
-
-
-@dataclass
-class ModelTensor:
-    """A parameter or buffer.
-
-    Attributes:
-        names: the names that it has; of a parameter that modules share, several.
-        of: the parameter or buffer of the module.
-        tensor: this rank's memory for it: the same, or the elements that the rank owns.
-        layout: what that is of the whole tensor.
-        stage: which stage of a pipeline it belongs to.
-        is_tied: whether other stages have a copy of it, perhaps under the same name.
-        is_parameter: whether it is one, and alike on all ranks that have it; a buffer need not be.
-    """
-
-    names: list[str]
-    of: torch.Tensor
-    tensor: torch.Tensor
-    layout: Layout
-    stage: int
-    is_tied: bool
-    is_parameter: bool = field(default=True)
 
 
 def tensors_of(model: Model, names: StageNames | None, stage: int) -> list[ModelTensor]:

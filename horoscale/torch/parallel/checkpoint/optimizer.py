@@ -17,7 +17,7 @@ import torch
 
 from horoscale.torch.parallel.checkpoint.flat import RunState, by_name, layout_of
 from horoscale.torch.parallel.checkpoint.layout import Layout
-from horoscale.torch.parallel.checkpoint.model import ModelTensor
+from horoscale.torch.parallel.checkpoint.model_tensor import ModelTensor
 
 STATE = "optimizer.state."
 GROUPS = "optimizer.param_groups."

@@ -26,11 +26,11 @@ from horoscale.torch.parallel.checkpoint.layout import Box
 from horoscale.torch.parallel.checkpoint.loading import check_names, match, raise_problems
 from horoscale.torch.parallel.checkpoint.model import (
     Model,
-    ModelTensor,
     StageNames,
     module_of,
     tensors_of,
 )
+from horoscale.torch.parallel.checkpoint.model_tensor import ModelTensor
 from horoscale.torch.parallel.checkpoint.ranks import Ranks
 from horoscale.torch.parallel.checkpoint.saving import finish_running
 from horoscale.torch.parallel.checkpoint.sharing import Tensor, share, tell
