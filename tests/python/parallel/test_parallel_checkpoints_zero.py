@@ -64,6 +64,8 @@ def finished(training: OnMesh, end: OneProcess, losses: list[float]) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("stage", STAGES)
 def test_training_goes_on_in_any_stage_and_without(stage: int, shared: bool, folder: Path) -> None:
+    if hvd.size() == 3:
+        pytest.skip("3 ranks can't have the same number of 32 samples")
     extents = {"tp": 2} if hvd.size() == 4 else {"dp": hvd.size()}
     with mesh(**extents) as made:
         end = OneProcess()
