@@ -47,6 +47,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="rows of a step, of all ranks")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--memory", help="of a rank, such as 64MiB (default: no limit)")
+    parser.add_argument(
+        "--zero", type=int, nargs="+", default=[0], help="stages of ZeRO to consider"
+    )
     parser.add_argument("--choice", type=int, default=0, help="which way of the table (default: 0)")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -62,18 +65,22 @@ def main() -> None:
         loss=nn.functional.cross_entropy,
         tensor_parallel=PLAN,
         memory=options.memory,
+        stages=options.zero,
     )
     if hvd.rank() == 0:
         print(planned)
     mesh = planned.apply(options.choice)
     pipe = planned.pipeline(mesh)
     chosen = planned.costs[options.choice].strategy
-    optimizer = par.DistributedOptimizer(
-        torch.optim.AdamW(pipe.parameters()),
-        pipe.module,
-        mesh,
-        backward_passes_per_step=chosen.microbatches,
-    )
+    if chosen.stage:
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, pipe.module)
+    else:
+        optimizer = par.DistributedOptimizer(
+            torch.optim.AdamW(pipe.parameters()),
+            pipe.module,
+            mesh,
+            backward_passes_per_step=chosen.microbatches,
+        )
     for step, batch in enumerate(batches):
         x, target = (one.chunk(mesh.dp.size)[mesh.dp.rank] for one in batch)  # this rank's rows
         optimizer.zero_grad()

@@ -130,6 +130,49 @@ def test_every_way_trains_as_one_process(kind: str, tie: bool) -> None:
         par.current_mesh().close()
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("axes", [("dp",), ("pp", "dp")], ids="-".join)
+def test_state_is_divided_as_planned(stage: int, axes: tuple[str, ...]) -> None:
+    expected, state = alone("mlp", tie=False)
+    whole = par.plan(
+        made("mlp", tie=False),
+        batch_of("mlp"),
+        loss=cross_entropy,
+        axes=axes,
+        stages=[stage],
+        microbatches=[2],
+        machine=MACHINE,
+    )
+    for choice, cost in enumerate(whole.costs):
+        if cost.strategy.stage == 0:  # dp is 1
+            continue
+        planned = replace(whole, model=made("mlp", tie=False))
+        mesh = planned.apply(choice)
+        pipe = planned.pipeline(mesh)
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, pipe.module, lr=0.01, eps=1e-5)
+        x, target = (one.chunk(mesh.dp.size)[mesh.dp.rank] for one in batch_of("mlp"))
+        for of_step in expected:
+            optimizer.zero_grad()
+            loss = pipe.step(x, target)
+            optimizer.step()
+            mean = hvd.allreduce(loss.reshape(1), op=hvd.Average, process_set=mesh.dp.set)
+            assert float(mean) == pytest.approx(of_step, rel=EXACT["rtol"])
+        for name, value in par.whole_state_dict(pipe.module).items():
+            torch.testing.assert_close(value, state[name.partition(".")[2]], **EXACT)
+        par.unshard(pipe.module)
+        mesh.close()
+
+
+def test_the_state_of_what_units_share_is_not_divided() -> None:
+    planned = par.plan(
+        made("transformer", tie=True), batch_of("transformer"), loss=cross_entropy, axes=["dp"],
+        stages=[3], microbatches=[1], machine=MACHINE,
+    )  # fmt: skip
+    if hvd.size() > 1:
+        with pytest.raises(ValueError, match=r"stage=3.*units share"):
+            planned.apply()
+
+
 def test_this_job_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     machine = par.calibrate(seconds=1.0)
@@ -150,13 +193,10 @@ def test_this_job_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_plans_for_other_numbers_of_ranks_cannot_be_applied() -> None:
     planned = par.plan(
         make_model("mlp"), batch_of("mlp"), loss=cross_entropy, machine=MACHINE,
-        ranks=hvd.size() * 2, microbatches=[1], axes=["dp"], stages=[0, 1],
+        ranks=hvd.size() * 2, microbatches=[1], axes=["dp"],
     )  # fmt: skip
-    stages = [one.strategy.stage for one in planned.costs]
     with pytest.raises(ValueError, match=f"but there are {hvd.size()}"):
-        planned.apply(stages.index(0))
-    with pytest.raises(ValueError, match=r"stage=1.*divides no state"):
-        planned.apply(stages.index(1))
+        planned.apply()
     with pytest.raises(ValueError, match="choice=99"):
         planned.apply(99)
     with pytest.raises(RuntimeError, match=r"call apply\(\) first"):

@@ -24,6 +24,7 @@ from horoscale.torch.parallel.planning.dry_run import Loss, units_of
 from horoscale.torch.parallel.planning.numbers import milliseconds, readable_bytes
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
+from horoscale.torch.parallel.zero.sharded import shard
 
 _BEST = 8  # rows of the table
 _OTHERS = 6
@@ -83,7 +84,8 @@ class Planned:
 
         Raises:
             ValueError: there is no such choice, the job has another number of ranks, a mesh
-                exists, or the choice divides the state of training (`stage`), which this does not.
+                exists, or the choice divides the state (`stage`) of parameters that units share,
+                over pipeline stages or in stage 3.
             RuntimeError: it was called before.
         """
         if self._applied is not None:
@@ -92,10 +94,10 @@ class Planned:
             raise ValueError(f"choice={choice}: {len(self.costs)} ways fit\n{self}")
         chosen = self.costs[choice]
         strategy = chosen.strategy
-        if strategy.stage:
+        units = list(units_of(self.model).values())
+        if strategy.stage and (strategy.pp > 1 or strategy.stage == 3) and _tied(units):
             raise ValueError(
-                f"{strategy}: apply() divides no state of training: make the mesh by par.init(), "
-                "and divide the model by par.shard()"
+                f"{strategy}: the state of parameters that units share can't be divided"
             )
         if job.is_initialized():
             size = job.current_runtime().topology.size
@@ -115,7 +117,9 @@ class Planned:
         """Make what runs a step of the model that apply() has divided, in its microbatches.
 
         It serves every way: with one stage it sends nothing. pipe.step(x, target) takes this rank's
-        rows of the batch, those of its position on dp.
+        rows of the batch, those of its position on dp. Where the choice divides the state of
+        training (`stage`), that of `pipe.module` is divided by par.shard(): its optimizer is
+        par.ZeroOptimizer(torch.optim.AdamW, pipe.module, …).
 
         Args:
             mesh: of apply().
@@ -138,14 +142,25 @@ class Planned:
                 )
                 for a, b in pairwise(cuts)
             ]
-        return Pipeline(
+        strategy = self._applied.strategy
+        pipe = Pipeline(
             stages,
             mesh.pp,
             loss=self.loss,
-            microbatches=self._applied.strategy.microbatches,
+            microbatches=strategy.microbatches,
             tied=_tied(stages),
             **options,
         )
+        if strategy.stage:
+            units = set(units_of(self.model).values())
+            shard(
+                pipe.module,
+                mesh["dp", "cp"],
+                strategy.stage,
+                unit=[name for name, one in pipe.module.named_modules() if one in units],
+                backward_passes_per_step=strategy.microbatches,
+            )
+        return pipe
 
     def __str__(self) -> str:
         parts = []
