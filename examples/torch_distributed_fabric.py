@@ -54,6 +54,8 @@ def main() -> None:
     weights = sum(parameter.double().sum() for parameter in model.parameters())
     if fabric.is_global_zero:
         print(f"{fabric.world_size} ranks, accuracy {accuracy:.4f}, weights {weights:.12f}")
+    # Gloo's group joins its thread when it is destroyed, and that may still want the GIL.
+    dist.barrier()
     dist.destroy_process_group()
 
 
