@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,14 +62,13 @@ class Measured(NamedTuple):
 
 def main() -> None:
     arguments = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
     if reason := why_not():
         sys.exit(reason)
     rates = [int(rate) for rate in arguments.rates.split(",")]
     tasks = arguments.tasks.split(",")
     with contextlib.ExitStack() as stack:
-        hosts = stack.enter_context(NetworkHosts(2))
         folder = stack.enter_context(temporary_folder())
+        hosts = stack.enter_context(NetworkHosts(2))
         jobs = {}
         for port, name in enumerate(SMOKE if arguments.smoke else JOBS, FIRST_PORT):
             jobs[name] = Job(RANK_PROGRAM, name, 2, folder, folder, JOBS[name], hosts, port)

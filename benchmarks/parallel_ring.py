@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -68,11 +67,10 @@ def run(
         return {}
     if smoke:
         lengths, calls = (64,), 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
     measured: figures.Figures = {}
     with contextlib.ExitStack() as stack:
-        hosts = stack.enter_context(NetworkHosts(2))
         folder = stack.enter_context(temporary_folder())
+        hosts = stack.enter_context(NetworkHosts(2))
         job = Job(Path(__file__), "ring", 2, folder, folder, {}, hosts, PORT)
         stack.callback(job.end)
         for rate in rates:

@@ -14,16 +14,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import statistics
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import figures
 import orders
+from folders import temporary_folder
 from ranks import Job
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
@@ -43,7 +42,6 @@ def run(
     models: tuple[str, ...],
 ) -> figures.Figures:
     """Compare, and print a table for each model, number of ranks and link."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the hosts are removed
     measured: figures.Figures = {}
     for number in ranks:
         for link in links:
@@ -51,7 +49,7 @@ def run(
                 print(f"links of {link} Mbit/s are not measured: {reason}")
                 continue
             with contextlib.ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                folder = stack.enter_context(temporary_folder())
                 hosts = None
                 if link != "host":
                     hosts = stack.enter_context(NetworkHosts(number))

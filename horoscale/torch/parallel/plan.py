@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -89,13 +89,7 @@ def tensor_parallel(
     _check_shared(model, made, shared)
     if chain:
         check_chain(model, chain, made)
-    for module, attribute, number in numbers:
-        setattr(module, attribute, number)
-    # Also where a module is at a second place, under another name.
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if module in made:
-            parent_name, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(parent_name), own_name, made[module])
+    put_in_place(model, made, numbers)
     if chain:  # first: where the chain begins with an Input, the sequence is divided, then gathered
         divide_sequence(chain, axis, sequence.dim, sequence.argument)
     for name, style in styles.items():
@@ -122,6 +116,21 @@ def _agree(model: nn.Module, axis: Axis, plan: Plan, sequence_parallel: bool) ->
                     f"tensor_parallel on axis {axis.name}: {key} is {ours} on rank "
                     f"{axis.ranks[0]}, {theirs} on rank {rank}"
                 )
+
+
+def put_in_place(
+    model: nn.Module,
+    made: Mapping[nn.Module, nn.Module],
+    numbers: Iterable[tuple[nn.Module, str, int]],
+) -> None:
+    """Put the new modules where those that they were made of are, and numbers into attributes."""
+    for module, attribute, number in numbers:
+        setattr(module, attribute, number)
+    # Also where a module is at a second place, under another name.
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in made:
+            parent_name, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(parent_name), own_name, made[module])
 
 
 def match_styles(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[str, Style]:

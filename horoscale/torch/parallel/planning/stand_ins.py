@@ -16,7 +16,13 @@ from torch import nn
 
 from horoscale.torch.parallel.division import split_sizes
 from horoscale.torch.parallel.mesh import Axis
-from horoscale.torch.parallel.plan import divided_numbers, indivisible, match_styles, matrix_of
+from horoscale.torch.parallel.plan import (
+    divided_numbers,
+    indivisible,
+    match_styles,
+    matrix_of,
+    put_in_place,
+)
 from horoscale.torch.parallel.styles import Column, Input, Numbers, Plan, Row, Vocab
 
 
@@ -154,12 +160,7 @@ def divide(
                 made[module] = _Row(share(source, (out_features, own)), new_bias, sent)
     for old, new_module in made.items():
         new_module.train(old.training)
-    for module, attribute, number in numbers:
-        setattr(module, attribute, number)
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if module in made:
-            parent_name, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(parent_name), own_name, made[module])
+    put_in_place(model, made, numbers)
     return made
 
 
