@@ -7,9 +7,9 @@ what a process says: those that are not what they should be count as not there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 SILENT_S = 5.0  # without a report
@@ -88,7 +88,7 @@ def findings(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
 
 def _set_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a rank says of a process set: texts are cut, other things replaced."""
-    texts = ("ranks", "last_operation", "pending_operation")
+    texts = ("ranks", "last_operation", "executing", "pending_operation")
     return {
         "set": int(_number(values, "set")),
         **{name: str(values.get(name, ""))[:_MOST_CHARACTERS] for name in texts},
@@ -163,16 +163,27 @@ def _stragglers(ranks: Mapping[int, Progress], named: set[int]) -> list[dict[str
     shares = {
         rank: share for rank, one in ranks.items() if (share := one.computing_share) is not None
     }
+    ordered = sorted(shares.values())
     found = []
     for rank, share in sorted(shares.items()):
-        others = [one for other, one in shares.items() if other != rank]
-        usual = median(others) if others else share
+        usual = _median_without(ordered, share) if len(ordered) > 1 else share
         if rank in named or share < 0.1 or share <= STRAGGLES * usual:
             continue
         how = f"{share / usual:.1f} times as long as the others" if usual > 0.01 else "alone"
         text = f"rank {rank} computes {how} ({share:.0%} of its time): they wait for it"
         found.append(_finding("straggler", [rank], text))
     return found
+
+
+def _median_without(ordered: Sequence[float], one: float) -> float:
+    """Return the median of all but one of sorted values, of which there are two or more."""
+    left_out = bisect_left(ordered, one)
+    middle, odd = divmod(len(ordered) - 1, 2)
+
+    def other(index: int) -> float:
+        return ordered[index if index < left_out else index + 1]
+
+    return other(middle) if odd else (other(middle - 1) + other(middle)) / 2
 
 
 def _finding(what: str, ranks: Sequence[int], text: str) -> dict[str, Any]:

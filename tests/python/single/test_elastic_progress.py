@@ -11,8 +11,8 @@ import pytest
 
 import horoscale.common as hvd
 from horoscale.driver.progress import Progress, findings
-from horoscale.elastic import activity
-from horoscale.elastic.activity import Activity, ranks_text
+from horoscale.common import activity
+from horoscale.common.activity import Activity, ranks_text
 from horoscale.runner.status import as_text
 
 
