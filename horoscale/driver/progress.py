@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from horoscale._rank_ranges import named
+
 SILENT_S = 5.0  # without a report
 STALLED_S = 10.0  # without any advance, while others advance; or with an operation pending
 STRAGGLES = 1.5  # times as long as the other ranks compute
@@ -191,5 +193,4 @@ def _finding(what: str, ranks: Sequence[int], text: str) -> dict[str, Any]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, sorted(ranks)[:20])) + (", …" if len(ranks) > 20 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+    return named(sorted(ranks), most=20)

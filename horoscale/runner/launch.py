@@ -28,7 +28,7 @@ from horoscale.runner import (
 from horoscale.runner.bootstrap import PACKAGE_ROOT
 from horoscale.runner.pulse import DEFAULT_TIMEOUT_S, MIN_TIMEOUT_S
 from horoscale.runner.report import CANNOT_START, LAUNCHER
-from horoscale.runner.watching import LOOPBACK, StatusSpec
+from horoscale.runner.watching import LOOPBACK, TOKEN_VARIABLE, StatusSpec
 
 if TYPE_CHECKING:
     from horoscale.runner.job import Job, JobSpec
@@ -265,7 +265,7 @@ def _run(arguments: argparse.Namespace) -> int:
         status=StatusSpec.parse(
             arguments.status_port,
             arguments.status_address,
-            os.environ.get("HOROSCALE_STATUS_TOKEN"),
+            os.environ.get(TOKEN_VARIABLE),
         ),
     )
     job = _elastic_job(arguments, spec) if elastic else Job(spec)

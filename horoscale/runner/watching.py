@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # other jobs do without
     from horoscale.watch.server import StatusServer
 
 LOOPBACK = "127.0.0.1"
+TOKEN_VARIABLE = "HOROSCALE_STATUS_TOKEN"  # of the user's own
+LEAST_TOKEN = 16  # characters of it
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,6 @@ class StatusSpec:
                 f"--status-address: expected an address of this host, such as {LOOPBACK} or "
                 f"0.0.0.0, not {address!r}"
             ) from None
-        from horoscale.watch.server import LEAST_TOKEN, TOKEN_VARIABLE
-
         if token is not None and (len(token) < LEAST_TOKEN or not token.isascii()):
             raise usage.UsageError(
                 f"{TOKEN_VARIABLE} has less than {LEAST_TOKEN} characters, or other than ASCII: "
@@ -78,7 +78,7 @@ class Watching:
         if self._spec is None or self._watch is None:
             return []
         from horoscale.watch import prometheus
-        from horoscale.watch.server import TOKEN_VARIABLE, StatusServer
+        from horoscale.watch.server import StatusServer
 
         spec = self._spec
         self._server = server = StatusServer(self._watch, spec.port, spec.address, spec.token)

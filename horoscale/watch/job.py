@@ -208,6 +208,7 @@ class JobWatch:
 
     def _job(self, now: float) -> dict[str, Any]:
         living = [one for one in self._ranks.values() if one.lives and one.rank is not None]
+        scripts = [step for one in living if (step := one.progress.counters.get("step"))]
         speeds = [speed for one in living if (speed := one.steps_per_second(now))]
         return {
             "command": self._command,
@@ -219,7 +220,8 @@ class JobWatch:
             "hosts": dict(sorted(self._hosts.items())),
             "began": round(self._began_at, 3),
             "seconds": round(now - self._began, 1),
-            "steps": max((one.steps for one in living), default=0),
+            # A script that counts them itself does so through all views.
+            "steps": max(scripts, default=0) or max((one.steps for one in living), default=0),
             "steps_per_second": round(median(speeds), 3) if speeds else 0.0,
             "reduced_bytes_per_second": round(sum(one.rates["reduced_bytes"] for one in living)),
         }

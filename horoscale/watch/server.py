@@ -27,8 +27,6 @@ from horoscale._version import __version__
 from horoscale.watch import prometheus
 from horoscale.watch.job import JobWatch
 
-TOKEN_VARIABLE = "HOROSCALE_STATUS_TOKEN"
-LEAST_TOKEN = 16  # characters of one that the user chose
 _MOST_CONNECTIONS = 32  # at a time; further ones are closed
 _TIMEOUT_S = 20.0  # of a connection on which nothing comes
 _FRESH_S = 0.5  # as long an answer is given again: many browsers cost no more than one

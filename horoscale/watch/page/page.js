@@ -90,10 +90,6 @@ function rate(perSecond) {
   return perSecond ? `${perSecond.toFixed(perSecond < 10 ? 2 : 1)} steps/s` : "no steps";
 }
 
-function plural(count, word) {
-  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
-}
-
 function clock(time) {
   return new Date(time * 1000).toLocaleTimeString([], { hour12: false });
 }
@@ -115,8 +111,7 @@ function showJob(job) {
   document.title = `${job.state} · ${job.command}`;
   say($("state"), job.state);
   mark($("state"), "data-state", job.state);
-  const last = status.history.at(-1);
-  const step = last ? last.computing + last.exposed + last.waiting : 0;
+  const step = sum(lastStep(status.history));
   const numbers = [
     ["Ranks", job.size.toLocaleString("en")],
     ["Hosts", Object.keys(job.hosts).length.toLocaleString("en")],
@@ -136,8 +131,13 @@ function showFindings(findings) {
     (element, one) => say(element, one.text));
 }
 
+const sum = (point) => PARTS.reduce((seconds, [part]) => seconds + (point?.[part] ?? 0), 0);
+
+// The newest point with steps: a job that stands still has none.
+const lastStep = (history) => history.findLast((point) => sum(point) > 0);
+
 function showSteps(history) {
-  const whole = history.map((point) => PARTS.reduce((sum, [part]) => sum + point[part], 0));
+  const whole = history.map(sum);
   const top = Math.max(...whole, 1e-9) * 1.05;
   const known = history.length > 0 && top > 1e-6;
   say($("axis-top"), known ? duration(top) : "");
@@ -155,10 +155,10 @@ function showSteps(history) {
     });
     mark($(`area-${part}`), "d", path);
   }
-  const last = history.at(-1);
-  const sum = whole.at(-1) ?? 0;
+  const last = lastStep(history);
+  const seconds = sum(last);
   const rows = PARTS.map(([part, name]) => ({ part, name, seconds: last ? last[part] : 0 }));
-  rows.push({ part: "whole", name: "A step", seconds: sum });
+  rows.push({ part: "whole", name: "A step", seconds });
   list($("legend"), rows, (row) => row.part, (row) => {
     const group = make("div", row.part === "whole" ? "whole" : "");
     const term = make("dt");
@@ -167,8 +167,8 @@ function showSteps(history) {
     group.append(term, make("dd"));
     return group;
   }, (group, row) => {
-    const share = row.part === "whole" || !sum ? "" : ` · ${Math.round((100 * row.seconds) / sum)} %`;
-    say(group.lastChild, sum ? duration(row.seconds) + share : "–");
+    const share = row.part === "whole" ? "" : ` · ${Math.round((100 * row.seconds) / seconds)} %`;
+    say(group.lastChild, seconds ? duration(row.seconds) + share : "–");
   });
 }
 
@@ -177,10 +177,10 @@ function makeTile() {
   const tile = make("button", "tile");
   tile.type = "button";
   const head = make("span", "head");
-  head.append(make("span", "", ""));
+  head.append(make("span"), make("span", "word"));
   const bar = make("span", "bar");
   for (const [part] of PARTS) bar.append(make("span", part));
-  tile.append(head, make("span", "word"), bar);
+  tile.append(head, bar);
   tile.addEventListener("click", () => {
     chosen = Number(item.dataset.key);
     showRanks();
@@ -195,14 +195,22 @@ function showTile(item, one, shown) {
   mark(tile, "data-rank", one.rank ?? "");
   mark(tile, "aria-label", sentence(one));
   mark(tile, "aria-pressed", shown === one);
-  const [head, word, bar] = tile.children;
+  const [head, bar] = tile.children;
   say(head.firstChild, one.rank === null ? "–" : String(one.rank));
-  const waits = one.waits_seconds >= 2 && ["waiting", "late"].includes(one.state);
-  say(word, waits && one.state === "waiting" ? `${one.state} ${Math.floor(one.waits_seconds)} s` : one.state);
+  // What runs is not worth a word; how long one waits says that it does.
+  const words = { running: "", waiting: `${Math.floor(one.waits_seconds)} s`, recovering: "recov." };
+  say(head.lastChild, words[one.state] ?? one.state);
   PARTS.forEach(([part], index) => {
     const seconds = one.step ? one.step[`${part}_seconds`] : 0;
     bar.children[index].style.flexGrow = one.step ? String(seconds / (one.step.seconds || 1)) : "0";
   });
+}
+
+// Such as "7 waiting, 1 late".
+function counted(ranks) {
+  const count = new Map();
+  for (const one of ranks) count.set(one.state, (count.get(one.state) ?? 0) + 1);
+  return [...count].map(([state, number]) => `${number} ${state}`).join(", ");
 }
 
 function showRanks() {
@@ -223,9 +231,8 @@ function showRanks() {
     return card;
   }, (card, [host, own]) => {
     const [heading, tiles] = card.children;
-    const off = own.filter((one) => !["running", "ended"].includes(one.state)).length;
     const lost = job.hosts[host] === "lost" ? "lost · " : "";
-    say(heading.lastChild, `${lost}${plural(own.length, "rank")}${off ? `, ${off} not running` : ""}`);
+    say(heading.lastChild, `${lost}${counted(own)}`);
     list(tiles, own, (one) => one.process, makeTile, (item, one) => showTile(item, one, shown));
   });
   showRank(shown);
@@ -242,7 +249,7 @@ function showRank(one) {
     ["Steps", one.steps.toLocaleString("en")],
     ...Object.entries(one.counters).map(([name, value]) => [`Script's ${name}`, value.toLocaleString("en")]),
     ["A step takes", step ? duration(step.seconds) : "–"],
-    ...PARTS.map(([part, name]) => [name, step ? duration(step[`${part}_seconds`]) : "–"]),
+    ...PARTS.map(([part, name]) => [name.split(" ")[0], step ? duration(step[`${part}_seconds`]) : "–"]),
     ["Reduced", bandwidth(one.reduced_bytes_per_second)],
     ["Pending", one.pending ? `${one.pending}, ${duration(one.waits_seconds)}` : "nothing"],
     ["Last report", `${duration(Math.max(one.reported_seconds_ago, 0.1))} ago`],
