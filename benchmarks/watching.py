@@ -2,8 +2,8 @@
 
     python benchmarks/watching.py
 
-Three parts: what the runtime's own thread does for the one report a second (writing its metrics down), what
-the rank's telemetry thread does, and how long the steps of a job take with and without, in turn.
+Three parts: what the runtime's own thread does for the one report a second (it writes its metrics
+down), what the rank's telemetry thread does, and how long the steps of a job take with and without.
 """
 
 from __future__ import annotations
@@ -116,13 +116,9 @@ def main() -> None:
         one = json.loads(told.stdout)
         print(f"  {sets:3} process sets  {one['runtime_us']:7.1f}  {one['report_us']:8.1f}")
     pairs = [(job(False, options.seconds), job(True, options.seconds)) for _ in range(options.runs)]
-    print(
-        f"a step of {STEP_TENSORS} tensors of 4 KiB on 2 ranks, median of each job, in us: min, median, max"
-    )
+    print(f"a step of {STEP_TENSORS} tensors of 4 KiB on 2 ranks, in us: min, median, max of jobs")
     for name, values in zip(("not watched", "watched"), zip(*pairs, strict=True), strict=True):
-        print(
-            f"  {name:12} {min(values):8.1f} {median(values):8.1f} {max(values):8.1f}  (min median max)"
-        )
+        print(f"  {name:12} {min(values):8.1f} {median(values):8.1f} {max(values):8.1f}")
     print(f"  watched takes {median(b - a for a, b in pairs):+.1f} us more in the median pair")
 
 

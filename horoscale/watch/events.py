@@ -53,7 +53,7 @@ class Events:
         ranks: Iterable[int] = (),
     ) -> None:
         """Add one: `at` is the time of day; `severity` is "info", "warning" or "error"."""
-        text, given = printable(text)[:_MOST_CHARACTERS], set(ranks)
+        text, given = printable(text[:_MOST_CHARACTERS])[:_MOST_CHARACTERS], set(ranks)
         for one in list(self._kept)[-_LOOKED_BACK:]:
             if given and (one["kind"], one["text"]) == (kind, text):
                 self._kept.remove(one)

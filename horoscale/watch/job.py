@@ -16,7 +16,7 @@ from horoscale.driver.progress import findings
 from horoscale.runner.text import printable
 from horoscale.watch.events import Events, Listener
 from horoscale.watch.process_sets import process_sets
-from horoscale.watch.rank import WatchedRank
+from horoscale.watch.rank import WatchedRank, numbered
 from horoscale.watch.recoveries import Recoveries
 
 HISTORY = 120  # points
@@ -91,8 +91,9 @@ class JobWatch:
         """Take what the supervisor of a host tells of its processes."""
         with self._lock:
             now = self._clock()
-            for process, changed in reports.items():
-                one = self._ranks.get(int(str(process))) if str(process).isdecimal() else None
+            for key, changed in reports.items():
+                process = numbered(key)
+                one = None if process is None else self._ranks.get(process)
                 if one is None or one.host != printable(host) or not isinstance(changed, dict):
                     continue
                 if not one.lives:

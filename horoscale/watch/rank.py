@@ -14,12 +14,18 @@ WAITS_S = 2.0  # an operation that has been pending for so long is told of
 _STEP_IS_OLD = 3.0  # steps, or seconds: a rank without one for longer makes none now
 _MOST = 1e18
 _MOST_LINKS = 16
+_MOST_DIGITS = 9
 _COUNTERS = (
     "operations",
     "reduced_bytes",
     "message_bytes",
     "shared_bytes",
     "network_bytes",
+)
+_KNOWN = (
+    *_COUNTERS,
+    *("at", "view", "steps", "links", "sets", "computing_seconds", "waiting_seconds"),
+    *("commit", "epoch", "step", "batch"),
 )
 
 
@@ -73,7 +79,7 @@ class WatchedRank:
 
     def take(self, changed: Mapping[str, Any], now: float) -> None:
         """Take a report: what has changed since the one before."""
-        self._values.update({name: changed[name] for name in changed if name != "notes"})
+        self._values.update({name: changed[name] for name in _KNOWN if name in changed})
         self.reported = True
         self.view = int(number(self._values.get("view")))
         self.progress.take(self._values, now)
@@ -163,8 +169,14 @@ def number(value: object) -> float:
     return float(value) if math.isfinite(value) and 0 <= value < _MOST else 0.0
 
 
+def numbered(key: object) -> int | None:
+    """Return the number that a key of JSON is; None if it is none, or none of a process."""
+    text = str(key)
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
 def _links(given: object) -> dict[int, float]:
     if not isinstance(given, dict):
         return {}
-    named = list(given.items())[:_MOST_LINKS]
-    return {int(peer): number(sent) for peer, sent in named if str(peer).isdecimal()}
+    named = [(numbered(peer), number(sent)) for peer, sent in list(given.items())[:_MOST_LINKS]]
+    return {peer: sent for peer, sent in named if peer is not None}

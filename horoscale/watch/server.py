@@ -106,7 +106,7 @@ class StatusServer:
     @property
     def is_local(self) -> bool:
         """Whether nobody but users of this machine reaches it."""
-        return ipaddress.ip_address(self.address).is_loopback
+        return self._server.is_local
 
     def url(self, host: str | None = None) -> str:
         """Return the address of the page, without the token."""
@@ -129,7 +129,8 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.answers = answers
         self.token = token
-        self.names = {"localhost", socket.gethostname().lower()}
+        self.name = socket.gethostname().lower()
+        self.is_local = ipaddress.ip_address(address).is_loopback
         self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         super().__init__((address, port), _Handler)
 
@@ -169,7 +170,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "this is no address")
+            return
         if not self._is_our_host(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this Host is none of this machine's")
             return
@@ -260,8 +265,16 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            return name in self.server.names
+            return self._is_our_name(name)
         return True
+
+    def _is_our_name(self, name: str) -> bool:
+        own = self.server.name
+        if name in ("localhost", own):
+            return True
+        # Others may know this machine by more than it does itself: node1.example for node1.
+        is_known = name.partition(".")[0] == own.partition(".")[0]
+        return is_known and not self.server.is_local
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: requests have the token."""
