@@ -190,7 +190,7 @@ class JobWatch:
             sets, late = process_sets(self._ranks.values(), now)
             ranks = [self._describe(one, now, late) for one in self._sorted()]
             return {
-                "job": self._job(now),
+                "job": self._job(now, stalled=bool(late)),
                 "ranks": ranks,
                 "sets": sets,
                 "links": self._links(),
@@ -207,13 +207,13 @@ class JobWatch:
             self._ranks.values(), key=lambda one: (one.rank is None, one.rank or 0, one.process)
         )
 
-    def _job(self, now: float) -> dict[str, Any]:
+    def _job(self, now: float, *, stalled: bool) -> dict[str, Any]:
         living = [one for one in self._ranks.values() if one.lives and one.rank is not None]
         scripts = [step for one in living if (step := one.progress.counters.get("step"))]
         speeds = [speed for one in living if (speed := one.steps_per_second(now))]
         return {
             "command": self._command,
-            "state": "recovering" if self._recoveries.going_on else self._state,
+            "state": self._state_of_job(stalled),
             "elastic": self._elastic,
             "view": self._view,
             "changes": self._resets,
@@ -226,6 +226,13 @@ class JobWatch:
             "steps_per_second": round(median(speeds), 3) if speeds else 0.0,
             "reduced_bytes_per_second": round(sum(one.rates["reduced_bytes"] for one in living)),
         }
+
+    def _state_of_job(self, stalled: bool) -> str:
+        if self._state != "running":
+            return self._state
+        if self._recoveries.going_on:
+            return "recovering"
+        return "stalled" if stalled else "running"
 
     def _describe(self, one: WatchedRank, now: float, late: set[int]) -> dict[str, Any]:
         waits = max(

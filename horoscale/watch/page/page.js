@@ -7,7 +7,7 @@ const MOST_EVENTS = 200;
 const DECISIONS = new Set(["autotune", "balance", "compression", "view", "recovery", "start", "end"]);
 const PARTS = [
   ["computing", "Computing"],
-  ["exposed", "Exposed communication"],
+  ["exposed", "Exposed"],
   ["waiting", "Waiting"],
 ];
 
@@ -15,7 +15,7 @@ const token = new URLSearchParams(location.search).get("token") ?? "";
 const $ = (id) => document.getElementById(id);
 
 let status = null; // the last answer
-let chosen = null; // the process whose details are shown; null: the first that is not running
+let chosen = null; // the process whose details are shown; null: the one that tells most
 let newest = 0; // number of the last event that has come
 let missed = 0; // answers
 const events = new Map(); // by id
@@ -206,6 +206,15 @@ function showTile(item, one, shown) {
   });
 }
 
+// The rank to begin with: one that others wait for, or one that waits, or the first.
+function mostTelling(ranks) {
+  for (const states of [["late", "silent", "failed"], ["waiting", "recovering"]]) {
+    const found = ranks.find((one) => states.includes(one.state));
+    if (found) return found;
+  }
+  return ranks[0];
+}
+
 // Such as "7 waiting, 1 late".
 function counted(ranks) {
   const count = new Map();
@@ -216,13 +225,13 @@ function counted(ranks) {
 function showRanks() {
   const { ranks, job } = status;
   $("ranks-empty").hidden = ranks.length > 0;
-  const shown = ranks.find((one) => one.process === chosen)
-    ?? ranks.find((one) => !["running", "starting", "ended"].includes(one.state)) ?? ranks[0];
+  const shown = ranks.find((one) => one.process === chosen) ?? mostTelling(ranks);
   const byHost = new Map();
   for (const one of ranks) {
     if (!byHost.has(one.host)) byHost.set(one.host, []);
     byHost.get(one.host).push(one);
   }
+  mark($("hosts").parentElement, "data-few", byHost.size === 1 && ranks.length <= 16);
   list($("hosts"), [...byHost], ([host]) => host, ([host]) => {
     const card = make("div");
     const heading = make("h3");
@@ -249,9 +258,9 @@ function showRank(one) {
     ["Steps", one.steps.toLocaleString("en")],
     ...Object.entries(one.counters).map(([name, value]) => [`Script's ${name}`, value.toLocaleString("en")]),
     ["A step takes", step ? duration(step.seconds) : "–"],
-    ...PARTS.map(([part, name]) => [name.split(" ")[0], step ? duration(step[`${part}_seconds`]) : "–"]),
+    ...PARTS.map(([part, name]) => [name, step ? duration(step[`${part}_seconds`]) : "–"]),
     ["Reduced", bandwidth(one.reduced_bytes_per_second)],
-    ["Pending", one.pending ? `${one.pending}, ${duration(one.waits_seconds)}` : "nothing"],
+    ["Pending", one.pending ? one.pending + (one.waits_seconds < 1 ? "" : `, ${duration(one.waits_seconds)}`) : "nothing"],
     ["Last report", `${duration(Math.max(one.reported_seconds_ago, 0.1))} ago`],
   ];
   const box = $("rank-fields");

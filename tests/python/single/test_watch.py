@@ -47,6 +47,7 @@ def test_a_rank_that_does_not_call_is_late_and_the_others_wait_for_it() -> None:
     assert (one["waits_for"], one["waits_seconds"]) == ("gradient.layers.0.weight", 3.0)
     assert (one["waiting"], one["missing"]) == ("0-1,3", "2")
     assert told["findings"] == []
+    assert told["job"]["state"] == "stalled"
     for _ in range(8):
         job.second()
     (found,) = job.watch.snapshot()["findings"]
