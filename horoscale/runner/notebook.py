@@ -27,7 +27,6 @@ _MOST_LINE = 2000  # characters
 
 _PREFIX = re.compile(r"^(?:[^\[\n]*)\[([\d,-]+)\]<(stdout|stderr)>:(.*)$")
 _URL = re.compile(r"^horoscalerun: status: (http://\S+) \(token: HOROSCALE_STATUS_TOKEN\)$")
-_NO_METRICS = "horoscalerun: /metrics answers with an error:"
 
 Display = Callable[[dict[str, str]], None]  # shows a bundle of MIME types, in place of the last one
 
@@ -100,7 +99,7 @@ class NotebookOutput:
             output = self._outputs.setdefault(ranks, _Output())
             output.add(printable(said)[:_MOST_LINE], end, self._most)
             output.failed = output.failed or said.startswith("Traceback (most recent call last)")
-        elif line and not line.startswith(_NO_METRICS):
+        elif line:
             self._own.append(printable(line)[:_MOST_LINE])
 
     @property

@@ -77,7 +77,6 @@ class Watching:
         """Begins to serve; returns what to tell the user. Raises OSError."""
         if self._spec is None or self._watch is None:
             return []
-        from horoscale.watch import prometheus
         from horoscale.watch.server import StatusServer
 
         spec = self._spec
@@ -92,8 +91,6 @@ class Watching:
                 f"network has the token. Without --status-address it is at {LOOPBACK}, which "
                 f"ssh -L {server.port}:{LOOPBACK}:{server.port} brings to another machine"
             )
-        if not prometheus.is_available():
-            lines.append(f"/metrics answers with an error: {prometheus.MISSING}")
         return lines
 
     def close(self) -> None:
