@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from launcher_process import PATIENCE_S, run_launcher
-from support.watched_launcher import TOKEN, WatchedLauncher, states
+from support.watched_launcher import TOKEN, WatchedLauncher, played_hosts, states
 
 RANK = Path(__file__).with_name("watched_rank.py")
 
@@ -63,6 +63,23 @@ def test_a_rank_that_dies_is_replaced_and_the_recovery_is_told(tmp_path: Path) -
         assert told["job"]["view"] >= 2
         kinds = {one["kind"] for one in told["events"]}
         assert {"lost", "view", "recovery"} <= kinds
+        (tmp_path / "end").touch()
+        assert job.finish()[0] == 0
+
+
+def test_ranks_of_several_hosts_and_the_links_between_them(tmp_path: Path) -> None:
+    flags = played_hosts(tmp_path, "node1:2,node2:1")
+    with WatchedLauncher("-np", 3, *flags, *program(tmp_path)) as job:
+        told = job.wait_until(
+            lambda told: (
+                {("node1", "node2"), ("node2", "node1"), ("node1", "node1")}
+                <= {
+                    (one["from"], one["to"]) for one in told["links"] if one["bytes_per_second"] > 0
+                }
+            )
+        )
+        assert [one["host"] for one in told["ranks"]] == ["node1", "node1", "node2"]
+        assert told["job"]["hosts"] == {"node1": "up", "node2": "up"}
         (tmp_path / "end").touch()
         assert job.finish()[0] == 0
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from shown import DESKTOP, PATIENCE_MS, PHONE, answer, assert_accessible, assert_agrees, opened
 from support.watched_job import WatchedJob
-from support.watched_launcher import WatchedLauncher
+from support.watched_launcher import WatchedLauncher, played_hosts
 
 from horoscale.watch.server import StatusServer
 
@@ -36,7 +36,8 @@ def tile(page: Page, rank: int, state: str) -> None:
 
 
 def test_a_job_with_a_stalled_rank_and_one_that_dies(browser: Browser, tmp_path: Path) -> None:
-    command = ["-np", 4, "--min-np", 2, sys.executable, RANK, tmp_path]
+    hosts = played_hosts(tmp_path, "node1:2,node2:2")
+    command = ["-np", 4, "--min-np", 2, *hosts, sys.executable, RANK, tmp_path]
     with WatchedLauncher(*command) as job, opened(browser, job.url) as page:
         for rank in range(4):
             tile(page, rank, "running")
@@ -65,7 +66,7 @@ def test_a_job_with_a_stalled_rank_and_one_that_dies(browser: Browser, tmp_path:
         assert_agrees(page, told)
         assert_accessible(page)
         assert "SIGKILL" in (page.text_content("#recoveries h3") or "")
-        picture(page, "status.png", 1180, tmp_path)
+        picture(page, "status.png", 1110, tmp_path)
 
         (tmp_path / "end").touch()
         assert job.finish()[0] == 0

@@ -10,12 +10,21 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from launcher_process import PATIENCE_S, Launcher
 
 TOKEN = "a token that is long enough"
 _PAUSE_S = 0.05
+
+
+def played_hosts(folder: Path, hosts: str) -> list[object]:
+    """Flags for hosts that this machine plays: a remote shell runs its command here."""
+    shell = folder / "shell"
+    shell.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    shell.chmod(0o755)
+    return ["--remote-shell", shell, "-H", hosts]
 
 
 class WatchedLauncher(Launcher):
