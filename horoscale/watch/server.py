@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, path: str) -> None:
         name, kind = _FILES[path]
-        body = resources.files("horoscale.watch").joinpath("page", name).read_bytes()
+        body = resources.files("horoscale.watch").joinpath("page").joinpath(name).read_bytes()
         self._send(HTTPStatus.OK, body, kind)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
