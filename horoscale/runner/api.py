@@ -139,9 +139,10 @@ def run(
         }
         arguments = [*flags, *options, *_flags(handover), *command]
         descriptors = (task_file.fileno(), result_file.fileno())
-        display = display_of_cell()
+        # mpirun does not say which rank prints what.
+        display = None if "--mpi" in arguments else display_of_cell()
         cell = None if display is None else NotebookOutput(display, np)
-        if cell is not None and not any(flag in arguments for flag in ("--mpi", "--status-port")):
+        if cell is not None and not any(one.startswith("--status-port") for one in options):
             env = {**(os.environ if env is None else env), TOKEN_VARIABLE: cell.token}
             arguments.insert(0, "--status-port=0")
         status = _launch(arguments, descriptors, env, cell)

@@ -18,7 +18,7 @@ from support.watched_launcher import WatchedLauncher, played_hosts
 from horoscale.watch.server import StatusServer
 
 RANK = Path(__file__).parents[1] / "integration" / "watched_rank.py"
-# Where the pictures of README and docs/status.md are to be written; without it they are thrown away.
+# Where the pictures of the documents are to be written; without it they are thrown away.
 PICTURES = os.environ.get("HOROSCALE_TEST_PICTURES")
 DOCUMENTED = ("status.png", "status-64-dark.png")
 
