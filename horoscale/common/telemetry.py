@@ -26,6 +26,7 @@ from horoscale.common.elastic_link import elastic_link
 VARIABLE = "HOROSCALE_STATUS_LINK"  # DESCRIPTOR:INODE
 INTERVAL_S = 1.0
 MAX_LINE_BYTES = 32 << 10
+_SEND_S = 5.0  # for a supervisor that is stopped, while this process may want to end
 _MOST_LINKS = 16
 _MOST_NOTES = 16
 
@@ -44,6 +45,7 @@ class Telemetry:
     def __init__(self, connection: socket.socket) -> None:
         """Begin to tell, at once and each second."""
         self._connection = connection
+        self._connection.settimeout(_SEND_S)
         self._activity = Activity()
         self._told: dict[str, Any] = {}
         self._noted = 0
