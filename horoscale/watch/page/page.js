@@ -133,14 +133,20 @@ function showFindings(findings) {
 
 const sum = (point) => PARTS.reduce((seconds, [part]) => seconds + (point?.[part] ?? 0), 0);
 
+function median(values) {
+  return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
+}
+
 // The newest point with steps: a job that stands still has none.
 const lastStep = (history) => history.findLast((point) => sum(point) > 0);
 
 function showSteps(history) {
   const whole = history.map(sum);
-  const top = Math.max(...whole, 1e-9) * 1.05;
-  const known = history.length > 0 && top > 1e-6;
-  say($("axis-top"), known ? duration(top) : "");
+  // A step that took much longer than most is cut off, lest the others be too low to be seen.
+  const longest = Math.max(...whole, 1e-9);
+  const top = Math.min(longest, 4 * Math.max(median(whole.filter((seconds) => seconds > 0)), 1e-9)) * 1.05;
+  const known = longest > 1e-6;
+  say($("axis-top"), known ? duration(top) + (longest > top ? ", longer ones are cut off" : "") : "");
   say($("axis-half"), known ? duration(top / 2) : "");
   const width = 600 / POINTS;
   const base = history.map(() => 0);
@@ -231,7 +237,7 @@ function showRanks() {
     if (!byHost.has(one.host)) byHost.set(one.host, []);
     byHost.get(one.host).push(one);
   }
-  mark($("hosts").parentElement, "data-few", byHost.size === 1 && ranks.length <= 16);
+  mark($("hosts").parentElement, "data-few", ranks.length <= 16);
   list($("hosts"), [...byHost], ([host]) => host, ([host]) => {
     const card = make("div");
     const heading = make("h3");
