@@ -43,7 +43,7 @@ NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
-        python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
+        python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
         torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
@@ -127,6 +127,10 @@ python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, whe
 python-nccl: $(VENV)/.test $(BUILD)/nccl/nccl.h  ## CUDA operations: with a double of NCCL, and on a GPU if there is one
 	export NCCL_INCLUDE=$(abspath $(BUILD)/nccl) && $(PYTEST) python/nccl python/gpu
 
+python-status: $(VENV)-status/.test  ## the page of a job in Chromium, and a notebook; docs/images with PICTURES=1
+	export HOROSCALE_TEST_PICTURES=$(if $(PICTURES),$(abspath docs/images)) && cd tests && $(abspath $(VENV)-status/bin)/pytest --durations=5 \
+	  python/status python/integration/test_watched_jobs.py::test_prometheus_gets_metrics_or_is_told_what_is_missing
+
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
@@ -148,7 +152,7 @@ torch-check:  ## the backend of torch.distributed with older versions of PyTorch
 	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-torch-libraries $(VENV)-wheel
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -188,6 +192,15 @@ $(VENV)-tf/.test: $(VENV)/.test
 	@$(VENV)-tf/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[test]" \
 	    'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@touch $@
+
+# What drives a browser, and what executes notebooks.
+$(VENV)-status/.test: $(VENV)/.test
+	@echo "== horoscale, Playwright and a notebook's kernel in $(VENV)-status"
+	@$(PYTHON) -m venv $(VENV)-status
+	@$(VENV)-status/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[status]" \
+	    pytest pytest-timeout 'playwright==1.65.*' 'axe-playwright-python==0.1.*' 'nbclient==0.11.*' 'ipykernel==7.*'
+	@$(VENV)-status/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

@@ -6,7 +6,9 @@
 namespace horoscale {
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                      const TransportCounters& transport, double waiting_seconds, double now) {
+                      const Transport& transport, const StepTotals& steps, double waiting_seconds,
+                      double now) {
+  const TransportCounters transported = transport.counters();
   JsonObject counted;
   JsonObject progressing;
   for (const auto& [id, set] : sets) {
@@ -36,22 +38,32 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
     progressing.AddJson(std::to_string(id),
                         JsonObject()
                             .Add("last_operation", progress.last_operation)
+                            .Add("executing", progress.executing)
                             .Add("pending", static_cast<uint64_t>(progress.pending))
                             .Add("pending_operation", progress.pending_operation)
                             .Add("pending_seconds", progress.pending_seconds)
                             .Build());
   }
+  JsonObject links;
+  for (const auto& [rank, bytes] : transport.LinkBytes()) links.Add(std::to_string(rank), bytes);
   return JsonObject()
       .Add("waiting_seconds", waiting_seconds)
+      .AddJson("steps", JsonObject()
+                            .Add("count", steps.steps)
+                            .Add("seconds", steps.seconds)
+                            .Add("exposed_seconds", steps.exposed_seconds)
+                            .Add("waiting_seconds", steps.waiting_seconds)
+                            .Build())
       .AddJson("process_sets", counted.Build())
       .AddJson("progress", progressing.Build())
-      .Add("control_frames_sent", transport.control_frames_sent)
-      .Add("control_frames_received", transport.control_frames_received)
-      .Add("control_bytes_sent", transport.control_bytes_sent)
-      .Add("socket_frames_sent", transport.socket_frames_sent)
-      .Add("data_bytes_sent", transport.data_bytes_sent)
-      .Add("network_bytes_sent", transport.network_bytes_sent)
-      .Add("doorbells_rung", transport.doorbells_rung)
+      .Add("control_frames_sent", transported.control_frames_sent)
+      .Add("control_frames_received", transported.control_frames_received)
+      .Add("control_bytes_sent", transported.control_bytes_sent)
+      .Add("socket_frames_sent", transported.socket_frames_sent)
+      .Add("data_bytes_sent", transported.data_bytes_sent)
+      .Add("network_bytes_sent", transported.network_bytes_sent)
+      .AddJson("link_bytes_sent", links.Build())
+      .Add("doorbells_rung", transported.doorbells_rung)
       .Add("mpi_communicators", static_cast<uint64_t>(MpiCommunicator::Living()))
       .Build();
 }

@@ -7,11 +7,13 @@
 #include <string>
 
 #include "runtime/process_set.h"
+#include "runtime/step_times.h"
 #include "transport/transport.h"
 
 namespace horoscale {
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                      const TransportCounters& transport, double waiting_seconds, double now);
+                      const Transport& transport, const StepTotals& steps, double waiting_seconds,
+                      double now);
 
 }  // namespace horoscale

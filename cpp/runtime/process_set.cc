@@ -230,6 +230,7 @@ SetProgress ProcessSet::Progress(double now) const {
   if (!last_.name.empty() || last_.index != 0) {
     progress.last_operation = DisplayName(last_.name, last_.kind, last_.index);
   }
+  if (const Action* const action = execution_.AtWork()) progress.executing = action->display_name;
   progress.pending = pending_.size() + messages_.pending().size();
   const Operation* oldest = nullptr;
   const auto look = [&oldest](const auto& table) {

@@ -36,6 +36,7 @@ namespace horoscale {
 // What a set is at, for the metrics.
 struct SetProgress {
   std::string last_operation;  // the collective that was finished last
+  std::string executing;       // what this rank is at work for
   size_t pending = 0;
   std::string pending_operation;  // of these, the oldest
   double pending_seconds = 0;     // since it was called

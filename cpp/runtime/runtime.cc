@@ -228,6 +228,9 @@ bool Runtime::TakeInput() {
       Finish(operation, Status::InvalidArgument("the process set has been removed"));
       continue;
     }
+    if (operation->message == nullptr) {
+      step_times_.OnSubmitted(operation->request.name, operation->enqueued_at);
+    }
     Activate(set);
     set->Submit(operation);
     if (operation->request.signature.kind == OpKind::kJoin) SubmitJoin(operation);
@@ -462,9 +465,9 @@ Result<std::byte*> Runtime::JoinShared(std::span<const int32_t> ranks,
 }
 
 void Runtime::OnBucketDone(const SetPlace& set, const Action& action, double started_at) {
-  if (timeline_.enabled()) {
-    timeline_.OnBucketDone(set.id(), action, started_at, MonotonicSeconds());
-  }
+  const double now = MonotonicSeconds();
+  step_times_.OnExecuted(started_at, now);
+  if (timeline_.enabled()) timeline_.OnBucketDone(set.id(), action, started_at, now);
 }
 
 void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
@@ -473,8 +476,8 @@ void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
 }
 
 void Runtime::PublishMetrics() {
-  const std::string json =
-      MetricsOf(sets_.all(), transport_->counters(), waiting_time_.Seconds(), MonotonicSeconds());
+  const std::string json = MetricsOf(sets_.all(), *transport_, step_times_.totals(),
+                                     waiting_time_.Seconds(), MonotonicSeconds());
   {
     std::lock_guard lock(metrics_mutex_);
     metrics_json_ = json;

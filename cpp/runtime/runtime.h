@@ -28,6 +28,7 @@
 #include "runtime/process_set.h"
 #include "runtime/set_host.h"
 #include "runtime/set_registry.h"
+#include "runtime/step_times.h"
 #include "runtime/timeline.h"
 #include "runtime/topology.h"
 #include "runtime/tuning_log.h"
@@ -167,6 +168,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   WaitingTime waiting_time_;
 
   // By the engine's owner.
+  StepTimes step_times_{waiting_time_};
   SetRegistry sets_;
   SetCreations creations_;
   std::map<uint64_t, OperationPtr> creating_;  // by call

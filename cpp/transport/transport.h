@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -158,6 +159,8 @@ class Transport {
   }
 
   virtual TransportCounters counters() const = 0;
+  // Of network_bytes_sent, what went to each rank; of ranks to which nothing went there is none.
+  virtual std::vector<std::pair<int, uint64_t>> LinkBytes() const { return {}; }
 
   // Sends `last_frame` (a Goodbye) on every link, as far as that goes without waiting longer than
   // `seconds`, and closes all of them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from horoscale import _journal
 from horoscale._core._binding import ffi, lib
 
 
@@ -66,6 +67,8 @@ def last_error(code: int) -> Exception:
         ranks = [info.ranks[i] for i in range(info.num_ranks)]
         tensor = text(info.tensor)
         return RankFailedError(message + _where(info), ranks, info.process_set, tensor)
+    if code == lib.HS_MISMATCH:
+        _journal.note("mismatch", message)
     if code in _CLASSES:  # whose messages name the tensor
         return _CLASSES[code](message)
     name = ffi.typeof("hs_code").elements[code].removeprefix("HS_").lower()

@@ -7,7 +7,7 @@ from operator import index
 from typing import Any, Literal
 
 from horoscale._core import HorovodInternalError, MismatchError, ReduceOp, build_info
-from horoscale.common import communicators, environment, job
+from horoscale.common import communicators, environment, job, telemetry
 from horoscale.common.elastic_link import elastic_link
 from horoscale.common.job import current_runtime, is_initialized
 from horoscale.common.process_set_registration import begin_process_sets
@@ -49,6 +49,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+telemetry.watch()
 
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM

@@ -29,7 +29,7 @@ from horoscale.driver.events import (
     Stop,
     Tick,
 )
-from horoscale.driver.membership import Membership, Rules
+from horoscale.driver.membership import Membership, Part, Rules
 from horoscale.driver.progress import Progress, findings
 
 MAX_LINE_BYTES = 64 << 10  # of what a rank says
@@ -87,6 +87,7 @@ class Driver:
         self._membership = Membership(rules)
         self._launcher = launcher
         self._progress: dict[int, Progress] = {}
+        self.revision = 0  # grows when parts() may tell something else
 
     @property
     def finished(self) -> Finish | None:
@@ -136,6 +137,17 @@ class Driver:
         known = self._membership.processes.get(process)
         return None if known is None else known.rank
 
+    def parts(self) -> tuple[int, int, list[tuple[int, int | None, str]]]:
+        """Return the view, how often the ranks have changed, and each process' rank and part."""
+        membership = self._membership
+        parts = [(one.number, one.rank, one.part.value) for one in membership.processes.values()]
+        return membership.view, membership.resets, parts
+
+    def is_leaving(self, process: int) -> bool:
+        """Tell whether a process was told to end, or has ended."""
+        known = self._membership.processes.get(process)
+        return known is None or known.part in (Part.LEAVING, Part.STOPPING)
+
     def status(self, now: float) -> dict[str, Any]:
         """Return what there is to know of the job, as values of JSON."""
         membership = self._membership
@@ -164,7 +176,9 @@ class Driver:
         }
 
     def _handle(self, event: Event, now: float) -> None:
+        self.revision += not isinstance(event, Tick)
         for action in self._membership.handle(event, now):
+            self.revision += 1
             self._do(action)
 
     def _do(self, action: Action) -> None:

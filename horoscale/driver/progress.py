@@ -7,10 +7,12 @@ what a process says: those that are not what they should be count as not there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
+
+from horoscale._rank_ranges import named
 
 SILENT_S = 5.0  # without a report
 STALLED_S = 10.0  # without any advance, while others advance; or with an operation pending
@@ -88,7 +90,7 @@ def findings(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
 
 def _set_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a rank says of a process set: texts are cut, other things replaced."""
-    texts = ("ranks", "last_operation", "pending_operation")
+    texts = ("ranks", "last_operation", "executing", "pending_operation")
     return {
         "set": int(_number(values, "set")),
         **{name: str(values.get(name, ""))[:_MOST_CHARACTERS] for name in texts},
@@ -163,10 +165,10 @@ def _stragglers(ranks: Mapping[int, Progress], named: set[int]) -> list[dict[str
     shares = {
         rank: share for rank, one in ranks.items() if (share := one.computing_share) is not None
     }
+    ordered = sorted(shares.values())
     found = []
     for rank, share in sorted(shares.items()):
-        others = [one for other, one in shares.items() if other != rank]
-        usual = median(others) if others else share
+        usual = _median_without(ordered, share) if len(ordered) > 1 else share
         if rank in named or share < 0.1 or share <= STRAGGLES * usual:
             continue
         how = f"{share / usual:.1f} times as long as the others" if usual > 0.01 else "alone"
@@ -175,10 +177,20 @@ def _stragglers(ranks: Mapping[int, Progress], named: set[int]) -> list[dict[str
     return found
 
 
+def _median_without(ordered: Sequence[float], one: float) -> float:
+    """Return the median of all but one of sorted values, of which there are two or more."""
+    left_out = bisect_left(ordered, one)
+    middle, odd = divmod(len(ordered) - 1, 2)
+
+    def other(index: int) -> float:
+        return ordered[index if index < left_out else index + 1]
+
+    return other(middle) if odd else (other(middle - 1) + other(middle)) / 2
+
+
 def _finding(what: str, ranks: Sequence[int], text: str) -> dict[str, Any]:
     return {"what": what, "ranks": list(ranks), "text": text}
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, sorted(ranks)[:20])) + (", …" if len(ranks) > 20 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+    return named(sorted(ranks), most=20)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
+from horoscale import _journal
 from horoscale._core import DataType, OpKind, ReduceOp, TensorArg, address_of
 from horoscale.common.job import current_runtime
 from horoscale.elastic.balancing import balanced, rebalanced
@@ -112,7 +113,10 @@ class Balance:
         self._measured.clear()
         if len(costs) == len(self._costs):
             self._costs = [new or old for new, old in zip(costs, self._costs, strict=True)]
-            self._sizes = rebalanced(self._sizes, self._costs, self.hysteresis, self.most)
+            before = self._sizes
+            self._sizes = rebalanced(before, self._costs, self.hysteresis, self.most)
+            if self._sizes != before and current_runtime().topology.rank == 0:
+                _journal.note("balance", f"batch sizes by rank are now {_listed(self._sizes)}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a commit holds."""
@@ -130,6 +134,10 @@ class Balance:
         self._costs = list(state_dict["costs"])
         self._steps = state_dict["steps"]
         self._measured.clear()
+
+
+def _listed(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes[:16])) + (", …" if len(sizes) > 16 else "")
 
 
 def _places(ranks: int) -> list[str]:

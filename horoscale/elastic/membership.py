@@ -13,14 +13,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from horoscale.common import job, surviving_sets
+from horoscale.common import job, surviving_sets, telemetry
+from horoscale.common.activity import Activity
 from horoscale.common.elastic_link import ElasticLink, elastic_link
 from horoscale.common.exceptions import HorovodInternalError, RankFailedError
 from horoscale.common.job import current_runtime
 from horoscale.common.views import View
 from horoscale.driver.membership import Part
 from horoscale.driver.progress import Progress
-from horoscale.elastic.activity import Activity
 
 
 class Membership:
@@ -74,6 +74,7 @@ class Membership:
 
     def report(self, progress: dict[str, int]) -> None:
         """Tell the launcher what this rank does, once a second at most. Any thread."""
+        telemetry.set_counters(progress)
         if self._link is None or not self._link.report_due():
             return
         if self._reporting.acquire(blocking=False):  # else another thread does

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
+from horoscale.common.activity import Reporter
 from horoscale.common.elastic_link import LeftJobError
 from horoscale.common.exceptions import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
     MismatchError,
 )
-from horoscale.elastic.activity import Reporter
 from horoscale.elastic.membership import Membership, membership
 from horoscale.elastic.state import State
 from horoscale.elastic.termination import before_sigterm

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, TextIO
 
 from horoscale.runner.bootstrap import python_command
+from horoscale.runner.notebook import NotebookOutput, display_of_cell
 from horoscale.runner.outcome import Outcome
 from horoscale.runner.results import read_results
 from horoscale.runner.task import Task
+from horoscale.runner.tracebacks import with_source
+from horoscale.runner.watching import TOKEN_VARIABLE
 
 _READ_BYTES = 1 << 16
 _USAGE_ERROR = 2
@@ -76,9 +79,9 @@ def run(
     that of `num_proc`.
 
     The function may be a lambda or be defined in a notebook. It calls `hvd.init()` itself. What the
-    ranks print appears here. The parameters are the flags of horoscalerun of the same names;
-    `options` takes any other of its flags, `env` replaces the environment, `executable` the Python
-    interpreter.
+    ranks print appears here; in a notebook folded by rank, below how far the job is. The parameters
+    are the flags of horoscalerun of the same names; `options` takes any other of its flags, `env`
+    replaces the environment, `executable` the Python interpreter.
 
     Raises:
         The exception of the first rank that raised, caused by a RankError with rank and traceback.
@@ -134,11 +137,15 @@ def run(
             "--task": task_file.fileno(),
             "--results": result_file.fileno(),
         }
-        status = _launch(
-            [*flags, *options, *_flags(handover), *command],
-            (task_file.fileno(), result_file.fileno()),
-            env,
-        )
+        arguments = [*flags, *options, *_flags(handover), *command]
+        descriptors = (task_file.fileno(), result_file.fileno())
+        # mpirun does not say which rank prints what.
+        display = None if "--mpi" in arguments else display_of_cell()
+        cell = None if display is None else NotebookOutput(display, np)
+        if cell is not None and not any(one.startswith("--status-port") for one in options):
+            env = {**(os.environ if env is None else env), TOKEN_VARIABLE: cell.token}
+            arguments.insert(0, "--status-port=0")
+        status = _launch(arguments, descriptors, env, cell)
         outcomes, report = read_results(result_file)
     if is_elastic:
         if status == 0:  # others' failures have been recovered from
@@ -158,7 +165,10 @@ def _flags(values: Mapping[str, Any]) -> list[str]:
 
 
 def _launch(
-    arguments: Sequence[str], descriptors: Sequence[int], env: Mapping[str, str] | None
+    arguments: Sequence[str],
+    descriptors: Sequence[int],
+    env: Mapping[str, str] | None,
+    cell: NotebookOutput | None,
 ) -> int:
     """Runs the launcher and shows what it prints; returns its exit status.
 
@@ -176,7 +186,7 @@ def _launch(
     )
     interrupt: KeyboardInterrupt | None = None
     try:
-        with _Relay(launcher) as relay:
+        with _Relay(launcher, cell) as relay:
             while True:
                 try:
                     relay.run()
@@ -189,32 +199,41 @@ def _launch(
         if launcher.poll() is None:
             launcher.terminate()
             launcher.wait()
+        if cell is not None:
+            cell.finish(launcher.returncode)
     if interrupt is not None:
         raise interrupt
     return launcher.returncode
 
 
 class _Relay:
-    """Copies the launcher's output to sys.stdout and sys.stderr, which a notebook has replaced."""
+    """Copies the launcher's output to sys.stdout and sys.stderr, or to the cell of a notebook."""
 
-    def __init__(self, launcher: subprocess.Popen[bytes]) -> None:
+    def __init__(self, launcher: subprocess.Popen[bytes], cell: NotebookOutput | None) -> None:
         assert launcher.stdout is not None
         assert launcher.stderr is not None
         self._pipes: list[IO[bytes]] = [launcher.stdout, launcher.stderr]
         self._selector = selectors.DefaultSelector()
-        for pipe, target in zip(self._pipes, (sys.stdout, sys.stderr), strict=True):
+        self._cell = cell
+        for pipe, name in zip(self._pipes, ("stdout", "stderr"), strict=True):
             decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-            self._selector.register(pipe, selectors.EVENT_READ, (decoder, target))
+            self._selector.register(pipe, selectors.EVENT_READ, (decoder, name))
 
     def run(self) -> None:
         """Blocks until the launcher has closed both; may be interrupted and called again."""
         while self._selector.get_map():
-            for key, _ in self._selector.select():
-                decoder, target = key.data
+            for key, _ in self._selector.select(None if self._cell is None else self._cell.timeout):
+                decoder, name = key.data
                 data = os.read(key.fd, _READ_BYTES)
-                _write(target, decoder.decode(data, final=not data))
+                text = decoder.decode(data, final=not data)
+                if self._cell is None:
+                    _write(getattr(sys, name), text)
+                else:
+                    self._cell.feed(name, text)
                 if not data:
                     self._selector.unregister(key.fileobj)
+            if self._cell is not None:
+                self._cell.update()
 
     def __enter__(self) -> _Relay:
         return self
@@ -250,7 +269,7 @@ def _raise_first(failures: Sequence[tuple[int, Outcome]]) -> None:
     """Raises the exception of the rank that raised first, if possible not a mere consequence."""
     candidates: list[tuple[bool, Exception, RankError]] = []
     for rank, outcome in failures:
-        cause = RankError(rank, outcome.traceback or "")
+        cause = RankError(rank, with_source(outcome.traceback or ""))
         error: Exception | None = None
         with contextlib.suppress(Exception):  # its class may not exist in this process
             error = pickle.loads(outcome.pickled or b"")

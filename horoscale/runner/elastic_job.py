@@ -41,6 +41,8 @@ _CALL_OFF_S = 5.0  # to reach the store in this very process
 class ElasticJob(Job):
     """Runs an elastic job once and tells how it went."""
 
+    elastic = True
+
     def __init__(self, spec: JobSpec, elastic: ElasticSpec) -> None:
         super().__init__(spec)
         self._elastic = elastic
@@ -62,6 +64,7 @@ class ElasticJob(Job):
         self._news: deque[Callable[[], None]] = deque()  # of the discovery's thread
         self._finish: Finish | None = None
         self._control: ControlServer | None = None
+        self._seen = -1  # revision of the driver that who watches knows
 
     # ------------------------------------------------------------------ beginning
 
@@ -221,6 +224,7 @@ class ElasticJob(Job):
         host = self._by_index[header["host"]]
         kind = header["kind"]
         if kind == "hello":
+            self._watching.host(name, "up")
             self._on_hello(host, header)
         elif kind == "reached":
             if host.address is None and header["address"] in self._spec.addresses:
@@ -266,6 +270,7 @@ class ElasticJob(Job):
                 "environment": {**self._spec.environment, **way},
                 "grace": self._spec.grace_s,
                 "elastic": True,
+                "watched": self._watching.wanted,
             }
         )
         waiting, host.waiting = host.waiting, []
@@ -285,6 +290,8 @@ class ElasticJob(Job):
         )
         self._places[process] = self._owners[process] = host
         host.running.add(process)
+        rank = role.rank if isinstance(role, View) else None
+        self._watching.started(process, rank, host.name, order.slot)
         try:
             self._open_output(process, role.rank, role.size)
         except OSError as error:
@@ -324,7 +331,9 @@ class ElasticJob(Job):
         del self._known[host.name]
         self._pulse.forget([host.index])
         self._say(f"{host.name}: {why}")
+        self._watching.host(host.name, "lost")
         for process in host.running:
+            self._watching.ended(process, -signal.SIGKILL, f"its host {why}", expected=False)
             self._places.pop(process, None)
             self._note_end(process)
         host.running.clear()
@@ -346,6 +355,8 @@ class ElasticJob(Job):
             self._on_process_output(header["rank"], header["stream"], payload)
         elif kind == "said":
             self._on_said(header["rank"], payload)
+        elif kind == "report":
+            self._watching.report(host.name, payload)
         elif kind == "exit":
             self._on_end(host, header["rank"], header["status"])
         elif kind == "refused":
@@ -366,6 +377,7 @@ class ElasticJob(Job):
                 except ResultsError as error:
                     self._give_up(str(error))
             return
+        self._watching.printed(process, stream, data)
         output = self._outputs[process, stream]
         rank = self._driver.rank_of(process)
         output.rank = output.rank if rank is None else rank
@@ -400,6 +412,8 @@ class ElasticJob(Job):
         if status != 0 and not self._stopped:
             self._last_failure = self._outputs.get((process, "stderr"))
         hint = " (out of memory?)" if status == -signal.SIGKILL else ""
+        told = self._stopped or self._driver.is_leaving(process)
+        self._watching.ended(process, status, f"{_how(status)}{hint}", expected=told)
         self._ended(process, status, f"{_how(status)}{hint}")
         if host.name not in self._commands and not host.running:
             self._forget(host)
@@ -441,6 +455,9 @@ class ElasticJob(Job):
 
     def _check_deadlines(self) -> None:
         super()._check_deadlines()
+        if self._watching.wanted and self._seen != self._driver.revision:
+            self._seen = self._driver.revision
+            self._watching.membership(*self._driver.parts())
         if self._stopped or self._finish is not None:
             return
         now = time.monotonic()

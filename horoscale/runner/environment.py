@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from horoscale.runner.hosts import Place
 
 # What describes a rank of the job that the launcher itself may be part of.
-_NOT_INHERITED = ("SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD")
+_NOT_INHERITED = ("SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD", "STATUS_LINK", "STATUS_TOKEN")
 _OF_A_JOB = {f"{package}_{name}" for package in ("HOROSCALE", "HOROVOD") for name in _NOT_INHERITED}
 
 # Of the launcher's environment other hosts get these, and what -x names; all else is their own.

@@ -28,6 +28,7 @@ from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, LAUNCHER, LAUNCHER_FAILED, Exit, failure_report
 from horoscale.runner.results import ResultsError
 from horoscale.runner.tracebacks import Tracebacks
+from horoscale.runner.watching import StatusSpec, Watching
 
 # After the first failure the others may raise and report it themselves for so long.
 SURVIVORS_S = 2.0
@@ -60,10 +61,13 @@ class JobSpec:
     torch_environment: bool = False  # the ranks get torchrun's variables as well
     task: bytes | None = None  # the pickled function of horoscale.run()
     on_result: Callable[[int, bytes], None] | None = None
+    status: StatusSpec | None = None  # where the job can be watched
 
 
 class Job:
     """Runs a job once and tells how it went."""
+
+    elastic = False
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
@@ -78,6 +82,7 @@ class Job:
             self._hosts, spec.addresses, self._selector, self._start_ranks, self._on_no_start
         )
         self._rendezvous: Rendezvous | None = None
+        self._watching = Watching(spec.status, spec.command, elastic=self.elastic)
         self._outputs: dict[tuple[int, str], RankOutput] = {}
         self._host_of = {place.rank: place.hostname for place in spec.places}
         self._running = set(self._host_of)
@@ -104,6 +109,12 @@ class Job:
         except OSError as error:
             self.report = f"{LAUNCHER}: can't write the ranks' output: {error}\n".encode()
             return self._end(CANNOT_START)
+        try:
+            for line in self._watching.begin():  # of which none is served: one has the token
+                self._console.put("stderr", f"{LAUNCHER}: {line}\n".encode())
+        except OSError as error:
+            self.report = f"{LAUNCHER}: can't serve --status-port: {error}\n".encode()
+            return self._end(CANNOT_START)
         processes.become_subreaper()
         self._watch_signals()
         self._begin()
@@ -120,6 +131,7 @@ class Job:
         for output in self._outputs.values():
             output.finish()
         self._tracebacks.flush()
+        self._watching.close()
         return self._end(self._conclude())
 
     # ------------------------------------------------------------------ starting
@@ -182,6 +194,7 @@ class Job:
                 "directory": self._spec.directory,
                 "environment": {**self._spec.environment, **way},
                 "grace": self._spec.grace_s,
+                "watched": self._watching.wanted,
             }
         )
         for host in self._hosts:
@@ -193,6 +206,8 @@ class Job:
                 }
                 for place in places
             ]
+            for place in places:
+                self._watching.started(place.rank, place.rank, host.name, place.local_rank)
             self._fleet.send({"kind": "start", "to": host.index, "ranks": ranks})
             self._log(f"{host.name}: ranks {places[0].rank} to {places[-1].rank}")
 
@@ -209,6 +224,8 @@ class Job:
             raise ProtocolError(f"a {kind!r} about rank {header['rank']}, which is elsewhere")
         if kind == "output":
             self._on_output(header["rank"], header["stream"], payload)
+        elif kind == "report":
+            self._watching.report(host, payload)
         elif kind == "reserved":
             self._on_reserved(host, header)
         elif kind == "exit":
@@ -226,6 +243,7 @@ class Job:
 
     def _on_output(self, rank: int, stream: str, data: bytes) -> None:
         if stream != "result":
+            self._watching.printed(rank, stream, data)
             self._feed(self._outputs[rank, stream], data)
         elif self._spec.on_result is not None:
             self._on_result(rank, data)
@@ -254,8 +272,10 @@ class Job:
     def _on_host(self, host: str, header: Header) -> None:
         if header["kind"] == "hello":
             text = f"supervisor is process {header['pid']} on {header['machine']}"
+            self._watching.host(host, "up")
         elif header["kind"] == "lost":
             text = f"the supervisor {header['error']}"
+            self._watching.host(host, "lost")
         else:
             text = ""
         if text and self._spec.verbose:
@@ -284,6 +304,8 @@ class Job:
             raise ProtocolError(f"a second end of rank {ended.rank}")
         self._running.discard(ended.rank)
         self._log(f"rank {ended.rank} on {ended.hostname}: {ended.describe()}")
+        expected = self._stopped
+        self._watching.ended(ended.rank, ended.status, ended.describe(), expected=expected)
         if ended.status == 0:
             self._ended_well[ended.rank] = ended
             if not self._stopped:
@@ -314,6 +336,7 @@ class Job:
 
     def _stop(self, signum: int, grace_s: float) -> None:
         self._stopped = True
+        self._watching.stopping()
         self._stop_at = None
         abandon_at = time.monotonic() + grace_s + SUPERVISORS_S
         self._abandon_at = min(abandon_at, self._abandon_at or abandon_at)
@@ -394,6 +417,7 @@ class Job:
     # ------------------------------------------------------------------ telling
 
     def _say(self, text: str) -> None:
+        self._watching.said(text)
         self._console.put("stderr", f"{LAUNCHER}: {text}\n".encode(errors="backslashreplace"))
 
     def _note(self, host: str, text: str) -> None:

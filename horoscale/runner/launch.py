@@ -28,6 +28,7 @@ from horoscale.runner import (
 from horoscale.runner.bootstrap import PACKAGE_ROOT
 from horoscale.runner.pulse import DEFAULT_TIMEOUT_S, MIN_TIMEOUT_S
 from horoscale.runner.report import CANNOT_START, LAUNCHER
+from horoscale.runner.watching import LOOPBACK, TOKEN_VARIABLE, StatusSpec
 
 if TYPE_CHECKING:
     from horoscale.runner.job import Job, JobSpec
@@ -50,6 +51,8 @@ _NOT_WITH_MPI = (
     ("ssh_port", "--ssh-port"),
     ("ssh_identity_file", "--ssh-identity-file"),
     ("remote_shell", "--remote-shell"),
+    ("status_port", "--status-port"),
+    ("status_address", "--status-address"),
 )
 _ONLY_WITH_MPI = (("mpi_args", "--mpi-args"), ("binding_args", "--binding-args"))
 
@@ -159,6 +162,16 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"time for ranks that were asked to end (default {DEFAULT_GRACE_S:g})",
     )
     add("--verbose", action=switch, help="tell what the launcher does")
+    add(
+        "--status-port",
+        metavar="PORT",
+        help="serve a page, JSON and metrics of the job from here; 0: at a free port, as printed",
+    )
+    add(
+        "--status-address",
+        metavar="ADDRESS",
+        help=f"where to serve them (default {LOOPBACK}: for users of this machine)",
+    )
     settings.add_arguments(parser)
     elastic_options.add_arguments(parser)
     later = parser.add_argument_group("not available yet")
@@ -249,6 +262,11 @@ def _run(arguments: argparse.Namespace) -> int:
         torch_environment=bool(arguments.torch_env),
         task=task,
         on_result=None if results is None else results.add,
+        status=StatusSpec.parse(
+            arguments.status_port,
+            arguments.status_address,
+            os.environ.get(TOKEN_VARIABLE),
+        ),
     )
     job = _elastic_job(arguments, spec) if elastic else Job(spec)
     status = job.run()

@@ -15,7 +15,7 @@ another one carry `host`, the index of theirs.
         probe    addresses, port, token: which of them lead to the launcher?
         task     payload: a piece of the function of horoscale.run(), before `job`
         reserve  to, address (the launcher's): a port for torch.distributed, before `job`
-        job      command, directory, environment, grace, elastic: what all ranks share
+        job      command, directory, environment, grace, elastic, watched: what all ranks share
         start    to, ranks [{rank, environment}], slots: the host's, in elastic jobs
         tell     to, rank, payload: a line of the driver's to a rank of an elastic job
         end      to, rank, grace: the same for one rank of an elastic job as stop for all
@@ -29,6 +29,7 @@ another one carry `host`, the index of theirs.
         output   rank, stream (stdout, stderr, result), payload
         exit     rank, status (as subprocess: -N for signal N)
         said     rank, payload: a line of a rank of an elastic job to the driver
+        report   payload: what ranks of a watched job do now, once a second (see host_reports)
         drain    the machine is about to be taken away
         pong     the answer to `ping`
         refused  rank, error: the command could not be started
@@ -49,7 +50,7 @@ from typing import Any
 
 from horoscale.runner.text import printable
 
-VERSION = 5
+VERSION = 6
 MAX_HEADER_BYTES = 16 << 20  # an environment is the largest thing in a header
 MAX_REPORT_BYTES = 1 << 16  # the same for what supervisors send
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -199,6 +200,7 @@ _REPORTS: dict[str, dict[str, Check]] = {
     "output": {"rank": _number, "stream": _stream},
     "exit": {"rank": _number, "status": _status},
     "said": {"rank": _number},
+    "report": {},
     "drain": {},
     "pong": {},
     "refused": {"rank": _number, "error": _text},

@@ -1,7 +1,7 @@
-"""The supervisor's end of the link between a rank of an elastic job and the driver.
+"""The supervisor's end of a link with a rank: to an elastic job's driver, or to who watches a job.
 
 A pair of sockets, of which the rank inherits one: nobody else has it. Lines go both ways; what
-they say is the driver's business.
+they say is the business of who reads them.
 """
 
 from __future__ import annotations

@@ -30,12 +30,14 @@ from horoscale.runner.cores import available_cores
 from horoscale.runner.environment import for_ranks
 from horoscale.runner.fleet import Fleet
 from horoscale.runner.host import LOST_GRACE_S, HostSpec
+from horoscale.runner.host_reports import HostReports
 from horoscale.runner.rank_link import RankLink
 from horoscale.runner.reach import Probe, reserve_port
 
 _READ_BYTES = 1 << 16
 _MAX_PIPE_BYTES = 1 << 20  # no pipe holds more
 _MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print have to wait
+_MAX_UNREPORTED_BYTES = 1 << 20  # with more unsent nothing is reported to who watches the job
 _MAX_ERROR = 2000  # characters of one that is reported
 _STUCK_S = 10.0  # after SIGKILL; only a process stuck inside the kernel takes longer
 _KILL_INTERVAL_S = 0.05
@@ -51,6 +53,7 @@ class _Rank:
     process: subprocess.Popen[bytes]
     streams: dict[int, str] = field(default_factory=dict)  # descriptor: name
     link: RankLink | None = None  # with the driver of an elastic job
+    reports: RankLink | None = None  # on which it tells whoever watches the job
     kill_at: float | None = None  # of one that was told to end by itself
 
 
@@ -71,6 +74,9 @@ class Supervisor:
         self._grace_s = 0.0
         self._task: int | None = None
         self._reserved: socket.socket | None = None  # holds torch.distributed's port
+        self._reports = HostReports(
+            lambda payload: self._launcher.send({"kind": "report"}, payload)
+        )
         self._elastic = False  # ranks come and go until the launcher says that it is over
         self._leave_by: float | None = None  # where this machine is about to be taken away
         self._stopping = False
@@ -234,7 +240,11 @@ class Supervisor:
     def _start_rank(self, number: int, environment: dict[str, str]) -> None:
         names = ["stdout", "stderr"]
         inherited = []
-        link = None
+        link = reports = None
+        if self._job.get("watched"):
+            reports = RankLink(self._selector, lambda line: self._reports.take(number, line))
+            inherited.append(reports.descriptor)
+            environment = {**environment, "HOROSCALE_STATUS_LINK": reports.variable()}
         if self._elastic:
             link = RankLink(self._selector, lambda line: self._forward(number, line))
             inherited.append(link.descriptor)
@@ -266,16 +276,18 @@ class Supervisor:
         except BaseException:
             for reader, _ in pipes.values():
                 os.close(reader)
-            if link is not None:
-                link.close()
+            for one in (link, reports):
+                if one is not None:
+                    one.close()
             raise
         finally:
             for _, writer in pipes.values():
                 os.close(writer)
         streams = {reader: name for name, (reader, _) in pipes.items()}
-        rank = _Rank(number, process, streams, link)
-        if link is not None:
-            link.started()
+        rank = _Rank(number, process, streams, link, reports)
+        for one in (link, reports):
+            if one is not None:
+                one.started()
         self._ranks[process.pid] = rank
         for reader in rank.streams:
             os.set_blocking(reader, False)
@@ -337,14 +349,17 @@ class Supervisor:
                 status = os.waitstatus_to_exitcode(wait_status)
                 if rank := self._ranks.pop(pid, None):
                     rank.process.returncode = status
-                    if rank.link is not None:
-                        rank.link.close()
+                    for one in (rank.link, rank.reports):
+                        if one is not None:
+                            one.close()
                     if self._elastic:  # what it has left, such as data loaders
                         processes.send_signal(pid, signal.SIGTERM, group=True)
                         self._drain(list(rank.streams))  # its own output comes before its end
                     ended.append((rank, status))
                 elif link := self._fleet.pids.get(pid):
                     link.reaped(status)
+        if ended:
+            self._reports.flush()  # their last words come before their ends
         # The kernel doesn't tell in which order those of one batch ended. A crash is a cause; an
         # exit with an error may be its consequence.
         for rank, status in sorted(ended, key=lambda item: item[1] >= 0):
@@ -370,6 +385,7 @@ class Supervisor:
     def _check_deadlines(self) -> None:
         now = time.monotonic()
         self._fleet.check_deadlines(now)
+        self._reports.check(now, self._launcher.queued_bytes > _MAX_UNREPORTED_BYTES)
         for pid, rank in self._ranks.items():
             if rank.kill_at is not None and now >= rank.kill_at:
                 rank.kill_at = None
@@ -398,7 +414,8 @@ class Supervisor:
 
     def _timeout(self) -> float | None:
         now = time.monotonic()
-        deadlines = [] if self._fleet.deadline is None else [self._fleet.deadline]
+        known = (self._fleet.deadline, self._reports.deadline)
+        deadlines = [one for one in known if one is not None]
         deadlines += [one.kill_at for one in self._ranks.values() if one.kill_at is not None]
         if self._leave_by is not None and not self._stopping:
             deadlines.append(self._leave_by)

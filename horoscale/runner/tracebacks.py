@@ -8,6 +8,7 @@ lost: a rank that prints the same later gets a line that says so.
 from __future__ import annotations
 
 import itertools
+import linecache
 import os
 import re
 import time
@@ -195,3 +196,19 @@ def _is_own(file: bytes) -> bool:
         return True
     below = _BELOW.fullmatch(file)
     return below is not None and os.path.isfile(_OWN + below[1])
+
+
+_PLACE = re.compile(r'^  File "(.+)", line (\d+), in .+$')
+
+
+def with_source(traceback: str) -> str:
+    """A rank's traceback with source that only this process has, such as a notebook's cells."""
+    lines = traceback.split("\n")
+    told = []
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        told.append(line)
+        found = _PLACE.match(line)
+        if found and not after.startswith("    "):
+            source = linecache.getline(found[1], int(found[2])).strip()
+            told += [f"    {source}"] * bool(source)
+    return "\n".join(told)

@@ -62,6 +62,7 @@ class HostsTransport final : public Transport {
   void CallOnEnd(std::function<void()> look) override;
   std::vector<int> AwaitLinks(double seconds) override;
   TransportCounters counters() const override;
+  std::vector<std::pair<int, uint64_t>> LinkBytes() const override { return remote_->LinkBytes(); }
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
  private:

@@ -205,12 +205,21 @@ void TcpTransport::Post(int to_rank, Link& link, const MessageHeader& header,
   Flush(to_rank, link, kControl);
 }
 
+std::vector<std::pair<int, uint64_t>> TcpTransport::LinkBytes() const {
+  std::vector<std::pair<int, uint64_t>> sent;
+  for (const auto& [rank, link] : links_) {
+    if (link->bytes_sent > 0) sent.emplace_back(rank, link->bytes_sent);
+  }
+  return sent;
+}
+
 void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
                              std::span<const std::byte> data,
                              const std::shared_ptr<const void>& memory, uint32_t* pending) {
   Link& link = *links_.at(to_rank);
   if (link.is_over) return;
   counters_.network_bytes_sent += data.size();
+  link.bytes_sent += data.size();
   if (link.choice->IsDue(data.size())) LookAtRates(link);
   // Every stream carries a part: so that no chunk shares the network with a later one, which would
   // hold it up, and with it the peer, whose own next chunk then is late (see docs/algorithms.md).

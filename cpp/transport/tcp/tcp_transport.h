@@ -49,6 +49,7 @@ class TcpTransport final : private MessagePost {
   void Forget(ChannelId channel) { channels_.Forget(channel); }
   void Arm() { channels_.TellReleased(); }
   const TransportCounters& counters() const { return counters_; }
+  std::vector<std::pair<int, uint64_t>> LinkBytes() const;
   void Close(std::span<const std::byte> last_frame, const Deadline& deadline);
 
   // Has a link made to the rank, unless there is one, or it is lost.
@@ -100,6 +101,7 @@ class TcpTransport final : private MessagePost {
     bool awaits_end = false;    // one of the streams is over
     double end_by = 0;          // when the others must be, unless something comes
     double end_at_most = 0;     // and whatever comes
+    uint64_t bytes_sent = 0;    // of chunks
     Status reason;              // of that; of the link's end, once it is over
     bool is_over = false;       // nothing moves any more
     bool is_told = false;       // the sink knows

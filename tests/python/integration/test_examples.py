@@ -166,6 +166,13 @@ def test_benchmark_of_messages(tmp_path: Path) -> None:
     assert "gloo / horoscale: " in output
 
 
+def test_benchmark_of_watching(tmp_path: Path) -> None:
+    benchmark = ROOT / "benchmarks" / "watching.py"
+    output = run(sys.executable, benchmark, "--runs", "1", "--seconds", "0.2", folder=tmp_path)
+    assert "64 process sets" in output
+    assert "us more in the median pair" in output
+
+
 def test_benchmark_of_training_steps(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     figures = tmp_path / "figures.json"

@@ -116,6 +116,8 @@ def test_name_and_contents(unpacked: tuple[str, Path]) -> None:
         "horoscale/py.typed",
         "horoscale/_core/include/horoscale/horoscale.h",
         "horoscale/compat/bin/horovodrun",
+        "horoscale/watch/page/index.html",
+        "horoscale/watch/page/page.js",
         "horoscale/tensorflow/native/kernel.cc",
         f"{information.name}/licenses/LICENSE",
     ):

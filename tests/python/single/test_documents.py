@@ -49,7 +49,7 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
 def test_the_page_of_metrics_has_every_field() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text()
     tables = text.split("\n## ")[1:]
-    own, of_a_set, of_its_progress = (
+    own, of_a_set, of_its_progress, of_steps = (
         re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for part in tables
     )
     program = "import json, horoscale.numpy as h; h.init(); print(json.dumps(h.metrics()))"
@@ -60,6 +60,7 @@ def test_the_page_of_metrics_has_every_field() -> None:
     assert sorted(own) == sorted(metrics)
     assert sorted(of_a_set) == sorted(metrics["process_sets"]["0"])
     assert sorted(of_its_progress) == sorted(metrics["progress"]["0"])
+    assert sorted(of_steps) == sorted(metrics["steps"])
 
 
 def test_tests_that_are_named_exist() -> None:
@@ -91,3 +92,20 @@ def test_example_of_the_readme_is_short_and_valid() -> None:
     for block in blocks:
         assert block.count("\n") <= 15
         compile(block, "README.md", "exec")
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    dashboard = json.loads((ROOT / "docker" / "grafana" / "horoscale.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"\bhoroscale_\w+", target["expr"])
+    }
+    source = (ROOT / "horoscale" / "watch" / "prometheus.py").read_text()
+    served = set(re.findall(r'"(horoscale_\w+)"', source))
+    served |= {f"{name}_total" for name in served}
+    assert len(asked) >= 8
+    assert asked <= served, asked - served
+    boxes = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
+    assert len(set(boxes)) == len(boxes)

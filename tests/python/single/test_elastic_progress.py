@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import horoscale.common as hvd
+from horoscale.common import activity
+from horoscale.common.activity import Activity, ranks_text
 from horoscale.driver.progress import Progress, findings
-from horoscale.elastic import activity
-from horoscale.elastic.activity import Activity, ranks_text
 from horoscale.runner.status import as_text
 
 
@@ -75,7 +75,7 @@ def test_a_set_that_waits_for_a_rank() -> None:
     (found,) = findings(ranks, 30.5)
     assert (found["what"], found["ranks"], found["waiting"]) == ("waiting", [1], [0, 2])
     assert 'process set 0 of ranks 0-2: "loss" has been pending for 14 s' in found["text"]
-    assert found["text"].endswith("on ranks 0, 2, and not been called by rank 1")
+    assert found["text"].endswith("on ranks 0,2, and not been called by rank 1")
     assert findings(ranks | {2: ranks[0]}, 27.0) == []  # not so long yet
 
 

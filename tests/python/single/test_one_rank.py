@@ -250,6 +250,18 @@ def test_timeline_that_cannot_be_written() -> None:
         hvd.start_timeline("/nowhere/at/all.json")
 
 
+def test_metrics_count_steps_by_a_name_that_comes_again() -> None:
+    hvd.allreduce(np.ones(3), name="once, as in a start")
+    for _ in range(5):
+        hvd.allreduce(np.ones(1 << 16), name="gradient.0")
+        hvd.allreduce(np.ones(3), name="gradient.1")
+        hvd.allreduce(np.ones(3))
+    steps = hvd.metrics()["steps"]
+    assert steps["count"] == 3  # the first two begin the count
+    assert 0 <= steps["exposed_seconds"] + steps["waiting_seconds"] <= steps["seconds"]
+    assert hvd.metrics()["link_bytes_sent"] == {}
+
+
 def test_metrics_is_a_dict() -> None:
     hvd.allreduce(np.ones(1000))
     assert isinstance(hvd.metrics(), dict)

@@ -12,6 +12,7 @@ from horoscale.runner.tracebacks import (
     HOLD_S,
     Tracebacks,
     split_traceback,
+    with_source,
     without_own_frames,
 )
 
@@ -232,3 +233,18 @@ def test_names_of_ranks() -> None:
     assert rank_ranges([0, 1, 2, 3, 7, 9, 10], most=2) == "0-3,7,…"
     assert named([4]) == "rank 4"
     assert named([4, 5]) == "ranks 4-5"
+
+
+def test_lines_that_only_the_caller_has_are_put_into_a_traceback() -> None:
+    import linecache
+
+    source = ["def f():\n", "    raise ValueError(1)\n"]
+    linecache.cache["<a cell>"] = (0, None, source, "<a cell>")
+    own = 'Traceback:\n  File "<a cell>", line 2, in f\nValueError: 1'
+    try:
+        told = with_source(own)
+    finally:
+        del linecache.cache["<a cell>"]
+    assert told.splitlines()[2] == "    raise ValueError(1)"
+    assert with_source(told) == told
+    assert with_source(own) == own

@@ -29,21 +29,26 @@ class Activity:
 
     def read(self) -> dict[str, Any]:
         """Return values of JSON; none between two jobs. Any thread, one at a time."""
+        return self.read_with_metrics()[0]
+
+    def read_with_metrics(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the same, and the metrics that it was made of."""
         if not job.is_initialized() or job.is_standby():
-            return {}
+            return {}, {}
         try:
             runtime = job.current_runtime()
             metrics, ranks = runtime.metrics(), runtime.process_sets()
         except (ValueError, HorovodInternalError):  # it has ended meanwhile
-            return {}
+            return {}, {}
         now, waiting = time.monotonic(), metrics["waiting_seconds"]
         if runtime is not self._runtime():
             self._runtime, self._began = weakref.ref(runtime), now - waiting
-        return {
+        values = {
             "computing_seconds": max(0.0, now - self._began - waiting),
             "waiting_seconds": waiting,
             "sets": _sets(metrics, ranks),
         }
+        return values, metrics
 
 
 class Reporter:
@@ -99,6 +104,7 @@ def _sets(metrics: dict[str, Any], ranks: dict[int, list[int]]) -> list[dict[str
             "ranks": ranks_text(ranks.get(set_id, [])),
             "operations": metrics["process_sets"][str(set_id)]["operations"],
             "last_operation": _cut(one["last_operation"]),
+            "executing": _cut(one["executing"]),
             "pending": one["pending"],
             "pending_operation": _cut(one["pending_operation"]),
             "pending_seconds": one["pending_seconds"],

@@ -1,0 +1,126 @@
+"""What watching a job costs it: horoscalerun --status-port.
+
+    python benchmarks/watching.py
+
+Three parts: what the runtime's own thread does for the one report a second (it writes its metrics
+down), what the rank's telemetry thread does, and how long the steps of a job take with and without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+STEP_TENSORS = 50
+
+
+def median_us(call: Callable[[], object], times: int = 2000) -> float:
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return median(taken) * 1e6
+
+
+def of_runtime(sets: int) -> dict[str, float]:
+    """In one rank, where the caller itself is the runtime's thread."""
+    import socket
+
+    import numpy as np
+
+    import horoscale.numpy as hvd
+    from horoscale._core._binding import ffi, lib
+    from horoscale.common.job import current_runtime
+    from horoscale.common.telemetry import Telemetry
+
+    hvd.init(process_sets="dynamic")
+    for _ in range(sets - 1):
+        hvd.add_process_set([0], distinct=True)
+    for _ in range(3):
+        hvd.allreduce(np.ones(1 << 16, np.float32), name="gradient.0")
+    runtime = current_runtime()
+
+    def publish() -> None:
+        out = ffi.new("char **")
+        lib.hs_metrics(runtime._pointer, out)
+        lib.hs_free(out[0])
+
+    own, other = socket.socketpair()
+    telemetry = Telemetry(own)
+    report = median_us(lambda: (telemetry.tell(telemetry.read()), other.recv(1 << 16)), 300)
+    return {"sets": sets, "runtime_us": median_us(publish), "report_us": report}
+
+
+def of_steps(seconds: float) -> float:
+    """The median step of this rank: many small tensors, nothing computed."""
+    import numpy as np
+
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    tensors = [np.ones(1024, np.float32) for _ in range(STEP_TENSORS)]
+    taken = []
+    until = time.monotonic() + seconds
+    going_on = np.ones(1)
+    while going_on[0] > 0:
+        began = time.perf_counter()
+        handles = [hvd.allreduce_async(one, name=f"g.{i}") for i, one in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        taken.append(time.perf_counter() - began)
+        if len(taken) % 50 == 0:
+            going_on = hvd.broadcast(np.array([until - time.monotonic()]), 0, name="end")
+    return median(taken) * 1e6
+
+
+def job(watched: bool, seconds: float) -> float:
+    flags = ["--status-port", "0"] if watched else []
+    command = [sys.executable, Path(__file__).resolve(), "--steps", str(seconds)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "horoscale.runner", "-np", "2", *flags, *command],
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    lines = [
+        line.partition(b":")[2] for line in ended.stdout.splitlines() if b"[0]<stdout>" in line
+    ]
+    return float(lines[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5, help="jobs of each kind (default 5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each job (default 3)")
+    parser.add_argument("--steps", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--sets", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.steps is not None:
+        print(of_steps(options.steps))
+        return
+    if options.sets is not None:
+        print(json.dumps(of_runtime(options.sets)))
+        return
+    print("one report a second: the runtime's thread, and the rank's telemetry thread, in us")
+    for sets in (1, 8, 64):
+        told = subprocess.run(
+            [sys.executable, __file__, "--sets", str(sets)], capture_output=True, check=True
+        )
+        one = json.loads(told.stdout)
+        print(f"  {sets:3} process sets  {one['runtime_us']:7.1f}  {one['report_us']:8.1f}")
+    pairs = [(job(False, options.seconds), job(True, options.seconds)) for _ in range(options.runs)]
+    print(f"a step of {STEP_TENSORS} tensors of 4 KiB on 2 ranks, in us: min, median, max of jobs")
+    for name, values in zip(("not watched", "watched"), zip(*pairs, strict=True), strict=True):
+        print(f"  {name:12} {min(values):8.1f} {median(values):8.1f} {max(values):8.1f}")
+    print(f"  watched takes {median(b - a for a, b in pairs):+.1f} us more in the median pair")
+
+
+if __name__ == "__main__":
+    main()

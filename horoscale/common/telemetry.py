@@ -1,0 +1,168 @@
+"""What this rank tells the launcher of a watched job (horoscalerun --status-port) each second.
+
+The supervisor of the host has given it one end of a pair of sockets, as it gives ranks of elastic
+jobs their link to the driver. A thread of Python's writes to it: lines of JSON, of which each has
+what has changed since the one before. The runtime is asked for its metrics once a second; nothing
+else of it is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from horoscale import _journal
+from horoscale._core import Runtime
+from horoscale.common import job
+from horoscale.common.activity import Activity
+from horoscale.common.elastic_link import elastic_link
+
+VARIABLE = "HOROSCALE_STATUS_LINK"  # DESCRIPTOR:INODE
+INTERVAL_S = 1.0
+MAX_LINE_BYTES = 32 << 10
+_SEND_S = 5.0  # for a supervisor that is stopped, while this process may want to end
+_MOST_LINKS = 16
+_MOST_NOTES = 16
+
+_counters: dict[str, int] = {}
+
+
+def set_counters(counters: Mapping[str, int]) -> None:
+    """Say how far the script is: "commit", "epoch", "step", "batch"."""
+    global _counters
+    _counters = dict(counters)
+
+
+class Telemetry:
+    """The thread that tells. It ends with the process, or when nobody listens any more."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Begin to tell, at once and each second."""
+        self._connection = connection
+        self._connection.settimeout(_SEND_S)
+        self._activity = Activity()
+        self._told: dict[str, Any] = {}
+        self._noted = 0
+        self._telling = threading.Lock()
+        self._due = threading.Event()
+        threading.Thread(target=self._run, name="horoscale-telemetry", daemon=True).start()
+
+    def hasten(self) -> None:
+        """Tell now."""
+        self._due.set()
+
+    def tell(self, values: dict[str, Any]) -> None:
+        """Write a line with what of the values has changed, and what was noted."""
+        with self._telling:
+            changed = {
+                name: value
+                for name, value in values.items()
+                if name not in self._told or self._told[name] != value
+            }
+            notes = _journal.since(self._noted)[-_MOST_NOTES:]
+            if notes:
+                changed["notes"] = [[one.kind, one.text] for one in notes]
+            if not changed:
+                return
+            line = json.dumps(changed, separators=(",", ":")).encode() + b"\n"
+            if len(line) <= MAX_LINE_BYTES:
+                self._connection.sendall(line)
+            self._told.update(values)
+            self._noted = notes[-1].number if notes else self._noted
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # the supervisor has gone, and ends this process
+            while True:
+                self._due.clear()
+                self.tell(self.read())
+                self._due.wait(INTERVAL_S)
+
+    def read(self) -> dict[str, Any]:
+        """Return all there is to tell; nothing but the script's counters between two jobs."""
+        activity, metrics = self._activity.read_with_metrics()
+        at = round(time.monotonic(), 3)
+        if not metrics:
+            return {**_counters, "at": at, "view": 0}
+        steps = metrics["steps"]
+        sets = metrics["process_sets"].values()
+        links = sorted(metrics["link_bytes_sent"].items(), key=lambda item: -item[1])
+        return {
+            **_counters,
+            **activity,
+            "at": at,
+            "view": _view(),
+            "steps": [
+                steps["count"],
+                round(steps["seconds"], 6),
+                round(steps["exposed_seconds"], 6),
+                round(steps["waiting_seconds"], 6),
+            ],
+            "operations": sum(one["operations"] for one in sets),
+            "reduced_bytes": sum(one["bytes"] for one in sets),
+            "message_bytes": sum(one["message_bytes_sent"] for one in sets),
+            "shared_bytes": metrics["data_bytes_sent"] - metrics["network_bytes_sent"],
+            "network_bytes": metrics["network_bytes_sent"],
+            "links": dict(links[:_MOST_LINKS]),
+        }
+
+
+def _view() -> int:
+    """Return the number of the view that this rank is in; 0 in a job whose ranks stay."""
+    link = elastic_link()
+    view = None if link is None else link.view()
+    return 0 if view is None else view.number
+
+
+_telemetry: Telemetry | None = None
+
+
+def _begin(_: Runtime) -> None:
+    """Take a job that has begun: the first one begins the telling as well."""
+    global _telemetry
+    if _telemetry is None and (given := os.environ.get(VARIABLE)) is not None:
+        connection = _inherited(given)
+        if connection is None:
+            return
+        _telemetry = Telemetry(connection)
+    if _telemetry is not None:
+        _telemetry.hasten()
+
+
+def _end() -> None:
+    """Tell what was noted last: the process may end."""
+    if _telemetry is not None:
+        with contextlib.suppress(OSError):
+            _telemetry.tell({})
+
+
+def _inherited(given: str) -> socket.socket | None:
+    """Return the socket that the variable names, if it still is the one that it was."""
+    descriptor, _, inode = given.partition(":")
+    try:
+        number = int(descriptor)
+        if os.fstat(number).st_ino != int(inode):
+            return None
+        os.set_inheritable(number, False)
+        return socket.socket(fileno=number)
+    except (OSError, ValueError):  # a program between the supervisor and this one has closed it
+        return None
+
+
+def _after_fork_in_child() -> None:
+    global _telemetry
+    _telemetry = None
+    os.environ.pop(VARIABLE, None)  # a child takes no part in the job
+
+
+def watch() -> None:
+    """Have the jobs of this process told of, where a supervisor listens. Called once."""
+    if VARIABLE in os.environ:
+        job.at_start(_begin)
+        job.at_end(_end)
+        os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,83 @@
+"""What the ranks of one host report to whoever watches the job: put together, once a second.
+
+The supervisor takes lines from its ranks at any time and sends the launcher one frame a second,
+which has what has changed since the one before. While the launcher does not keep up, nothing is
+sent, and changes are put together further: what is kept is bounded by the number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+MAX_LINE_BYTES = 32 << 10  # of a rank
+MAX_REPORT_BYTES = 256 << 10  # of one frame
+_INTERVAL_S = 1.0
+_MOST_NOTES = 16  # of a rank, in one report
+
+
+class HostReports:
+    """Puts the reports of ranks together. `send` gets the payload of each frame."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._changed: dict[int, dict[str, Any]] = {}
+        self._due_at = 0.0
+
+    @property
+    def deadline(self) -> float | None:
+        """When check() has something to send."""
+        return self._due_at if self._changed else None
+
+    def take(self, process: int, line: bytes) -> None:
+        """Takes a line of a rank's; what no rank says is left out."""
+        values = parsed(line)
+        if not isinstance(values, dict):
+            return
+        known = self._changed.setdefault(process, {})
+        notes = [*_notes(known), *_notes(values)][-_MOST_NOTES:]
+        known.update(values)
+        if notes:
+            known["notes"] = notes
+
+    def check(self, now: float, is_behind: bool) -> None:
+        """Sends what has changed, if a second has passed and the launcher keeps up."""
+        if self._changed and now >= self._due_at:
+            self._due_at = now + _INTERVAL_S
+            if not is_behind:
+                self.flush()
+
+    def flush(self) -> None:
+        """Sends what has changed."""
+        changed, self._changed = self._changed, {}
+        part: dict[int, dict[str, Any]] = {}
+        size = 0
+        for process, values in changed.items():
+            more = len(json.dumps(values, separators=(",", ":")))
+            if part and size + more > MAX_REPORT_BYTES:
+                self._send(_encoded(part))
+                part, size = {}, 0
+            part[process] = values
+            size += more
+        if part:
+            self._send(_encoded(part))
+
+
+def parsed(text: bytes) -> Any:
+    """JSON of a process that need not be one of ours; None for what is none, or too much."""
+    if len(text) > 2 * MAX_REPORT_BYTES:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _notes(values: dict[str, Any]) -> list[Any]:
+    notes = values.get("notes")
+    return notes if isinstance(notes, list) else []
+
+
+def _encoded(reports: dict[int, dict[str, Any]]) -> bytes:
+    return json.dumps(reports, separators=(",", ":")).encode()

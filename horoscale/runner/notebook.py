@@ -1,0 +1,171 @@
+"""What horoscale.run() shows below a cell of a notebook: progress, and each rank's output, folded.
+
+The launcher serves the job's status on loopback meanwhile (--status-port), which tells of progress.
+What is shown is one display of IPython's, which is updated; nothing else has to be installed.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import secrets
+import sys
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from horoscale.runner.text import printable
+
+_INTERVAL_S = 0.5  # between two updates
+_ASK_S = 1.0  # between two questions, and for an answer
+_MOST_BYTES = 512 << 10  # of all ranks' output, of which the newest is kept
+_LEAST_OF_RANK = 4 << 10
+_MOST_LINE = 2000  # characters
+
+_PREFIX = re.compile(r"^(?:[^\[\n]*)\[([\d,-]+)\]<(stdout|stderr)>:(.*)$")
+_URL = re.compile(r"^horoscalerun: status: (http://\S+) \(token: HOROSCALE_STATUS_TOKEN\)$")
+
+Display = Callable[[dict[str, str]], None]  # shows a bundle of MIME types, in place of the last one
+
+
+def display_of_cell() -> Display | None:
+    """Return what shows something below the cell that is running; None outside of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display
+
+    handle = display({"text/plain": "horoscale.run"}, raw=True, display_id=True)
+    return lambda bundle: handle.update(bundle, raw=True)
+
+
+class _Output:
+    """The newest lines of one rank, or of some that print alike."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque()
+        self.size = 0
+        self.left_out = 0
+        self.failed = False  # it has printed a traceback
+        self._moves = False  # the last line was ended by a carriage return: the next replaces it
+
+    def add(self, line: str, end: str, most: int) -> None:
+        if self._moves and self.lines:
+            self.size -= len(self.lines.pop())
+        self._moves = end == "\r"
+        self.lines.append(line)
+        self.size += len(line)
+        while self.size > most and len(self.lines) > 1:
+            self.size -= len(self.lines.popleft())
+            self.left_out += 1
+
+
+class NotebookOutput:
+    """One call of horoscale.run(), as a cell shows it."""
+
+    def __init__(
+        self, show: Display, ranks: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`ranks` as the caller gave them; `show` as display_of_cell() returns it."""
+        self._show = show
+        self._clock = clock
+        self._began = clock()
+        self._shown_at = self._asked_at = float("-inf")
+        self._most = max(_LEAST_OF_RANK, _MOST_BYTES // max(1, ranks))
+        self._outputs: dict[str, _Output] = {}
+        self._own: deque[str] = deque(maxlen=100)  # lines of the launcher's
+        self._rest = {"stdout": "", "stderr": ""}
+        self._url: str | None = None
+        self._job: Mapping[str, Any] = {}
+        self.token = secrets.token_urlsafe(24)
+
+    def feed(self, stream: str, text: str) -> None:
+        """Take a piece of what the launcher prints on "stdout" or "stderr"."""
+        *lines, rest = re.split(r"(\r\n|\n|\r(?!\Z))", self._rest[stream] + text)
+        self._rest[stream] = rest
+        for line, end in zip(lines[::2], lines[1::2], strict=True):
+            self._take(line, end)
+        self.update()
+
+    def _take(self, line: str, end: str) -> None:
+        if found := _URL.match(line):
+            self._url = found[1]
+        elif found := _PREFIX.match(line):
+            ranks, _, said = found.groups()
+            output = self._outputs.setdefault(ranks, _Output())
+            output.add(printable(said)[:_MOST_LINE], end, self._most)
+            output.failed = output.failed or said.startswith("Traceback (most recent call last)")
+        elif line:
+            self._own.append(printable(line)[:_MOST_LINE])
+
+    @property
+    def timeout(self) -> float:
+        """For how long nothing needs to be done."""
+        return _INTERVAL_S
+
+    def update(self) -> None:
+        """Show how it is, if that was not done just now."""
+        now = self._clock()
+        if self._url is not None and now - self._asked_at >= _ASK_S:
+            self._asked_at = now
+            self._job = self._ask() or self._job
+        if now - self._shown_at >= _INTERVAL_S:
+            self._shown_at = now
+            self._show(self._bundle(self._progress()))
+
+    def finish(self, status: int) -> None:
+        """Show how it ended: the launcher's exit status."""
+        for stream, rest in self._rest.items():
+            if rest:
+                self.feed(stream, "\n")
+        seconds = f"{self._clock() - self._began:.1f} s"
+        ended = f"ended well after {seconds}" if status == 0 else f"failed after {seconds}"
+        self._show(self._bundle(ended, failed=status != 0))
+
+    def _ask(self) -> Mapping[str, Any] | None:
+        request = urllib.request.Request(
+            f"{self._url}api/v1/job", headers={"Authorization": f"Bearer {self.token}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
+                told = json.load(answer)
+        except (OSError, ValueError):  # the launcher ends
+            return None
+        return told if isinstance(told, dict) else None
+
+    def _progress(self) -> str:
+        parts = [f"{self._clock() - self._began:.0f} s"]
+        if job := self._job:
+            parts.insert(0, f"{job['state']}, {job['size']} ranks")
+            if job["steps"]:
+                parts += [f"step {job['steps']}", f"{job['steps_per_second']:.3g} steps/s"]
+        return " · ".join(parts)
+
+    def _bundle(self, progress: str, failed: bool = False) -> dict[str, str]:
+        ordered = sorted(self._outputs.items(), key=lambda item: int(re.split("[,-]", item[0])[0]))
+        folds = [_fold(ranks, output, failed and output.failed) for ranks, output in ordered]
+        own = html.escape("\n".join(self._own))
+        page = f"<div><strong>horoscale.run</strong> {html.escape(progress)}</div>{''.join(folds)}"
+        text = [f"horoscale.run: {progress}"]
+        text += [f"[{ranks}] {line}" for ranks, output in ordered for line in output.lines]
+        return {
+            "text/html": page + (f"<pre>{own}</pre>" if own else ""),
+            "text/plain": "\n".join([*text, *self._own]),
+        }
+
+
+def _fold(ranks: str, output: _Output, is_open: bool) -> str:
+    name = f"rank{'' if ranks.isdecimal() else 's'} {ranks}"
+    count = len(output.lines) + output.left_out
+    last = next((line for line in reversed(output.lines) if line), "")
+    left_out = f"… {output.left_out} lines before these\n" if output.left_out else ""
+    body = html.escape(left_out + "\n".join(output.lines))
+    return (
+        f"<details{' open' if is_open else ''}><summary>{name} · {count} "
+        f"line{'' if count == 1 else 's'} · <code>{html.escape(last[:120])}</code></summary>"
+        f"<pre>{body}</pre></details>"
+    )

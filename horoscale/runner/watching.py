@@ -1,0 +1,151 @@
+"""What a launcher tells whoever watches its job (--status-port); nothing where nobody does."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horoscale.runner import usage
+from horoscale.runner.host_reports import parsed
+
+if TYPE_CHECKING:  # other jobs do without
+    from horoscale.watch.job import JobWatch
+    from horoscale.watch.server import StatusServer
+
+LOOPBACK = "127.0.0.1"
+TOKEN_VARIABLE = "HOROSCALE_STATUS_TOKEN"  # of the user's own
+LEAST_TOKEN = 16  # characters of it
+
+
+@dataclass(frozen=True)
+class StatusSpec:
+    """Where a job is to be watched."""
+
+    port: int  # 0: a free one
+    address: str = LOOPBACK
+    token: str | None = None  # the user's own
+
+    @classmethod
+    def parse(cls, port: str | None, address: str | None, token: str | None) -> StatusSpec | None:
+        """Return what the flags and HOROSCALE_STATUS_TOKEN say; None where nobody watches.
+
+        Raises UsageError.
+        """
+        if port is None:
+            if address is not None:
+                raise usage.UsageError("--status-address needs --status-port")
+            return None
+        if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            raise usage.UsageError(f"--status-port: expected a port, or 0, not {port!r}")
+        try:
+            ipaddress.ip_address(address or LOOPBACK)
+        except ValueError:
+            raise usage.UsageError(
+                f"--status-address: expected an address of this host, such as {LOOPBACK} or "
+                f"0.0.0.0, not {address!r}"
+            ) from None
+        if token is not None and (len(token) < LEAST_TOKEN or not token.isascii()):
+            raise usage.UsageError(
+                f"{TOKEN_VARIABLE} has less than {LEAST_TOKEN} characters, or other than ASCII: "
+                "openssl rand -hex 32 makes one"
+            )
+        return cls(int(port), address or LOOPBACK, token)
+
+
+class Watching:
+    """The launcher's end. Every method may be called whether somebody watches or not."""
+
+    def __init__(self, spec: StatusSpec | None, command: Sequence[str], *, elastic: bool) -> None:
+        self._spec = spec
+        self._watch: JobWatch | None = None
+        self._server: StatusServer | None = None
+        if spec is not None:
+            from horoscale.watch.job import JobWatch
+
+            self._watch = JobWatch(_shown(command), elastic=elastic)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody watches, so that ranks are to report."""
+        return self._watch is not None
+
+    def begin(self) -> list[str]:
+        """Begins to serve; returns what to tell the user. Raises OSError."""
+        if self._spec is None or self._watch is None:
+            return []
+        from horoscale.watch.server import StatusServer
+
+        spec = self._spec
+        self._server = server = StatusServer(self._watch, spec.port, spec.address, spec.token)
+        everywhere = ipaddress.ip_address(spec.address).is_unspecified
+        url = server.url(socket.gethostname() if everywhere else None)
+        token = f"?token={server.token}" if spec.token is None else f" (token: {TOKEN_VARIABLE})"
+        lines = [f"status: {url}{token}"]
+        if not server.is_local:
+            lines.append(
+                f"warning: the status is served at {spec.address}, not encrypted: who reads the "
+                f"network has the token. Without --status-address it is at {LOOPBACK}, which "
+                f"ssh -L {server.port}:{LOOPBACK}:{server.port} brings to another machine"
+            )
+        return lines
+
+    def close(self) -> None:
+        """Serves no more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def host(self, name: str, state: str) -> None:
+        """A host is "starting", "up" or "lost"."""
+        if self._watch is not None:
+            self._watch.host(name, state)
+
+    def started(self, process: int, rank: int | None, host: str, slot: int) -> None:
+        """A process was started; outside of elastic jobs its number is its rank."""
+        if self._watch is not None:
+            self._watch.started(process, rank, host, slot)
+
+    def ended(self, process: int, status: int, how: str, *, expected: bool) -> None:
+        """A process has ended; `expected`: it was told to."""
+        if self._watch is not None:
+            self._watch.ended(process, status, how, expected=expected)
+
+    def printed(self, process: int, stream: str, data: bytes) -> None:
+        """A process has written to a stream."""
+        if self._watch is not None and stream == "stderr":
+            self._watch.printed(process, data)
+
+    def report(self, host: str, payload: bytes) -> None:
+        """A host reports on its processes."""
+        if self._watch is not None:
+            reports = parsed(payload)
+            if isinstance(reports, dict):
+                self._watch.report(reports, host)
+
+    def said(self, text: str) -> None:
+        """The launcher has told the user something."""
+        if self._watch is not None:
+            self._watch.event("launcher", text)
+
+    def membership(
+        self, view: int, resets: int, parts: Iterable[tuple[int, int | None, str]]
+    ) -> None:
+        """An elastic job is so now: of each process its rank and its part."""
+        if self._watch is not None:
+            self._watch.membership(view, resets, parts)
+
+    def stopping(self) -> None:
+        """What is left of the job is being ended."""
+        if self._watch is not None:
+            self._watch.stopping("the job is being ended")
+
+
+def _shown(command: Sequence[str]) -> str:
+    """What is shown of a command: programs, not arguments, which may be secret."""
+    words = [os.path.basename(word) for word in command[:2]]
+    is_python = words[0].startswith("python")
+    return " ".join(words) if is_python and not words[-1].startswith("-") else words[0]

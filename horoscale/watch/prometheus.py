@@ -1,0 +1,129 @@
+"""The metrics of a watched job for Prometheus, by prometheus-client where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from horoscale.watch.job import JobWatch
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+MISSING = (
+    "metrics for Prometheus need the package prometheus-client, which is not installed on the "
+    "launcher's host: pip install 'horoscale[status]'"
+)
+_STATES = (
+    *("starting", "running", "waiting", "late", "silent", "recovering", "standby", "leaving"),
+    *("ended", "failed"),
+)
+
+
+class MissingError(RuntimeError):
+    """prometheus-client is not installed; the message says what to do."""
+
+
+def is_available() -> bool:
+    """Tell whether prometheus-client is installed."""
+    return importlib.util.find_spec("prometheus_client") is not None
+
+
+def exposition(watch: JobWatch) -> tuple[bytes, str]:
+    """Return the metrics in Prometheus' text format, and its content type.
+
+    Raises MissingError without prometheus-client.
+    """
+    if not is_available():
+        raise MissingError(MISSING)
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(watch))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Collector:
+    """What prometheus-client asks when it is asked."""
+
+    def __init__(self, watch: JobWatch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics as they are now."""
+        yield from self._of_job()
+        yield from self._of_ranks()
+
+    def _of_job(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        job = self._watch.snapshot(since=1 << 62)
+        count = Counter(one["state"] for one in job["ranks"])
+        states = GaugeMetricFamily("horoscale_ranks", "Ranks by what they do.", labels=["state"])
+        for state in _STATES:
+            states.add_metric([state], count[state])
+        yield states
+        yield GaugeMetricFamily("horoscale_size", "Ranks of the job.", job["job"]["size"])
+        yield GaugeMetricFamily(
+            "horoscale_view", "The view of an elastic job; 0 in others.", job["job"]["view"]
+        )
+        yield CounterMetricFamily(
+            "horoscale_changes", "How often the ranks have changed.", job["job"]["changes"]
+        )
+        yield GaugeMetricFamily(
+            "horoscale_findings", "What does not advance, and stragglers.", len(job["findings"])
+        )
+        waits = GaugeMetricFamily(
+            "horoscale_process_set_wait_seconds",
+            "For how long an operation of a process set has been pending, from 2 s on.",
+            labels=["process_set", "members"],
+        )
+        for one in job["sets"]:
+            waits.add_metric([str(one["set"]), one["ranks"]], one["waits_seconds"])
+        yield waits
+        links = GaugeMetricFamily(
+            "horoscale_link_bytes_per_second",
+            "Tensor data sent from a host to another; to itself: in shared memory.",
+            labels=["source", "target"],
+        )
+        for one in job["links"]:
+            links.add_metric([one["from"], one["to"]], one["bytes_per_second"])
+        yield links
+
+    def _of_ranks(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        labels = ["rank", "host"]
+        steps = CounterMetricFamily("horoscale_steps", "Steps that have ended.", labels=labels)
+        seconds = CounterMetricFamily(
+            "horoscale_step_seconds",
+            "Time of the steps that have ended: computing, exposed communication, waiting.",
+            labels=[*labels, "part"],
+        )
+        operations = CounterMetricFamily(
+            "horoscale_operations", "Operations that have ended.", labels=labels
+        )
+        reduced = CounterMetricFamily(
+            "horoscale_reduced_bytes", "Inputs of operations that were executed.", labels=labels
+        )
+        sent = CounterMetricFamily(
+            "horoscale_network_bytes", "Tensor data sent to other hosts.", labels=labels
+        )
+        silent = GaugeMetricFamily(
+            "horoscale_report_age_seconds", "How long ago the rank last reported.", labels=labels
+        )
+        for one in self._watch.ranks():
+            own = [str(one.rank), one.host]
+            whole, exposed, waiting = one.totals
+            parts = {"exposed": exposed, "waiting": waiting, "computing": whole - exposed - waiting}
+            steps.add_metric(own, one.steps)
+            for part, value in parts.items():
+                seconds.add_metric([*own, part], max(0.0, value))
+            operations.add_metric(own, one.counters["operations"])
+            reduced.add_metric(own, one.counters["reduced_bytes"])
+            sent.add_metric(own, one.counters["network_bytes"])
+            silent.add_metric(own, one.age)
+        yield from (steps, seconds, operations, reduced, sent, silent)

@@ -1,0 +1,280 @@
+"""StatusServer: the page, the JSON and the metrics of a watched job over HTTP, from a thread.
+
+Who asks has to know the token, which the URL of the page has; /healthz and the files of the page,
+which tell nothing of the job, need none. The Host header has to be this machine's, so that no page
+of somebody else's can have a browser ask under a name that it leads here. Nothing is changed by any
+request.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hmac
+import ipaddress
+import json
+import secrets
+import socket
+import sys
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from horoscale._version import __version__
+from horoscale.watch import prometheus
+from horoscale.watch.job import JobWatch
+
+_MOST_CONNECTIONS = 32  # at a time; further ones are closed
+_TIMEOUT_S = 20.0  # of a connection on which nothing comes
+_FRESH_S = 0.5  # as long an answer is given again: many browsers cost no more than one
+_GZIP_BYTES = 1400
+_END_S = 0.1  # at most, until a server that is to end does
+
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+# Parts of the snapshot that have an address of their own.
+_PARTS = ("job", "ranks", "sets", "links", "history", "findings", "recoveries", "events")
+
+
+class Answers:
+    """What is served, apart from HTTP: bytes, made anew when they are older than half a second."""
+
+    def __init__(self, watch: JobWatch) -> None:
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._snapshot: dict[str, Any] = {}
+        self._made_at = float("-inf")
+
+    def json(self, part: str | None, since: int) -> bytes:
+        """Return the whole snapshot or a part of it, with events after number `since`."""
+        snapshot = self._fresh()
+        events = [one for one in snapshot["events"] if one["number"] > since]
+        value: Any = {**snapshot, "events": events} if part is None else snapshot[part]
+        if part == "events":
+            value = events
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Return what Prometheus gets; raises prometheus.MissingError."""
+        return prometheus.exposition(self._watch)
+
+    def _fresh(self) -> dict[str, Any]:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._made_at >= _FRESH_S:
+                self._snapshot, self._made_at = self._watch.snapshot(), now
+            return self._snapshot
+
+
+class StatusServer:
+    """Serves from its creation until close(). Raises OSError where the address can't be used."""
+
+    def __init__(
+        self, watch: JobWatch, port: int, address: str = "127.0.0.1", token: str | None = None
+    ) -> None:
+        """Bind: port 0 takes a free one. Without a token one is made."""
+        self.token = token or secrets.token_urlsafe(24)
+        self.address = address
+        self._server = _Server(address, port, Answers(watch), self.token)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": _END_S},
+            name="horoscale-status",
+            daemon=True,
+        )
+        self._thread.start()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody but users of this machine reaches it."""
+        return self._server.is_local
+
+    def url(self, host: str | None = None) -> str:
+        """Return the address of the page, without the token."""
+        name = host or self.address
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/"
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, address: str, port: int, answers: Answers, token: str) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.answers = answers
+        self.token = token
+        self.name = socket.gethostname().lower()
+        self.is_local = ipaddress.ip_address(address).is_loopback
+        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        super().__init__((address, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking the name service who this is."""
+        if self.allow_reuse_address:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection, if there is room."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what is wrong with us; that a client has gone is nothing."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = _TIMEOUT_S
+    server_version = f"horoscale/{__version__}"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "this is no address")
+            return
+        if not self._is_our_host(self.headers.get("Host", "")):
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this Host is none of this machine's")
+            return
+        if url.path == "/healthz":
+            self._send(HTTPStatus.OK, b"ok\n", "text/plain; charset=utf-8")
+            return
+        if url.path in _FILES and url.path != "/":
+            self._send_file(url.path)
+            return
+        if not self._knows_token(url.query):
+            self._refuse(
+                HTTPStatus.UNAUTHORIZED,
+                "the token is missing or wrong: open the URL that horoscalerun has printed",
+            )
+            return
+        if url.path == "/":
+            self._send_file("/")
+        elif url.path == "/metrics":
+            self._send_metrics()
+        else:
+            self._send_json(url.path, url.query)
+
+    do_HEAD = do_GET  # noqa: N815 (http.server's name)
+
+    def _send_json(self, path: str, query: str) -> None:
+        name = path.removeprefix("/api/v1/")
+        if name == path or (name != "status" and name not in _PARTS):
+            self._refuse(HTTPStatus.NOT_FOUND, f"there are /api/v1/status and {', '.join(_PARTS)}")
+            return
+        given = parse_qs(query).get("since", ["0"])[-1]
+        if not given.isascii() or not given.isdecimal() or len(given) > 18:
+            self._refuse(HTTPStatus.BAD_REQUEST, "since: expected the number of an event")
+            return
+        body = self.server.answers.json(None if name == "status" else name, int(given))
+        self._send(HTTPStatus.OK, body, "application/json")
+
+    def _send_metrics(self) -> None:
+        try:
+            body, kind = self.server.answers.metrics()
+        except prometheus.MissingError as error:
+            self._refuse(HTTPStatus.NOT_IMPLEMENTED, str(error))
+            return
+        self._send(HTTPStatus.OK, body, kind)
+
+    def _send_file(self, path: str) -> None:
+        name, kind = _FILES[path]
+        body = resources.files("horoscale.watch").joinpath("page").joinpath(name).read_bytes()
+        self._send(HTTPStatus.OK, body, kind)
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        body = f"{status.value} {status.phrase}: {why}\n".encode()
+        self._send(status, body, "text/plain; charset=utf-8")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        accepted = self.headers.get("Accept-Encoding", "") if self.headers else ""
+        compressed = len(body) > _GZIP_BYTES and "gzip" in accepted
+        if compressed:
+            body = gzip.compress(body, 5, mtime=0)
+        self.send_response(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if compressed:
+            self.send_header("Content-Encoding", "gzip")
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _knows_token(self, query: str) -> bool:
+        """Whether the request has the token, in a header or, as Prometheus may, in the URL."""
+        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = parse_qs(query).get("token", [""])[-1]
+        return hmac.compare_digest(given.strip().encode(), self.server.token.encode())
+
+    def _is_our_host(self, given: str) -> bool:
+        """Whether a Host is an address, or a name of this machine, with any port.
+
+        Others' names may lead here as well (DNS rebinding); addresses are nobody's to give.
+        """
+        try:
+            name = (urlsplit(f"//{given}").hostname or "").lower()
+        except ValueError:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return self._is_our_name(name)
+        return True
+
+    def _is_our_name(self, name: str) -> bool:
+        own = self.server.name
+        if name in ("localhost", own):
+            return True
+        # Others may know this machine by more than it does itself: node1.example for node1.
+        is_known = name.partition(".")[0] == own.partition(".")[0]
+        return is_known and not self.server.is_local
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: requests have the token."""

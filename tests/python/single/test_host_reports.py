@@ -1,0 +1,56 @@
+"""The reports of a host's ranks, put together for the launcher."""
+
+from __future__ import annotations
+
+import json
+
+from horoscale.runner.host_reports import MAX_REPORT_BYTES, HostReports
+
+
+class Sent:
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.reports = HostReports(self.payloads.append)
+
+    @property
+    def values(self) -> list[dict]:
+        return [json.loads(payload) for payload in self.payloads]
+
+
+def test_changes_are_put_together_and_sent_once_a_second() -> None:
+    sent = Sent()
+    assert sent.reports.deadline is None
+    sent.reports.take(3, b'{"at":1,"x":1}\n')
+    sent.reports.take(4, b'{"at":1}\n')
+    sent.reports.check(10.0, is_behind=False)
+    sent.reports.take(3, b'{"at":2}\n')
+    sent.reports.take(3, b'{"at":3,"y":2}\n')
+    assert sent.reports.deadline == 11.0
+    sent.reports.check(10.9, is_behind=False)
+    assert len(sent.payloads) == 1
+    sent.reports.check(11.0, is_behind=False)
+    assert sent.values == [{"3": {"at": 1, "x": 1}, "4": {"at": 1}}, {"3": {"at": 3, "y": 2}}]
+    assert sent.reports.deadline is None
+
+
+def test_a_launcher_that_is_behind_gets_the_newest_later() -> None:
+    sent = Sent()
+    for second in range(1000):
+        sent.reports.take(0, json.dumps({"at": second, "notes": [["mismatch", second]]}).encode())
+        sent.reports.check(float(second), is_behind=True)
+    assert sent.payloads == []
+    sent.reports.flush()
+    ((_, told),) = sent.values[0].items()
+    assert told["at"] == 999
+    assert [note[1] for note in told["notes"]] == list(range(984, 1000))
+
+
+def test_many_ranks_are_several_frames_and_nonsense_is_none() -> None:
+    sent = Sent()
+    for process in range(100):
+        sent.reports.take(process, json.dumps({"sets": "s" * 20_000}).encode())
+    for line in (b"", b"5", b"[" * 5000, b"{", b"\xff", b'"x"'):
+        sent.reports.take(500, line)
+    sent.reports.flush()
+    assert all(len(payload) < 2 * MAX_REPORT_BYTES for payload in sent.payloads)
+    assert {int(one) for part in sent.values for one in part} == set(range(100))

@@ -1,0 +1,98 @@
+"""What horoscale.run() shows below a cell, without a notebook."""
+
+from __future__ import annotations
+
+import re
+
+from horoscale.runner.notebook import NotebookOutput, display_of_cell
+
+
+class Cell:
+    def __init__(self, ranks: int = 2) -> None:
+        self.now = 0.0
+        self.shown: list[dict[str, str]] = []
+        self.output = NotebookOutput(self.shown.append, ranks, lambda: self.now)
+
+    @property
+    def page(self) -> str:
+        return self.shown[-1]["text/html"]
+
+    def folds(self) -> list[str]:
+        return re.findall(r"<summary>(.*?)</summary>", self.page)
+
+
+def test_outside_of_a_notebook_there_is_no_cell() -> None:
+    assert display_of_cell() is None
+
+
+def test_output_is_folded_by_rank() -> None:
+    cell = Cell()
+    cell.output.feed("stdout", "[1]<stdout>:one\n[0]<stdout>:zero\n[1]<std")
+    cell.output.feed("stdout", "out>:two\n")
+    cell.output.finish(0)
+    assert cell.folds() == [
+        "rank 0 · 1 line · <code>zero</code>",
+        "rank 1 · 2 lines · <code>two</code>",
+    ]
+    assert "<pre>one\ntwo</pre>" in cell.page
+    assert "ended well after" in cell.page
+    assert " open" not in cell.page
+    assert cell.shown[-1]["text/plain"].splitlines()[1:] == ["[0] zero", "[1] one", "[1] two"]
+
+
+def test_what_ranks_print_is_text_and_no_page() -> None:
+    cell = Cell()
+    cell.output.feed("stdout", "[0]<stdout>:<script>alert(1)</script>\x1b[2J&\n<b>\n")
+    cell.output.finish(0)
+    assert "<script>" not in cell.page
+    assert "<b>" not in cell.page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[2J&amp;" in cell.page
+
+
+def test_a_progress_bar_is_one_line() -> None:
+    cell = Cell()
+    for percent in range(100):
+        cell.output.feed("stderr", f"[0]<stderr>:{percent} %\r")
+    cell.output.feed("stderr", "[0]<stderr>:done\n")
+    cell.output.finish(0)
+    assert cell.folds() == ["rank 0 · 1 line · <code>done</code>"]
+
+
+def test_a_rank_that_failed_is_unfolded_and_the_launcher_speaks() -> None:
+    cell = Cell()
+    cell.output.feed(
+        "stderr",
+        "[0]<stderr>:quiet\n[1]<stderr>:Traceback (most recent call last):\n"
+        "[1]<stderr>:ValueError: no\nhoroscalerun: rank 1 failed first\n",
+    )
+    cell.output.finish(1)
+    assert cell.page.count("<details open>") == 1
+    assert "<details open><summary>rank 1" in cell.page
+    assert "<pre>horoscalerun: rank 1 failed first</pre>" in cell.page
+    assert "failed after" in cell.page
+
+
+def test_endless_output_takes_no_endless_memory() -> None:
+    cell = Cell(ranks=256)
+    for number in range(20_000):
+        cell.output.feed("stdout", f"[7]<stdout>:line {number}\n")
+    cell.output.finish(0)
+    assert len(cell.page) < 16_000
+    assert "20000 lines" in cell.page
+    assert "lines before these" in cell.page
+
+
+def test_it_is_shown_anew_twice_a_second_at_most() -> None:
+    cell = Cell()
+    for _ in range(1000):
+        cell.now += 0.001
+        cell.output.feed("stdout", "[0]<stdout>:x\n")
+    assert len(cell.shown) <= 3
+
+
+def test_the_status_of_the_job_is_not_part_of_the_output() -> None:
+    cell = Cell()
+    line = "horoscalerun: status: http://127.0.0.1:1/ (token: HOROSCALE_STATUS_TOKEN)\n"
+    cell.output.feed("stderr", line)  # nobody answers there
+    cell.output.finish(0)
+    assert "127.0.0.1" not in cell.page

@@ -1,0 +1,105 @@
+"""The server of a watched job of a thousand ranks, with many who ask."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.watched_job import WatchedJob
+
+from horoscale.watch.server import StatusServer
+
+TOKEN = "a token that is long enough"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[WatchedJob, StatusServer]]:
+    job = WatchedJob(1000)
+    for _ in range(3):
+        job.second()
+    server = StatusServer(job.watch, 0, token=TOKEN)
+    yield job, server
+    server.close()
+
+
+def get(server: StatusServer, path: str, **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}", **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_answers_about_a_thousand_ranks_are_small(served: tuple[WatchedJob, StatusServer]) -> None:
+    code, body = get(served[1], "/api/v1/status")
+    assert code == 200
+    assert len(body) < 600 << 10
+    assert len(json.loads(body)["ranks"]) == 1000
+    _, compressed = get(served[1], "/api/v1/status", **{"Accept-Encoding": "gzip"})
+    assert len(compressed) < 64 << 10
+    assert json.loads(gzip.decompress(compressed)).keys() == json.loads(body).keys()
+
+
+def test_many_who_ask_cost_no_more_than_one(
+    served: tuple[WatchedJob, StatusServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, server = served
+    made = []
+    snapshot = job.watch.snapshot
+    monkeypatch.setattr(job.watch, "snapshot", lambda: made.append(1) or snapshot())
+    monkeypatch.setattr("horoscale.watch.server._FRESH_S", 1e9)
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(get(server, "/api/v1/job")[0]))
+        for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == [200] * 20
+    assert len(made) <= 1
+
+
+def test_ipv6_is_served(served: tuple[WatchedJob, StatusServer]) -> None:
+    try:
+        server = StatusServer(served[0].watch, 0, "::1", token=TOKEN)
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    try:
+        assert server.url() == f"http://[::1]:{server.port}/"
+        connection = http.client.HTTPConnection("::1", server.port, timeout=60)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read() == b"ok\n"
+        connection.close()
+    finally:
+        server.close()
+
+
+def test_names_of_this_machine_in_a_domain_are_its_own_where_others_reach_it(
+    served: tuple[WatchedJob, StatusServer],
+) -> None:
+    job, local = served
+    server = StatusServer(job.watch, 0, "0.0.0.0", token=TOKEN)
+    try:
+        assert not server.is_local
+        name = local._server.name.partition(".")[0]
+        for host, expected in ((f"{name}.example", 200), ("evil.example", 421)):
+            assert get(server, "/healthz", Host=host)[0] == expected
+        assert get(local, "/healthz", Host=f"{name}.example")[0] == 421
+    finally:
+        server.close()
+
+
+def test_metrics_of_a_thousand_ranks(served: tuple[WatchedJob, StatusServer]) -> None:
+    pytest.importorskip("prometheus_client")
+    code, body = get(served[1], "/metrics")
+    assert code == 200
+    assert len(body) < 2 << 20
+    assert body.count(b"\nhoroscale_steps_total{") == 1000

@@ -1,0 +1,83 @@
+"""What a rank tells whoever watches its job: what has changed, and notes of the library, once."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from horoscale import _journal
+from horoscale.common import telemetry
+from horoscale.common.telemetry import MAX_LINE_BYTES, Telemetry
+
+
+@pytest.fixture
+def told():
+    """A telemetry between two jobs, which by itself tells its clock; and what reads its lines."""
+    own, other = socket.socketpair()
+    other.settimeout(30)
+    one = Telemetry(own)
+    lines = other.makefile("rb")
+    json.loads(lines.readline())  # the first, from its thread
+    yield one, lambda: json.loads(lines.readline())
+    lines.close()
+    other.close()
+    own.close()
+
+
+def line_with(read, name: str) -> dict:
+    """The next line that has it: the thread tells the time in between."""
+    while name not in (line := read()):
+        pass
+    return line
+
+
+def test_lines_have_what_has_changed(told) -> None:
+    one, read = told
+    one.tell({"a": 1, "b": [1, 2]})
+    assert line_with(read, "a") == {"a": 1, "b": [1, 2]}
+    one.tell({"a": 1, "b": [1, 2]})
+    one.tell({"a": 2, "b": [1, 2]})
+    assert line_with(read, "a") == {"a": 2}
+
+
+def test_notes_are_told_once(told) -> None:
+    one, read = told
+    _journal.note("balance", "batch sizes by rank are now 3, 1")
+    one.tell({})
+    notes = line_with(read, "notes")["notes"]
+    assert ["balance", "batch sizes by rank are now 3, 1"] in notes
+    one.tell({})
+    one.tell({"end": 1})
+    assert "notes" not in line_with(read, "end")
+
+
+def test_a_line_that_would_be_too_long_is_left_out(told) -> None:
+    one, read = told
+    one.tell({"long": "x" * MAX_LINE_BYTES})
+    one.tell({"end": 1})
+    assert line_with(read, "end") == {"end": 1}
+
+
+def test_counters_of_the_script_are_told(told, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = told
+    monkeypatch.setattr(telemetry, "_counters", {})
+    telemetry.set_counters({"step": 7})
+    assert one.read() | {"at": 0} == {"step": 7, "at": 0, "view": 0}
+
+
+def test_a_descriptor_that_is_another_file_is_not_taken() -> None:
+    with socket.socket() as other:
+        assert telemetry._inherited(f"{other.fileno()}:1") is None
+    assert telemetry._inherited("nonsense") is None
+    assert telemetry._inherited("999999:1") is None
+
+
+def test_the_journal_keeps_the_newest() -> None:
+    before = _journal.since(0)[-1].number if _journal.since(0) else 0
+    for number in range(200):
+        _journal.note("test", f"{number}")
+    kept = _journal.since(before)
+    assert [one.text for one in kept] == [str(number) for number in range(136, 200)]
+    assert _journal.since(kept[-1].number) == []

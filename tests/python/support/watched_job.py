@@ -1,0 +1,88 @@
+"""A JobWatch of ranks that are simulated: second by second, on a clock of its own."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from horoscale.watch.job import JobWatch
+
+TENSORS = 40
+
+
+class WatchedJob:
+    """`ranks` ranks on hosts of eight, which report like real ones."""
+
+    def __init__(self, ranks: int, *, elastic: bool = False, seed: int = 1) -> None:
+        self.now = 1000.0
+        self.random = random.Random(seed)
+        self.watch = JobWatch(
+            "python train.py",
+            elastic=elastic,
+            clock=lambda: self.now,
+            wall=lambda: 1_700_000_000.0 + self.now,
+        )
+        self.size = ranks
+        self.steps = 0
+        self.totals = {rank: [0.0, 0.0, 0.0] for rank in range(ranks)}
+        self.stalled: set[int] = set()
+        self.stalled_for = 0.0
+        self.sent_bytes = 0  # of reports
+        for rank in range(ranks):
+            self.watch.host(self.host_of(rank), "up")
+            self.watch.started(rank, rank, self.host_of(rank), rank % 8)
+
+    @staticmethod
+    def host_of(rank: int) -> str:
+        return f"node{rank // 8:03d}"
+
+    def report(self, rank: int) -> dict[str, object]:
+        """What a rank reports now, in full."""
+        waits = bool(self.stalled) and rank not in self.stalled
+        own = {
+            "set": 0,
+            "ranks": f"0-{self.size - 1}",
+            "operations": self.steps * TENSORS,
+            "last_operation": "gradient.layers.11.mlp.weight",
+            "executing": "" if self.stalled else "gradient.layers.3.attention.weight",
+            "pending": TENSORS if waits else 0,
+            "pending_operation": "gradient.layers.0.weight" if waits else "",
+            "pending_seconds": self.stalled_for if waits else 0.0,
+        }
+        seconds, exposed, waiting = self.totals[rank]
+        peer = (rank + 8) % self.size
+        done = self.steps * 220_000_000
+        return {
+            "at": self.now,
+            "view": 0,
+            "step": self.steps,
+            "computing_seconds": seconds - exposed - waiting,
+            "waiting_seconds": exposed + waiting,
+            "sets": [own],
+            "steps": [self.steps, seconds, exposed, waiting],
+            "operations": self.steps * TENSORS,
+            "reduced_bytes": done,
+            "message_bytes": 0,
+            "shared_bytes": done,
+            "network_bytes": done // 8,
+            "links": {str(peer): done // 8},
+        }
+
+    def second(self, steps: int = 6) -> None:
+        """A second passes, in which the job makes so many steps; none while a rank is stalled."""
+        self.now += 1.0
+        if self.stalled:
+            self.stalled_for += 1.0
+            steps = 0
+        self.steps += steps
+        for totals in self.totals.values():
+            exposed = steps * self.random.uniform(0.018, 0.030)
+            waiting = steps * self.random.uniform(0.002, 0.012)
+            totals[0] += steps / 6
+            totals[1] += exposed
+            totals[2] += waiting
+        for first in range(0, self.size, 8):
+            ranks = range(first, min(first + 8, self.size))
+            payload = json.dumps({rank: self.report(rank) for rank in ranks}).encode()
+            self.sent_bytes += len(payload)
+            self.watch.report(json.loads(payload), self.host_of(first))
