@@ -2,10 +2,10 @@
 // Pure.
 //
 // A peer that runs answers within some polls. One that shares this core needs the core, and each
-// poll holds it up; that somebody does share it shows in how long a yield takes. Then the core is
-// given away after one poll (after none nobody would ever look at what has come). What others had
-// of the time costs nobody anything, so that it doesn't bring sleep nearer: it takes longer to be
-// woken than to get a core back.
+// poll holds it up; that somebody does share it shows in how long a yield takes. From then on,
+// until many yields in a row have found nobody, the core is given away after one poll (after none
+// nobody would ever look at what has come). What others had of the time costs nobody anything, so
+// that it doesn't bring sleep nearer: it takes longer to be woken than to get a core back.
 //
 // Where a system call is slow (some virtual machines, old processors) a yield that finds nobody
 // takes long too. So what the shortest of all has taken says how long is long.
@@ -26,6 +26,9 @@ class IdlePolicy {
   static constexpr double kSharedToShortest = 2;
   static constexpr int kSamples = 256;
   static constexpr double kLongestOwnYield = 4e-6;
+  // After so many yields in a row that found nobody the core is the thread's own again: a yield
+  // finds nobody also where the system thinks that the other has had its share.
+  static constexpr int kQuickYields = 32;
   static constexpr double kOwnTime = 50e-6;  // from the first yield until sleep
   static constexpr double kAllTime = 1e-3;   // the same with what others had
 
@@ -36,7 +39,7 @@ class IdlePolicy {
   }
 
   // A poll has found nothing: whether the next one follows at once.
-  bool PollsAgain() { return ++polls_ <= (is_shared_ ? 1 : kPolls); }
+  bool PollsAgain() { return ++polls_ <= (quick_ < kQuickYields ? 1 : kPolls); }
 
   // If not: whether the thread yields its core before the next poll, or sleeps.
   bool Yields(double now) {
@@ -49,8 +52,9 @@ class IdlePolicy {
   void OnYielded(double seconds) {
     shortest_ = std::min(shortest_, seconds);
     samples_ = std::min(samples_ + 1, kSamples);
-    is_shared_ = seconds > SharedYield();
-    if (is_shared_) others_ += seconds;
+    const bool is_long = seconds > SharedYield();
+    quick_ = is_long ? 0 : std::min(quick_ + 1, kQuickYields);
+    if (is_long) others_ += seconds;
   }
 
  private:
@@ -59,7 +63,7 @@ class IdlePolicy {
     return std::max(kSharedYield, kSharedToShortest * shortest_);
   }
 
-  bool is_shared_ = false;  // as the last yield said
+  int quick_ = kQuickYields;  // yields in a row that found nobody
   bool is_yielding_ = false;
   int polls_ = 0;
   double began_ = 0;     // the first yield

@@ -33,6 +33,14 @@ Status Concerning(const Status& cause, int process_set_id, const std::string& te
   return {cause.code(), cause.message(), std::move(detail)};
 }
 
+void SendToOthers(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
+                  const Goodbye& message) {
+  const std::vector<std::byte> bytes = Encode(message);
+  for (const int rank : ranks) {
+    if (rank != transport.rank()) transport.Send(rank, {FrameKind::kPoison, channel}, bytes);
+  }
+}
+
 }  // namespace
 
 ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config, ChannelId channel,
@@ -49,7 +57,7 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
           host.launch_order(), place_, [this] { return execution_.LaneInOrder(); },
           [this](const OperationPtr& operation) { messages_.OnLaunched(operation); }),
       messages_(
-          transport, channel, launches_,
+          transport, place_, launches_,
           [this](const OperationPtr& operation, const Status& status) {
             if (!operation->message->released) Count(*operation->message, status);
             Finish(operation, status);
@@ -312,6 +320,16 @@ void ProcessSet::Poison(const Status& cause) {
   Fail(cause);
 }
 
+void ProcessSet::Leave() {
+  if (!failure_.ok()) return;  // nothing goes on there
+  Goodbye message;
+  message.executed = {executed()};
+  message.message = "rank " + std::to_string(place_.rank) + " has removed process set " +
+                    std::to_string(id()) + ", because " + departure_.message();
+  message.ranks = departure_.detail().ranks;
+  SendToOthers(transport_, channel(), ranks(), message);
+}
+
 void ProcessSet::SendPoison(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
                             const Status& cause) {
   Goodbye message;
@@ -319,14 +337,12 @@ void ProcessSet::SendPoison(Transport& transport, ChannelId channel, const std::
   message.code = static_cast<int>(cause.code());
   message.message = cause.message();
   message.ranks = cause.detail().ranks;
-  const std::vector<std::byte> bytes = Encode(message);
-  for (const int rank : ranks) {
-    if (rank != transport.rank()) transport.Send(rank, {FrameKind::kPoison, channel}, bytes);
-  }
+  SendToOthers(transport, channel, ranks, message);
 }
 
 void ProcessSet::OnPoison(int from_rank, std::span<const std::byte> payload) {
   const auto message = DecodeGoodbye(payload);
+  if (message.ok() && message->clean) return OnLeave(from_rank, *message);
   const std::string reason = message.ok() ? message->message : message.status().message();
   std::vector<int> ranks = message.ok() ? message->ranks : std::vector<int>{};
   if (ranks.empty()) ranks.push_back(from_rank);
@@ -334,6 +350,13 @@ void ProcessSet::OnPoison(int from_rank, std::span<const std::byte> payload) {
         "rank " + std::to_string(from_rank) + " gave up process set " + std::to_string(id()) +
             ": " + reason,
         {std::move(ranks), id(), ""}});
+}
+
+void ProcessSet::OnLeave(int from_rank, const Goodbye& message) {
+  const ExecutedUpTo here = executed();
+  const ExecutedUpTo there = message.executed.empty() ? here : message.executed.front();
+  const Status cause(StatusCode::kRankFailed, message.message, {message.ranks, id(), ""});
+  FailAfter({from_rank, true, there, cause});
 }
 
 }  // namespace horoscale

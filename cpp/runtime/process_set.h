@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backends/mpi/mpi_communicators.h"
+#include "core/messages.h"
 #include "runtime/config.h"
 #include "runtime/message_launches.h"
 #include "runtime/operation.h"
@@ -96,6 +97,9 @@ class ProcessSet final : private SetExecution::Owner {
   void Close(double seconds);
   // The same on all members: an operation has been given up half-way.
   void Poison(const Status& cause);
+  // This rank removes the set by itself, because it has lost a member: the other members are told,
+  // among whom messages may go on.
+  void Leave();
   // What Poison() tells the others, also of a set that is not registered here.
   static void SendPoison(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
                          const Status& cause);
@@ -133,6 +137,7 @@ class ProcessSet final : private SetExecution::Owner {
   void FinishTaken(const OperationPtr& operation, const Status& status);
   void Finish(const OperationPtr& operation, const Status& status);
   void OnPoison(int from_rank, std::span<const std::byte> payload);
+  void OnLeave(int from_rank, const Goodbye& message);
 
   SetHost& host_;
   Transport& transport_;

@@ -90,7 +90,7 @@ Result<int64_t> Runtime::RemoveSet(int id) {
 }
 
 // Of a set that its members have made nobody else has to know: where it has failed each of them
-// removes it by itself.
+// removes it by itself, and tells the others.
 bool Runtime::IsRemovalOfFailedSet(const Operation& operation) const {
   if (operation.process_set_id == 0 || inbox_.IsClosed() ||
       operation.request.signature.kind != OpKind::kRemoveProcessSet) {
@@ -101,6 +101,8 @@ bool Runtime::IsRemovalOfFailedSet(const Operation& operation) const {
 }
 
 void Runtime::RemoveFailedSet(const OperationPtr& removal) {
+  const auto set = sets_.Find(static_cast<uint32_t>(removal->process_set_id));
+  if (set != nullptr) set->Leave();
   const auto removed = RemoveSet(removal->process_set_id);
   if (removed.ok()) removal->result = *removed;
   Finish(removal, removed.status());

@@ -310,11 +310,16 @@ const Status* SetMessages::WhyNot(const Operation& operation) {
   const Message& message = *operation.message;
   if (const auto peer = left_.find(message.peer); peer != left_.end()) return &peer->second;
   // Those that are left have no order of launches.
-  if (IsOnDevice(operation)) return &left_.begin()->second;
-  // It may be the one that left that was to send.
-  const bool is_idle = !message.is_send && message.peer == kAnyPeer &&
-                       !mailbox_.HasKeptOfAny(message.envelope.channel, message.envelope.tag);
-  return is_idle ? &left_.begin()->second : nullptr;
+  if (IsOnDevice(operation)) return &left_.at(last_left_);
+  return message.peer == kAnyPeer ? WhyNotOfAny(message.envelope) : nullptr;
+}
+
+// It may be the one that left that was to send.
+const Status* SetMessages::WhyNotOfAny(const Envelope& envelope) {
+  if (mailbox_.HasKeptOfAny(envelope.channel, envelope.tag)) return nullptr;
+  const bool is_told = !told_.emplace(envelope.channel, envelope.tag).second;
+  const bool is_alone = left_.size() + 1 >= place_.ranks.size();
+  return is_told && !is_alone ? nullptr : &left_.at(last_left_);
 }
 
 bool SetMessages::HasDeviceTensors() const {
@@ -324,9 +329,15 @@ bool SetMessages::HasDeviceTensors() const {
 
 void SetMessages::Leave(int peer, const Status& cause) {
   BeginSubmitted();
-  left_.emplace(peer, cause);
+  if (!left_.emplace(peer, cause).second) return;
+  last_left_ = peer;
+  told_.clear();
   std::vector<OperationPtr> ended;
-  for (const Mailbox::Id token : mailbox_.ForgetPeer(peer)) ended.push_back(pending_.at(token));
+  for (const Mailbox::Id token : mailbox_.ForgetPeer(peer)) {
+    ended.push_back(pending_.at(token));
+    const Message& message = *ended.back()->message;
+    if (message.peer == kAnyPeer) told_.emplace(message.envelope.channel, message.envelope.tag);
+  }
   for (auto& [key, outgoing] : outgoing_) {
     if (key.first != peer) continue;
     StopStaging(peer, outgoing);
@@ -373,7 +384,7 @@ bool SetMessages::StepFailed(double now, bool has_lane_ended) {
   if (now < give_up_at_) return ended.ok() && *ended;
   for (const OperationPtr& operation : std::exchange(at_device_, {})) {
     (void)operation->message->copy.release();  // it may be written still, and is lost
-    End(operation, failure_ ? *failure_ : left_.begin()->second);
+    End(operation, failure_ ? *failure_ : left_.at(last_left_));
   }
   return true;
 }
@@ -400,7 +411,7 @@ void SetMessages::ReceiveWhatCame(const OperationPtr& operation, const Status& c
 void SetMessages::Send(int peer, const MessageFrame& frame) {
   std::vector<std::byte> bytes = Encode(frame);
   if (peer == transport_.rank()) return loopback_.push_back(std::move(bytes));
-  transport_.Send(peer, {FrameKind::kMessage, channel_}, bytes);
+  transport_.Send(peer, {FrameKind::kMessage, place_.channel}, bytes);
 }
 
 void SetMessages::End(const OperationPtr& operation, const Status& status) {

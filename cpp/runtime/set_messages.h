@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -33,6 +34,7 @@
 #include "core/message_frames.h"
 #include "runtime/message_launches.h"
 #include "runtime/operation.h"
+#include "runtime/set_place.h"
 #include "transport/shm/staging_areas.h"
 #include "transport/transport.h"
 
@@ -43,10 +45,10 @@ class SetMessages {
   using Finish = std::function<void(const OperationPtr& operation, const Status& status)>;
 
   // `launched` is called when a message of a CUDA tensor is.
-  SetMessages(Transport& transport, ChannelId channel, MessageLaunches& launches, Finish finish,
+  SetMessages(Transport& transport, const SetPlace& place, MessageLaunches& launches, Finish finish,
               std::function<void()> launched)
       : transport_(transport),
-        channel_(channel),
+        place_(place),
         launches_(launches),
         finish_(std::move(finish)),
         launched_(std::move(launched)) {}
@@ -75,8 +77,11 @@ class SetMessages {
   bool HasDeviceTensors() const;
 
   // The peer has left in good order, and no CUDA tensor is pending: ends what is pending with it,
-  // and receives of any that have no message. With the others messages of the host go on.
+  // and receives of any that have no message. With the others messages of the host go on. A receive
+  // of any that comes later ends so too, the first of its tag: its caller has to know. If he calls
+  // again, it is of those that are left.
   void Leave(int peer, const Status& cause);
+  bool HasLeft(int peer) const { return left_.contains(peer); }
   // The set has failed: ends what is pending, except what a device copies. What has come as a whole
   // can still be received.
   void Fail(const Status& cause);
@@ -132,6 +137,7 @@ class SetMessages {
   void BeginSubmitted();
   void Begin(const OperationPtr& operation);
   const Status* WhyNot(const Operation& operation);
+  const Status* WhyNotOfAny(const Envelope& envelope);
   void BeginSend(const OperationPtr& operation);
   void AnnounceOrHold(const OperationPtr& operation);
   void Announce(const OperationPtr& operation);
@@ -192,7 +198,7 @@ class SetMessages {
   void End(const OperationPtr& operation, const Status& status);
 
   Transport& transport_;
-  const ChannelId channel_;
+  const SetPlace& place_;
   MessageLaunches& launches_;
   const Finish finish_;
   const std::function<void()> launched_;
@@ -210,7 +216,9 @@ class SetMessages {
   std::vector<OperationPtr> at_device_;  // of the pending ones
   // Sends whose turn comes when those before them have been copied.
   std::map<Stream, std::deque<OperationPtr>> copied_out_;
-  std::map<int, Status> left_;  // why they have, by peer
+  std::map<int, Status> left_;                  // why they have, by peer
+  int last_left_ = -1;                          // of them
+  std::set<std::pair<uint8_t, int64_t>> told_;  // of that: channels and tags of receives of any
   std::optional<Status> failure_;
   double give_up_at_ = 0;        // what is copied then
   bool has_lane_ended_ = false;  // after a failure

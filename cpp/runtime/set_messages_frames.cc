@@ -148,9 +148,8 @@ Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
   // A small one: its send is done.
   Log(LogLevel::kWarning, "a message to rank " + std::to_string(from_rank) + ", tag " +
                               std::to_string(frame.envelope.tag) + ", on process set " +
-                              std::to_string(channel_.process_set) +
-                              " could not be received there: rank " + std::to_string(from_rank) +
-                              " receives " + Describe(frame.envelope));
+                              std::to_string(place_.id()) + " could not be received there: rank " +
+                              std::to_string(from_rank) + " receives " + Describe(frame.envelope));
   return Status::Ok();
 }
 
@@ -200,9 +199,9 @@ Status SetMessages::OnWithdrawn(IncomingEntry found, const MessageFrame& frame) 
                            frame.payload.size());
   const std::string name = operation->DisplayName();
   End(operation, {StatusCode::kSystem,
-                  name + " on process set " + std::to_string(channel_.process_set) + ": rank " +
+                  name + " on process set " + std::to_string(place_.id()) + ": rank " +
                       std::to_string(from_rank) + " could not send it: " + reason,
-                  {{from_rank}, static_cast<int>(channel_.process_set), ""}});
+                  {{from_rank}, place_.id(), ""}});
   ClearNext(from_rank);
   return Status::Ok();
 }

@@ -220,6 +220,7 @@ std::vector<int> SetWatch::MissedBy(const Operation& operation) const {
   if (operation.message->peer != kAnyPeer) return {operation.message->peer};
   std::vector<int> others = place_.ranks;
   if (others.size() > 1) std::erase(others, place_.rank);
+  std::erase_if(others, [this](int rank) { return messages_.HasLeft(rank); });
   return others;
 }
 

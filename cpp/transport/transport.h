@@ -27,7 +27,8 @@ enum class FrameKind : uint16_t {
   kReport = 1,       // core/messages.h: Report
   kPlan = 2,         // PlanEntry
   kGoodbye = 3,      // Goodbye; the last frame of a link
-  kPoison = 4,       // Goodbye: the sender has given up an operation of this set half-way
+  kPoison = 4,       // Goodbye: the sender has given up an operation of this set half-way; or, if
+                     // that is clean, it has removed the set by itself
   kStall = 5,        // StallNotice, to rank 0
   kProbe = 6,        // one byte: 0 asks whether the rank's engine runs, 1 answers
   kLaunch = 7,       // LaunchStamp: a member's proposal, the coordinator's decision

@@ -166,7 +166,8 @@ def recv_async(
 def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
     """Receive into an array what comes first from any rank with this tag; return that rank.
 
-    Arguments and errors are those of recv().
+    Arguments and errors are those of recv(). RankFailedError where a rank has left in good order,
+    once for each tag: called again, it waits for the ranks that are left.
     """
     return _recv_and_wait(tensor, ANY, tag, process_set)
 

@@ -132,7 +132,8 @@ def recv_any(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Receive what comes first from any rank with this tag.
 
-    Arguments and errors are those of recv().
+    Arguments and errors are those of recv(). It fails where a rank has left in good order, once for
+    each tag: called again, it waits for the ranks that are left.
 
     Returns:
         The tensor, and the global rank that has sent it, an int32 scalar.

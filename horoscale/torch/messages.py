@@ -266,7 +266,8 @@ def recv_any(
 ) -> int:
     """Receive into a tensor what comes first from any rank with this tag; return that rank.
 
-    Arguments and errors are those of recv(). Not differentiable.
+    Arguments and errors are those of recv(). RankFailedError where a rank has left in good order,
+    once for each tag: called again, it waits for the ranks that are left. Not differentiable.
     """
     return _recv_and_wait(tensor, ANY, tag, process_set)
 

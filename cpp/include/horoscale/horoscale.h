@@ -400,7 +400,9 @@ typedef struct hs_message {
  * On a device hs_wait_on_stream() waits for a receive until the message has come, and for a send as
  * hs_wait() does.
  * Failures as of hs_enqueue(); later HS_MISMATCH on the two ranks, where type or count differ (of a
- * message that was sent already: on the receiver alone), HS_RANK_FAILED, HS_SHUTDOWN. */
+ * message that was sent already: on the receiver alone), HS_RANK_FAILED, HS_SHUTDOWN. Where a
+ * member has left in good order a receive of any that finds no message is HS_RANK_FAILED once for
+ * each tag: the next one waits for the members that are left. */
 hs_code hs_send(hs_runtime* runtime, const hs_message* message, hs_handle** out);
 hs_code hs_recv(hs_runtime* runtime, const hs_message* message, hs_handle** out);
 

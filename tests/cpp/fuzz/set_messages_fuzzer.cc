@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto no_lane = [] { return static_cast<const DeviceLane*>(nullptr); };
   MessageLaunches launches(order, place, no_lane, [](const OperationPtr&) {});
   const auto on_end = [&](const OperationPtr&, const Status&) { ++ended; };
-  SetMessages messages(*transport, {0, 0}, launches, on_end, [] {});
+  SetMessages messages(*transport, place, launches, on_end, [] {});
   std::vector<std::vector<std::byte>> memory(8, std::vector<std::byte>(100'000));
   for (Token token = 1; token <= memory.size(); ++token) {
     auto operation = std::make_shared<Operation>();

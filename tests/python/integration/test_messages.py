@@ -182,6 +182,46 @@ else:
         assert (hvd.recv(np.zeros(n, int), 0, tag=n) == n).all()
 """
 
+# Rank 3 leaves, then rank 0 removes their set by itself. Messages of the others go on, and rank 0
+# receives of those that are left what any of them sends.
+DEPARTS = """
+import numpy as np
+import horoscale.numpy as hvd
+
+hvd.init()
+rank = hvd.rank()
+own = hvd.add_process_set(range(4), distinct=True, members_only=True)
+n = 100_000
+
+
+def lost(call):
+    try:
+        call()
+    except hvd.RankFailedError as error:
+        return error.ranks == (3,)
+
+
+hvd.barrier()
+if rank == 0:
+    assert lost(lambda: hvd.recv(np.zeros(1), 3, process_set=own))
+    assert hvd.remove_process_set(own)
+    into = np.zeros(n)
+    assert lost(lambda: hvd.recv_any(into, tag=1))
+    assert hvd.recv_any(into, tag=1) == 1 and into.all()
+elif rank == 1:
+    into = np.zeros(n)
+    among_others = hvd.recv_async(into, 2, process_set=own)
+    sent = hvd.send_async(np.ones(n), 0, process_set=own)
+    assert lost(lambda: hvd.recv(np.zeros(1), 0, process_set=own))
+    assert lost(lambda: hvd.synchronize(sent))
+    hvd.send(np.ones(1), 2)
+    assert hvd.synchronize(among_others).all()
+    hvd.send(np.ones(n), 0, tag=1)
+elif rank == 2:
+    hvd.recv(np.zeros(1), 1)
+    hvd.send(np.ones(n), 1, process_set=own)
+"""
+
 # A batch on a set that has failed and on one that has not.
 TWO_SETS = """
 import numpy as np
@@ -307,6 +347,12 @@ def test_a_receive_of_any_rank_that_nobody_can_serve(tmp_path: Path) -> None:
             r"process set 0 since \d+ s and misses one of ranks 1 and 2; "
             r"rank 1 is blocked in recv from rank 0",
         )
+
+
+def test_a_rank_removes_a_set_that_another_has_left(tmp_path: Path) -> None:
+    with RankProcesses(4, program_file(tmp_path, DEPARTS), folder=tmp_path) as job:
+        for rank in range(4):
+            job.wait(rank, PATIENCE_S)
 
 
 def test_what_was_sent_before_a_rank_left(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def process_group() -> Iterator[None]:
         yield
         hvd.barrier()
         torch.distributed.destroy_process_group()
+        hvd.barrier()  # a store whose folder goes meanwhile ends the process
 
 
 def sample(step: int, *shape: int) -> torch.Tensor:

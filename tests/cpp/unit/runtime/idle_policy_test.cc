@@ -89,16 +89,29 @@ TEST(IdlePolicy, CountsItsOwnTimeAmongOthersTime) {
 TEST(IdlePolicy, PollsAgainWhereTheOthersHaveGone) {
   Waiter waiter;
   ASSERT_TRUE(waiter.UntilYield(kLongYield));
-  ASSERT_TRUE(waiter.UntilYield(kQuickYield));
-  waiter.policy.Begin();
+  for (int i = 0; i < IdlePolicy::kQuickYields; ++i) {
+    ASSERT_TRUE(waiter.UntilYield(kQuickYield));
+    waiter.policy.Begin();
+  }
   waiter.polls = 0;
   ASSERT_TRUE(waiter.UntilYield(kQuickYield));
   EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 1);
 }
 
-// So many yields that the policy knows how long they take here.
+// The system may think that the other has had its share of the core.
+TEST(IdlePolicy, AYieldThatFindsNobodyDoesNotMakeTheCoreItsOwn) {
+  Waiter waiter;
+  ASSERT_TRUE(waiter.UntilYield(kLongYield));
+  ASSERT_TRUE(waiter.UntilYield(kQuickYield));
+  waiter.policy.Begin();
+  waiter.polls = 0;
+  ASSERT_TRUE(waiter.UntilYield(kLongYield));
+  EXPECT_EQ(waiter.polls, 2);
+}
+
+// So many yields that the policy knows how long they take here, and whether they find anybody.
 void Learn(Waiter& waiter, double yield_seconds) {
-  while (waiter.yields < IdlePolicy::kSamples) {
+  while (waiter.yields < IdlePolicy::kSamples + IdlePolicy::kQuickYields) {
     if (!waiter.UntilYield(yield_seconds)) waiter.policy.Begin();
   }
   waiter.policy.Begin();

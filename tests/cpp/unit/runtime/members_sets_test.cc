@@ -13,10 +13,13 @@ using testing::Allreduce;
 using testing::Barrier;
 using testing::Call;
 using ::testing::ElementsAre;
+using testing::Enqueued;
 using ::testing::HasSubstr;
 using testing::kDeadlineSeconds;
 using testing::Ranks;
+using testing::RecvOf;
 using testing::RemoveSet;
+using testing::SendOf;
 
 OperationPtr MakeSet(std::vector<int> ranks, bool distinct = false, std::string tag = "") {
   auto operation = std::make_shared<Operation>();
@@ -127,6 +130,46 @@ TEST(MembersSets, ASetThatHasLostAMemberIsRemovedByEachByItself) {
     EXPECT_TRUE(removed.ok()) << removed.message();
     EXPECT_THAT(runtime.ProcessSetIds(), ElementsAre(0));
   });
+}
+
+// A member has left in good order, so that messages among the others go on; one of them is done
+// with the set, and the others are not.
+TEST(MembersSets, WhoRemovesALostSetAloneEndsItsMessagesAndNoOthers) {
+  Ranks ranks(5);
+  int id = 0;
+  ranks.Run([&id](int rank, Runtime& runtime) {
+    if (rank == 4) return;  // no member
+    const int made = Made(runtime, {0, 1, 2, 3});
+    if (rank == 0) id = made;
+  });
+  Runtime& remover = ranks.runtime(0);
+  Runtime& other = ranks.runtime(1);
+  std::vector<std::byte> large(100'000);
+  std::vector<std::byte> received(large.size());
+  std::vector<std::byte> small(8);
+  std::vector<std::byte> in(small.size());
+  ranks.runtime(3).Shutdown("");
+  EXPECT_EQ(Call(remover, RecvOf(in, 3, 0, id)).code(), StatusCode::kRankFailed);
+
+  const auto send = Enqueued(other, SendOf(large, 0, 1, id));
+  const auto recv = Enqueued(other, RecvOf(in, 0, 2, id));
+  const auto among_others = Enqueued(other, RecvOf(received, 2, 3, id));
+  ASSERT_TRUE(Call(remover, SendOf(small, 1, 4, id)).ok());
+  ASSERT_TRUE(Call(remover, RemoveMembersSet(id)).ok());
+  for (const auto& operation : {send, recv}) {
+    const Status status = other.Wait(operation, kDeadlineSeconds);
+    EXPECT_EQ(status.code(), StatusCode::kRankFailed) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr("rank 0 has removed process set"));
+    EXPECT_THAT(status.message(), HasSubstr("because rank 3 left the job"));
+    EXPECT_THAT(status.detail().ranks, ElementsAre(3));
+  }
+  EXPECT_EQ(Call(other, SendOf(large, 0, 1, id)).code(), StatusCode::kRankFailed);
+  EXPECT_TRUE(Call(other, RecvOf(in, 0, 4, id)).ok());  // it had come before
+  EXPECT_FALSE(among_others->done.load());
+  EXPECT_TRUE(Call(ranks.runtime(2), SendOf(large, 1, 3, id)).ok());
+  EXPECT_TRUE(other.Wait(among_others, kDeadlineSeconds).ok());
+  EXPECT_TRUE(Call(other, RemoveMembersSet(id)).ok());
+  EXPECT_THAT(other.ProcessSetIds(), ElementsAre(0));
 }
 
 TEST(MembersSets, AStallLimitEndsTheCallAndNamesWhoIsMissed) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -91,6 +92,26 @@ inline OperationPtr RemoveSet(int id) {
   operation->request.signature.kind = OpKind::kRemoveProcessSet;
   operation->request.signature.target_set = id;
   return operation;
+}
+
+// A message of bytes.
+inline OperationPtr MessageOf(bool is_send, std::span<std::byte> memory, int peer, int64_t tag,
+                              int process_set = 0) {
+  auto operation = std::make_shared<Operation>();
+  operation->process_set_id = process_set;
+  operation->message = std::make_unique<Message>();
+  *operation->message = {is_send, peer, {tag, 0, DataType::kUint8, memory.size()}, memory.data()};
+  return operation;
+}
+
+inline OperationPtr SendOf(std::span<std::byte> memory, int peer, int64_t tag = 0,
+                           int process_set = 0) {
+  return MessageOf(true, memory, peer, tag, process_set);
+}
+
+inline OperationPtr RecvOf(std::span<std::byte> memory, int peer, int64_t tag = 0,
+                           int process_set = 0) {
+  return MessageOf(false, memory, peer, tag, process_set);
 }
 
 inline OperationPtr Enqueued(Runtime& runtime, OperationPtr operation) {
