@@ -32,9 +32,13 @@ def is_followed(tensor: torch.Tensor) -> bool:
 
 def run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
     """Execute an operation on the memory of two plain tensors, whatever they are made to be."""
-    memory = source.untyped_storage(), target.untyped_storage()
+    address = source.data_ptr()
     # What has no elements has no address; nothing is written there.
-    template.run(source.data_ptr(), target.data_ptr() or 1, memory)
+    if source is target:
+        template.run(address, address or 1, source.untyped_storage())
+        return
+    memory = source.untyped_storage(), target.untyped_storage()
+    template.run(address, target.data_ptr() or 1, memory)
 
 
 def is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:

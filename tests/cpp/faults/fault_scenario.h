@@ -51,6 +51,7 @@ class FaultScenario {
     std::vector<float> data;
     int ends = 0;
     bool checked = false;
+    bool made_again = false;
   };
   struct Rank {
     std::unique_ptr<Runtime> runtime;
@@ -65,6 +66,7 @@ class FaultScenario {
 
   bool Act(int rank);
   bool Submit(int rank);
+  bool CallAgain(int rank);
   bool RegisterNext(int rank);
   void Enqueue(int rank, Call& call);
   bool Leave(int rank);
@@ -79,7 +81,7 @@ class FaultScenario {
   void Check(int rank, Call& call);
   void CheckError(int rank, const Call& call) const;
   void CheckNobodyWaits() const;
-  bool HasFailedReceiver(int number, const Call& call) const;
+  bool IsSent(const Plan& plan) const;
   std::string Describe(int rank, const Call& call) const;
 
   Random random_;
