@@ -1,6 +1,6 @@
 """Which way to divide a model asks least of a network: stages, layers or batches.
 
-    python benchmarks/parallel_network.py [--rates 1000] [--dim 256] [--layers 8] [--batch 8]
+    python benchmarks/parallel_network.py [--rates 1000] [--dim 256] [--layers 8] [--batch 32]
 
 The GPT of examples/gpt_parallel.py is trained by two ranks of one thread each, on two hosts made of
 network namespaces (which needs root, ip and tc) with a link of so many Mbit/s: divided into two
@@ -40,7 +40,7 @@ class Model(NamedTuple):
 
     dim: int = 256
     layers: int = 8
-    batch: int = 8
+    batch: int = 32  # as many characters in a step as the example has
     length: int = 32
     microbatches: int = 8
 

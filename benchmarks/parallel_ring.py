@@ -1,15 +1,16 @@
 """How much of its communication ring attention hides behind its computation.
 
-    python benchmarks/parallel_ring.py [--rates 200,1000] [--lengths 1024,2048]
+    python benchmarks/parallel_ring.py [--rates 250,1000] [--lengths 10240,1024] [--heads 1]
 
 Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
-on each a rank with one thread and half of the sequence, so many positions. "compute" is the same
-attention whose messages are there at once, full of zeros, "communication" its messages alone, and
-"attention" both together. What is hidden is (compute + communication - attention) / communication:
-the difference of two computations, which on a busy machine says little. So also: "waiting" is the
-time within the same attention that a rank has nothing to do but wait for messages, and what is not
-waited for is 1 - waiting / communication. "CPU" is what the messages alone need of a core; where
-the ranks' threads use all cores, this part can't be hidden by anybody.
+on each a rank with one thread and half of the sequence, so many positions. With the default a block
+is computed for longer than it is sent, and the messages need little of a core. "compute" is the
+same attention whose messages are there at once, random numbers, "communication" its messages alone,
+and "attention" both together. What is hidden is (compute + communication - attention) /
+communication: the difference of two computations, which on a busy machine says little. So also:
+"waiting" is the time within the same attention that a rank has nothing to do but wait for messages,
+and what is not waited for is 1 - waiting / communication. "CPU" is what the messages alone need of
+a core; where the ranks' threads use all cores, this part can't be hidden by anybody.
 In the cases "asleep" the ranks sleep twice as long as a block takes to be sent at that rate (in the
 backward pass four times) instead of computing, and leave the cores to the messages.
 
@@ -37,10 +38,17 @@ from ranks import Job
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
 from support.namespaces import NetworkHosts, why_not
 
-BATCH, HEADS, SIZE = 1, 8, 64
+BATCH, SIZE = 1, 64
 PASSES = ("forward asleep", "backward asleep", "forward", "backward")
 WHAT = ("compute", "communication", "attention", "waiting", "CPU")
 PORT = 29700  # nobody else is on these hosts
+
+
+class Size(NamedTuple):
+    """Of a rank's queries, keys and values."""
+
+    heads: int
+    length: int
 
 
 class Measured(NamedTuple):
@@ -57,9 +65,10 @@ class Measured(NamedTuple):
 def run(
     rounds: int,
     smoke: bool,
-    rates: tuple[int, ...] = (1000,),
-    lengths: tuple[int, ...] = (1024,),
-    calls: int = 3,
+    rates: tuple[int, ...] = (250,),
+    lengths: tuple[int, ...] = (10240,),
+    heads: int = 1,
+    calls: int = 1,
 ) -> figures.Figures:
     """Measure with links of these rates and these numbers of positions, and print."""
     if reason := why_not():
@@ -76,12 +85,12 @@ def run(
         for rate in rates:
             hosts.limit_rate(f"{rate}mbit")
             cases = {
-                f"{one} {length} at {rate} Mbit/s": (one, length, rate, calls)
+                f"{one} {length} at {rate} Mbit/s": (one, Size(heads, length), rate, calls)
                 for length in lengths
                 for one in PASSES
             }
             measured |= figures.interleave([Measured(what, job) for what in WHAT], cases, rounds)
-    print(f"ring attention, 2 hosts, {HEADS} heads of {SIZE}, {rounds} rounds")
+    print(f"ring attention, 2 hosts, {heads} heads of {SIZE}, {rounds} rounds")
     print("\n".join(figures.medians(measured, "ms", 1e3)))
     for case, of_case in measured.items():
         rounds_of = list(zip(*(of_case[what] for what in WHAT), strict=True))
@@ -102,10 +111,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rates", default="1000", help="of the link, in Mbit/s")
-    parser.add_argument("--lengths", default="1024", help="positions of a rank")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=3, help="in a round (default: 3)")
+    parser.add_argument("--rates", default="250", help="of the link, in Mbit/s (default: 250)")
+    parser.add_argument("--lengths", default="10240", help="positions of a rank (default: 10240)")
+    parser.add_argument("--heads", type=int, default=1, help=f"of {SIZE} features (default: 1)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calls", type=int, default=1, help="in a round (default: 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
     arguments = parser.parse_args()
@@ -113,7 +123,9 @@ def main() -> None:
         tuple(map(int, text.split(","))) for text in (arguments.rates, arguments.lengths)
     )
     rounds = 1 if arguments.smoke else arguments.rounds
-    measured = run(rounds, arguments.smoke, rates, lengths, arguments.calls)
+    measured = run(
+        rounds, arguments.smoke, rates, lengths, heads=arguments.heads, calls=arguments.calls
+    )
     figures.write(arguments.json, measured, np=2)
 
 
@@ -124,30 +136,30 @@ def run_rank(address: str) -> None:
     torch.set_num_threads(1)
     hvd.init()
 
-    def measure(what: str, one: str, length: int, rate: int, calls: int) -> list[float]:
+    def measure(what: str, one: str, size: Size, rate: int, calls: int) -> list[float]:
         one, _, sleeps = one.partition(" ")
         with contextlib.ExitStack() as stack:
             if what == "compute":
                 stack.enter_context(alone())
             if sleeps:
-                stack.enter_context(asleep(length, rate))
+                stack.enter_context(asleep(size, rate))
             if what in ("communication", "CPU"):
-                call = messages(one, length)
+                call = messages(one, size)
                 return orders.times(call, calls, 1) if what != "CPU" else cpu_times(call, calls)
-            call = attention(one, length)
+            call = attention(one, size)
             return waits(call, calls) if what == "waiting" else orders.times(call, calls, 1)
 
     orders.serve(address, measure)
     hvd.shutdown()
 
 
-def attention(one: str, length: int) -> Callable[[], object]:
+def attention(one: str, size: Size) -> Callable[[], object]:
     """The forward or the backward pass of this rank's part."""
     import horoscale.torch as hvd
     import horoscale.torch.parallel as par
 
     axis = par.Axis.of(hvd.global_process_set, "cp")
-    q, k, v = torch.randn(3, BATCH, HEADS, length, SIZE).requires_grad_()
+    q, k, v = torch.randn(3, BATCH, *size, SIZE).requires_grad_()
     if one == "forward":
         return torch.no_grad()(lambda: par.ring_attention(q, k, v, axis))
     result = par.ring_attention(q, k, v, axis)
@@ -155,11 +167,11 @@ def attention(one: str, length: int) -> Callable[[], object]:
     return lambda: torch.autograd.grad(result, (q, k, v), gradient, retain_graph=True)
 
 
-def messages(one: str, length: int) -> Callable[[], object]:
+def messages(one: str, size: Size) -> Callable[[], object]:
     """What it sends and receives: keys and values; in the backward pass then their gradients."""
     import horoscale.torch as hvd
 
-    mine, theirs = torch.zeros(2, 2, BATCH, HEADS, length, SIZE)
+    mine, theirs = torch.zeros(2, 2, BATCH, *size, SIZE)
     other = 1 - hvd.rank()
 
     def exchange() -> None:
@@ -203,14 +215,18 @@ def waits(call: Callable[[], object], count: int) -> list[float]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Have messages be there at once, full of zeros."""
+    """Have messages be there at once, random numbers."""
     from horoscale.torch.parallel.context import ring
+
+    known: dict[torch.Size, torch.Tensor] = {}
 
     def send(*_: object) -> Any:
         return mock.Mock(wait=lambda: None)
 
     def receive(_: object, block: torch.Tensor, kind: int) -> Any:
-        block.zero_()
+        if block.shape not in known:
+            known[block.shape] = torch.randn(block.shape)
+        block.copy_(known[block.shape])
         return send()
 
     with (
@@ -221,14 +237,14 @@ def alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def asleep(length: int, rate: int) -> Iterator[None]:
+def asleep(size: Size, rate: int) -> Iterator[None]:
     """Have ranks sleep instead of computing, as long as the pairs of queries and keys tell."""
     from horoscale.torch.parallel.context import ring
 
-    sending = 2 * BATCH * HEADS * length * SIZE * 4 * 8 / (rate * 1e6)
+    sending = 2 * BATCH * size.heads * size.length * SIZE * 4 * 8 / (rate * 1e6)
 
     def sleep(times: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
-        time.sleep(times * sending * queries.shape[2] * keys.shape[2] / length**2)
+        time.sleep(times * sending * queries.shape[2] * keys.shape[2] / size.length**2)
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: Any) -> Any:
         sleep(2, q, k)

@@ -73,5 +73,11 @@ def _forked(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _eager(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Do what a model does under the name "eager": a function beside its attention's class."""
-    return sys.modules[type(module).__module__].eager_attention_forward(module, *args, **kwargs)
+    """Do what a model does under the name "eager": a function beside its attention's class.
+
+    Or beside one that it inherits from: a class of the user's own may be anywhere.
+    """
+    beside = (sys.modules.get(kind.__module__) for kind in type(module).__mro__)
+    found = (getattr(one, "eager_attention_forward", None) for one in beside)
+    attention: Callable[..., Any] = next(one for one in found if one is not None)
+    return attention(module, *args, **kwargs)

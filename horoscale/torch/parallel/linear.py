@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -94,8 +94,8 @@ class ColumnParallelLinear(_Linear):
     for the backward pass. Otherwise it is one value on all ranks, whose gradient is added up.
 
     Attributes:
-        takes_ready_input: whether the caller has done copy_to() or sequence_gather() of the input,
-            for several layers at once.
+        input_of_several: what makes the input ready for several layers at once, in place of the
+            layer; None: it does so itself.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ColumnParallelLinear(_Linear):
         if out_features % sum(parts):
             raise ValueError(f"out_features={out_features} can't be divided into parts of {parts}")
         self.gather_output = gather_output
-        self.takes_ready_input = False
+        self.input_of_several: Callable[[torch.Tensor], torch.Tensor] | None = None
         first = out_features // sum(parts) * parts[0]
         sizes = self._divide(first, "out_features" if len(parts) == 1 else "the first part")
         shard = Shard(self.axis, 0, sizes, parts)
@@ -155,8 +155,8 @@ class ColumnParallelLinear(_Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's features of the output: (..., in_features) to (..., own features)."""
         _check_features(self, x, self.in_features)
-        if self.takes_ready_input:
-            y = F.linear(x, self.weight, self.bias)
+        if self.input_of_several is not None:
+            y = F.linear(self.input_of_several(x), self.weight, self.bias)
         else:
             dim = self.sequence_dim if self.sequence_parallel else None
             y = column_parallel(x, self.weight, self.bias, self.axis, dim)

@@ -14,6 +14,7 @@ from horoscale.common.objects import allgather_object
 from horoscale.torch.parallel.attention_dropout import fork_attention_dropout
 from horoscale.torch.parallel.division import get_dim_for_local_rank
 from horoscale.torch.parallel.embedding import VocabParallelEmbedding
+from horoscale.torch.parallel.inputs import take_input
 from horoscale.torch.parallel.linear import ColumnParallelLinear, RowParallelLinear
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.sequence import (
@@ -21,7 +22,6 @@ from horoscale.torch.parallel.sequence import (
     check_chain,
     divide_sequence,
     modules_within,
-    take_input,
 )
 from horoscale.torch.parallel.styles import (
     BY_NAME,
@@ -81,7 +81,7 @@ def tensor_parallel(
         if isinstance(style, Numbers):
             numbers += divided_numbers(name, module, style, axis)
         elif isinstance(style, Input):
-            _check_input(name, module, styles)
+            _check_input(name, module, styles, is_gathered=dims[name] is not None)
         elif not isinstance(style, Sequence):
             new = _divided(name, model, styles, axis, dims[name])
             _share(module, new, shared)
@@ -172,8 +172,9 @@ def _chain(model: nn.Module, styles: Mapping[str, Style]) -> tuple[Modules, Sequ
     for name, style in styles.items():
         if isinstance(style, Sequence):
             module = model.get_submodule(name)
-            is_list = isinstance(module, nn.ModuleList)
-            children = module.named_children() if is_list else [("", module)]
+            children = [("", module)]
+            if isinstance(module, nn.ModuleList):  # named_children() has each module once
+                children = [(str(index), child) for index, child in enumerate(module)]
             chain |= {f"{name}.{own}".rstrip("."): child for own, child in children}
     for name in modules_within(chain):
         inner = styles.get(name)
@@ -184,13 +185,40 @@ def _chain(model: nn.Module, styles: Mapping[str, Style]) -> tuple[Modules, Sequ
     return chain, next(iter(ways), Sequence())
 
 
-def _check_input(name: str, module: nn.Module, styles: Mapping[str, Style]) -> None:
-    children = [f"{name}.{own}" for own, _ in module.named_children()]
-    if not any(isinstance(styles.get(one), Column) for one in children):
+def _check_input(
+    name: str, module: nn.Module, styles: Mapping[str, Style], is_gathered: bool
+) -> None:
+    children = {f"{name}.{own}": child for own, child in module.named_children()}
+    columns = [one for one in children if isinstance(styles.get(one), Column)]
+    if not columns:
         raise ValueError(
             f"plan: {name} is Input(), but none of its layers is divided by columns: "
             f"it has {', '.join(children) or 'none'}"
         )
+    if is_gathered:
+        features = {matrix_of(one, children[one])[0].shape[1] for one in columns}
+        _check_whole(name, module, styles, features)
+
+
+def _check_whole(
+    name: str, module: nn.Module, styles: Mapping[str, Style], features: set[int]
+) -> None:
+    """Raise ValueError if a module may multiply its input, of so many features, by what is whole.
+
+    The gradients of an input that is gathered are added up over the ranks. Those that come from a
+    router of experts, for example, would be counted once for each.
+    """
+    for inner, child in module.named_modules():
+        full = f"{name}.{inner}".rstrip(".")
+        if isinstance(styles.get(full), Column | Row | Vocab):
+            continue
+        for own, parameter in child.named_parameters(recurse=False):
+            if parameter.dim() > 1 and not features.isdisjoint(parameter.shape):
+                raise ValueError(
+                    f"plan: {full}.{own} is not divided, and may multiply the input of {name}, "
+                    f"whose gradient would be counted once for each rank; leave out Input() for "
+                    f"{name}, so that its layers gather the sequence for themselves"
+                )
 
 
 def _divided(
@@ -201,8 +229,7 @@ def _divided(
     With a `dim` the sequence is divided along it between such layers.
     """
     module, style = model.get_submodule(name), styles[name]
-    parent_name = name.rpartition(".")[0]
-    parent = model.get_submodule(parent_name)
+    parent = model.get_submodule(name.rpartition(".")[0])
     if isinstance(style, Vocab):
         return _divided_embedding(name, module, axis)
     weight, bias = matrix_of(name, module)
@@ -226,7 +253,6 @@ def _divided(
             parts=style.parts,
             **made,
         )
-        new.takes_ready_input = isinstance(styles.get(parent_name), Input)
     else:
         assert isinstance(style, Row)
         made["multiple_of"] = indivisible(name, parent, style.multiple_of, in_features, axis)

@@ -6,7 +6,7 @@ Within a chain of modules that run one after the other each rank has a part of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -15,11 +15,11 @@ from torch import nn
 from horoscale._core import ReduceOp
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.parallel import rng
+from horoscale.torch.parallel.inputs import on_input
 from horoscale.torch.parallel.mesh import Axis
-from horoscale.torch.parallel.regions import copy_to, gather_from, scatter_to, sequence_gather
+from horoscale.torch.parallel.regions import gather_from, scatter_to
 from horoscale.torch.reductions import allreduce
 
-Change = Callable[[torch.Tensor], torch.Tensor]
 Modules = dict[str, nn.Module]
 
 
@@ -28,9 +28,16 @@ def check_chain(model: nn.Module, chain: Modules, divided: Collection[nn.Module]
 
     Args:
         model: what they belong to.
-        chain: the modules by their names.
+        chain: the modules by their names, in the order in which they run.
         divided: the layers of the model that are divided by columns or rows.
     """
+    for end in (next(iter(chain)), next(reversed(chain))):
+        for name, module in chain.items():
+            if module is chain[end] and name != end:
+                raise ValueError(
+                    f"plan: {end} is also {name}: where the sequence is divided, and where it is "
+                    f"joined again, has to be a module that runs once"
+                )
     inside = modules_within(chain)
     for name, module in inside.items():
         kind = type(module).__name__
@@ -44,7 +51,8 @@ def check_chain(model: nn.Module, chain: Modules, divided: Collection[nn.Module]
         if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) is not nn.Dropout:
             raise ValueError(f"plan: {name} is a {kind}; of a divided sequence only Dropout works")
     own = {id(one): name for name, one in _parameters(inside).items()}
-    outside = {name: one for name, one in model.named_modules() if name not in inside}
+    everywhere = dict(model.named_modules(remove_duplicate=False))
+    outside = {name: one for name, one in everywhere.items() if name not in inside}
     for name, parameter in _parameters(outside).items():
         if id(parameter) in own:
             raise ValueError(
@@ -53,11 +61,11 @@ def check_chain(model: nn.Module, chain: Modules, divided: Collection[nn.Module]
 
 
 def modules_within(chain: Modules) -> Modules:
-    """Return the modules of a chain and all that they contain, by their names."""
+    """Return the modules of a chain and all that they contain, by each of their names."""
     return {
         f"{name}.{inner}" if inner else name: module
         for name, of_chain in chain.items()
-        for inner, module in of_chain.named_modules()
+        for inner, module in of_chain.named_modules(remove_duplicate=False)
     }
 
 
@@ -84,42 +92,15 @@ def divide_sequence(chain: Modules, axis: Axis, dim: int, argument: str) -> None
         return gather_from(output, axis, dim)
 
     chain[last].register_forward_hook(leave)
-    inside = modules_within(chain)
-    for module in inside.values():
-        for name, child in module.named_children():
+    inside = dict.fromkeys(modules_within(chain).values())
+    own: dict[nn.Module, nn.Module] = {}
+    for module in inside:
+        for name, child in module._modules.items():  # by each name, as named_children() has one
             if type(child) is nn.Dropout:
-                setattr(module, name, _OwnDropout(child, axis))
-    for module in inside.values():
+                setattr(module, name, own.setdefault(child, _OwnDropout(child, axis)))
+    for module in inside:
         if not hasattr(module, "shards"):
             _add_up_gradients(module, axis)
-
-
-def take_input(name: str, module: nn.Module, argument: str, axis: Axis, dim: int | None) -> None:
-    """Have a module make its input ready for all its divided layers.
-
-    With a `dim` each rank has a part of the input along it, and otherwise all of it.
-    """
-
-    def ready(x: torch.Tensor) -> torch.Tensor:
-        return copy_to(x, axis) if dim is None else sequence_gather(x, axis, dim)
-
-    on_input(name, module, argument, ready)
-
-
-def on_input(name: str, module: nn.Module, argument: str, change: Change) -> None:
-    """Have something done to a module's first argument, or to a keyword argument."""
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x = args[0] if args else kwargs.get(argument)
-        if not torch.is_tensor(x):
-            raise ValueError(
-                f"{name} is called with neither a tensor first nor a tensor {argument!r}, but with "
-                f"{len(args)} positional arguments and {', '.join(kwargs) or 'no others'}"
-            )
-        changed = change(x)
-        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, argument: changed})
-
-    module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 class _OwnDropout(nn.Dropout):

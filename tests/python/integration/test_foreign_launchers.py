@@ -160,6 +160,15 @@ def test_places_and_a_second_job_and_one_of_some_ranks(
     assert sorted(launch(program).splitlines()) == sorted([*everybody, *everybody, *some])
 
 
+def test_a_mesh_of_ranks_that_torchrun_started() -> None:
+    pytest.importorskip("torch")
+    flags = ("--standalone", "--nproc-per-node", 2)
+    small = "--tp 2 --dim 16 --layers 2 --length 16 --batch 4 --steps 3 --check"
+    script = EXAMPLE.with_name("gpt_parallel.py")
+    out = run(sys.executable, "-m", "torch.distributed.run", *flags, script, *small.split())
+    assert "largest difference from one process" in out
+
+
 def test_torchruns_own_distributed_package_works_beside() -> None:
     pytest.importorskip("torch")
     code = (

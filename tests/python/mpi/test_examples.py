@@ -51,6 +51,13 @@ def test_a_pipeline_of_two_stages(both: dict[str, Mpi]) -> None:
         assert "the same weights as in one process: True" in output
 
 
+def test_a_mesh_of_ranks_that_mpirun_started(both: dict[str, Mpi]) -> None:
+    small = "--tp 2 --pp 2 --dim 16 --layers 2 --length 16 --batch 4 --steps 3 --check"
+    for mpi in both.values():
+        output = run(mpi, 4, str(EXAMPLES / "gpt_parallel.py"), *small.split())
+        assert "largest difference from one process" in output
+
+
 def test_the_digits_example_unmodified(both: dict[str, Mpi]) -> None:
     for mpi in both.values():
         ended = mpi.run(4, "-m", "mpi4py", *DIGITS, seconds=150)

@@ -46,20 +46,29 @@ def received() -> int:
     return int(hvd.metrics()["process_sets"]["0"]["messages_received"])
 
 
+def negotiated() -> list[int]:
+    """How many operations were reported to a coordinator, or executed by its plan."""
+    counters = hvd.metrics()["process_sets"]["0"]
+    return [counters[name] for name in ("cache_hits", "cache_misses", "buckets", "one_hop")]
+
+
 def test_one_message_for_each_hand_over(axis: par.Axis) -> None:
     """From the third step of a shape on, also where the last microbatch has another one."""
     microbatches = 3
     pipe = par.Pipeline(stages(axis.size), axis, loss=mse, microbatches=microbatches)
     x = torch.ones(3 * microbatches - 1, FEATURES)
     of_each_step = []
+    plans = []
     for _ in range(4):
         before = received()
         pipe.step(x, x)
         of_each_step.append(received() - before)
+        plans.append(negotiated())
     least = microbatches * ((not pipe.is_last) + (not pipe.is_first))
     least += 0 if pipe.is_last else 1  # the loss
     # Where a shape is new a message tells of it.
     assert of_each_step == [2 * least, 2 * least, least, least]
+    assert plans == 4 * plans[:1]  # the first step agrees, and from then on there is no plan
 
 
 def test_slots_of_an_evaluation_serve_a_step(axis: par.Axis) -> None:

@@ -259,6 +259,10 @@ def test_activations_in_a_file(schedule: str, axis: par.Axis, tmp_path: Path) ->
     assert offload.file_bytes == size  # the same places again
 
 
+def test_activations_in_a_context_of_torchs_own(axis: par.Axis) -> None:
+    train(axis, "1f1b", 4, [16, 16], activations=torch.autograd.graph.save_on_cpu)
+
+
 def test_what_is_not_offloaded_is_freed_with_its_graph(tmp_path: Path) -> None:
     """Also where the graph was kept after a backward pass, as zb-h1 does."""
     x = torch.ones(3, requires_grad=True)

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from support.parallel import MARKS, adamw, mesh, train
+from support.parallel import EXACT, MARKS, adamw, close, mesh, named, train
 from torch import nn
 
 import horoscale.torch as hvd
@@ -302,7 +302,6 @@ def test_more_reasons_why_a_sequence_cant_be_divided(need_ranks: None) -> None:
         without = {name: style for name, style in plan("llama").items() if style != "sequence"}
         with pytest.raises(ValueError, match="doesn't say between which modules"):
             par.tensor_parallel(model, made.tp, without, sequence_parallel=True)
-        model.also = model.h[1].first
         par.tensor_parallel(model, made.tp, plan("llama"), sequence_parallel=True)
         with pytest.raises(ValueError, match=r"h\.0 is called with neither a tensor first nor"):
             model.h[0](x=torch.ones(2, 4, 48))
@@ -311,6 +310,89 @@ def test_more_reasons_why_a_sequence_cant_be_divided(need_ranks: None) -> None:
         tied.table.weight = tied.h[0].first.weight
         with pytest.raises(ValueError, match=r"h\.0\.first\.weight is also table\.weight, where"):
             par.tensor_parallel(tied, made.tp, plan("llama"), sequence_parallel=True)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_module_that_is_used_outside_as_well(first: bool, need_ranks: None) -> None:
+    """Whichever of its names comes first."""
+    with mesh(tp=hvd.size()) as made:
+        model = Model("llama")
+        model.also = model.h[1].first
+        if first:
+            model.h = model._modules.pop("h")
+        with pytest.raises(ValueError, match=r"h\.1\.first\.weight is also also\.weight, where"):
+            par.tensor_parallel(model, made.tp, plan("llama"), sequence_parallel=True)
+
+
+class Recurrent(nn.Module):
+    """Runs its blocks twice, some dropouts of which are one module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        ends, block = [LlamaMLP(6), nn.LayerNorm(6)], nn.Sequential(nn.Dropout(0.5), LlamaMLP(6))
+        block.add_module("again", block[0])
+        self.blocks = nn.ModuleList([ends[0], block, block, ends[1]])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_modules_at_several_places_of_a_divided_sequence(need_ranks: None) -> None:
+    layers = {f"*.{name}_proj": "column" for name in ("gate", "up")} | {"*.down_proj": "row"}
+    with mesh(tp=hvd.size()) as made:
+        whole = Recurrent()
+        model = copy.deepcopy(whole)
+        par.tensor_parallel(model, made.tp, {**layers, "blocks": "sequence"}, True)
+        block = model.blocks[1]
+        assert block is model.blocks[2]
+        assert block[0] is block.again
+        assert type(block[0]) is not nn.Dropout
+        x = torch.randn(2, 9, 6)
+        for one in (whole, model):
+            one.eval()(x).square().sum().backward()
+        close(par.whole_gradients(model), {n: one.grad for n, one in named(whole).items()})
+        whole.blocks.append(whole.blocks[0])
+        with pytest.raises(ValueError, match=r"blocks\.0 is also blocks\.4: where the sequence is"):
+            par.tensor_parallel(whole, made.tp, {**layers, "blocks": "sequence"}, True)
+
+
+class Routed(nn.Module):
+    """An MLP whose result a router weights, and which adds its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.up, self.down = nn.Linear(6, 1), nn.Linear(6, 12), nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.router(x).sigmoid() * self.down(self.up(x).relu())
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_layers_of_an_input_that_are_whole(
+    is_input: bool, sequence_parallel: bool, need_ranks: None
+) -> None:
+    """What comes from them counts once, as what the module adds."""
+    styles = {"*.up": "column", "*.down": "row", "blocks": "sequence"}
+    if is_input:
+        styles["blocks.?"] = "input"
+    with mesh(tp=hvd.size()) as made:
+        whole = Recurrent()
+        whole.blocks = nn.ModuleList([Routed(), Routed()])
+        model = copy.deepcopy(whole)
+        if is_input and sequence_parallel:
+            with pytest.raises(ValueError, match=r"blocks\.0\.router\.weight is not divided, and"):
+                par.tensor_parallel(model, made.tp, styles, True)
+            return
+        par.tensor_parallel(model, made.tp, styles, sequence_parallel)
+        xs = [torch.randn(2, 9, 6).requires_grad_()]
+        xs.append(xs[0].detach().clone().requires_grad_())
+        for one, x in zip((whole, model), xs, strict=True):
+            one(x).square().sum().backward()
+        torch.testing.assert_close(xs[1].grad, xs[0].grad, **EXACT)
+        close(par.whole_gradients(model), {n: one.grad for n, one in named(whole).items()})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from support.parallel import EXACT, MARKS, adamw, close, mesh
@@ -88,24 +90,30 @@ def test_with_context_parallelism(stage: int) -> None:
         par.unshard(model)
 
 
+def make_stages(number: int) -> list[nn.Module]:
+    torch.manual_seed(4)
+    return [
+        nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))
+        for _ in range(number)
+    ]
+
+
+SCHEDULES = pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+
+
 @STAGES
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
-def test_with_pipelines(stage: int, schedule: str) -> None:
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own memory"])
+@SCHEDULES
+def test_with_pipelines(stage: int, shared: bool, schedule: str) -> None:
     """The last microbatch begins the reductions."""
     with mesh(pp=2 if hvd.size() % 2 == 0 else 1) as made:
-
-        def stages() -> list[nn.Module]:
-            torch.manual_seed(4)
-            return [
-                nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))
-                for _ in range(made.pp.size)
-            ]
-
         loss = nn.functional.mse_loss
-        pipe = par.Pipeline(stages(), made.pp, loss=loss, schedule=schedule, microbatches=4)
-        par.shard(pipe.module, made.dp, stage, unit=nn.Linear, backward_passes_per_step=4)
+        stages = make_stages(made.pp.size)
+        pipe = par.Pipeline(stages, made.pp, loss=loss, schedule=schedule, microbatches=4)
+        options = {"unit": nn.Linear, "backward_passes_per_step": 4, "shared": shared}
+        par.shard(pipe.module, made.dp, stage, **options)
         optimizer = par.ZeroOptimizer(torch.optim.AdamW, pipe.module, **ADAMW)
-        alone = nn.Sequential(*stages())
+        alone = nn.Sequential(*make_stages(made.pp.size))
         expected = torch.optim.AdamW(alone.parameters(), **ADAMW)
         for _ in range(3):
             x, target = torch.randn(2, 8 * made.dp.size, 8)
@@ -122,6 +130,62 @@ def test_with_pipelines(stage: int, schedule: str) -> None:
         expected_state = sorted(alone[made.pp.rank].state_dict().items())
         for one, (_, value) in zip(got, expected_state, strict=True):
             torch.testing.assert_close(one, value, **EXACT)
+        par.unshard(pipe.module)
+
+
+def float_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(output.float(), target)
+
+
+@STAGES
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own memory"])
+@SCHEDULES
+def test_pipelines_in_mixed_precision(stage: int, shared: bool, schedule: str) -> None:
+    """Stages compute and hand over bfloat16; the optimizer updates float32."""
+    with mesh(pp=2 if hvd.size() % 2 == 0 else 1) as made:
+        torch.set_default_dtype(torch.float32)
+        masters = nn.Sequential(*make_stages(made.pp.size))
+        alone = copy.deepcopy(masters).bfloat16()
+        stages = list(copy.deepcopy(masters))
+        pipe = par.Pipeline(stages, made.pp, loss=float_loss, schedule=schedule, microbatches=4)
+        par.shard(
+            *(pipe.module, made.dp, stage),
+            unit=nn.Linear,
+            dtype=torch.bfloat16,
+            reduce_dtype=torch.float32,
+            backward_passes_per_step=4,
+            shared=shared,
+        )
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, pipe.module, **ADAMW)
+        expected = torch.optim.AdamW(masters.parameters(), **ADAMW)
+        for _ in range(3):
+            x, target = torch.randn(2, 8 * made.dp.size, 8)
+            own = slice(8 * made.dp.rank, 8 * made.dp.rank + 8)
+            optimizer.zero_grad()
+            loss = pipe.step(x[own], target[own])
+            optimizer.step()
+            expected.zero_grad()
+            losses = []
+            for part, wanted in zip(x[own].chunk(4), target[own].chunk(4), strict=True):
+                losses.append(float_loss(alone(part.bfloat16()), wanted) / 4)
+                gradients = torch.autograd.grad(losses[-1], list(alone.parameters()))
+                losses[-1].detach_()
+                for master, gradient in zip(masters.parameters(), gradients, strict=True):
+                    found = 0 if master.grad is None else master.grad
+                    master.grad = found + gradient.float()
+            assert float(loss) == float(sum(losses[1:], losses[0]))
+            if made.dp.set is not None:
+                for master in masters.parameters():
+                    master.grad = hvd.allreduce(master.grad, process_set=made.dp.set)
+            expected.step()
+            with torch.no_grad():
+                for master, one in zip(masters.parameters(), alone.parameters(), strict=True):
+                    one.copy_(master)
+        got = par.whole_state_dict(pipe.module).values()
+        expected_state = sorted(alone[made.pp.rank].state_dict().items())
+        for one, (_, value) in zip(got, expected_state, strict=True):
+            assert one.dtype == torch.bfloat16
+            assert torch.equal(one, value)
         par.unshard(pipe.module)
 
 

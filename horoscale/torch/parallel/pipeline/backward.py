@@ -90,8 +90,7 @@ def _where_weights_enter(
     to_inputs: set[Node] = set()
     weights: dict[Node, dict[int, torch.Tensor]] = {}  # of nodes that lead to no input
     entries: dict[Node, dict[int, torch.Tensor]] = {}
-    for node in order:
-        children = [child for child, _ in node.next_functions if child is not None]
+    for node, children in order:
         beside = [weights[child] for child in children if child not in to_inputs]
         found = {key: one for some in beside for key, one in some.items()}
         variable = getattr(node, "variable", None)
@@ -112,18 +111,21 @@ def _where_weights_enter(
     return later, list(at_once.values())
 
 
-def _children_first(roots: Sequence[Node]) -> list[Node]:
-    order: list[Node] = []
+def _children_first(roots: Sequence[Node]) -> list[tuple[Node, list[Node]]]:
+    """Return the nodes of a graph, each with its children, and after them."""
+    order: list[tuple[Node, list[Node]]] = []
     seen: set[Node] = set()
-    stack = [(root, False) for root in roots]
+    stack: list[tuple[Node, list[Node] | None]] = [(root, None) for root in roots]
     while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
+        node, children = stack.pop()
+        if children is not None:
+            order.append((node, children))
         elif node not in seen:
             seen.add(node)
-            stack.append((node, True))
-            stack += [(child, False) for child, _ in node.next_functions if child is not None]
+            # Asked for once: autograd makes new objects of Python each time.
+            children = [child for child, _ in node.next_functions if child is not None]
+            stack.append((node, children))
+            stack += [(child, None) for child in children]
     return order
 
 

@@ -88,6 +88,8 @@ class Execution:
     def run(self, program: Sequence[Operation], source: Source, sink: Sink) -> None:
         """Run the operations in order; each waits for what it needs of other ranks."""
         self._source, self._sink = source, sink
+        for stage in self._stages.values():
+            stage.begin_step()
         try:
             for position, operation in enumerate(program):
                 self._prepare(program[position + 1 : position + 1 + _AHEAD])

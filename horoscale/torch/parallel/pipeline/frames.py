@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -88,6 +88,21 @@ class Layout:
                 continue
             tensor = torch.empty(0, dtype=dtype)
             views.append(tensor.set_(storage, offset // dtype.itemsize, shape))  # type: ignore[call-overload]
+        return views
+
+    def seen_in(self, memory: Any) -> list[torch.Tensor | None]:
+        """Return the tensors in a frame that is the memory of a buffer, as views() does."""
+        views: list[torch.Tensor | None] = []
+        for (dtype, _, shape), offset in zip(self.tensors, self._offsets, strict=True):
+            if dtype is None:
+                views.append(None)
+                continue
+            elements = torch.Size(shape).numel()
+            if not elements:
+                views.append(torch.empty(shape, dtype=dtype))
+                continue
+            flat = torch.frombuffer(memory, dtype=dtype, count=elements, offset=offset)
+            views.append(flat.view(shape))
         return views
 
 

@@ -17,14 +17,14 @@ from typing import NamedTuple, Protocol
 import torch
 
 from horoscale import _core
-from horoscale._core import HorovodInternalError
-from horoscale.common.messages import View
+from horoscale._core import DataType, HorovodInternalError, MessageView
+from horoscale.common.messages import receive_view
 from horoscale.common.prepared import prepared_message
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch.buckets import empty_shared
-from horoscale.torch.messages import recv_view
 from horoscale.torch.parallel.pipeline.errors import PipelineError
 from horoscale.torch.parallel.pipeline.frames import (
+    HEADER_BYTES,
     Described,
     Kind,
     Layout,
@@ -50,7 +50,7 @@ class Parcel:
         self,
         tensors: Tensors,
         differentiable: Sequence[bool] = (),
-        view: View[torch.Tensor] | None = None,
+        view: MessageView | None = None,
     ) -> None:
         """`differentiable` tells which tensors the sender wants the gradients of."""
         self.tensors = tuple(tensors)
@@ -59,8 +59,10 @@ class Parcel:
 
     @property
     def borrowed(self) -> set[int]:
-        """The addresses of the memory that release() gives back."""
-        return set() if self._view is None else {self._view.tensor.untyped_storage().data_ptr()}
+        """The addresses of the tensors whose memory release() gives back."""
+        if self._view is None:
+            return set()
+        return {one.untyped_storage().data_ptr() for one in self.tensors if one is not None}
 
     def release(self) -> None:
         """Give the memory back: nothing reads the tensors any more."""
@@ -184,6 +186,10 @@ class Ring:
         return slot
 
     def _find(self, nbytes: int) -> Slot:
+        for index, one in enumerate(self._slots):  # the one first that was sent longest ago
+            if one.nbytes == nbytes and one.free():
+                self._slots.append(self._slots.pop(index))
+                return one
         free = sorted((one for one in self._slots if one.free()), key=lambda one: one.nbytes)
         slot = next((one for one in free if one.nbytes >= nbytes), None)
         if slot is None:
@@ -255,16 +261,15 @@ class Remote:
 
     def receive(self) -> Parcel | None:
         """Wait for the next frame, and find its tensors."""
-        frame, view = self._next(self._received.expected)
-        header = header_of(frame)
+        frame = self._next(self._received.expected)
+        header = frame.header
         if header not in self._known:
             kind, nbytes = read_header(header)
             if kind is Kind.RESIZED:
-                if view is not None:
-                    view.release()
-                frame, view = self._next(nbytes)
-                header = header_of(frame)
-        self._received.note(frame.numel())
+                frame.release()
+                frame = self._next(nbytes)
+                header = frame.header
+        self._received.note(frame.nbytes)
         layout = self._known.get(header)
         if layout is None:
             kind, _ = read_header(header)
@@ -273,14 +278,45 @@ class Remote:
             if kind is Kind.FAILED:
                 raise PipelineError(reason_in(header))
             layout = remember(self._known, header, layout_in(header))
-        return Parcel(layout.views(frame), layout.differentiable, view)
+        return Parcel(frame.tensors(layout), layout.differentiable, frame.view)
 
-    def _next(self, nbytes: int) -> tuple[torch.Tensor, View[torch.Tensor] | None]:
+    def _next(self, nbytes: int) -> _Seen | _Arrived:
         if self._near:
-            view = recv_view(nbytes, torch.uint8, *self._where)
-            return view.tensor, view
+            return _Seen(receive_view(DataType.UINT8, nbytes, nbytes, *self._where))
         arriving = self._arriving.popleft() if self._arriving else self._ask(nbytes)
-        return arriving.wait(), None
+        return _Arrived(arriving.wait())
+
+
+class _Seen:
+    """A frame that is read where its sender has it."""
+
+    def __init__(self, view: MessageView) -> None:
+        self.view = view
+        self.nbytes = view.memory.nbytes
+        self.header: bytes = view.memory.buffer[:HEADER_BYTES]
+
+    def tensors(self, layout: Layout) -> list[torch.Tensor | None]:
+        return layout.seen_in(self.view.memory.buffer)
+
+    def release(self) -> None:
+        self.view.release()
+
+
+class _Arrived:
+    """A frame in memory of this rank."""
+
+    view = None
+
+    def __init__(self, frame: torch.Tensor) -> None:
+        self._frame = frame
+        self.nbytes = frame.numel()
+        self.header = header_of(frame)
+
+    def tensors(self, layout: Layout) -> list[torch.Tensor | None]:
+        return layout.views(self._frame)
+
+    def release(self) -> None:
+        pass
 
 
 class _Arriving(NamedTuple):

@@ -43,6 +43,11 @@ class Stage:
         self.number = number
         self._hooks = hooks
         self._kept: dict[int, _Kept] = {}
+        self._trained: list[nn.Parameter] | None = None  # in this step, once they are looked for
+
+    def begin_step(self) -> None:
+        """Look for the module's parameters again: others may be trained than in the step before."""
+        self._trained = None
 
     def forward(
         self, microbatch: int, parcel: Parcel, loss: Loss | None = None
@@ -119,15 +124,20 @@ class Stage:
         be a view of what came from the next stage, whose memory is given back and written again.
         """
         borrowed = {address for parcel in kept.parcels for address in parcel.borrowed}
+        if not borrowed:
+            yield
+            return
+        if self._trained is None:  # to walk through a large module takes a while
+            self._trained = [one for one in self.module.parameters() if one.requires_grad]
 
         def own(gradient: torch.Tensor) -> torch.Tensor | None:
             is_borrowed = gradient.untyped_storage().data_ptr() in borrowed
             return gradient.clone() if is_borrowed else None
 
-        first = [one for one in self.module.parameters() if one.requires_grad and one.grad is None]
         hooks = [
             one.register_hook(own)  # type: ignore[no-untyped-call]
-            for one in (first if borrowed else [])
+            for one in self._trained
+            if one.grad is None
         ]
         try:
             yield

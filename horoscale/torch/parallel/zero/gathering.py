@@ -64,7 +64,7 @@ class Gathering:
         for number, (module, _) in enumerate(units):
             self._follow(number, module)
         if self._root is None:  # no unit: this only tells where a forward pass begins
-            for module in [model] if _has_forward(model) else model.children():  # of a pipeline
+            for module in called(model):
                 self._hooks.append(module.register_forward_pre_hook(self._begin, prepend=True))
 
     def gather_all(self) -> None:
@@ -185,6 +185,11 @@ class Gathering:
 
 def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def called(model: nn.Module) -> list[nn.Module]:
+    """Return what a forward pass begins with: the model, or the stages that a pipeline calls."""
+    return [model] if _has_forward(model) else list(model.children())
 
 
 def _has_forward(module: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.zero.agreement import need_same_model
 from horoscale.torch.parallel.zero.bucket import Bucket
 from horoscale.torch.parallel.zero.flat import FlatShards
-from horoscale.torch.parallel.zero.gathering import Gathering
+from horoscale.torch.parallel.zero.gathering import Gathering, called
 from horoscale.torch.parallel.zero.gradients import Gradients
 from horoscale.torch.parallel.zero.units import (
     Unit,
@@ -94,11 +94,12 @@ class Sharded:
             of_model.register_load_state_dict_post_hook(lambda *_: self._end_load()),
         ]
         if dtype is not None:
-            self._hooks.append(
-                model.register_forward_pre_hook(
+            self._hooks += [
+                module.register_forward_pre_hook(
                     lambda _, args, kwargs: _cast((args, kwargs), dtype), with_kwargs=True
                 )
-            )
+                for module in called(model)
+            ]
 
     @property
     def _all(self) -> list[FlatShards]:
@@ -248,9 +249,10 @@ def shard(
             Otherwise None: what fits in `bucket_bytes`.
         prefetch: in stage 3, how many units ahead are gathered while one computes, where the ranks
             don't share memory.
-        dtype: what parameters are stored, gathered and computed with; the model's floating-point
-            inputs are converted to it. The optimizer updates values of the dtype that the
-            parameters have now, such as float32. None: that dtype for everything.
+        dtype: what parameters are stored, gathered and computed with; the floating-point
+            inputs of the model, or of a pipeline's stages, are converted to it. The optimizer
+            updates values of the dtype that the parameters have now, such as float32. None: that
+            dtype for everything.
         reduce_dtype: in what gradients are added up. None: that of the parameters.
         backward_passes_per_step: backward passes whose gradients add up before they are reduced.
         bucket_bytes: how many bytes of parameters are reduced at once in stages 1 and 2.
