@@ -157,8 +157,10 @@ class _Measure:
         import torch
 
         rows = len(labels[0])
-        means = [loss, *(metric(*outputs, *labels) for metric in self._metrics.values())]
-        return torch.tensor([float(mean) * rows for mean in means], dtype=torch.float64)
+        with torch.no_grad():
+            metrics = [metric(*outputs, *labels) for metric in self._metrics.values()]
+            means = [torch.as_tensor(one).detach().double() for one in (loss, *metrics)]
+            return torch.stack([mean.cpu() * rows for mean in means])
 
 
 class _Rows:
