@@ -44,7 +44,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
-        torch-libraries wheel python-wheel wheel-check torch-check clean
+        python-slurm engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,12 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
+
+python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd of Debian's on this machine
+	$(PYTEST) python/engines/test_slurm.py
+
+engines: $(VENV)/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
+	$(PYTEST) -v python/engines/test_slurm_more.py
 
 torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
 	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries

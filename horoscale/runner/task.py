@@ -39,16 +39,22 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Calls the task of this rank."""
     del arguments
     task, hand_in = _over_mpirun() if "HOROSCALE_TASK_STORE" in os.environ else _from_supervisor()
+    outcome, error = perform(task)
+    hand_in(pickle.dumps(outcome))
+    if error is not None:
+        raise error  # the peers are told why this rank ends
+    return 0
+
+
+def perform(task: bytes) -> tuple[Outcome, Exception | None]:
+    """Call a pickled task: what became of it, and the exception if it raised one."""
     try:
         path, pickled = pickle.loads(task)
         sys.path[:] = path
         function, args, kwargs = pickle.loads(pickled)
-        outcome = Outcome(cloudpickle.dumps(function(*args, **kwargs)))
+        return Outcome(cloudpickle.dumps(function(*args, **kwargs))), None
     except Exception as error:
-        hand_in(pickle.dumps(_failure(error)))
-        raise  # the peers are told why this rank ends
-    hand_in(pickle.dumps(outcome))
-    return 0
+        return _failure(error), error
 
 
 def read_all(descriptor: int) -> bytes:
