@@ -44,7 +44,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
-        python-slurm engines torch-libraries wheel python-wheel wheel-check torch-check clean
+        python-slurm python-ray engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd of Debian's on this machine
 	$(PYTEST) python/engines/test_slurm.py
 
+python-ray: $(VENV)-ray/.test  ## Python tests of Ray: two nodes on this machine, in an environment of their own
+	cd tests && $(abspath $(VENV)-ray/bin)/pytest --durations=10 --durations-min=5 python/engines/test_ray.py
+
 engines: $(VENV)/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
 	$(PYTEST) -v python/engines/test_slurm_more.py
 
@@ -154,7 +157,7 @@ torch-check:  ## the backend of torch.distributed with older versions of PyTorch
 	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-torch-libraries $(VENV)-wheel
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-ray $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -194,6 +197,14 @@ $(VENV)-tf/.test: $(VENV)/.test
 	@$(VENV)-tf/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[test]" \
 	    'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@touch $@
+
+$(VENV)-ray/.test: $(VENV)/.test
+	@echo "== horoscale and Ray in $(VENV)-ray (a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)-ray
+	@$(VENV)-ray/bin/python -m pip install -q --no-compile \
+	    "$$(ls $(BUILD)/package/*.whl)[demo,test]" 'ray[train]==2.60.*'
+	@$(VENV)-ray/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

@@ -43,11 +43,24 @@ def run_rank(task: bytes, environment: Mapping[str, str]) -> bytes:
     peers of a rank that raised are told why.
     """
     from horoscale.common import job
-    from horoscale.runner.task import perform
 
     with _environment(environment):
-        outcome, error = perform(task)
-        job.stop(None if error is None else f"{type(error).__name__}: {error}"[:300])
+        outcome = perform_rank(task)
+        job.stop()
+    return outcome
+
+
+def perform_rank(task: bytes, first: Sequence[Any] = ()) -> bytes:
+    """Call the pickled task, with `first` before its arguments, as the rank that this process is.
+
+    Returns its Outcome, pickled. A rank that raised leaves its job, and its peers are told why.
+    """
+    from horoscale.common import job
+    from horoscale.runner.task import perform
+
+    outcome, error = perform(task, first)
+    if error is not None:
+        job.stop(f"{type(error).__name__}: {error}"[:300])
     return pickle.dumps(outcome)
 
 

@@ -46,15 +46,23 @@ def main(arguments: Sequence[str] = ()) -> int:
     return 0
 
 
-def perform(task: bytes) -> tuple[Outcome, Exception | None]:
-    """Call a pickled task: what became of it, and the exception if it raised one."""
+def perform(task: bytes, first: Sequence[Any] = ()) -> tuple[Outcome, Exception | None]:
+    """Call a pickled task, with `first` before its arguments.
+
+    Returns what became of it, and the exception if it raised one.
+    """
     try:
-        path, pickled = pickle.loads(task)
-        sys.path[:] = path
-        function, args, kwargs = pickle.loads(pickled)
-        return Outcome(cloudpickle.dumps(function(*args, **kwargs))), None
+        return Outcome(cloudpickle.dumps(call(task, first))), None
     except Exception as error:
         return _failure(error), error
+
+
+def call(task: bytes, first: Sequence[Any] = ()) -> Any:
+    """Call a pickled task, with `first` before its arguments; return what it returns."""
+    path, pickled = pickle.loads(task)
+    sys.path[:] = path
+    function, args, kwargs = pickle.loads(pickled)
+    return function(*first, *args, **kwargs)
 
 
 def read_all(descriptor: int) -> bytes:
