@@ -12,7 +12,7 @@ backend of Ray Train.
 """
 
 try:
-    import ray as _ray  # noqa: F401
+    from ray import init as _init  # noqa: F401 (Ray has one, a folder named ray has none)
 except ImportError as error:
     raise ImportError(
         f"horoscale.ray needs Ray 2.10 or newer ({error}): pip install 'horoscale[ray]'"

@@ -57,7 +57,7 @@ class StaticJob:
         settings = self._settings
         try:
             seats = self._all("seat")
-            rendezvous, secret = ray.get(self._workers[0].serve.remote())
+            rendezvous, secret = ray.get(self._workers[0].serve.remote(self._env))
             common = {"HOROSCALE_START_TIMEOUT": f"{settings.timeout_s:g}"}
             if settings.nics:
                 common["HOROSCALE_NETWORK_INTERFACE"] = ",".join(settings.nics)

@@ -19,6 +19,7 @@ import ray
 from ray.train.backend import Backend, BackendConfig
 
 from horoscale.engines.tasks import place_tasks, variables
+from horoscale.runner.environment import encrypts
 from horoscale.runner.rendezvous import Rendezvous
 
 # Ray Train has two versions of its trainers, of which a variable chooses one.
@@ -82,7 +83,7 @@ class _HoroscaleBackend(Backend):  # type: ignore[misc]
         """Tell the workers, of which number i has world rank i, which ranks they are."""
         nodes = worker_group.execute(_node)
         places = place_tasks(nodes)
-        rendezvous, secret = worker_group.execute_single(0, _serve)
+        rendezvous, secret = worker_group.execute_single(0, _serve, dict(backend_config.env))
         common = {
             "HOROSCALE_START_TIMEOUT": f"{backend_config.timeout_s:g}",
             **backend_config.env,
@@ -108,8 +109,9 @@ def _node() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def _serve() -> tuple[str, str]:
-    served = Rendezvous(ray.util.get_node_ip_address())
+def _serve(env: Mapping[str, str]) -> tuple[str, str]:
+    encrypt = encrypts({**os.environ, **env})
+    served = Rendezvous(ray.util.get_node_ip_address(), encrypt=encrypt)
     _rendezvous.append(served)
     return served.address, served.secret
 

@@ -39,12 +39,15 @@ class Worker:
         gpus = tuple(map(str, context.get_accelerator_ids().get("GPU", [])))
         return Seat(context.get_node_id(), ray.util.get_node_ip_address(), gpus)
 
-    def serve(self) -> tuple[str, str]:
-        """Serve the job's store at this node's address: host:port and the secret."""
+    def serve(self, env: Mapping[str, str]) -> tuple[str, str]:
+        """Serve the store of a job with these variables at this node's address.
+
+        Returns host:port and the secret.
+        """
         from horoscale.runner.environment import encrypts
 
         self._rendezvous = Rendezvous(
-            ray.util.get_node_ip_address(), encrypt=encrypts(dict(os.environ))
+            ray.util.get_node_ip_address(), encrypt=encrypts({**os.environ, **env})
         )
         return self._rendezvous.address, self._rendezvous.secret
 

@@ -116,7 +116,8 @@ def _has_java() -> bool:
 
 def _is_installed(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
+        return spec is not None and spec.origin is not None  # a mere folder of that name has none
     except ImportError:  # somebody's finder hides it
         return False
 
