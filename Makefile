@@ -33,6 +33,9 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find cmake cpp horosca
              -not -name '*.pyc' -not -name '*.so')
 CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 
+# Where a Python has its packages.
+PRINT_PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
+
 FUZZ_SECONDS ?= 10
 REAL ?= 200
 ELASTIC ?= 200
@@ -136,7 +139,7 @@ python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd 
 	$(PYTEST) python/engines/test_slurm.py
 
 python-ray: $(VENV)-ray/.test  ## Python tests of Ray: two nodes on this machine, in an environment of their own
-	cd tests && $(abspath $(VENV)-ray/bin)/pytest --durations=10 --durations-min=5 python/engines/test_ray.py
+	cd tests && $(abspath $(VENV)-ray/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_ray.py
 
 engines: $(VENV)/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
 	$(PYTEST) -v python/engines/test_slurm_more.py
@@ -199,12 +202,12 @@ $(VENV)-tf/.test: $(VENV)/.test
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
+# Everything but Ray, horoscale included, is that of $(VENV).
 $(VENV)-ray/.test: $(VENV)/.test
-	@echo "== horoscale and Ray in $(VENV)-ray (a minute the first time)"
+	@echo "== Ray in $(VENV)-ray (a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)-ray
-	@$(VENV)-ray/bin/python -m pip install -q --no-compile \
-	    "$$(ls $(BUILD)/package/*.whl)[demo,test]" 'ray[train]==2.60.*'
-	@$(VENV)-ray/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-ray/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
+	@$(VENV)-ray/bin/python -m pip install -q --no-compile 'ray[train]==2.60.*'
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

@@ -34,7 +34,8 @@ QUICK = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=30)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "120")
+    os.environ["RAY_raylet_start_wait_time_s"] = "120"  # other work may have the cores
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "120"
     cluster = Cluster(initialize_head=True, head_node_args=NODE)
     cluster.add_node(**{name: NODE[name] for name in ("num_cpus", "object_store_memory")})
     ray.init(address=cluster.address, logging_level="warning", log_to_driver=True)
