@@ -33,6 +33,9 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find cmake cpp horosca
              -not -name '*.pyc' -not -name '*.so')
 CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 
+# Where a Python has its packages.
+PRINT_PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
+
 FUZZ_SECONDS ?= 10
 REAL ?= 200
 ELASTIC ?= 200
@@ -43,8 +46,8 @@ NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
-        python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
-        torch-libraries wheel python-wheel wheel-check torch-check clean
+         python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
+         python-slurm python-ray engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,6 +139,15 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
+python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd of Debian's on this machine
+	$(PYTEST) python/engines/test_slurm.py
+
+python-ray: $(VENV)-ray/.test  ## Python tests of Ray: two nodes on this machine, in an environment of their own
+	cd tests && $(abspath $(VENV)-ray/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_ray.py
+
+engines: $(VENV)/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
+	$(PYTEST) -v python/engines/test_slurm_more.py
+
 torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
 	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries
 
@@ -152,7 +164,7 @@ torch-check:  ## the backend of torch.distributed with older versions of PyTorch
 	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-torch-libraries $(VENV)-wheel
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-ray $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -201,6 +213,14 @@ $(VENV)-status/.test: $(VENV)/.test
 	@$(VENV)-status/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[status]" \
 	    pytest pytest-timeout 'playwright==1.65.*' 'axe-playwright-python==0.1.*' 'nbclient==0.11.*' 'ipykernel==7.*'
 	@$(VENV)-status/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@touch $@
+
+# Everything but Ray, horoscale included, is that of $(VENV).
+$(VENV)-ray/.test: $(VENV)/.test
+	@echo "== Ray in $(VENV)-ray (a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)-ray
+	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-ray/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
+	@$(VENV)-ray/bin/python -m pip install -q --no-compile 'ray[train]==2.60.*'
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

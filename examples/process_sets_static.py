@@ -26,7 +26,12 @@ from split_digits import (
 import horoscale.torch as hvd
 
 # Sets that are named at the start need the number of ranks before init(), as the launcher tells it.
-SIZE_VARIABLES = ("HOROSCALE_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+SIZE_VARIABLES = (
+    "HOROSCALE_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+)
 
 
 def init() -> Groups:

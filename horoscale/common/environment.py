@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+_START_TIMEOUT_S = 30.0
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
@@ -23,3 +24,12 @@ def switch(name: str) -> bool:
     if word not in _TRUE | _FALSE:
         raise ValueError(f"{full_name}={value!r} is neither 1 nor 0")
     return word in _TRUE
+
+
+def start_timeout() -> float:
+    """Return how many seconds ranks may take to meet; raise ValueError if it is no number."""
+    name, text = variable("START_TIMEOUT")
+    try:
+        return float(text) if text is not None else _START_TIMEOUT_S
+    except ValueError:
+        raise ValueError(f"{name}={text!r} does not parse: expected seconds") from None

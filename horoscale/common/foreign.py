@@ -1,7 +1,8 @@
 """Ranks that somebody else's launcher has started, and how they find each other.
 
 HOROSCALE_ and MPI's variables are the core's business. Here is what torchrun sets, or anything else
-that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as it does, and srun without MPI.
+that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as it does. Batch systems such as Slurm have
+batch_meeting.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import secrets
 import socket
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any
 
 from horoscale._core import HorovodInternalError, StoreClient, StoreServer, job_secret
-from horoscale.common.environment import switch, variable
+from horoscale.common import batch_meeting
+from horoscale.common.environment import start_timeout, switch, variable
+from horoscale.common.identity import Identity
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _SECRET_BYTES = 32
-_DEFAULT_TIMEOUT_S = 30.0
 _LOOPBACK = "127.0.0.1"
 _JOB_KEY = "job"  # in our store: which one it is of
 _JOB_VARIABLES = (
@@ -34,16 +35,6 @@ _JOB_VARIABLES = (
     "MASTER_PORT",
     "WORLD_SIZE",
 )
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who this process is, where the core would not know; None: as the core finds out itself."""
-
-    rank: int
-    size: int
-    rendezvous: str | None = None
-    secret: str | None = None
 
 
 _known: Identity | None = None
@@ -69,6 +60,8 @@ def identity(ranks: Sequence[int]) -> Identity | None:
         # A rank that takes no part is told so by the core.
         if size > 1 and not rendezvous and (not ranks or rank in ranks):
             return _meet_through_torch(rank, size, ranks)
+    elif (by_batch_system := batch_meeting.identity(ranks)) is not None:
+        return by_batch_system
     elif rendezvous and "SLURM_STEP_NUM_TASKS" in os.environ:
         rank, size = _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS")
     else:
@@ -179,7 +172,7 @@ def _check_job(rendezvous: str, secret: str | None, job: str, encrypt: bool) -> 
     host, _, port = rendezvous.rpartition(":")
     try:
         store = StoreClient(
-            host.strip("[]"), _port(port.encode()), secret, _start_timeout(), encrypt=encrypt
+            host.strip("[]"), _port(port.encode()), secret, start_timeout(), encrypt=encrypt
         )
         found = store.get(_JOB_KEY, timeout=0).decode(errors="replace")
         why = f"it is of the job with {found!r}"
@@ -214,7 +207,7 @@ def _serve(
         address = own_address(os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
     used = secret if one_host or secret else secrets.token_hex(_SECRET_BYTES)
     server = StoreServer(address, 0, used, encrypt=encrypt)
-    StoreClient(address, server.port, used, _start_timeout(), encrypt=encrypt).set(
+    StoreClient(address, server.port, used, start_timeout(), encrypt=encrypt).set(
         _JOB_KEY, job.encode()
     )
     if one_host:
@@ -245,7 +238,7 @@ def _torch_store(rank: int, size: int) -> Any:
         _number("MASTER_PORT"),
         size,
         is_master=rank == 0 and not of_agent,
-        timeout=timedelta(seconds=_start_timeout()),
+        timeout=timedelta(seconds=start_timeout()),
         wait_for_workers=False,
         multi_tenant=True,  # the user's torch.distributed may serve at this port as well
     )
@@ -264,14 +257,6 @@ def own_address(peer: str, port: int) -> str:
         except OSError as failed:
             error = failed
     raise HorovodInternalError(f"there is no way to {peer}: {error}")
-
-
-def _start_timeout() -> float:
-    name, text = variable("START_TIMEOUT")
-    try:
-        return float(text) if text is not None else _DEFAULT_TIMEOUT_S
-    except ValueError:
-        raise ValueError(f"{name}={text!r} does not parse: expected seconds") from None
 
 
 def _number(name: str) -> int:

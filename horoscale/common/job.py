@@ -108,7 +108,7 @@ def start(
             rank=known.rank,
             size=known.size,
             rendezvous=known.rendezvous,
-            serve_rendezvous=None if known.rendezvous is None else False,
+            serve_rendezvous=False if known.rendezvous is not None and known.served else None,
             secret=known.secret,
             ranks=ranks,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import os
 import pickle
 import selectors
@@ -15,26 +14,15 @@ from typing import IO, Any, TextIO
 
 from horoscale.runner.bootstrap import python_command
 from horoscale.runner.notebook import NotebookOutput, display_of_cell
-from horoscale.runner.outcome import Outcome
+from horoscale.runner.outcome import Outcome, RankError, raise_first
 from horoscale.runner.results import read_results
 from horoscale.runner.task import Task
-from horoscale.runner.tracebacks import with_source
 from horoscale.runner.watching import TOKEN_VARIABLE
+
+__all__ = ["RankError", "run"]
 
 _READ_BYTES = 1 << 16
 _USAGE_ERROR = 2
-
-
-class RankError(RuntimeError):
-    """A rank of horoscale.run() raised or ended; it is the cause of what run() raises."""
-
-    def __init__(self, rank: int, traceback: str) -> None:
-        super().__init__(rank, traceback)
-        self.rank = rank
-        self.traceback = traceback
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}:\n{self.traceback}"
 
 
 def run(
@@ -254,7 +242,7 @@ def _write(target: TextIO, text: str) -> None:
 def _values(size: int, status: int, outcomes: Mapping[int, Outcome], report: str) -> list[Any]:
     failures = [(rank, outcome) for rank, outcome in outcomes.items() if outcome.failed]
     if failures:
-        _raise_first(failures)
+        raise_first(failures)
     if status == _USAGE_ERROR and not outcomes:
         raise ValueError(report or "horoscalerun refuses these parameters: it printed why")
     missing = [rank for rank in range(size) if rank not in outcomes]
@@ -263,19 +251,3 @@ def _values(size: int, status: int, outcomes: Mapping[int, Outcome], report: str
         ending = report or f"ranks that ended without a result: {names}"
         raise RuntimeError(f"horoscale.run: {ending}")
     return [pickle.loads(outcomes[rank].pickled or b"") for rank in range(size)]
-
-
-def _raise_first(failures: Sequence[tuple[int, Outcome]]) -> None:
-    """Raises the exception of the rank that raised first, if possible not a mere consequence."""
-    candidates: list[tuple[bool, Exception, RankError]] = []
-    for rank, outcome in failures:
-        cause = RankError(rank, with_source(outcome.traceback or ""))
-        error: Exception | None = None
-        with contextlib.suppress(Exception):  # its class may not exist in this process
-            error = pickle.loads(outcome.pickled or b"")
-        if not isinstance(error, Exception):
-            error = RuntimeError(f"horoscale.run: {cause}")
-        consequence = any(kind.__name__ == "RankFailedError" for kind in type(error).__mro__)
-        candidates.append((consequence, error, cause))
-    _, error, cause = min(candidates, key=lambda candidate: candidate[0])
-    raise error from cause

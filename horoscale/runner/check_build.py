@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ def describe() -> str:
     encryption = core.pop("encryption", {})
     sections = (
         ("Frameworks", _frameworks()),
+        ("Engines", _engines()),
         ("Controllers", _from_core(_CONTROLLERS, backends, problem)),
         ("Tensor Operations", _from_core(_OPERATIONS, backends, problem)),
         ("Protection of what hosts send", _protection(encryption, problem)),
@@ -88,9 +90,34 @@ def _frameworks() -> Iterable[Item]:
             yield Item(name, True)
 
 
+def _engines() -> Iterable[Item]:
+    """What starts jobs: programs of batch systems, and packages."""
+    for name, program in (("Slurm", "srun"), ("LSF", "blaunch"), ("PBS", "qsub")):
+        found = shutil.which(program)
+        yield Item(name, found is not None, found or f"there is no {program} on the PATH")
+    for name, module, install in (
+        ("Ray", "ray", "pip install 'horoscale[ray]'"),
+        ("Spark", "pyspark", "pip install 'horoscale[spark]'"),
+        ("Dask", "distributed", "pip install 'horoscale[dask]'"),
+        ("Kubernetes", "kubernetes", "pip install 'horoscale[kubernetes]', for elastic jobs"),
+    ):
+        if not _is_installed(module):
+            yield Item(name, False, f"not installed; {install}")
+        elif name == "Spark" and not _has_java():
+            yield Item(name, False, "there is no Java; install a JRE, 17 or newer")
+        else:
+            yield Item(name, True)
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None
+
+
 def _is_installed(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
+        return spec is not None and spec.origin is not None  # a mere folder of that name has none
     except ImportError:  # somebody's finder hides it
         return False
 

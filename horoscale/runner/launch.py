@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horoscale._version import __version__
+from horoscale.engines.batch import Allocation, BatchError, find_allocation
 from horoscale.runner import (
     control,
     elastic_options,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GRACE_S = 10.0
 DEFAULT_START_TIMEOUT_S = 60.0
+_SHOWN_HOSTS = 8  # in an error
 COMPAT_DIRECTORY = Path(PACKAGE_ROOT) / "horoscale" / "compat"
 
 # Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
@@ -78,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(parsed)
     except (
         usage.UsageError,
+        BatchError,
         control.ControlError,
         environment.ExportError,
         hosts.HostsError,
@@ -203,7 +206,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) not in (None, False):
             raise usage.UsageError(f"{flag} needs what is not available yet: {missing}")
     elastic = elastic_options.wanted(arguments)
-    size = 1 if elastic else _parse_size(arguments.num_proc)
+    allocation = _allocation(arguments)
+    size = 1 if elastic else _size(arguments, allocation)
     inherited = _with_compat(os.environ) if arguments.compat else dict(os.environ)
     config = settings.read_config(arguments.config_file) if arguments.config_file else {}
     variables = settings.variables(arguments, config)
@@ -223,7 +227,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for name, flag in _ONLY_WITH_MPI:
         if getattr(arguments, name) is not None:
             raise usage.UsageError(f"{flag} is an argument for mpirun: it needs --mpi")
-    machines = _machines(arguments, size)
+    machines = _machines(arguments, size, allocation)
     away = machines.remote or arguments.host_discovery_script is not None
     if not away:
         elastic_options.check_resumable(job_environment)
@@ -268,21 +272,25 @@ def _run(arguments: argparse.Namespace) -> int:
             os.environ.get(TOKEN_VARIABLE),
         ),
     )
-    job = _elastic_job(arguments, spec) if elastic else Job(spec)
+    job = _elastic_job(arguments, spec, allocation) if elastic else Job(spec)
     status = job.run()
     if results is not None:
         results.finish(job.report)
     return status
 
 
-def _elastic_job(arguments: argparse.Namespace, spec: JobSpec) -> Job:
+def _elastic_job(
+    arguments: argparse.Namespace, spec: JobSpec, allocation: Allocation | None
+) -> Job:
     from horoscale.runner.elastic_job import ElasticJob
     from horoscale.runner.elastic_spec import ElasticSpec
 
     rules = elastic_options.parse_rules(arguments, spec.grace_s)
     given = _given_hosts(arguments)
+    if not given and allocation is not None:
+        given = _hosts_of(allocation)
     fixed, slots = elastic_options.parse_hosts(arguments, rules, given, hosts.own_name())
-    shell = _remote_shell(arguments)
+    shell = _remote_shell(arguments, allocation)
     return ElasticJob(
         spec,
         ElasticSpec(
@@ -423,12 +431,50 @@ def _given_hosts(arguments: argparse.Namespace) -> list[hosts.Host]:
     return list(hosts.parse_hostfile(arguments.hostfile)) if arguments.hostfile else []
 
 
-def _machines(arguments: argparse.Namespace, size: int) -> remote.Machines:
-    given = _given_hosts(arguments) or [hosts.Host(hosts.own_name(), size)]
-    return remote.resolve_hosts(given, _remote_shell(arguments))
+def _allocation(arguments: argparse.Namespace) -> Allocation | None:
+    """The batch job whose nodes this job may use. None where mpirun asks for them itself."""
+    if arguments.mpi or arguments.host_discovery_script is not None:
+        return None
+    return find_allocation(os.environ)
 
 
-def _remote_shell(arguments: argparse.Namespace) -> remote.RemoteShell:
+def _hosts_of(allocation: Allocation) -> list[hosts.Host]:
+    return [hosts.Host(name, slots) for name, slots in allocation.slots.items()]
+
+
+def _size(arguments: argparse.Namespace, allocation: Allocation | None) -> int:
+    """How many ranks: -np, or all slots of a batch job."""
+    if allocation is None or arguments.hosts or arguments.hostfile:
+        return _parse_size(arguments.num_proc)
+    slots = sum(allocation.slots.values())
+    size = slots if arguments.num_proc is None else _parse_size(arguments.num_proc)
+    if size > slots:
+        raise usage.UsageError(
+            f"-np {size} is more than the {slots} slots that {allocation.system} has given this "
+            f"job ({_listing(allocation)}); {allocation.more}"
+        )
+    return size
+
+
+def _listing(allocation: Allocation) -> str:
+    shown = [f"{name}:{slots}" for name, slots in allocation.slots.items()]
+    more = len(shown) - _SHOWN_HOSTS
+    return ", ".join(shown[:_SHOWN_HOSTS]) + (f" and {more} more nodes" if more > 0 else "")
+
+
+def _machines(
+    arguments: argparse.Namespace, size: int, allocation: Allocation | None
+) -> remote.Machines:
+    given = _given_hosts(arguments)
+    if not given:
+        own = [hosts.Host(hosts.own_name(), size)]
+        given = own if allocation is None else _hosts_of(allocation)
+    return remote.resolve_hosts(given, _remote_shell(arguments, allocation))
+
+
+def _remote_shell(
+    arguments: argparse.Namespace, allocation: Allocation | None
+) -> remote.RemoteShell:
     port = arguments.ssh_port
     if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise usage.UsageError(f"--ssh-port: expected a port, not {port!r}")
@@ -436,6 +482,7 @@ def _remote_shell(arguments: argparse.Namespace) -> remote.RemoteShell:
         command=arguments.remote_shell,
         ssh_port=None if port is None else int(port),
         identity_file=arguments.ssh_identity_file,
+        allocation=allocation,
     )
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
+
+from horoscale.runner.tracebacks import with_source
 
 
 @dataclass(frozen=True)
@@ -16,3 +22,34 @@ class Outcome:
     def failed(self) -> bool:
         """Whether the function raised."""
         return self.traceback is not None
+
+
+class RankError(RuntimeError):
+    """A rank of horoscale.run() raised or ended; it is the cause of what run() raises."""
+
+    def __init__(self, rank: int, traceback: str) -> None:
+        super().__init__(rank, traceback)
+        self.rank = rank
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}:\n{self.traceback}"
+
+
+def raise_first(failures: Sequence[tuple[int, Outcome]], caller: str = "horoscale.run") -> NoReturn:
+    """Raise the exception of the rank that raised first, if possible not a mere consequence.
+
+    `failures` are ranks and their failed outcomes, in the order in which they came in.
+    """
+    candidates: list[tuple[bool, Exception, RankError]] = []
+    for rank, outcome in failures:
+        cause = RankError(rank, with_source(outcome.traceback or ""))
+        error: Exception | None = None
+        with contextlib.suppress(Exception):  # its class may not exist in this process
+            error = pickle.loads(outcome.pickled or b"")
+        if not isinstance(error, Exception):
+            error = RuntimeError(f"{caller}: {cause}")
+        consequence = any(kind.__name__ == "RankFailedError" for kind in type(error).__mro__)
+        candidates.append((consequence, error, cause))
+    _, error, cause = min(candidates, key=lambda candidate: candidate[0])
+    raise error from cause

@@ -1,4 +1,7 @@
-"""How a supervisor is started on another host: ssh, or the remote shell that the user names."""
+"""How a supervisor is started on another host.
+
+By ssh, by the remote shell that the user names, or by the batch system whose job this is.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from horoscale.engines.batch import Allocation
 from horoscale.runner.bootstrap import isolated_command
 from horoscale.runner.hosts import Host, HostsError, is_local
 
@@ -25,6 +29,7 @@ class RemoteShell:
     command: str | None = None  # instead of ssh: COMMAND host program arguments
     ssh_port: int | None = None
     identity_file: str | None = None
+    allocation: Allocation | None = None  # whose nodes its batch system reaches
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,11 @@ def resolve_hosts(given: Sequence[Host], shell: RemoteShell) -> Machines:
     if shell.command is not None:
         words = _shell_words(given, shell)
         return Machines(given, {host.name: _remote(words, host) for host in given}, True)
+    if shell.allocation is not None and all(
+        _in_allocation(shell.allocation, host.name) for host in given
+    ):
+        commands = {host.name: _by_batch_system(shell.allocation, host.name) for host in given}
+        return Machines(given, commands, any(host.name != shell.allocation.own for host in given))
     with ThreadPoolExecutor(_RESOLVERS) as pool:
         local = dict(zip(given, pool.map(lambda host: is_local(host.name), given), strict=True))
     commands = {
@@ -64,6 +74,8 @@ def supervisor_command(name: str, shell: RemoteShell) -> list[str]:
     host = Host(name, 1)
     if shell.command is not None:
         return _remote(_shell_words([host], shell), host)
+    if shell.allocation is not None and _in_allocation(shell.allocation, name):
+        return _by_batch_system(shell.allocation, name)
     if is_local(name):
         return isolated_command(SUPERVISOR)
     return _remote(_ssh_words(host, shell), host)
@@ -72,6 +84,16 @@ def supervisor_command(name: str, shell: RemoteShell) -> list[str]:
 def _remote(shell: Sequence[str], host: Host) -> list[str]:
     # A shell such as ssh puts the words together and has them parsed again.
     return [*shell, host.name, *map(shlex.quote, isolated_command(SUPERVISOR))]
+
+
+def _in_allocation(allocation: Allocation, name: str) -> bool:
+    return allocation.shell is not None and name in allocation.slots
+
+
+def _by_batch_system(allocation: Allocation, name: str) -> list[str]:
+    assert allocation.shell is not None
+    program = isolated_command(SUPERVISOR)  # no shell parses the words again
+    return program if name == allocation.own else [*allocation.shell, name, *program]
 
 
 def _ssh_words(host: Host, shell: RemoteShell) -> list[str]:

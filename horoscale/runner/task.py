@@ -39,16 +39,30 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Calls the task of this rank."""
     del arguments
     task, hand_in = _over_mpirun() if "HOROSCALE_TASK_STORE" in os.environ else _from_supervisor()
-    try:
-        path, pickled = pickle.loads(task)
-        sys.path[:] = path
-        function, args, kwargs = pickle.loads(pickled)
-        outcome = Outcome(cloudpickle.dumps(function(*args, **kwargs)))
-    except Exception as error:
-        hand_in(pickle.dumps(_failure(error)))
-        raise  # the peers are told why this rank ends
+    outcome, error = perform(task)
     hand_in(pickle.dumps(outcome))
+    if error is not None:
+        raise error  # the peers are told why this rank ends
     return 0
+
+
+def perform(task: bytes, first: Sequence[Any] = ()) -> tuple[Outcome, Exception | None]:
+    """Call a pickled task, with `first` before its arguments.
+
+    Returns what became of it, and the exception if it raised one.
+    """
+    try:
+        return Outcome(cloudpickle.dumps(call(task, first))), None
+    except Exception as error:
+        return _failure(error), error
+
+
+def call(task: bytes, first: Sequence[Any] = ()) -> Any:
+    """Call a pickled task, with `first` before its arguments; return what it returns."""
+    path, pickled = pickle.loads(task)
+    sys.path[:] = path
+    function, args, kwargs = pickle.loads(pickled)
+    return function(*first, *args, **kwargs)
 
 
 def read_all(descriptor: int) -> bytes:

@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d
 import horoscale.common as hvd
 from horoscale.common import foreign, job
 from horoscale.common.environment import variable
+from horoscale.common.identity import Identity
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
@@ -113,7 +114,7 @@ def _launched(rank: int, size: int) -> bool:
     return "MASTER_ADDR" in os.environ and own == (str(rank), str(size))
 
 
-def _meet(store: Any, rank: int, size: int) -> foreign.Identity:
+def _meet(store: Any, rank: int, size: int) -> Identity:
     host = socket.gethostname()
     if rank == 0:
         store.set("host", host)

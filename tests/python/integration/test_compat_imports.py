@@ -71,8 +71,8 @@ print(found.name, missing, "horoscale.numpy" in sys.modules)
 
 def test_what_does_not_exist_yet_is_found_as_horovods_is_without_what_it_needs() -> None:
     """Programs try the import; only horoscale knows why it fails."""
-    program = 'import importlib.util; print(importlib.util.find_spec("horovod.spark").name)'
-    assert printed(program) == "horovod.spark"
+    program = 'import importlib.util; print(importlib.util.find_spec("horovod.mxnet").name)'
+    assert printed(program) == "horovod.mxnet"
 
 
 def test_a_module_that_is_nowhere_is_not_found() -> None:
@@ -83,7 +83,7 @@ def test_a_module_that_is_nowhere_is_not_found() -> None:
 def test_what_does_not_exist_yet_says_so() -> None:
     program = """
 import importlib
-for name in ("spark", "spark.torch", "mxnet", "ray", "tensorflow.data.compute_service"):
+for name in ("mxnet", "mxnet.mpi_ops", "tensorflow.data.compute_service"):
     try:
         importlib.import_module("horovod." + name)
     except ModuleNotFoundError:
@@ -92,11 +92,19 @@ for name in ("spark", "spark.torch", "mxnet", "ray", "tensorflow.data.compute_se
         print(error)
 """
     lines = printed(program).replace("[0]<stdout>:", "").splitlines()
-    products = ["binding for Spark"] * 2 + ["binding for MXNet", "binding for Ray"]
+    products = ["binding for MXNet"] * 2
     products += ["service for tf.data"] * has_tensorflow()
     for line, product in zip(lines, products, strict=False):
         assert f"horoscale has no {product} yet" in line
-    assert len(lines) == 5
+    assert len(lines) == 3
+
+
+def test_ray_is_missed_by_its_name() -> None:
+    if importlib.util.find_spec("ray") is not None:
+        pytest.skip("Ray is installed")
+    job = run_compat("import horovod.ray")
+    assert b"horoscale.ray needs Ray 2.10 or newer" in job.stderr
+    assert b"pip install 'horoscale[ray]'" in job.stderr
 
 
 def test_elastic_training_has_horovods_names() -> None:

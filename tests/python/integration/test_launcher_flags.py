@@ -254,7 +254,7 @@ def test_check_build_tells_what_there_is_and_what_to_do() -> None:
     assert (job.returncode, job.stderr) == (0, b"")
     lines = job.stdout.decode().splitlines()
     assert lines[0] == f"horoscale v{horoscale.__version__}:"
-    for title in ("Frameworks", "Controllers", "Tensor Operations"):
+    for title in ("Frameworks", "Engines", "Controllers", "Tensor Operations"):
         assert f"Available {title}:" in lines
     items = [line for line in lines if line.startswith("    [")]
     assert all(": " in item for item in items if item.startswith("    [ ]"))

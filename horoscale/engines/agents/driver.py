@@ -1,0 +1,282 @@
+"""The driver's side of a job on an engine: who its agents are, and the launcher's way to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from horoscale._version import __version__
+from horoscale.engines.agents.agent import CONNECT_S, Invitation, quoted_supervisor
+from horoscale.engines.agents.link import Link, LinkError, tls, within
+from horoscale.runner import reach
+from horoscale.runner.bootstrap import isolated_command, PACKAGE_ROOT
+from horoscale.runner.protocol import Header
+
+_POLL_S = 0.2
+_CLOSE_S = 5.0  # for what a closed connection ends
+_SHELL = "horoscale.engines.agents.shell"
+
+
+class AgentsError(RuntimeError):
+    """Agents are missing, or can't be used; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent that is there."""
+
+    host: str
+    index: int
+    devices: tuple[str, ...]
+    machine: str
+    executable: str
+    link: Link
+
+
+class Agents:
+    """Takes agents in and leads the launcher to their hosts, until close().
+
+    Its loop runs in a thread of its own. Whoever shows the invitation's secret may join.
+    """
+
+    def __init__(self, addresses: tuple[str, ...] = (), *, secret: str | None = None, port: int = 0) -> None:
+        """Listen; `addresses` are those at which agents find this process, all of its own if none.
+
+        Raises AgentsError where that can't be.
+        """
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="horoscale-agents", daemon=True
+        )
+        self._folder = Path(tempfile.mkdtemp(prefix="horoscale-"))  # only this user's
+        self._agents: list[Agent] = []
+        self._refused: list[str] = []
+        self._changed = threading.Event()
+        self._channels: dict[int, asyncio.Future[Link]] = {}
+        self._ids = count()
+        self._servers: list[asyncio.base_events.Server] = []
+        self._links: set[Link] = set()
+        secret = secret or secrets.token_hex(32)
+        self._secret = secret
+        self._thread.start()
+        try:
+            listening = self._call(self._listen(port))
+        except (OSError, LinkError) as error:
+            self.close()
+            raise AgentsError(f"can't listen for the engine's tasks: {error}") from error
+        self.invitation = Invitation(addresses or tuple(reach.own_addresses()), listening, secret)
+
+    # ------------------------------------------------------------------ for the engine's module
+
+    def wait(self, wanted: int, seconds: float, check: Callable[[], None]) -> list[Agent]:
+        """Return the agents when there are so many, in order of their tasks.
+
+        `check` is called now and then and may raise, such as where the engine's job has failed.
+
+        Raises:
+            AgentsError: an agent can't be used, or some have not come within `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            self._changed.clear()
+            if self._refused:
+                raise AgentsError(self._refused[0])
+            agents = sorted(self._agents, key=lambda agent: agent.index)
+            if len(agents) >= wanted:
+                return agents
+            check()
+            if time.monotonic() > deadline:
+                raise AgentsError(
+                    f"{len(agents)} of {wanted} tasks have started within {seconds:g} s"
+                )
+            self._changed.wait(_POLL_S)
+
+    def hosts(self) -> list[tuple[str, int]]:
+        """The hosts of the agents that are there, and how many are on each."""
+        slots: dict[str, int] = {}
+        for agent in sorted(self._agents, key=lambda agent: agent.index):
+            slots[agent.host] = slots.get(agent.host, 0) + 1
+        return list(slots.items())
+
+    @property
+    def discovery(self) -> str:
+        """The discovery script of an elastic launcher."""
+        return shlex.join([*isolated_command(_SHELL), str(self._folder / "shell")])
+
+    @property
+    def shell(self) -> str:
+        """The remote shell of a launcher: run as `CMD host program arguments`."""
+        return self.discovery
+
+    def shell_file(self) -> str:
+        """The same as one executable file, for an mpirun that takes no arguments there."""
+        path = self._folder / "agent"
+        path.write_text(f'#!/bin/sh\nexec {self.discovery} "$@"\n')
+        path.chmod(0o700)
+        return str(path)
+
+    def close(self, error: str | None = None) -> None:
+        """Send the agents home, which fail with `error` if there is one; listen no more."""
+        if self._thread.is_alive():
+            self._call(self._close(error))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ------------------------------------------------------------------ in the loop
+
+    def _call(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+
+    async def _listen(self, port: int) -> int:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        listener = socket.create_server(
+            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=1024
+        )
+        self._servers.append(
+            await asyncio.start_server(self._on_stranger, sock=listener, ssl=tls(server=True))
+        )
+        path = str(self._folder / "shell")
+        self._servers.append(await asyncio.start_unix_server(self._on_shell, path))
+        return int(listener.getsockname()[1])
+
+    async def _close(self, error: str | None) -> None:
+        for server in self._servers:
+            server.close()
+        for agent in list(self._agents):
+            await agent.link.send({"kind": "leave", "error": error})
+        for link in list(self._links):
+            link.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_CLOSE_S)
+
+    async def _on_stranger(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        link = self._adopt(reader, writer)
+        try:
+            await link.prove(self._secret, server=True)
+            frame = await within(link.receive(), CONNECT_S)
+        except LinkError:
+            self._drop(link)
+            return
+        header = frame[0] if frame is not None else {"kind": ""}
+        if header["kind"] == "agent":
+            await self._on_agent(link, header)
+        elif header["kind"] == "channel" and header["id"] in self._channels:
+            self._channels.pop(header["id"]).set_result(link)
+        else:
+            self._drop(link)
+
+    def _adopt(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Link:
+        link = Link(reader, writer)
+        self._links.add(link)
+        return link
+
+    def _drop(self, link: Link) -> None:
+        link.close()
+        self._links.discard(link)
+
+    async def _on_agent(self, link: Link, header: Header) -> None:
+        agent = Agent(
+            header["host"],
+            header["index"],
+            tuple(header["devices"]),
+            header["machine"],
+            header["executable"],
+            link,
+        )
+        if problem := _problem(header):
+            self._refused.append(problem)
+            await link.send({"kind": "leave", "error": problem})
+        else:
+            self._agents.append(agent)
+        self._changed.set()
+        try:
+            while await link.receive() is not None:
+                pass
+        finally:
+            with contextlib.suppress(ValueError):
+                self._agents.remove(agent)
+            self._drop(link)
+
+    async def _on_shell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        shell = self._adopt(reader, writer)
+        try:
+            frame = await shell.receive()
+            if frame is not None and frame[0]["kind"] == "hosts":
+                await shell.send({"kind": "hosts", "hosts": self.hosts()})
+            elif frame is not None:
+                await self._run(shell, frame[0])
+        finally:
+            self._drop(shell)
+
+    async def _run(self, shell: Link, header: Header) -> None:
+        agents = [agent for agent in self._agents if agent.host == header["host"]]
+        if not agents:
+            await shell.send({"kind": "lost", "error": "no task of the engine is there any more"})
+            return
+        first = min(agents, key=lambda agent: agent.index)
+        devices = sorted({device for agent in agents for device in agent.devices})
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+        number = next(self._ids)
+        arrival = self._channels[number] = self._loop.create_future()
+        ask = {"kind": "run", "id": number, "words": header["words"], "environment": environment}
+        await first.link.send(ask)
+        try:
+            channel = await within(arrival, 2 * CONNECT_S)
+        except LinkError as error:
+            await shell.send({"kind": "lost", "error": f"its task of the engine: {error}"})
+            return
+        finally:
+            self._channels.pop(number, None)
+        try:
+            await _bridge(shell, channel)
+        finally:
+            self._drop(channel)
+
+
+async def _bridge(one: Link, other: Link) -> None:
+    """Pass frames both ways, until the command's side has ended or the shell is gone."""
+    ways = [asyncio.ensure_future(_pass(one, other)), asyncio.ensure_future(_pass(other, one))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+
+
+async def _pass(origin: Link, target: Link) -> None:
+    while (frame := await origin.receive()) is not None:
+        await target.send(*frame)
+
+
+def _problem(header: Header) -> str:
+    """Why an agent can't take part; empty if it can."""
+    machine = header["machine"]
+    if header["version"] != __version__:
+        return (
+            f"{machine} has horoscale {header['version']}, this process {__version__}: "
+            "install the same on all machines"
+        )
+    if header["root"] != PACKAGE_ROOT:
+        return (
+            f"{machine} has horoscale in {header['root']}, this process in {PACKAGE_ROOT}: "
+            "install it at the same place on all machines"
+        )
+    return ""

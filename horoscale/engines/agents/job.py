@@ -1,0 +1,86 @@
+"""Runs a function as the ranks of a job on the hosts of agents: horoscale.run() over their shell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import horoscale
+from horoscale.engines.agents.driver import Agents
+from horoscale.runner import mpirun
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the ranks are to call, and the settings that all engines have in common."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)  # for the ranks, beside the driver's
+    executable: str | None = None  # the ranks' interpreter
+    stdout: TextIO | None = None  # where what the ranks print goes; None: the driver's own
+    stderr: TextIO | None = None
+    options: Sequence[str] = ()  # of horoscalerun
+
+
+def run(agents: Agents, size: int, call: Call) -> list[Any]:
+    """Run so many ranks on the agents' hosts; returns and raises as horoscale.run() does."""
+    return _run(call, ["--remote-shell", agents.shell], np=size, hosts=_hosts(agents))
+
+
+def run_elastic(agents: Agents, call: Call, **parameters: Any) -> list[Any]:
+    """The same for a job whose ranks come and go with the agents; horoscale.run()'s parameters."""
+    return _run(
+        call,
+        ["--remote-shell", agents.shell],
+        host_discovery_script=agents.discovery,
+        **parameters,
+    )
+
+
+def run_mpi(agents: Agents, size: int, call: Call, mpi_args: str) -> list[Any]:
+    """The same by mpirun, which starts its own daemons on the hosts through the agents."""
+    program = mpirun.find(os.environ.get("PATH"))
+    agent = ["-launcher", "rsh", "-launcher-exec", agents.shell_file()]
+    if program.is_open_mpi:
+        agent = ["--mca", "plm_rsh_agent", agents.shell_file()]
+    return _run(
+        call,
+        [],
+        np=size,
+        hosts=_hosts(agents),
+        use_mpi=True,
+        mpi_args=" ".join([*agent, mpi_args]).strip(),
+    )
+
+
+def _hosts(agents: Agents) -> str:
+    return ",".join(f"{name}:{slots}" for name, slots in agents.hosts())
+
+
+def _run(call: Call, options: Sequence[str], **parameters: Any) -> list[Any]:
+    exports = [word for name in call.env for word in ("-x", name)]
+    with _streams(call.stdout, call.stderr):
+        return horoscale.run(
+            call.function,
+            call.args,
+            call.kwargs,
+            env={**os.environ, **call.env},
+            executable=call.executable,
+            options=[*exports, *options, *call.options],
+            **parameters,
+        )
+
+
+@contextlib.contextmanager
+def _streams(stdout: TextIO | None, stderr: TextIO | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if stdout is not None:
+            stack.enter_context(contextlib.redirect_stdout(stdout))
+        if stderr is not None:
+            stack.enter_context(contextlib.redirect_stderr(stderr))
+        yield

@@ -1,0 +1,119 @@
+"""Connections between the driver's Agents and the agents: frames over TLS, proved by a secret.
+
+The secret comes to the agents in the engine's own messages. TLS takes no certificates here: both
+sides prove instead that they know the secret, each in a message that no other connection could
+carry, because it is bound to what this one has agreed on. Who is between the two has two
+connections, and no proof for either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ssl
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from horoscale.runner.protocol import Decoder, Header, ProtocolError, encode
+
+PROOF_S = 10.0  # for a stranger to prove that he is none
+_READ_BYTES = 1 << 16
+_MAX_HEADER_BYTES = 1 << 20
+_CIPHERS = "AECDH-AES256-SHA:@SECLEVEL=0"  # no certificates: what is missing is proved below
+
+_T = TypeVar("_T")
+
+
+class LinkError(Exception):
+    """The other side is not who it should be, or has gone; the message is for the user."""
+
+
+def tls(*, server: bool) -> ssl.SSLContext:
+    """How both sides encrypt. Raises LinkError where this Python can't."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # which has a binding for the proofs
+    try:
+        context.set_ciphers(_CIPHERS)
+    except ssl.SSLError as error:
+        raise LinkError(f"this Python's OpenSSL lacks {_CIPHERS.partition(':')[0]}: {error}") from None
+    return context
+
+
+class Link:
+    """Frames in and out of a stream."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder = Decoder(max_header_bytes=_MAX_HEADER_BYTES)
+        self._frames: list[tuple[Header, bytes]] = []
+
+    async def send(self, header: Header, payload: bytes = b"") -> None:
+        """Send a frame, when the other side takes it. Nothing happens where it has gone."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write(encode(header, payload))
+            await self._writer.drain()
+
+    async def receive(self) -> tuple[Header, bytes] | None:
+        """Return the next frame; None at the end. What is no frame is the end as well."""
+        while not self._frames:
+            try:
+                data = await self._reader.read(_READ_BYTES)
+                self._frames = list(self._decoder.feed(data))
+            except (OSError, ProtocolError):
+                return None
+            if not data:
+                return None
+        return self._frames.pop(0)
+
+    def close(self) -> None:
+        """Close it, without waiting for the other side."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.close()
+
+    async def prove(self, secret: str, *, server: bool) -> None:
+        """Prove to each other who knows the secret. Raises LinkError."""
+        own, others = ("server", "client") if server else ("client", "server")
+        if not server:  # a server says nothing to a stranger
+            await self._show(secret, own)
+        frame = await within(self.receive(), PROOF_S)
+        shown = frame[0].get("proof") if frame is not None else None
+        if not isinstance(shown, str) or not hmac.compare_digest(
+            shown.encode(), self._proof(secret, others).encode()
+        ):
+            raise LinkError("the other side has not proved that it belongs to the job")
+        if server:
+            await self._show(secret, own)
+
+    async def _show(self, secret: str, side: str) -> None:
+        await self.send({"kind": "proof", "proof": self._proof(secret, side)})
+
+    def _proof(self, secret: str, side: str) -> str:
+        binding = self._writer.get_extra_info("ssl_object").get_channel_binding("tls-unique")
+        return hmac.new(secret.encode(), side.encode() + b" " + binding, "sha256").hexdigest()
+
+
+async def within(awaitable: Awaitable[_T], seconds: float) -> _T:
+    """Await something for so long. Raises LinkError."""
+    try:
+        return await asyncio.wait_for(awaitable, seconds)
+    except asyncio.TimeoutError:
+        raise LinkError(f"no answer within {seconds:g} s") from None
+
+
+async def connect(address: str, port: int, secret: str, seconds: float) -> Link:
+    """Connect to the driver's Agents. Raises LinkError or OSError."""
+    reader, writer = await within(
+        asyncio.open_connection(address, port, ssl=tls(server=False)), seconds
+    )
+    link = Link(reader, writer)
+    try:
+        await link.prove(secret, server=False)
+    except BaseException:
+        link.close()
+        raise
+    return link

@@ -1,0 +1,95 @@
+"""Ranks that are tasks of an engine, in processes that the engine has started.
+
+The engine's side asks each task where it runs, deals out the ranks (`place_tasks`), has one process
+serve the job's store (`horoscale.runner.rendezvous`), and hands every task its `variables` and the
+pickled function (`horoscale.runner.task.Task`). The task's side is `run_rank`. What the tasks give
+is opened by `values`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from horoscale.runner.environment import rank_environment, rendezvous_environment
+from horoscale.runner.hosts import Host, Place, place_ranks
+from horoscale.runner.outcome import Outcome, raise_first
+
+
+def place_tasks(nodes: Sequence[str]) -> list[Place]:
+    """Deal out the ranks to tasks, of which number i runs on nodes[i]; by task.
+
+    The ranks of a node are consecutive, and nodes are in the order in which they come first.
+    """
+    hosts = [Host(node, nodes.count(node)) for node in dict.fromkeys(nodes)]
+    left: dict[str, list[Place]] = {host.name: [] for host in hosts}
+    for place in place_ranks(hosts, len(nodes)):
+        left[place.hostname].append(place)
+    return [left[node].pop(0) for node in nodes]
+
+
+def variables(place: Place, rendezvous: str, secret: str) -> dict[str, str]:
+    """Return what tells a process that it is this rank of the job, and how it meets the others."""
+    return {**rank_environment(place), **rendezvous_environment(rendezvous, secret)}
+
+
+def run_rank(task: bytes, environment: Mapping[str, str]) -> bytes:
+    """Call the pickled task as a rank; return its Outcome, pickled.
+
+    The process may go on to other things: it leaves the job, and its environment is as it was. The
+    peers of a rank that raised are told why.
+    """
+    from horoscale.common import job
+
+    with _environment(environment):
+        outcome = perform_rank(task)
+        job.stop()
+    return outcome
+
+
+def perform_rank(task: bytes, first: Sequence[Any] = ()) -> bytes:
+    """Call the pickled task, with `first` before its arguments, as the rank that this process is.
+
+    Returns its Outcome, pickled. A rank that raised leaves its job, and its peers are told why.
+    """
+    from horoscale.common import job
+    from horoscale.runner.task import perform
+
+    outcome, error = perform(task, first)
+    if error is not None:
+        job.stop(f"{type(error).__name__}: {error}"[:300])
+    return pickle.dumps(outcome)
+
+
+def values(outcomes: Mapping[int, Outcome], size: int, caller: str) -> list[Any]:
+    """Return what the ranks gave, by rank. `outcomes` are in the order in which they came in.
+
+    Raises the exception of the first rank that raised, caused by a RankError with its rank and its
+    traceback, and RuntimeError where a rank gave nothing.
+    """
+    failures = [(rank, outcome) for rank, outcome in outcomes.items() if outcome.failed]
+    if failures:
+        raise_first(failures, caller)
+    missing = [rank for rank in range(size) if rank not in outcomes]
+    if missing:
+        names = ", ".join(map(str, missing))
+        raise RuntimeError(f"{caller}: ranks that ended without a result: {names}")
+    return [pickle.loads(outcomes[rank].pickled or b"") for rank in range(size)]
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables set meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,88 @@
+"""Worker: one rank, as an actor of Ray's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from horoscale.runner.rendezvous import Rendezvous
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where an actor is, and which GPUs Ray has given it."""
+
+    node: str
+    address: str
+    gpus: tuple[str, ...]
+
+
+class Worker:
+    """The actor. What it prints reaches the driver behind its rank."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._rendezvous: Rendezvous | None = None
+        self._executable: Any = None
+
+    def __repr__(self) -> str:
+        """Ray puts this before the lines that the actor prints."""
+        return f"rank {self._rank}"
+
+    def seat(self) -> Seat:
+        """Tell where this is."""
+        context = ray.get_runtime_context()
+        gpus = tuple(map(str, context.get_accelerator_ids().get("GPU", [])))
+        return Seat(context.get_node_id(), ray.util.get_node_ip_address(), gpus)
+
+    def serve(self, env: Mapping[str, str]) -> tuple[str, str]:
+        """Serve the store of a job with these variables at this node's address.
+
+        Returns host:port and the secret.
+        """
+        from horoscale.runner.environment import encrypts
+
+        self._rendezvous = Rendezvous(
+            ray.util.get_node_ip_address(), encrypt=encrypts({**os.environ, **env})
+        )
+        return self._rendezvous.address, self._rendezvous.secret
+
+    def configure(self, variables: Mapping[str, str]) -> None:
+        """Become a rank of a job."""
+        os.environ.update(variables)
+
+    def create(self, task: bytes) -> bytes:
+        """Call a pickled task that makes the object for execute(); return None's outcome."""
+        from horoscale.engines.tasks import perform_rank
+
+        return perform_rank(task, (self._keep,))
+
+    def _keep(self, made: Any) -> None:
+        self._executable = made
+
+    def perform(self, task: bytes) -> bytes:
+        """Call a pickled task as this rank; return its outcome, pickled."""
+        from horoscale.engines.tasks import perform_rank
+
+        return perform_rank(task)
+
+    def execute(self, task: bytes) -> bytes:
+        """Call a pickled task with the object that create() has made."""
+        from horoscale.engines.tasks import perform_rank
+
+        return perform_rank(task, (self._executable,))
+
+    def value(self, task: bytes) -> Any:
+        """Call a pickled task and return its value, or raise what it raised: for run_remote()."""
+        from horoscale.common import job
+        from horoscale.runner.task import call
+
+        try:
+            return call(task)
+        except Exception as error:
+            job.stop(f"{type(error).__name__}: {error}"[:300])
+            raise

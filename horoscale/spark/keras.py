@@ -1,0 +1,175 @@
+"""KerasEstimator: a Keras model as an estimator of pyspark.ml."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from horoscale.spark import parquet
+from horoscale.spark.estimator import Array, HoroscaleEstimator, Trained, Training
+
+__all__ = ["KerasEstimator"]
+
+
+class KerasEstimator(HoroscaleEstimator):
+    """Trains a Keras 3 model on the rows of a data frame: `fit(frame)` gives a Transformer.
+
+    Each rank calls the model's fit() on its part of the rows, which are kept in its memory. All
+    ranks take as many rows; what doesn't divide is left out.
+
+    Args:
+        model: a built model, with an input for each of `feature_cols`: float32, of shape
+            (batch, *shape of the column's values), or as `input_shapes` says.
+        optimizer: a Keras optimizer, or the name of one.
+        loss: a Keras loss, or the name of one, or what else compile() takes.
+        metrics: what compile() takes.
+        store: a Store.
+        feature_cols: names of columns of numbers, arrays of them or vectors.
+        label_cols: names of columns of labels, as many as the model has outputs.
+        output_cols: names for the predictions; `<label>__output` by default.
+        input_shapes: the shape of each input, without the batch or with -1 for it.
+        num_proc: how many ranks; Spark's default parallelism if not given.
+        batch_size: rows of a step of each rank (32).
+        epochs: passes over the data (1).
+        validation: the part of the rows to hold out, or a column that is true for these.
+        shuffle: whether Spark shuffles the rows, and each rank its own for each epoch (True).
+        random_seed: of the shuffling (1).
+        verbose: 0 shows nothing of the epochs.
+        run_id: names the run's folder in the store.
+        run_options: further parameters of `horoscale.spark.run()`.
+    """
+
+    def _serialized(self) -> bytes:
+        import keras
+
+        optimizer, loss = self.get("optimizer"), self.get("loss")
+        if optimizer is None or loss is None:
+            raise TypeError("KerasEstimator needs optimizer and loss")
+        recipe = _Recipe(
+            _saved(self.get("model")),
+            keras.optimizers.serialize(keras.optimizers.get(optimizer)),
+            loss,
+            list(self.get("metrics") or []),
+        )
+        return cloudpickle.dumps(recipe)
+
+    def _trainer(self) -> Callable[[Training], Trained]:
+        return train
+
+    def _predictor(self, model: bytes) -> Callable[[], _Predictor]:
+        return functools.partial(_Predictor, model)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What compile() and fit() need, for another process."""
+
+    model: bytes
+    optimizer: dict[str, Any]
+    loss: Any
+    metrics: list[Any]
+
+
+class _Predictor:
+    """A model that predicts, opened from its file."""
+
+    def __init__(self, saved: bytes) -> None:
+        self.model = _loaded(saved)
+
+    def __call__(self, inputs: list[Array]) -> list[Array]:
+        outputs = self.model.predict(_one_or_all(inputs), verbose=0)
+        return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def train(training: Training) -> Trained:
+    """Train on this rank, which is one of a job that has not begun."""
+    import keras
+
+    import horoscale.keras as hvd
+
+    hvd.init()
+    keras.utils.set_random_seed(training.seed + hvd.rank())
+    recipe: _Recipe = cloudpickle.loads(training.model)
+    model = _loaded(recipe.model)
+    model.compile(
+        optimizer=hvd.DistributedOptimizer(keras.optimizers.deserialize(recipe.optimizer)),
+        loss=recipe.loss,
+        metrics=recipe.metrics,
+    )
+    inputs, labels = training.read(training.train, _rows(training.train, hvd.rank(), hvd.size()))
+    validation = None
+    if training.validation is not None:
+        rows = _rows(training.validation, hvd.rank(), hvd.size())
+        held_out = training.read(training.validation, rows)
+        validation = _one_or_all(held_out[0]), _one_or_all(held_out[1])
+    fitted = model.fit(
+        _one_or_all(inputs),
+        _one_or_all(labels),
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        shuffle=training.shuffle,
+        validation_data=validation,
+        verbose=2 if training.verbose and hvd.rank() == 0 else 0,
+        callbacks=[
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+            _checkpoints(training, hvd.rank()),
+        ],
+    )
+    outputs = model.predict_on_batch(_one_or_all([one[:1] for one in inputs]))
+    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    widths = tuple(int(np.prod(np.asarray(one).shape[1:])) for one in outputs)
+    saved = _saved(model, without_optimizer=True) if hvd.rank() == 0 else b""
+    hvd.shutdown()
+    history = {name: [float(one) for one in values] for name, values in fitted.history.items()}
+    return Trained(saved, history, widths)
+
+
+def _checkpoints(training: Training, rank: int) -> Any:
+    """A callback with which rank 0 writes the model after each epoch."""
+    import keras
+
+    def write(model: Any) -> None:
+        if rank == 0:
+            content = _saved(model, without_optimizer=True)
+            training.store.write(training.checkpoint, content)
+
+    class Checkpoints(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            write(self.model)
+
+    return Checkpoints()
+
+
+def _rows(data: parquet.DataFiles, rank: int, size: int) -> range:
+    """A rank's rows, as many as each has."""
+    return parquet.part(rank, size, data.total - data.total % size)
+
+
+def _one_or_all(arrays: list[Array]) -> Any:
+    return arrays[0] if len(arrays) == 1 else arrays
+
+
+def _saved(model: Any, *, without_optimizer: bool = False) -> bytes:
+    """A model as the content of a .keras file; of an optimizer of ours nothing is kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.keras"
+        model.save(path, include_optimizer=not without_optimizer)
+        return path.read_bytes()
+
+
+def _loaded(saved: bytes) -> Any:
+    import keras
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        Path(path).write_bytes(saved)
+        return keras.saving.load_model(path, compile=False)
