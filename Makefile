@@ -33,6 +33,9 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find cmake cpp horosca
              -not -name '*.pyc' -not -name '*.so')
 CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 
+# Where a Python has its packages.
+PRINT_PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
+
 FUZZ_SECONDS ?= 10
 REAL ?= 200
 ELASTIC ?= 200
@@ -44,7 +47,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
-        python-slurm engines torch-libraries wheel python-wheel wheel-check torch-check clean
+        python-slurm python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,8 +138,13 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd of Debian's on this machine
 	$(PYTEST) python/engines/test_slurm.py
 
-engines: $(VENV)/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
+python-spark: $(VENV)-spark/.test  ## Python tests of Spark, Dask and Kubernetes, in an environment of their own
+	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_spark_data.py \
+	  python/engines/test_spark.py python/engines/test_dask.py python/engines/test_kubernetes.py
+
+engines: $(VENV)/.test $(VENV)-spark/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
 	$(PYTEST) -v python/engines/test_slurm_more.py
+	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest -v python/engines/test_spark_estimators.py
 
 torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
 	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries
@@ -154,7 +162,7 @@ torch-check:  ## the backend of torch.distributed with older versions of PyTorch
 	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-torch-libraries $(VENV)-wheel
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-spark $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -194,6 +202,15 @@ $(VENV)-tf/.test: $(VENV)/.test
 	@$(VENV)-tf/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[test]" \
 	    'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@touch $@
+
+# Everything but these, horoscale included, is that of $(VENV).
+$(VENV)-spark/.test: $(VENV)/.test
+	@echo "== Spark, Dask and Kubernetes' client in $(VENV)-spark (a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)-spark
+	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-spark/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
+	@$(VENV)-spark/bin/python -m pip install -q --no-compile \
+	    'pyspark==4.*' pyarrow 'pandas>=2.0,<3' fsspec distributed kubernetes
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

@@ -2,8 +2,9 @@
 
 Scripts and pickles that name either package therefore meet the same classes. Modules that only
 Horovod has (horovod.torch.mpi_ops) are served by the module of ours that exports their names.
-What we don't have yet (horovod.spark) is found by find_spec(), and its import is an ImportError:
-Horovod's own subpackage is there as well where pyspark is missing, so programs try the import.
+What we don't have yet (horovod.mxnet) is found by find_spec(), and its import is an ImportError:
+Horovod's own subpackage is there as well where the framework is missing, so programs try the
+import.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ _SERVED_BY = {
     "common.util": "compat.util",
     "version": "compat.version",
     "metadata": "compat.version",
+    "spark.common": "spark",
+    "spark.common.store": "spark.store",
 }
 
 # What horoscale does not have yet, by the module that would have it.
 _ABSENT = {
     "mxnet": "binding for MXNet",
-    "spark": "binding for Spark",
     "ray": "binding for Ray",
     "tensorflow.data.compute_service": "service for tf.data",
     "tensorflow.data.compute_worker": "service for tf.data",

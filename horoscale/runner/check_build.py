@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ def describe() -> str:
     encryption = core.pop("encryption", {})
     sections = (
         ("Frameworks", _frameworks()),
+        ("Engines", _engines()),
         ("Controllers", _from_core(_CONTROLLERS, backends, problem)),
         ("Tensor Operations", _from_core(_OPERATIONS, backends, problem)),
         ("Protection of what hosts send", _protection(encryption, problem)),
@@ -86,6 +88,25 @@ def _frameworks() -> Iterable[Item]:
             yield Item(name, False, f"not installed; {install}")
         else:
             yield Item(name, True)
+
+
+def _engines() -> Iterable[Item]:
+    for name, module, install in (
+        ("Spark", "pyspark", "pip install 'horoscale[spark]'"),
+        ("Dask", "distributed", "pip install 'horoscale[dask]'"),
+        ("Kubernetes", "kubernetes", "pip install 'horoscale[kubernetes]', for elastic jobs"),
+    ):
+        if not _is_installed(module):
+            yield Item(name, False, f"not installed; {install}")
+        elif name == "Spark" and not _has_java():
+            yield Item(name, False, "there is no Java; install a JRE, 17 or newer")
+        else:
+            yield Item(name, True)
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None
 
 
 def _is_installed(module: str) -> bool:

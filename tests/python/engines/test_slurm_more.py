@@ -43,7 +43,7 @@ def test_elastic_training_goes_on_without_a_node_that_is_lost(cluster: SlurmClus
 
 
 def test_a_job_that_is_queued_again_goes_on(cluster: SlurmCluster) -> None:
-    """examples/slurm/requeue.sbatch: told to end, it writes a checkpoint and queues itself again."""
+    """requeue.sbatch: told to end, it writes a checkpoint and queues itself again."""
     program = Path(__file__).parent / "resumed.py"
     script = EXAMPLES / "slurm" / "requeue.sbatch"
     job = cluster.submit_file(
