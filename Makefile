@@ -47,7 +47,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
          python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
-         python-slurm python-ray engines torch-libraries wheel python-wheel wheel-check torch-check clean
+         python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,8 +145,13 @@ python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd 
 python-ray: $(VENV)-ray/.test  ## Python tests of Ray: two nodes on this machine, in an environment of their own
 	cd tests && $(abspath $(VENV)-ray/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_ray.py
 
-engines: $(VENV)/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
+python-spark: $(VENV)-spark/.test  ## Python tests of Spark, Dask and Kubernetes, in an environment of their own
+	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_spark_data.py \
+	  python/engines/test_spark.py python/engines/test_dask.py python/engines/test_kubernetes.py
+
+engines: $(VENV)/.test $(VENV)-spark/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
 	$(PYTEST) -v python/engines/test_slurm_more.py
+	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest -v python/engines/test_spark_estimators.py
 
 torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
 	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries
@@ -164,7 +169,8 @@ torch-check:  ## the backend of torch.distributed with older versions of PyTorch
 	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-ray $(VENV)-torch-libraries $(VENV)-wheel
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-ray $(VENV)-spark \
+	  $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -221,6 +227,15 @@ $(VENV)-ray/.test: $(VENV)/.test
 	@$(PYTHON) -m venv $(VENV)-ray
 	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-ray/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
 	@$(VENV)-ray/bin/python -m pip install -q --no-compile 'ray[train]==2.60.*'
+	@touch $@
+
+# Everything but these, horoscale included, is that of $(VENV).
+$(VENV)-spark/.test: $(VENV)/.test
+	@echo "== Spark, Dask and Kubernetes' client in $(VENV)-spark (a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)-spark
+	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-spark/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
+	@$(VENV)-spark/bin/python -m pip install -q --no-compile \
+	    'pyspark==4.*' pyarrow 'pandas>=2.0,<3' fsspec distributed kubernetes
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

@@ -31,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--master", default="local[2]", help="of Spark (default %(default)s)")
     parser.add_argument("--num-proc", type=int, default=2, help="how many ranks")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--store", help="a folder that all machines see; this one's /tmp if not given")
+    parser.add_argument("--store", help="a folder that all machines see")
     return parser.parse_args()
 
 

@@ -4,6 +4,8 @@
     import horoscale.dask
 
     accuracies = horoscale.dask.run(Client(), train)
+
+The ranks are processes of their own, which the launcher starts through tasks on the workers.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Place:
         context = ray.get_runtime_context()
         devices = tuple(map(str, context.get_accelerator_ids().get("GPU", [])))
         host = f"{ray.util.get_node_ip_address()}-{node[:8]}".replace(":", ".")
-        serve(invitation, Seat(host, index, devices))
+        serve(invitation, Seat(host, index, devices=devices))
 
 
 def run_elastic(

@@ -1,4 +1,4 @@
-"""What the estimators have in common: their parameters, the way of the data, and the predictions."""
+"""What the estimators have in common: parameters, the way of the data, and the predictions."""
 
 from __future__ import annotations
 
@@ -112,9 +112,7 @@ class HoroscaleEstimator(Estimator, _Parameters):  # type: ignore[misc]
                 f"{type(self).__name__} has no parameter {', '.join(unknown)}; it has "
                 f"{', '.join(sorted(known))}"
             )
-        self._setDefault(
-            **{"batch_size": 32, "epochs": 1, "shuffle": True, "random_seed": 1, "verbose": 1}
-        )
+        self._setDefault(batch_size=32, epochs=1, shuffle=True, random_seed=1, verbose=1)
         given = {name: value for name, value in parameters.items() if value is not None}
         self._set(**given)
         for name in ("model", "store", "feature_cols", "label_cols"):

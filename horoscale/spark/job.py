@@ -216,11 +216,12 @@ def _tasks(
         tasks = _Tasks(context, agents, size, barrier=barrier)
         try:
             yield agents, tasks
-        except BaseException as error:
+        except AgentsError as error:
+            tasks.check()  # which may tell more
             tasks.fail()
-            if isinstance(error, AgentsError):
-                tasks.check()  # which tells more
-                raise SparkError(str(error)) from error
+            raise SparkError(str(error)) from error
+        except BaseException:
+            tasks.fail()
             raise
     finally:
         agents.close()

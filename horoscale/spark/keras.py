@@ -54,24 +54,28 @@ class KerasEstimator(HoroscaleEstimator):
         if optimizer is None or loss is None:
             raise TypeError("KerasEstimator needs optimizer and loss")
         recipe = _Recipe(
+            keras.config.backend(),
             _saved(self.get("model")),
             keras.optimizers.serialize(keras.optimizers.get(optimizer)),
             loss,
             list(self.get("metrics") or []),
         )
-        return cloudpickle.dumps(recipe)
+        return bytes(cloudpickle.dumps(recipe))
 
     def _trainer(self) -> Callable[[Training], Trained]:
         return train
 
     def _predictor(self, model: bytes) -> Callable[[], _Predictor]:
-        return functools.partial(_Predictor, model)
+        import keras
+
+        return functools.partial(_Predictor, keras.config.backend(), model)
 
 
 @dataclass(frozen=True)
 class _Recipe:
     """What compile() and fit() need, for another process."""
 
+    backend: str  # Keras': the one that the model was made with
     model: bytes
     optimizer: dict[str, Any]
     loss: Any
@@ -81,7 +85,8 @@ class _Recipe:
 class _Predictor:
     """A model that predicts, opened from its file."""
 
-    def __init__(self, saved: bytes) -> None:
+    def __init__(self, backend: str, saved: bytes) -> None:
+        os.environ.setdefault("KERAS_BACKEND", backend)  # read when Keras is imported
         self.model = _loaded(saved)
 
     def __call__(self, inputs: list[Array]) -> list[Array]:
@@ -91,13 +96,14 @@ class _Predictor:
 
 def train(training: Training) -> Trained:
     """Train on this rank, which is one of a job that has not begun."""
+    recipe: _Recipe = cloudpickle.loads(training.model)
+    os.environ.setdefault("KERAS_BACKEND", recipe.backend)
     import keras
 
     import horoscale.keras as hvd
 
     hvd.init()
     keras.utils.set_random_seed(training.seed + hvd.rank())
-    recipe: _Recipe = cloudpickle.loads(training.model)
     model = _loaded(recipe.model)
     model.compile(
         optimizer=hvd.DistributedOptimizer(keras.optimizers.deserialize(recipe.optimizer)),

@@ -71,7 +71,7 @@ def read(data: DataFiles, rows: range, columns: Sequence[str]) -> dict[str, np.n
     """
     import pyarrow as pa
 
-    tables = []
+    tables: list[pa.Table] = []
     begin = 0
     for file, count in zip(data.files, data.rows, strict=True):
         wanted = range(max(rows.start, begin) - begin, min(rows.stop, begin + count) - begin)

@@ -19,7 +19,7 @@ def agent(invitation: Invitation, index: int, rows: Iterable[Any]) -> Iterator[A
     context = TaskContext.get()
     resources = context.resources() if context is not None else {}
     devices = tuple(resources["gpu"].addresses) if "gpu" in resources else ()
-    serve(invitation, Seat(_executor(), index, devices))
+    serve(invitation, Seat(_executor(), index, devices=devices))
     return iter(())
 
 

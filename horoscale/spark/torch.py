@@ -52,13 +52,13 @@ class TorchEstimator(HoroscaleEstimator):
             raise TypeError("TorchEstimator needs optimizer and loss")
         losses = tuple(loss) if isinstance(loss, (list, tuple)) else (loss,)
         # In one piece: the optimizer's parameters are the model's.
-        return cloudpickle.dumps((model, optimizer, losses, self.get("metrics") or {}))
+        return bytes(cloudpickle.dumps((model, optimizer, losses, self.get("metrics") or {})))
 
     def _trainer(self) -> Callable[[Training], Trained]:
         return train
 
     def _predictor(self, model: bytes) -> Callable[[], _Predictor]:
-        return functools.partial(_Predictor, self._serialized(), model)
+        return functools.partial(_Predictor, cloudpickle.dumps(self.get("model")), model)
 
 
 class _Predictor:
@@ -67,7 +67,7 @@ class _Predictor:
     def __init__(self, pickled: bytes, weights: bytes) -> None:
         import torch
 
-        self.model = cloudpickle.loads(pickled)[0]
+        self.model = cloudpickle.loads(pickled)
         self.model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
         self.model.eval()
 

@@ -1,4 +1,4 @@
-"""Jobs that the launcher runs inside an engine's own processes: Spark's tasks, Dask's workers, pods.
+"""Jobs that the launcher runs in an engine's processes: Spark's tasks, Dask's workers, pods.
 
     launcher ── shell ──(Unix socket)── Agents ──(TCP)── agent ── supervisor ── ranks
                                         of the driver    in a task of the engine

@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +32,10 @@ class AgentError(RuntimeError):
     """The job that this agent took part in failed, or its driver is gone."""
 
 
+class Unreachable(AgentError):  # noqa: N818 (it says what is)
+    """The driver is not reached, perhaps not yet."""
+
+
 @dataclass(frozen=True)
 class Invitation:
     """What an agent needs to find the driver; it goes to the engine's tasks as a pickle."""
@@ -48,6 +51,7 @@ class Seat:
 
     host: str
     index: int
+    slots: int = 1
     devices: tuple[str, ...] = ()  # the GPUs that the engine has given this task
 
     def header(self) -> dict[str, Any]:
@@ -56,21 +60,26 @@ class Seat:
             "kind": "agent",
             "host": self.host,
             "index": self.index,
+            "slots": self.slots,
             "devices": list(self.devices),
             "machine": socket.gethostname(),
             "version": __version__,
             "root": PACKAGE_ROOT,
-            "executable": sys.executable,
         }
 
 
-def serve(invitation: Invitation, seat: Seat) -> None:
+def serve(invitation: Invitation, seat: Seat, *, drain: bool = False) -> None:
     """Serve the driver until it says that the job is over. To be called in a task of the engine.
 
+    With `drain`, in a main thread, SIGTERM means that this host is about to be taken away: the
+    supervisors hear of it, whose ranks leave an elastic job at their next commit, and the agent
+    ends with them.
+
     Raises:
-        AgentError: the job failed, the driver is not reached, or it is gone.
+        Unreachable: the driver is not reached.
+        AgentError: the job failed, or the driver is gone.
     """
-    asyncio.run(_Agent(invitation, seat).run())
+    asyncio.run(_Agent(invitation, seat).run(drain))
 
 
 class _Agent:
@@ -79,27 +88,47 @@ class _Agent:
         self._seat = seat
         self._address = ""
         self._running: set[asyncio.Task[None]] = set()
+        self._pids: set[int] = set()  # of the commands
 
-    async def run(self) -> None:
+    async def run(self, drain: bool) -> None:
         control = await self._reach()
         try:
             await control.send(self._seat.header())
-            while (frame := await control.receive()) is not None:
-                header, _ = frame
-                if header["kind"] == "leave":
-                    if header["error"] is not None:
-                        raise AgentError(header["error"])
-                    return
-                if header["kind"] == "run":
-                    task = asyncio.ensure_future(self._command(header))
-                    self._running.add(task)
-                    task.add_done_callback(self._running.discard)
-            raise AgentError("the driver of the job is gone")
+            serving = asyncio.ensure_future(self._serve(control))
+            if drain:
+                asyncio.get_running_loop().add_signal_handler(
+                    signal.SIGTERM, lambda: self._drain(serving)
+                )
+            await serving
+        except asyncio.CancelledError:
+            return  # drained
         finally:
             control.close()
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _serve(self, control: Link) -> None:
+        while (frame := await control.receive()) is not None:
+            header, _ = frame
+            if header["kind"] == "leave":
+                if header["error"] is not None:
+                    raise AgentError(header["error"])
+                return
+            if header["kind"] == "run":
+                task = asyncio.ensure_future(self._command(header))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+        raise AgentError("the driver of the job is gone")
+
+    def _drain(self, serving: asyncio.Task[None]) -> None:
+        """Pass SIGTERM on, and end when the last command has."""
+        for pid in self._pids:
+            processes.send_signal(pid, signal.SIGTERM)
+        if not self._running:
+            serving.cancel()
+        for task in self._running:
+            task.add_done_callback(lambda _: self._running or serving.cancel())
 
     async def _reach(self) -> Link:
         """A connection by the first of the driver's addresses that leads there."""
@@ -112,7 +141,7 @@ class _Agent:
             else:
                 self._address = address
                 return link
-        raise AgentError(
+        raise Unreachable(
             f"{socket.gethostname()} does not reach the driver at port {self._invitation.port}: "
             + "; ".join(said)
         )
@@ -127,20 +156,20 @@ class _Agent:
             return
         try:
             await link.send({"kind": "channel", "id": header["id"]})
-            await _run(link, header["words"], header["environment"])
+            await _run(link, header["words"], header["environment"], self._pids)
         finally:
             link.close()
 
 
-async def _run(link: Link, words: list[str] | None, environment: Mapping[str, str]) -> None:
+async def _run(
+    link: Link, words: list[str] | None, environment: Mapping[str, str], pids: set[int]
+) -> None:
     """Run a command, or a supervisor of this installation where `words` is None."""
-    if words is None:
-        words = isolated_command(SUPERVISOR)
-    else:  # as ssh does: a shell parses what was put together
-        words = ["/bin/sh", "-c", " ".join(words)]
+    # As ssh does, a shell parses what was put together.
+    shell = isolated_command(SUPERVISOR) if words is None else ["/bin/sh", "-c", " ".join(words)]
     parent = os.getpid()
     process = await asyncio.create_subprocess_exec(
-        *words,
+        *shell,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -148,17 +177,19 @@ async def _run(link: Link, words: list[str] | None, environment: Mapping[str, st
         start_new_session=True,
         preexec_fn=lambda: processes.die_with_parent(parent, signal.SIGTERM),
     )
-    pumps = [
-        asyncio.ensure_future(_pump(link, kind, stream))
-        for kind, stream in (("out", process.stdout), ("err", process.stderr))
-    ]
+    pids.add(process.pid)
+    output = asyncio.gather(_pump(link, "out", process.stdout), _pump(link, "err", process.stderr))
     feed = asyncio.ensure_future(_feed(link, process))
+    ends: list[asyncio.Future[Any]] = [output, feed]
     try:
-        await asyncio.gather(*pumps)
-        await link.send({"kind": "exit", "status": await process.wait()})
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if output.done():
+            await link.send({"kind": "exit", "status": await process.wait()})
     finally:
         feed.cancel()
         await _end(process)
+        output.cancel()
+        pids.discard(process.pid)
 
 
 async def _pump(link: Link, kind: str, stream: asyncio.StreamReader | None) -> None:
@@ -168,13 +199,15 @@ async def _pump(link: Link, kind: str, stream: asyncio.StreamReader | None) -> N
 
 
 async def _feed(link: Link, process: asyncio.subprocess.Process) -> None:
-    """What comes for the command; its input ends with the connection."""
+    """Pass on what comes for the command, until nobody is left who waits for it."""
     assert process.stdin is not None
-    with contextlib.suppress(OSError):
-        while (frame := await link.receive()) is not None and frame[0]["kind"] == "in":
-            process.stdin.write(frame[1])
-            await process.stdin.drain()
-    process.stdin.close()
+    while (frame := await link.receive()) is not None:
+        with contextlib.suppress(OSError):  # it takes no more
+            if frame[0]["kind"] == "in":
+                process.stdin.write(frame[1])
+                await process.stdin.drain()
+            else:
+                process.stdin.close()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

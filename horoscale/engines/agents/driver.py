@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import shlex
 import shutil
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from horoscale._version import __version__
-from horoscale.engines.agents.agent import CONNECT_S, Invitation, quoted_supervisor
+from horoscale.engines.agents.agent import CONNECT_S, Invitation
 from horoscale.engines.agents.link import Link, LinkError, tls, within
 from horoscale.runner import reach
-from horoscale.runner.bootstrap import isolated_command, PACKAGE_ROOT
+from horoscale.runner.bootstrap import PACKAGE_ROOT, isolated_command
 from horoscale.runner.protocol import Header
 
 _POLL_S = 0.2
@@ -40,9 +39,8 @@ class Agent:
 
     host: str
     index: int
+    slots: int
     devices: tuple[str, ...]
-    machine: str
-    executable: str
     link: Link
 
 
@@ -52,7 +50,9 @@ class Agents:
     Its loop runs in a thread of its own. Whoever shows the invitation's secret may join.
     """
 
-    def __init__(self, addresses: tuple[str, ...] = (), *, secret: str | None = None, port: int = 0) -> None:
+    def __init__(
+        self, addresses: tuple[str, ...] = (), *, secret: str | None = None, port: int = 0
+    ) -> None:
         """Listen; `addresses` are those at which agents find this process, all of its own if none.
 
         Raises AgentsError where that can't be.
@@ -63,6 +63,7 @@ class Agents:
         )
         self._folder = Path(tempfile.mkdtemp(prefix="horoscale-"))  # only this user's
         self._agents: list[Agent] = []
+        self._admitted: frozenset[str] | None = None  # None: all
         self._refused: list[str] = []
         self._changed = threading.Event()
         self._channels: dict[int, asyncio.Future[Link]] = {}
@@ -105,11 +106,16 @@ class Agents:
             self._changed.wait(_POLL_S)
 
     def hosts(self) -> list[tuple[str, int]]:
-        """The hosts of the agents that are there, and how many are on each."""
+        """The hosts of the agents that are there and admitted, and the slots of each."""
         slots: dict[str, int] = {}
         for agent in sorted(self._agents, key=lambda agent: agent.index):
-            slots[agent.host] = slots.get(agent.host, 0) + 1
+            if self._admitted is None or agent.host in self._admitted:
+                slots[agent.host] = slots.get(agent.host, 0) + agent.slots
         return list(slots.items())
+
+    def admit(self, hosts: set[str]) -> None:
+        """From now on list these hosts alone: an elastic job leaves the others."""
+        self._admitted = frozenset(hosts)
 
     @property
     def discovery(self) -> str:
@@ -196,9 +202,8 @@ class Agents:
         agent = Agent(
             header["host"],
             header["index"],
+            header["slots"],
             tuple(header["devices"]),
-            header["machine"],
-            header["executable"],
             link,
         )
         if problem := _problem(header):

@@ -1,4 +1,4 @@
-"""Runs a function as the ranks of a job on the hosts of agents: horoscale.run() over their shell."""
+"""Runs a function as the ranks of a job on the agents' hosts: horoscale.run() over their shell."""
 
 from __future__ import annotations
 

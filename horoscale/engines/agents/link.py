@@ -39,7 +39,9 @@ def tls(*, server: bool) -> ssl.SSLContext:
     try:
         context.set_ciphers(_CIPHERS)
     except ssl.SSLError as error:
-        raise LinkError(f"this Python's OpenSSL lacks {_CIPHERS.partition(':')[0]}: {error}") from None
+        raise LinkError(
+            f"this Python's OpenSSL lacks {_CIPHERS.partition(':')[0]}: {error}"
+        ) from None
     return context
 
 

@@ -42,7 +42,7 @@ def test_images_are_linted(name: str) -> None:
 
 def test_manifest_of_an_indexed_job() -> None:
     validate = pytest.importorskip("kubernetes_validate").validate
-    service, job = documents(DOCKER / "kubernetes" / "indexed-job.yaml")
+    service, job = documents(DOCKER / "kubernetes" / "base" / "indexed-job.yaml")
     for document in (service, job):
         validate(document, KUBERNETES, strict=True)
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -90,7 +90,7 @@ def shared_folder() -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="files of other users need root")
 def test_ranks_accept_the_secret_as_the_manifest_mounts_it(shared_folder: Path) -> None:
     """Kubernetes gives such files to root and to the pod's fsGroup, behind links."""
-    _, job = documents(DOCKER / "kubernetes" / "indexed-job.yaml")
+    _, job = documents(DOCKER / "kubernetes" / "base" / "indexed-job.yaml")
     pod = job["spec"]["template"]["spec"]
     ids = pod["securityContext"]
     (mode,) = (one["secret"]["defaultMode"] for one in pod["volumes"] if "secret" in one)

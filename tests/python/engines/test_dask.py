@@ -1,0 +1,72 @@
+"""Real Dask: a scheduler and workers as processes on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs distributed"),
+    pytest.mark.filterwarnings("default::DeprecationWarning", "default::FutureWarning"),
+    pytest.mark.filterwarnings("default::ResourceWarning", "default::UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def rank_and_sum(scale: int, *, more: int) -> tuple[int, int, float]:
+    import numpy as np
+
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    sums = hvd.allreduce(np.full(3, scale + more), op=hvd.Sum)
+    return hvd.rank(), hvd.local_size(), float(sums[0])
+
+
+def test_a_rank_for_each_worker(client: Any) -> None:
+    import horoscale.dask
+
+    results = horoscale.dask.run(client, rank_and_sum, (2,), {"more": 1})
+    assert results == [(0, 2, 6.0), (1, 2, 6.0)]
+    assert client.submit(lambda: "free again").result(timeout=30) == "free again"
+
+
+def test_a_killed_rank_is_named_and_the_workers_live(client: Any) -> None:
+    import horoscale.dask
+
+    def kill_rank_1() -> None:
+        import signal
+
+        import horoscale.numpy as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        hvd.barrier()
+
+    workers = set(client.scheduler_info()["workers"])
+    with pytest.raises(Exception, match="rank 1 failed") as raised:
+        horoscale.dask.run(client, kill_rank_1)
+    assert type(raised.value).__name__ == "RankFailedError"
+    assert set(client.scheduler_info()["workers"]) == workers
+
+
+def test_mistakes_are_told(client: Any) -> None:
+    import horoscale.dask
+
+    with pytest.raises(horoscale.dask.DaskError, match="3 ranks need 3 workers"):
+        horoscale.dask.run(client, rank_and_sum, num_proc=3)

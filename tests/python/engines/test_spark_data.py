@@ -1,0 +1,115 @@
+"""Stores, and Parquet of which each rank reads its part; without a session of Spark."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+fsspec = pytest.importorskip("fsspec")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from horoscale.runner.check_build import describe  # noqa: E402
+from horoscale.spark import Store, StoreError  # noqa: E402
+from horoscale.spark.context import SparkError, active_context  # noqa: E402
+from horoscale.spark.parquet import DataError, DataFiles, part, read, to_array  # noqa: E402
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_store_is_any_file_system(kind: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "new" / "store") if kind == "local" else "memory://store"
+    store = pickle.loads(pickle.dumps(Store.create(place)))
+    path = store.get_checkpoint_path("one")
+    assert path.endswith("store/runs/one/checkpoint")
+    store.write(path, b"first")
+    store.write(path, b"second")
+    assert store.read(path) == b"second"
+    store.delete(store.get_run_path("one"))
+    assert not store.exists(path)
+    with pytest.raises(StoreError, match="has to be on a file system that all machines see"):
+        store.read(path)
+
+
+def test_a_store_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"store '.*/file/store' can't be written: .*"):
+        Store.create(tmp_path / "file" / "store")
+    with pytest.raises(StoreError, match=r"store 'nosuch://bucket': .*nosuch"):
+        Store.create("nosuch://bucket")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataFiles:
+    """Rows 0 to 99 in files of 7, 0 < 40 and 53 rows, in row groups of 10."""
+    store = Store.create(tmp_path)
+    counts, files, begin = (7, 40, 53), [], 0
+    for count in counts:
+        numbers = list(range(begin, begin + count))
+        table = pa.table({"row": numbers, "pair": [[float(i), -float(i)] for i in numbers]})
+        files.append(str(tmp_path / f"{begin}.parquet"))
+        pq.write_table(table, files[-1], row_group_size=10)
+        begin += count
+    return DataFiles(store, tuple(files), counts)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_each_row_is_of_one_rank(data: DataFiles, size: int) -> None:
+    parts = [part(rank, size, data.total) for rank in range(size)]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    read_rows = []
+    for rows in parts:
+        arrays = read(data, rows, ["row", "pair"])
+        assert arrays["pair"].shape == (len(rows), 2)
+        assert (arrays["pair"] == np.stack([arrays["row"], -arrays["row"]], 1)).all()
+        read_rows += arrays["row"].tolist()
+    assert read_rows == list(range(100))
+
+
+def test_a_file_that_this_machine_does_not_see(data: DataFiles) -> None:
+    Path(data.files[1]).unlink()
+    assert len(read(data, range(7), ["row"])["row"]) == 7
+    with pytest.raises(StoreError, match="all machines see"):
+        read(data, range(8), ["row"])
+
+
+def test_columns_that_are_no_arrays_are_named() -> None:
+    assert to_array("x", pa.array([[1, 2], [3, 4]])).tolist() == [[1, 2], [3, 4]]
+    assert to_array("x", pa.array([True, False])).tolist() == [1, 0]
+    nested = pa.array([[[1.0], [2.0]], [[3.0], [4.0]]])
+    assert to_array("x", nested).shape == (2, 2, 1)
+    for values, why in (
+        ([1, None], "rows without a value"),
+        ([[1, 2], [3]], "not of one length"),
+        ([[1, 2, 3], [4]], "not of one length"),
+        (["a", "b"], "values of type string"),
+    ):
+        with pytest.raises(DataError, match=f"column 'x' .*{why}|lists of column 'x' .*{why}"):
+            to_array("x", pa.array(values))
+
+
+def test_without_java_or_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    with pytest.raises(SparkError, match="there is no SparkContext: create a session first"):
+        active_context()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SparkError, match="Spark needs Java, and there is none"):
+        active_context()
+
+
+def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
+    with pytest.raises(SparkError, match=r"needs pyspark, .* pip install 'horoscale\[spark\]'"):
+        active_context()
+
+
+def test_check_build_tells_of_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "[ ] Spark: there is no Java; install a JRE, 17 or newer" in describe()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch(0o755)
+    assert "[X] Spark\n" in describe()

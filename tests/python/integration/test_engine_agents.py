@@ -1,0 +1,194 @@
+"""Jobs through agents, which are processes of the test's own here."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.ranks import clean_environment
+
+from horoscale.engines.agents import job
+from horoscale.engines.agents.agent import Seat
+from horoscale.engines.agents.driver import Agents, AgentsError
+from horoscale.runner.api import RankError
+
+AGENT = """
+import pickle, sys
+from horoscale.engines.agents.agent import AgentError, serve
+invitation, seat = pickle.load(sys.stdin.buffer)
+try:
+    serve(invitation, seat)
+except AgentError as error:
+    sys.exit(str(error))
+"""
+WAIT_S = 30.0
+
+
+class Cluster:
+    """Agents on two hosts, and the driver's side."""
+
+    def __init__(self) -> None:
+        self.agents = Agents(("127.0.0.1",))
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *seats: Seat) -> None:
+        for seat in seats:
+            process = subprocess.Popen(
+                [sys.executable, "-c", AGENT],
+                env=clean_environment(),
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert process.stdin is not None
+            with process.stdin as pipe:
+                pickle.dump((self.agents.invitation, seat), pipe)
+            self.processes.append(process)
+        self.agents.wait(len(self.processes), WAIT_S, lambda: None)
+
+    def ends(self) -> list[int]:
+        return [process.wait(WAIT_S) for process in self.processes]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    cluster.agents.close()
+    for process in cluster.processes:
+        process.kill()
+        process.wait(WAIT_S)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def four() -> list[Seat]:
+    return [Seat(host, index) for index, host in enumerate(("one", "one", "two", "two"))]
+
+
+def where() -> tuple[int, int, int, str]:
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    print(f"I am {hvd.rank()}")
+    return hvd.rank(), hvd.local_rank(), hvd.size(), os.environ["HOROSCALE_HOSTNAME"]
+
+
+def test_a_job_on_the_hosts_of_agents(cluster: Cluster) -> None:
+    cluster.start(*four())
+    assert cluster.agents.hosts() == [("one", 2), ("two", 2)]
+    said = io.StringIO()
+    results = job.run(cluster.agents, 4, job.Call(where, stdout=said))
+    assert results == [(0, 0, 4, "one"), (1, 1, 4, "one"), (2, 0, 4, "two"), (3, 1, 4, "two")]
+    assert sorted(said.getvalue().split("\n")[:-1]) == [f"[{i}]<stdout>:I am {i}" for i in range(4)]
+    # Another job follows on the same agents.
+    assert len(job.run(cluster.agents, 2, job.Call(where, stdout=io.StringIO()))) == 2
+    cluster.agents.close()
+    assert cluster.ends() == [0, 0, 0, 0]
+
+
+def test_ranks_get_what_the_call_says(cluster: Cluster) -> None:
+    cluster.start(Seat("one", 0, devices=("3",)), Seat("one", 1, devices=("1",)))
+
+    def variables() -> list[str]:
+        return [os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "OF_THE_CALL")]
+
+    call = job.Call(variables, env={"OF_THE_CALL": "a value", "CUDA_VISIBLE_DEVICES": "1,3"})
+    assert job.run(cluster.agents, 2, call) == [["1,3", "a value"]] * 2
+    call = job.Call(variables, env={"OF_THE_CALL": "another"})
+    assert job.run(cluster.agents, 2, call) == [["1,3", "another"]] * 2
+
+
+def test_what_a_rank_raises_is_raised(cluster: Cluster) -> None:
+    cluster.start(*four())
+
+    def fail() -> None:
+        import horoscale.numpy as hvd
+
+        hvd.init()
+        if hvd.rank() == 3:
+            raise KeyError("train.csv")
+        hvd.barrier()
+
+    with pytest.raises(KeyError, match=r"train\.csv") as raised:
+        job.run(cluster.agents, 4, job.Call(fail, stderr=io.StringIO()))
+    assert isinstance(raised.value.__cause__, RankError)
+    cluster.agents.close("rank 3 failed")
+    assert cluster.ends() == [1, 1, 1, 1]
+
+
+def test_an_agent_that_is_killed_takes_its_host_along(cluster: Cluster) -> None:
+    cluster.start(*four())
+    victim = cluster.processes[2].pid  # the first of host two: the supervisor is below it
+
+    def kill_the_agent() -> None:
+        import horoscale.numpy as hvd
+
+        hvd.init()
+        hvd.barrier()
+        if hvd.rank() == 0:
+            os.kill(victim, signal.SIGKILL)
+        for _ in range(10_000):
+            hvd.barrier()
+            time.sleep(0.001)
+
+    with pytest.raises(Exception, match=r"two|ranks? [23]"):
+        job.run(cluster.agents, 4, job.Call(kill_the_agent, stderr=io.StringIO()))
+
+
+def test_whoever_has_no_secret_is_turned_away(cluster: Cluster) -> None:
+    stranger = replace(cluster.agents.invitation, secret="0" * 64)
+    process = subprocess.run(
+        [sys.executable, "-c", AGENT],
+        env=clean_environment(),
+        input=pickle.dumps((stranger, Seat("one", 0))),
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert b"has not proved that it belongs to the job" in process.stderr
+    with pytest.raises(AgentsError, match="0 of 1 tasks have started within 0 s"):
+        cluster.agents.wait(1, 0, lambda: None)
+
+
+def test_agents_that_differ_are_refused(cluster: Cluster) -> None:
+    script = "import horoscale.engines.agents.agent as agent; agent.PACKAGE_ROOT = '/elsewhere'\n"
+    process = subprocess.run(
+        [sys.executable, "-c", script + AGENT],
+        env=clean_environment(),
+        input=pickle.dumps((cluster.agents.invitation, Seat("one", 0))),
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert b"has horoscale in /elsewhere, this process in" in process.stderr
+    with pytest.raises(AgentsError, match="install it at the same place on all machines"):
+        cluster.agents.wait(1, WAIT_S, lambda: None)
+
+
+def test_a_shell_gives_the_commands_output_and_status(cluster: Cluster) -> None:
+    """As ssh: mpirun's daemons are started so."""
+    cluster.start(Seat("one", 0))
+    shell = cluster.agents.shell_file()
+    ended = subprocess.run(
+        [shell, "one", "cat;", "echo", "'a  b'", ">&2;", "exit", "3"],
+        input=b"some input",
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, b"some input", b"a  b\n")
+    ended = subprocess.run(
+        [shell, "nowhere", "true"], capture_output=True, timeout=WAIT_S, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (255, b"no task of the engine is there any more\n")
+    listed = subprocess.run([shell], capture_output=True, timeout=WAIT_S, check=True)
+    assert listed.stdout == b"one:1\n"
