@@ -38,6 +38,7 @@ WAYS = {  # of which implementation
     "stage 1": "horoscale",
     "stage 2": "horoscale",
     "stage 3": "horoscale",
+    "stage 3 on disk": "horoscale",
 }
 MIB = 1 << 20
 

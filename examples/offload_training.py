@@ -69,6 +69,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--folder", help="on a disk; default: the one for temporary files")
+    parser.add_argument(
+        "--checkpoints", help="go on from the newest in this folder, and save there"
+    )
     parser.add_argument("--in-memory", action="store_true", help="offload nothing")
     options = parser.parse_args()
 
@@ -92,18 +95,24 @@ def main() -> None:
         offload_folder=options.folder,
     )
     optimizer = par.ZeroOptimizer(torch.optim.AdamW, model, lr=options.lr)
-    generator = torch.Generator().manual_seed(mesh.dp.rank)
+    first = 0
+    if options.checkpoints and par.latest_checkpoint(options.checkpoints):
+        first = (par.load(options.checkpoints, model, optimizer, mesh) or {})["step"]
     begin = time.perf_counter()
-    for step in range(options.steps):
+    for step in range(first, first + options.steps):
+        generator = torch.Generator().manual_seed(step * mesh.dp.size + mesh.dp.rank)
         at = torch.randint(len(numbers) - options.length, (options.batch,), generator=generator)
         windows = numbers[at[:, None] + torch.arange(options.length + 1)]
         loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if hvd.rank() == 0 and (step % 10 == 0 or step == options.steps - 1):
+        if hvd.rank() == 0 and (step % 10 == 0 or step == first + options.steps - 1):
             print(f"step {step + 1:2}: loss {float(loss.detach()):.4f}", flush=True)
     seconds = (time.perf_counter() - begin) / options.steps
+    if options.checkpoints:
+        extra = {"step": first + options.steps}
+        par.save(options.checkpoints, model, optimizer, mesh, extra=extra, keep=1)
     if hvd.rank() == 0:
         state = 16 * parameters / mesh.dp.size  # values, gradients and two moments in float32
         print(

@@ -22,7 +22,8 @@ from horoscale.torch.parallel.zero.flat import FlatShards
 from horoscale.torch.parallel.zero.runs import Run
 from horoscale.torch.parallel.zero.sharded import Sharded
 
-_VALUES, _GRADIENT = 0, 1  # beside the keys of the optimizer's state, which are strings
+# Beside the keys of the optimizer's state, which are strings.
+_VALUES, _GRADIENT, _ROUNDED = range(3)
 
 
 class Stepped(Protocol):
@@ -269,7 +270,7 @@ class Streaming:
             if shards.own_area is None:
                 shards.own[piece.begin : piece.end] = master
             else:
-                self._place(loaded, -1, shards.own_area, piece)[:numel] = master
+                self._place(loaded, _ROUNDED, shards.own_area, piece)[:numel] = master
         for what, area in loaded.areas.items():
             if what != _GRADIENT:
                 loaded.transfer.add(self._store.write(area, piece.begin, loaded.tensors[what]))
