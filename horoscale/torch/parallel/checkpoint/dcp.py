@@ -44,6 +44,7 @@ from horoscale.torch.parallel.checkpoint.checksums import Sums
 from horoscale.torch.parallel.checkpoint.errors import CheckpointError
 from horoscale.torch.parallel.checkpoint.layout import Box, Extents, Piece
 from horoscale.torch.parallel.checkpoint.sharing import Tensor, Work
+from horoscale.torch.parallel.offload.direct import bytes_of
 
 # Tensors by key and where their part begins; serialized values by key.
 Data = Mapping["tuple[str, Extents]", torch.Tensor]
@@ -63,7 +64,7 @@ class _SavePlanner(DefaultSavePlanner):
         if write_item.type == WriteItemType.BYTE_IO:
             return io.BytesIO(self._values[index.fqn])
         assert index.offset is not None
-        return self._data[index.fqn, tuple(index.offset)].cpu().contiguous()
+        return _alone(self._data[index.fqn, tuple(index.offset)].cpu().contiguous())
 
 
 class _LoadPlanner(DefaultLoadPlanner):
@@ -303,6 +304,16 @@ def serialized(value: Any) -> bytes:
     stream = io.BytesIO()
     torch.save(value, stream)
     return stream.getvalue()
+
+
+def _alone(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same memory, whose storage is that and no more.
+
+    The writer copies what is a part of a larger storage, and keeps all copies until its end.
+    """
+    if values.numel() == 0:
+        return values
+    return torch.frombuffer(bytes_of(values), dtype=values.dtype).view(values.shape)
 
 
 def _own_boxes(work: Work, rank: int) -> list[tuple[str, Box]]:
