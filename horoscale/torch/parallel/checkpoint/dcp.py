@@ -64,7 +64,10 @@ class _SavePlanner(DefaultSavePlanner):
         if write_item.type == WriteItemType.BYTE_IO:
             return io.BytesIO(self._values[index.fqn])
         assert index.offset is not None
-        return _alone(self._data[index.fqn, tuple(index.offset)].cpu().contiguous())
+        values = self._data[index.fqn, tuple(index.offset)]
+        if values.is_cpu and values.is_contiguous():
+            return _alone(values)  # they outlive the writer
+        return values.cpu().contiguous()
 
 
 class _LoadPlanner(DefaultLoadPlanner):
@@ -309,7 +312,8 @@ def serialized(value: Any) -> bytes:
 def _alone(values: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same memory, whose storage is that and no more.
 
-    The writer copies what is a part of a larger storage, and keeps all copies until its end.
+    The values are to outlive it. The writer copies what is a part of a larger storage, and keeps
+    all copies until its end.
     """
     if values.numel() == 0:
         return values
