@@ -51,6 +51,7 @@ def test_a_job_goes_on_with_what_the_buddy_has(stage: int, tmp_path: Path) -> No
     assert check(tmp_path) >= 6
 
 
+@pytest.mark.timeout(360)  # four jobs
 def test_checkpoints_of_elastic_jobs_are_those_of_save(tmp_path: Path) -> None:
     """One process loads what a job has written; a job begins with what one process has."""
     place = tmp_path / "checkpoints"
