@@ -38,6 +38,7 @@ WAYS = {  # of which implementation
     "stage 1": "horoscale",
     "stage 2": "horoscale",
     "stage 3": "horoscale",
+    "stage 3 on disk": "horoscale",
 }
 MIB = 1 << 20
 
@@ -53,23 +54,34 @@ class Way:
         return self._job.measure(self.name, *order)
 
 
-def start(stack: contextlib.ExitStack, name: str, ranks: int, size: str, folder: Path) -> Job:
+LIMIT_SECONDS = 120.0  # of an order: what it may take
+
+
+def start(
+    stack: contextlib.ExitStack,
+    name: str,
+    ranks: int,
+    size: str,
+    folder: Path,
+    limit: float = LIMIT_SECONDS,
+) -> Job:
     """Start the ranks of an implementation, which train any of its ways."""
     own = Path(tempfile.mkdtemp(dir=folder))
     variables = {"ZERO_SIZE": json.dumps(SIZES[size]), "MALLOC_ARENA_MAX": "1"}
-    job = Job(RANK_PROGRAM, name, ranks, own, own, variables)
+    job = Job(RANK_PROGRAM, name, ranks, own, own, variables, measure_seconds=limit)
     stack.callback(job.end)
     return job
 
 
-def compare_steps(rounds: int, ranks: int, size: str, steps: int) -> figures.Figures:
+def compare_steps(rounds: int, ranks: int, size: str, steps: int, limit: float) -> figures.Figures:
     """Measure the steps of each pair in turn, and print ratios."""
     measured: figures.Figures = {}
     for case, (theirs, ours) in PAIRS.items():
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(temporary_folder())
             jobs = [
-                Way(name, start(stack, WAYS[name], ranks, size, folder)) for name in (theirs, ours)
+                Way(name, start(stack, WAYS[name], ranks, size, folder, limit))
+                for name in (theirs, ours)
             ]
             measured |= figures.interleave(
                 jobs, {f"{case}, {ranks} ranks": ("step", steps)}, rounds
@@ -80,7 +92,9 @@ def compare_steps(rounds: int, ranks: int, size: str, steps: int) -> figures.Fig
     return measured
 
 
-def compare_memory(rounds: int, ranks: int, size: str, ways: Iterable[str]) -> figures.Figures:
+def compare_memory(
+    rounds: int, ranks: int, size: str, ways: Iterable[str], limit: float
+) -> figures.Figures:
     """Measure the memory of each way in new processes, and print it beside that of DDP."""
     measured: figures.Figures = {f"memory, {ranks} ranks": {}}
     found = measured[f"memory, {ranks} ranks"]
@@ -88,7 +102,7 @@ def compare_memory(rounds: int, ranks: int, size: str, ways: Iterable[str]) -> f
         for way in ways:
             with contextlib.ExitStack() as stack:
                 folder = stack.enter_context(temporary_folder())
-                job = start(stack, WAYS[way], ranks, size, folder)
+                job = start(stack, WAYS[way], ranks, size, folder, limit)
                 found.setdefault(way, []).append(job.measure(way, "memory", 1))
     print(f"{ranks} ranks: PSS of a rank beyond what it has before the model, MiB")
     for way, values in found.items():
@@ -108,6 +122,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=["step", "memory"])
     parser.add_argument("--ways", default=",".join(WAYS), help="whose memory, beside that of ddp")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=LIMIT_SECONDS,
+        help="seconds that making a model and two steps may take (100m wants more)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="little, on 2 ranks: does it run?")
     options = parser.parse_args()
@@ -120,9 +140,10 @@ def main() -> None:
     measured: figures.Figures = {}
     for ranks in map(int, options.ranks.split(",")):
         if options.only != "memory":
-            measured |= compare_steps(options.rounds, ranks, options.size, steps)
+            measured |= compare_steps(options.rounds, ranks, options.size, steps, options.limit)
         if options.only != "step":
-            measured |= compare_memory(min(options.rounds, 3), ranks, options.size, ways)
+            rounds = min(options.rounds, 3)
+            measured |= compare_memory(rounds, ranks, options.size, ways, options.limit)
     figures.write(options.json, measured, size=options.size)
 
 

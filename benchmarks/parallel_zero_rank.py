@@ -99,7 +99,8 @@ def make(way: str, rank: int) -> Training:
         import horoscale.torch.parallel as par
 
         axis = par.Axis.of(hvd.global_process_set, "dp")
-        par.shard(model, axis, int(way.split()[1]), unit=Block)
+        offload = "disk" if way.endswith("on disk") else None
+        par.shard(model, axis, int(way.split()[1]), unit=Block, offload=offload)
         return Training(model, par.ZeroOptimizer(adamw, model), batch)
     if way == "fsdp2":
         from torch.distributed.fsdp import fully_shard

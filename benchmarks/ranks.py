@@ -63,14 +63,17 @@ class Job:
         variables: Mapping[str, str] | None = None,
         hosts: Hosts | None = None,
         port: int = 0,
+        measure_seconds: float = MEASURE_SECONDS,
     ) -> None:
         """Start the ranks of a program that calls orders.serve(); wait until all are ready.
 
-        With `hosts` each rank is on one of its own, and ours meet at this port of the first.
+        With `hosts` each rank is on one of its own, and ours meet at this port of the first. An
+        order that takes longer than `measure_seconds` is an error.
         """
         self.name = name
         self._hosts = hosts
         self._port = port
+        self._measure_seconds = measure_seconds
         self._program = program
         self._extra = dict(variables or {})
         self._num_ranks = num_ranks
@@ -176,10 +179,10 @@ class Job:
 
     def _receive(self, connection: Connection) -> list[float]:
         try:
-            if connection.poll(MEASURE_SECONDS):
+            if connection.poll(self._measure_seconds):
                 seconds: list[float] = connection.recv()
                 return seconds
-            state = f"took longer than {MEASURE_SECONDS} s"
+            state = f"took longer than {self._measure_seconds} s"
         except EOFError:
             state = "ended; its output is above"
         raise RuntimeError(f"{self.name}: a rank {state}")

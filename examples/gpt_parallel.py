@@ -5,6 +5,7 @@
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --pp 2
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --cp 2
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --zero 3
+    horoscalerun -np 2 python examples/gpt_parallel.py --zero 3 --offload /scratch
 
 The text is the reference of Python's language that `help()` shows. With --check each rank also
 trains the whole model by itself, in double precision, and compares the losses:
@@ -201,7 +202,14 @@ def trainer(
     if mesh.pp.size > 1:
         return Pipelined(model, options, mesh).train
     if options.zero:
-        par.shard(model, mesh["dp", "cp"], options.zero, unit=Block)
+        par.shard(
+            model,
+            mesh["dp", "cp"],
+            options.zero,
+            unit=Block,
+            offload="disk" if options.offload else None,
+            offload_folder=options.offload,
+        )
         zero = par.ZeroOptimizer(torch.optim.AdamW, model, lr=options.lr, eps=1e-5)
         return lambda batch: train(model, zero, mesh, batch)
     optimizer = par.DistributedOptimizer(
@@ -239,6 +247,9 @@ def main() -> None:
     parser.add_argument(
         "--zero", type=int, default=0, metavar="STAGE", help="divide the training state over dp, cp"
     )
+    parser.add_argument(
+        "--offload", metavar="FOLDER", help="where the state of --zero is, on a disk"
+    )
     parser.add_argument("--sequence-parallel", action="store_true", help="divide norms, too")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dim", type=int, default=128)
@@ -251,6 +262,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.zero and options.pp > 1:
         parser.error("--zero can't divide the table, which stages of --pp tie")
+    if options.offload and not options.zero:
+        parser.error("--offload is of the training state that --zero divides")
     if options.check:
         torch.set_default_dtype(torch.float64)
 

@@ -136,7 +136,7 @@ def checkpointing() -> Checkpointing | None:
     _, folder = variable("CHECKPOINT_DIR")
     if not folder:
         return None
-    seconds, commits = _interval()
+    seconds, commits = interval()
     return Checkpointing(Path(folder), seconds, commits)
 
 
@@ -178,7 +178,8 @@ def parse_interval(text: str) -> tuple[float, int]:
     return (0.0, int(commits)) if commits else (float(number) * _UNITS[unit], 0)
 
 
-def _interval() -> tuple[float, int]:
+def interval() -> tuple[float, int]:
+    """Return what parse_interval() does of the variable. Raises ValueError."""
     name, value = variable("CHECKPOINT_EVERY")
     try:
         return parse_interval(value or "60s")

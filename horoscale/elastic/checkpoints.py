@@ -32,6 +32,7 @@ _LATEST = "LATEST"
 _MANIFEST = "manifest.json"
 _TENSORS = "tensors.safetensors"
 _PREFIX = "commit-"
+_DIVIDED = ".metadata"  # of horoscale.torch.parallel's checkpoints
 
 
 def write_checkpoint(
@@ -111,8 +112,12 @@ def read_checkpoint(folder: Path) -> tuple[int, Snapshot]:
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Tell whether a folder has checkpoints or is one, whole or not."""
-    return bool(_candidates(folder))
+    """Tell whether a folder has checkpoints or is one, whole or not.
+
+    Those of models whose training state is divided count, which states of their own load.
+    """
+    divided = [folder / _DIVIDED, *folder.glob(f"checkpoint-*/{_DIVIDED}")]
+    return bool(_candidates(folder)) or any(one.exists() for one in divided)
 
 
 def may_begin_anew(folder: Path, own: Path | None) -> bool:

@@ -29,6 +29,7 @@ from horoscale.torch.parallel.context import (
 )
 from horoscale.torch.parallel.cross_entropy import vocab_parallel_cross_entropy
 from horoscale.torch.parallel.division import Shard, get_dim_for_local_rank, split_sizes
+from horoscale.torch.parallel.elastic import ElasticState
 from horoscale.torch.parallel.embedding import (
     ColumnParallelEmbedding,
     ParallelEmbeddings,
@@ -49,7 +50,13 @@ from horoscale.torch.parallel.linear import (
 )
 from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh, init
 from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
-from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
+from horoscale.torch.parallel.offload import (
+    DiskOffload,
+    HostOffload,
+    OffloadError,
+    offload_activations,
+)
+from horoscale.torch.parallel.pipeline import Pipeline, PipelineError, split
 from horoscale.torch.parallel.plan import tensor_parallel
 from horoscale.torch.parallel.planning.calibration import calibrate
 from horoscale.torch.parallel.planning.memory import memory
@@ -93,11 +100,14 @@ __all__ = [
     "ColumnParallelLinear",
     "DiskOffload",
     "DistributedOptimizer",
+    "ElasticState",
     "GradScaler",
+    "HostOffload",
     "Input",
     "LayerNorm",
     "Mesh",
     "Numbers",
+    "OffloadError",
     "ParallelAttention",
     "ParallelEmbeddings",
     "ParallelMLP",
@@ -130,6 +140,7 @@ __all__ = [
     "load_weights",
     "load_whole_state_dict",
     "memory",
+    "offload_activations",
     "plan",
     "position_ids",
     "reduce_from",

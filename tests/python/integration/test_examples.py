@@ -225,6 +225,22 @@ def test_benchmark_of_divided_training_state(tmp_path: Path) -> None:
     assert re.search(r"stage 3 +\d+\.\d   of DDP: ", output), output
 
 
+def test_benchmark_of_offloaded_training_state(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "parallel_offload.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    for case in ("gather", "step"):
+        assert re.search(rf"{case}: of what the disk does \d+\.\d\d", output), output
+
+
+def test_offloaded_training_on_two_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = EXAMPLES / "offload_training.py"
+    output = launch(2, sys.executable, script, "--folder", tmp_path, folder=tmp_path)
+    losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
+    assert losses[-1] < losses[0], output
+
+
 def test_benchmark_of_divided_layers(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     benchmark = ROOT / "benchmarks" / "parallel.py"
@@ -322,6 +338,7 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
         (4, ["--tp", "2", "--pp", "2", "--schedule", "zb-h1"]),
         (2, ["--zero", "3"]),
         (4, ["--tp", "2", "--zero", "2"]),
+        (2, ["--zero", "3", "--offload", "."]),
     ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:

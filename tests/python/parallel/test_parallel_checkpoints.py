@@ -30,9 +30,10 @@ from torch.distributed.checkpoint.state_dict import (
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
+from horoscale.torch.parallel.checkpoint import checksums, saving
 from horoscale.torch.parallel.checkpoint import dcp as own_dcp
-from horoscale.torch.parallel.checkpoint import saving
 from horoscale.torch.parallel.checkpoint.folders import METADATA
+from horoscale.torch.parallel.checkpoint.metadata import read_metadata
 
 pytestmark = [
     *MARKS,
@@ -421,8 +422,63 @@ def test_a_file_with_other_bytes(byte: bytes, folder: Path) -> None:
             for file in path.glob("*.distcp"):
                 file.write_bytes(byte * file.stat().st_size)
         hvd.barrier()
+        with pytest.raises(par.CheckpointError, match=r"__\d_0.distcp is damaged: .* checksum is"):
+            par.load(folder, model, mesh=made)
+        hvd.barrier()
+        damage(path / checksums.FILE, None)  # as in what others have written
+        hvd.barrier()
         with pytest.raises(par.CheckpointError, match=r"__\d_0.distcp is damaged; it has model\."):
             par.load(folder, model, mesh=made)
+
+
+def test_one_bit_of_a_tensor_that_is_wrong(folder: Path) -> None:
+    """Numbers that load as well as any: the error names the file and the tensor."""
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        name, parameter = next(iter(model.named_parameters()))
+        path = par.save(folder, model, mesh=made).wait()
+        found = read_metadata(path).storage_data
+        info = next(info for index, info in found.items() if index.fqn == f"model.{name}")
+        hvd.barrier()
+        if hvd.rank() == 0:
+            file = path / info.relative_path
+            content = bytearray(file.read_bytes())
+            at = content.find(parameter.detach().numpy().tobytes()[:16], info.offset)
+            # The first rank's part may be another rank's: then any byte in the middle.
+            content[at if at >= 0 else info.offset + info.length // 2] ^= 1
+            file.write_bytes(content)
+        hvd.barrier()
+        with pytest.raises(
+            par.CheckpointError, match=rf"{info.relative_path} is damaged: model\.{name}.* checksum"
+        ):
+            par.load(folder, model, mesh=made)
+        damage(path / checksums.FILE, 10)
+        hvd.barrier()
+        with pytest.raises(par.CheckpointError, match=r"checksums.json is damaged"):
+            par.load(folder, model, mesh=made)
+
+
+def test_a_tensor_that_is_not_all_there(folder: Path) -> None:
+    """The metadata of others, or what was changed by hand, may lack a part of a tensor."""
+    with mesh(tp=hvd.size()) as made:
+        model = divided(made.tp)
+        path = par.save(folder, model, mesh=made).wait()
+        metadata = read_metadata(path)
+        key = next(
+            key
+            for key, one in metadata.state_dict_metadata.items()
+            if len(getattr(one, "chunks", ())) > 1
+        )
+        before = [one.detach().clone() for one in model.parameters()]
+        hvd.barrier()
+        if hvd.rank() == 0:
+            del metadata.state_dict_metadata[key].chunks[-1]
+            (path / METADATA).write_bytes(pickle.dumps(metadata))
+        hvd.barrier()
+        with pytest.raises(par.CheckpointError, match=rf"lacks \d+ elements of {key} \[.*at \["):
+            par.load(folder, model, mesh=made)
+        for one, value in zip(model.parameters(), before, strict=True):
+            assert torch.equal(one, value)
 
 
 class Evil:

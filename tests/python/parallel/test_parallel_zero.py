@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.parallel import MARKS
-from support.zero import Half, Model, batch, make, reference, same, sharded, world
+from support.zero import FEATURES, Half, Model, batch, make, reference, same, sharded, world
 from torch import nn
 
 import horoscale.torch as hvd
@@ -350,6 +350,36 @@ def test_a_pattern_is_of_names_and_not_of_what_is_inside() -> None:
     assert [one.name for one in by_name] == [one.name for one in by_class]
 
 
+def test_a_parameter_is_not_read_where_it_is_not() -> None:
+    """Outside of its unit's passes it has no memory in stage 3, but all that needs none."""
+    model = make()
+    weight = model.blocks[1].up.weight
+    with sharded(model, 3, shared=False):
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, model)
+        step(model, optimizer, 0)
+        for read in (
+            lambda: weight.sum(),
+            lambda: nn.functional.linear(torch.ones(FEATURES), weight),
+            lambda: weight.T,
+            lambda: weight.data,
+            lambda: weight[0],
+            lambda: torch.ones(2, 2 * FEATURES) @ weight,
+        ):
+            with pytest.raises(
+                RuntimeError, match=r"blocks\.1\.up\.weight is not there: in stage 3"
+            ):
+                read()
+        assert isinstance(weight, nn.Parameter)
+        assert weight.shape == (2 * FEATURES, FEATURES)
+        assert weight.numel() == 2 * FEATURES * FEATURES
+        assert weight.requires_grad
+        assert weight.grad is None
+        assert "blocks.1.up.weight" in repr(weight)
+        with par.gathered(model):
+            assert torch.isfinite(weight.sum())
+    assert type(weight) is nn.Parameter
+
+
 def test_wrong_arguments() -> None:
     model = make()
     with pytest.raises(ValueError, match="stage=4: there are the stages 1, 2 and 3"):
@@ -362,8 +392,10 @@ def test_wrong_arguments() -> None:
         par.shard(model, world(), 3, unit=(Half, nn.Conv2d))
     with pytest.raises(ValueError, match="no parameter requires a gradient"):
         par.shard(copy.deepcopy(model).requires_grad_(False), world())
-    with pytest.raises(ValueError, match="weight is on meta"):
-        par.shard(nn.Linear(2, 2, device="meta"), world())
+    sparse = copy.deepcopy(model)
+    sparse.unused.weight = nn.Parameter(torch.eye(3).to_sparse())
+    with pytest.raises(ValueError, match=r"weight is on cpu with layout torch.sparse_coo"):
+        par.shard(sparse, world())
     model.unused.weight.grad = torch.ones(3, 5)
     with pytest.raises(ValueError, match=r"unused\.weight has a gradient"):
         par.shard(model, world())

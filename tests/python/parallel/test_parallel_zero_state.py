@@ -316,3 +316,55 @@ def test_the_closure_computes_the_loss() -> None:
         ]
         assert losses[0] == losses[1]
         same(model, alone)
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a number for each parameter that it has."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for one in group["params"]:
+                if one.grad is not None:
+                    count = self.state[one].setdefault("count", torch.zeros(()))
+                    count += 1
+                    one.sub_(one.grad, alpha=group["lr"] / float(count))
+
+
+def test_numbers_of_parameters_that_are_numbers() -> None:
+    """They are not taken for the values of the parameters' elements."""
+
+    class Scalars(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slope = nn.Parameter(torch.tensor(2.0))
+            self.offset = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self) -> torch.Tensor:
+            return (self.slope * 3 + self.offset).square()
+
+    model = Scalars()
+    alone, averaging = reference(model, Counting, lr=0.01)
+    state: Any = None
+    for _ in range(2):
+        with sharded(model, 1):
+            optimizer = par.ZeroOptimizer(Counting, model, lr=0.01)
+            if state is not None:
+                optimizer.load_whole_state_dict(state)
+            for one, of in ((alone, averaging), (model, optimizer)):
+                of.zero_grad()
+                one().backward()
+                of.step()
+            state = optimizer.whole_state_dict()
+            same(model, alone)
+    assert float(state["state"]["slope"]["count"]) == 2
+    with sharded(model, 1):
+        optimizer = par.ZeroOptimizer(torch.optim.AdamW, model)
+        wrong = {
+            "state": {"slope": {"exp_avg": torch.zeros(1)}},
+            "param_groups": state["param_groups"],
+        }
+        with pytest.raises(
+            ValueError, match=r"exp_avg of slope is \(1,\) in the state, the parameter"
+        ):
+            optimizer.load_whole_state_dict(wrong)

@@ -103,6 +103,25 @@ def test_tiles_are_all_of_a_box() -> None:
     assert Box((), ()).tiles(1) == [Box((), ())]
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_box_has_without_another(seed: int) -> None:
+    generator = random.Random(seed)
+
+    def box(dims: int) -> Box:
+        offsets = [generator.randint(0, 4) for _ in range(dims)]
+        return Box(tuple(offsets), tuple(generator.randint(1, 4) for _ in range(dims)))
+
+    dims = generator.randint(0, 3)
+    one, other = box(dims), box(dims)
+    expected = torch.zeros((8,) * dims)
+    one.of(expected).fill_(1)
+    other.of(expected).fill_(0)
+    found = torch.zeros((8,) * dims)
+    for rest in one.without(other):
+        rest.of(found).add_(1)
+    assert torch.equal(found, expected)
+
+
 def held(key: str, boxes: list[Box], shape: tuple[int, ...] = (8,), **changes) -> HeldThere:
     plain = HeldThere([key], shape, torch.float32, boxes, 0, False, False)
     return plain._replace(**changes)

@@ -39,9 +39,12 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.storage import WriteResult
 
+from horoscale.torch.parallel.checkpoint import checksums
+from horoscale.torch.parallel.checkpoint.checksums import Sums
 from horoscale.torch.parallel.checkpoint.errors import CheckpointError
 from horoscale.torch.parallel.checkpoint.layout import Box, Extents, Piece
 from horoscale.torch.parallel.checkpoint.sharing import Tensor, Work
+from horoscale.torch.parallel.offload.direct import bytes_of
 
 # Tensors by key and where their part begins; serialized values by key.
 Data = Mapping["tuple[str, Extents]", torch.Tensor]
@@ -61,7 +64,10 @@ class _SavePlanner(DefaultSavePlanner):
         if write_item.type == WriteItemType.BYTE_IO:
             return io.BytesIO(self._values[index.fqn])
         assert index.offset is not None
-        return self._data[index.fqn, tuple(index.offset)].cpu().contiguous()
+        values = self._data[index.fqn, tuple(index.offset)]
+        if values.is_cpu and values.is_contiguous():
+            return _alone(values)  # they outlive the writer
+        return values.cpu().contiguous()
 
 
 class _LoadPlanner(DefaultLoadPlanner):
@@ -87,8 +93,12 @@ class _LoadPlanner(DefaultLoadPlanner):
         """Do nothing: the reader has copied into what resolve_tensor() gave it."""
 
 
-def write(folder: Path, rank: int, data: Data, values: Values, work: Work) -> list[WriteResult]:
-    """Write what a rank is to write into its file, through to the disk; return where it is.
+def write(
+    folder: Path, rank: int, data: Data, values: Values, work: Work
+) -> tuple[list[WriteResult], Sums]:
+    """Write what a rank is to write into its file, through to the disk.
+
+    Returns where it is, and the checksums.
 
     Raises OSError where it can't be written.
     """
@@ -99,20 +109,26 @@ def write(folder: Path, rank: int, data: Data, values: Values, work: Work) -> li
     items = [_tensor_item(work.tensors[key], key, box) for key, box in _own_boxes(work, rank)]
     items += [WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO) for key in values]
     if not items:
-        return []
+        return [], {}
     writer = FileSystemWriter(folder)
     # The writer numbers plans by ranks, and names files by these numbers.
     plans = writer.prepare_global_plan([SavePlan([])] * rank + [SavePlan(items)])
-    return writer.write_data(plans[rank], _SavePlanner(data, values)).wait()
+    results = writer.write_data(plans[rank], _SavePlanner(data, values)).wait()
+    return results, checksums.compute(folder, [_place_of(one.storage_data) for one in results])
 
 
 def finish(
-    folder: Path, work: Work, results: Sequence[WriteResult], same: Mapping[str, str]
+    folder: Path,
+    work: Work,
+    results: Sequence[WriteResult],
+    sums: Sums,
+    same: Mapping[str, str],
 ) -> None:
-    """Write the metadata of what all ranks have written, through to the disk.
+    """Write the metadata and checksums of what all ranks have written, through to the disk.
 
     `same` says of keys of values which other one's bytes they have.
     """
+    checksums.write(folder, sums)
     tensors = {key: tensor for tensor in work.tensors.values() for key in tensor.keys}
     keys = [key for keys, _ in work.values.values() for key in keys]
     items = [
@@ -153,6 +169,7 @@ class Reader:
         self._metadata = metadata
         self._reader = FileSystemReader(folder)
         self._reader.set_up_storage_reader(metadata, is_coordinator=True)
+        self._sums = checksums.read(folder)
 
     @property
     def keys(self) -> list[str]:
@@ -177,6 +194,7 @@ class Reader:
         by_file = self.check(pieces, values)
         planner = _LoadPlanner(pieces)
         for name, items in by_file.items():
+            self._verify(items)
             try:
                 self._reader.read_data(LoadPlan(items), planner)
             except Exception as error:  # torch.load promises no kinds
@@ -197,8 +215,11 @@ class Reader:
     ) -> dict[str, list[ReadItem]]:
         """Return what is to be read for these, by file.
 
-        Raises CheckpointError where a file is missing or shorter than it should be.
+        Raises CheckpointError where a file is missing or shorter than it should be, or no file has
+        a part of a tensor.
         """
+        for key, parts in pieces.items():
+            self._check_covered(key, parts)
         by_file: dict[str, list[ReadItem]] = {}
         for item in self._items(pieces, sorted(set(self._same_bytes(values).values()))):
             info = self._metadata.storage_data.get(item.storage_index)
@@ -239,6 +260,33 @@ class Reader:
             same[key] = first.setdefault(place, key)
         return same
 
+    def _check_covered(self, key: str, parts: Sequence[Piece]) -> None:
+        found = self._metadata.state_dict_metadata[key]
+        assert isinstance(found, TensorStorageMetadata)
+        chunks = [Box(tuple(one.offsets), tuple(one.sizes)) for one in found.chunks]
+        for part in parts:
+            rest = [part.box] if part.box.numel else []
+            for chunk in chunks:
+                rest = [left for one in rest for left in one.without(chunk)]
+                if not rest:
+                    break
+            if rest:
+                raise CheckpointError(
+                    f"{self._folder} lacks {sum(one.numel for one in rest)} elements of {key} "
+                    f"{list(found.size)}: the first ones are {list(rest[0].sizes)} at "
+                    f"{list(rest[0].offsets)}"
+                )
+
+    def _verify(self, items: Sequence[ReadItem]) -> None:
+        if self._sums is None:
+            return
+        parts = {}
+        for item in items:
+            index = item.storage_index
+            where = "" if index.offset is None else f" at {list(index.offset)}"
+            parts[_place_of(self._metadata.storage_data[index])] = f"{index.fqn}{where}"
+        checksums.verify(self._folder, self._sums, parts)
+
     def _check_length(self, name: str, items: Sequence[ReadItem]) -> None:
         path = self._folder / name
         infos = [self._metadata.storage_data[item.storage_index] for item in items]
@@ -259,6 +307,17 @@ def serialized(value: Any) -> bytes:
     stream = io.BytesIO()
     torch.save(value, stream)
     return stream.getvalue()
+
+
+def _alone(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same memory, whose storage is that and no more.
+
+    The values are to outlive it. The writer copies what is a part of a larger storage, and keeps
+    all copies until its end.
+    """
+    if values.numel() == 0:
+        return values
+    return torch.frombuffer(bytes_of(values), dtype=values.dtype).view(values.shape)
 
 
 def _own_boxes(work: Work, rank: int) -> list[tuple[str, Box]]:
@@ -282,6 +341,10 @@ def _tensor_item(tensor: Tensor, key: str, box: Box) -> WriteItem:
 
 def _chunk(box: Box) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
+
+
+def _place_of(info: Any) -> tuple[str, int, int]:
+    return info.relative_path, info.offset, info.length
 
 
 def _path_of(key: str) -> tuple[str, ...]:

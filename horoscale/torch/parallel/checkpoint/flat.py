@@ -125,6 +125,7 @@ class RunState(MutableMapping[str, Any]):
     def __init__(self, optimizer: Any, run: Run, owned: Owned) -> None:
         """Show the elements of `owned`."""
         self._optimizer = optimizer
+        self._run = run
         self._tensor = run.tensor
         begin = owned.offset - run.begin
         self._range = slice(begin, begin + owned.end - owned.begin)
@@ -141,8 +142,14 @@ class RunState(MutableMapping[str, Any]):
             state[key] = value
             return
         if key not in state:
-            state[key] = torch.zeros(self._tensor.shape, dtype=value.dtype, device=value.device)
-        state[key][self._range] = value
+            on_disk = self._on_disk(key, value.dtype)
+            state[key] = (
+                torch.zeros(self._tensor.shape, dtype=value.dtype, device=value.device)
+                if on_disk is None
+                else on_disk
+            )
+        if state[key][self._range].data_ptr() != value.data_ptr():
+            state[key][self._range] = value
 
     def __delitem__(self, key: str) -> None:
         del self._state[key]
@@ -152,6 +159,21 @@ class RunState(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._state)
+
+    def memory(self, key: str, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return where a tensor of the parameter's elements will be, if it is on a disk.
+
+        What is read to there has not to be in memory at once, with all others.
+        """
+        whole = self._on_disk(key, dtype)
+        return None if whole is None else whole[self._range]
+
+    def _on_disk(self, key: str, dtype: torch.dtype) -> torch.Tensor | None:
+        streaming = getattr(self._optimizer, "streaming", None)
+        if streaming is None:
+            return None
+        found: torch.Tensor = streaming.view(self._run, key, dtype)
+        return found
 
     @property
     def _state(self) -> dict[str, Any]:

@@ -48,6 +48,28 @@ class Box:
         """Where it ends in each dimension."""
         return tuple(map(sum, zip(self.offsets, self.sizes, strict=True)))
 
+    def without(self, other: Box) -> list[Box]:
+        """Return boxes that are what this one has and another one has not."""
+        common = self.intersection(other)
+        if common is None:
+            return [self]
+        found = []
+        offsets, sizes = list(self.offsets), list(self.sizes)
+        for dim, (begin, end) in enumerate(zip(common.offsets, common.ends, strict=True)):
+            for first, size in (
+                (offsets[dim], begin - offsets[dim]),
+                (end, offsets[dim] + sizes[dim] - end),
+            ):
+                if size > 0:
+                    found.append(
+                        Box(
+                            (*offsets[:dim], first, *offsets[dim + 1 :]),
+                            (*sizes[:dim], size, *sizes[dim + 1 :]),
+                        )
+                    )
+            offsets[dim], sizes[dim] = begin, end - begin
+        return found
+
     def moved(self, begin: Sequence[int], to: Sequence[int]) -> Box:
         """Return the box of the same extents that is to `to` as this one is to `begin`."""
         offsets = (own - a + b for own, a, b in zip(self.offsets, begin, to, strict=True))

@@ -93,6 +93,21 @@ def load(
     return loaded.extra
 
 
+def load_extra(folder: Path) -> dict[str, Any] | None:
+    """Return what save() was given as `extra`; None where it was not. Not collective.
+
+    Raises CheckpointError where the checkpoint is missing or damaged.
+    """
+    from horoscale.torch.parallel.checkpoint.dcp import Reader
+    from horoscale.torch.parallel.checkpoint.metadata import read_metadata
+
+    reader = Reader(folder, read_metadata(folder))
+    if EXTRA not in reader.keys or reader.tensor(EXTRA) is not None:
+        return None
+    found: dict[str, Any] = reader.read({}, [EXTRA])[EXTRA]
+    return found
+
+
 def match(
     tensors: Sequence[ModelTensor], stored: Mapping[str, Sequence[int]], where: object
 ) -> Wanted:

@@ -16,6 +16,7 @@ import torch
 
 from horoscale.common import job
 from horoscale.torch.parallel.checkpoint import folders
+from horoscale.torch.parallel.checkpoint.checksums import Sums
 from horoscale.torch.parallel.checkpoint.contents import Contents, contents_of
 from horoscale.torch.parallel.checkpoint.layout import Extents
 from horoscale.torch.parallel.checkpoint.model import Model, StageNames
@@ -45,6 +46,14 @@ class _Own(NamedTuple):
     tensors: dict[tuple[str, Extents], torch.Tensor]
     values: dict[str, bytes]
     same: dict[str, str]  # keys of values, to the one that was written with the same bytes
+
+
+class _Written(NamedTuple):
+    """What a rank tells of what it has written."""
+
+    results: list[WriteResult]
+    sums: Sums
+    same: dict[str, str]
 
 
 class Save:
@@ -248,13 +257,14 @@ def _write_all(
     # Here, because it takes half a second, and other modules need no torch.distributed.
     from horoscale.torch.parallel.checkpoint import dcp
 
-    def write() -> tuple[list[WriteResult], dict[str, str]]:
-        return dcp.write(beside, ranks.rank, own.tensors, own.values, work), own.same
+    def write() -> _Written:
+        return _Written(*dcp.write(beside, ranks.rank, own.tensors, own.values, work), own.same)
 
     def finish() -> None:
-        results = [one for part, _ in written for one in part]
-        same = {key: other for _, part in written for key, other in part.items()}
-        dcp.finish(beside, work, results, same)
+        results = [one for part in written for one in part.results]
+        sums = {place: one for part in written for place, one in part.sums.items()}
+        same = {key: other for part in written for key, other in part.same.items()}
+        dcp.finish(beside, work, results, sums, same)
         folders.finish(beside, path, keep)
 
     written = ranks.all_do("written", write)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horoscale.torch.parallel.checkpoint.errors import CheckpointError
+from horoscale.torch.parallel.checkpoint.flat import RunState
 from horoscale.torch.parallel.checkpoint.layout import Layout, Piece
 from horoscale.torch.parallel.checkpoint.optimizer import GROUPS, STATE, Slot
 
@@ -76,8 +77,14 @@ class StoredOptimizer:
             layout = slot.layout if is_divided else Layout.of_whole(shape)
             if layout is not slot.layout and shape:
                 _check_undivided(slot, key, shape, self._folder)
-            new[key] = torch.zeros(
-                layout.shape, dtype=self._dtype(slot, key, dtype), device=_device(slot, key)
+            made = self._dtype(slot, key, dtype)
+            memory = None
+            if layout is slot.layout and isinstance(slot.state, RunState):
+                memory = slot.state.memory(key, made)
+            new[key] = (
+                torch.zeros(layout.shape, dtype=made, device=_device(slot, key))
+                if memory is None
+                else memory
             )
             self.pieces.setdefault(stored, []).extend(layout.pieces(new[key]))
         return new

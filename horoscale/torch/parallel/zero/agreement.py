@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -11,12 +12,18 @@ from torch import nn
 from horoscale.common import allgather_object
 from horoscale.common.exceptions import MismatchError
 from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.offload import OffloadError
 
 _EXCHANGE = "horoscale.zero"
+_CHECKSUM = "checksum of parameter "
+_T = TypeVar("_T")
 
 
 def need_same_model(
-    axis: Axis, options: Mapping[str, object], units: Sequence[Mapping[str, nn.Parameter]]
+    axis: Axis,
+    options: Mapping[str, object],
+    units: Sequence[Mapping[str, nn.Parameter]],
+    compare_values: bool = True,
 ) -> None:
     """Compare options, parameters and their values among the ranks of an axis. Collective.
 
@@ -31,9 +38,53 @@ def need_same_model(
             frozen = "" if parameter.requires_grad else " frozen"
             said[f"parameter {name}"] = f"{kind}{list(parameter.shape)}{frozen}"
     said["units"] = [list(parameters) for parameters in units]
-    for parameters in units:
+    for parameters in units if compare_values else ():
         for name, parameter in parameters.items():
-            said[f"checksum of parameter {name}"] = _checksum(parameter)
+            said[f"{_CHECKSUM}{name}"] = checksum(parameter)
+    _need_same(axis, said)
+
+
+def need_same_values(axis: Axis, checksums: Mapping[str, int]) -> None:
+    """Compare checksums of parameters, by name, as need_same_model() does. Collective."""
+    if axis.set is not None:
+        _need_same(axis, {f"{_CHECKSUM}{name}": one for name, one in checksums.items()})
+
+
+def all_succeed(axis: Axis, work: Callable[[], _T]) -> _T:
+    """Do something with a disk on all ranks of an axis. Collective.
+
+    Raises OffloadError on all of them where it does on one, which it names.
+    """
+    failure: OffloadError | None = None
+    results: list[_T] = []
+    try:
+        results.append(work())
+    except OffloadError as error:
+        failure = error
+    raise_everywhere(axis, failure)
+    return results[0]
+
+
+def raise_everywhere(axis: Axis, failure: OffloadError | None) -> None:
+    """Raise OffloadError on all ranks of an axis if one has failed. Collective."""
+    if axis.set is None:
+        if failure is not None:
+            raise failure
+        return
+    said = allgather_object(None if failure is None else str(failure), _EXCHANGE, axis.set)
+    told = [f"rank {rank}: {one}" for rank, one in zip(axis.ranks, said, strict=True) if one]
+    if told:
+        raise OffloadError("; ".join(told)) from failure
+
+
+def checksum(parameter: nn.Parameter) -> int:
+    """Return a checksum of a parameter's values."""
+    values = parameter.detach().contiguous().view(-1)
+    return zlib.crc32(values.view(torch.uint8).numpy().data) if values.numel() else 0
+
+
+def _need_same(axis: Axis, said: Mapping[str, object]) -> None:
+    assert axis.set is not None
     answers = allgather_object(said, _EXCHANGE, axis.set)
     keys = list(dict.fromkeys(key for answer in answers for key in answer))
     for key in keys:
@@ -43,15 +94,11 @@ def need_same_model(
                 f"rank {rank}: {value}" for rank, value in zip(axis.ranks, values, strict=True)
             )
             hint = ""
-            if key.startswith("checksum"):
+            if key.startswith(_CHECKSUM):
                 hint = (
                     ". Give all ranks the same values first: par.broadcast_parameters(model, mesh)"
+                    ', or, where the model is on "meta", the same torch.manual_seed()'
                 )
             raise MismatchError(
                 f"the ranks of axis {axis.name} shard different models: {key}: {each}{hint}"
             )
-
-
-def _checksum(parameter: nn.Parameter) -> int:
-    values = parameter.detach().contiguous().view(-1)
-    return zlib.crc32(values.view(torch.uint8).numpy().data) if values.numel() else 0

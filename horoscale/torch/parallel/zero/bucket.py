@@ -16,10 +16,12 @@ from horoscale._core import HorovodInternalError
 from horoscale.torch.buckets import empty_shared
 from horoscale.torch.handles import Handle
 from horoscale.torch.names import unique_name
+from horoscale.torch.parallel.offload import Area, Store, Transfer
 from horoscale.torch.parallel.zero.flat import FlatShards
 from horoscale.torch.reductions import reducescatter_async
 
 _MOST_ROOMS = 2  # of one size, where rooms are used again
+_MOST_WRITES = 2  # of gradients on their way to a disk
 
 
 class Rooms:
@@ -27,7 +29,8 @@ class Rooms:
 
     def __init__(self) -> None:
         """Begin without memory."""
-        self._free: dict[int, list[torch.Tensor]] = {}
+        self._free: dict[int, list[tuple[torch.Tensor, Transfer]]] = {}
+        self._writes: deque[Transfer] = deque()
         self._made: dict[int, int] = {}
         self.sent: deque[Bucket] = deque()  # in the order in which they were sent
 
@@ -42,13 +45,26 @@ class Rooms:
         while not free and self.sent and self._made.get(nbytes, 0) >= _MOST_ROOMS:
             self.sent[0].finish(self)
         if free:
-            return free.pop().view(dtype)
+            room, transfer = free.pop(0)
+            transfer.wait()
+            return room.view(dtype)
         self._made[nbytes] = self._made.get(nbytes, 0) + 1
         return make_room(length, dtype)
 
-    def give_back(self, room: torch.Tensor) -> None:
-        """Let another bucket use it."""
-        self._free[room.nbytes].append(room.view(torch.uint8))
+    def give_back(self, room: torch.Tensor, after: Transfer) -> None:
+        """Let another bucket use it when a transfer is done."""
+        self._free[room.nbytes].append((room.view(torch.uint8), after))
+
+    def writes(self, transfer: Transfer) -> None:
+        """Follow a gradient to the disk; wait for others where there are several on their way."""
+        self._writes.append(transfer)
+        while len(self._writes) > _MOST_WRITES:
+            self._writes.popleft().wait()
+
+    def settle(self) -> None:
+        """Wait for what is being written; raises OffloadError where something could not be."""
+        while self._writes:
+            self._writes.popleft().wait()
 
 
 def make_room(length: int, dtype: torch.dtype) -> torch.Tensor:
@@ -72,10 +88,17 @@ class Bucket:
         shards: of the parameters.
         gradient: of what this rank owns, reduced: as long as `shards.own`. None: there is none.
         fresh: whether gradients have come that are not sent.
+        area: where `gradient` is on a disk, if it is.
     """
 
     def __init__(
-        self, shards: FlatShards, sent_as: torch.dtype, result: torch.dtype, kept: bool, passes: int
+        self,
+        shards: FlatShards,
+        sent_as: torch.dtype,
+        result: torch.dtype,
+        kept: bool,
+        passes: int,
+        store: Store | None = None,
     ) -> None:
         """Begin without gradients.
 
@@ -87,6 +110,7 @@ class Bucket:
                 them, and are reduced again with them (stage 1). Otherwise their room is used again,
                 and what is reduced later adds to `gradient`.
             passes: how often a gradient of each parameter comes before the bucket is sent.
+            store: a disk that has `gradient`.
         """
         self.shards = shards
         self.gradient: torch.Tensor | None = None
@@ -94,7 +118,11 @@ class Bucket:
         self._dtype = sent_as
         self._kept = kept
         self._passes = passes
-        self._memory = torch.empty(shards.length, dtype=result)  # of `gradient`
+        self._store = store
+        self.area: Area | None = None if store is None else store.area(shards.length, result)
+        self._memory = (  # of `gradient`
+            torch.empty(shards.length, dtype=result) if self.area is None else self.area.tensor
+        )
         self._room: torch.Tensor | None = None
         self._filled: set[int] = set()
         self._arrived = [0] * len(shards.places)
@@ -154,14 +182,15 @@ class Bucket:
         rooms.sent.remove(self)
         if sent.handle is not None:
             sent.handle.wait()
-        if self.gradient is None or self._kept:
-            self.gradient = self._memory
-            if sent.result is not self._memory:
-                self.gradient.copy_(sent.result)
-        else:
+        written = Transfer()
+        if self.gradient is not None and not self._kept:
+            rooms.settle()
             self.gradient.add_(sent.result)
+        elif sent.result is not self._memory:
+            written = self._keep(sent.result, rooms)
+        self.gradient = self._memory
         if not self._kept:
-            rooms.give_back(sent.room)
+            rooms.give_back(sent.room, written)
 
     def clear(self) -> None:
         """Forget all gradients; none is on its way."""
@@ -169,6 +198,15 @@ class Bucket:
         self.fresh = False
         self._filled.clear()
         self._arrived = [0] * len(self._arrived)
+
+    def _keep(self, result: torch.Tensor, rooms: Rooms) -> Transfer:
+        """Copy what is reduced to the memory of `gradient`, or begin to."""
+        if self._store is None or self.area is None:
+            self._memory.copy_(result)
+            return Transfer()
+        transfer = self._store.write(self.area, 0, result.to(self._memory.dtype))
+        rooms.writes(transfer)
+        return transfer
 
     def _open(self, rooms: Rooms) -> torch.Tensor:
         length = self.shards.length * self.shards.axis.size
@@ -182,7 +220,8 @@ class Bucket:
         if process_set is None:
             return _Sent(None, room, room)
         result = self._memory
-        if self._dtype != result.dtype or (self.gradient is not None and not self._kept):
+        adds_up = self.gradient is not None and not self._kept
+        if self._dtype != result.dtype or adds_up or self.area is not None:
             result = torch.empty(self.shards.length, dtype=self._dtype)
         handle = reducescatter_async(room, self._name, process_set=process_set, out=result)
         return _Sent(handle, room, result)

@@ -13,8 +13,13 @@ _ELEMENTS = 256
 _STEPS = 3
 
 
-def need_elementwise(factory: Factory, options: dict[str, object], dtype: torch.dtype) -> None:
+def need_elementwise(
+    factory: Factory, options: dict[str, object], dtype: torch.dtype
+) -> dict[str, torch.dtype]:
     """Try an optimizer on a tensor, and on the tensor's parts: what comes out has to be the same.
+
+    Returns:
+        What it keeps for each element, by the keys of its state.
 
     Raises:
         ValueError: it isn't, or the optimizer can't be tried.
@@ -23,6 +28,7 @@ def need_elementwise(factory: Factory, options: dict[str, object], dtype: torch.
     generator = torch.Generator().manual_seed(0)
     start, *gradients = torch.randn(_STEPS + 1, _ELEMENTS, generator=generator).to(dtype)
     results = []
+    kinds: dict[str, torch.dtype] = {}
     for parts in (1, 4):
         parameters = [nn.Parameter(one.clone()) for one in start.chunk(parts)]
         try:
@@ -36,9 +42,14 @@ def need_elementwise(factory: Factory, options: dict[str, object], dtype: torch.
                 f"{name} can't be an optimizer of shards: on one-dimensional dense parameters "
                 f"it failed with {type(error).__name__}: {error}"
             ) from error
+        for parameter in parameters:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    kinds[key] = value.dtype
         results.append(torch.cat([one.detach() for one in parameters]))
     if not torch.equal(*results):
         raise ValueError(
             f"{name} is not elementwise: what it does to a part of a tensor depends on the rest, "
             "so that its parts can't be left to different ranks. Use AdamW or SGD, for example"
         )
+    return kinds

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -19,6 +20,9 @@ from horoscale.torch.handles import Handle
 from horoscale.torch.movement import allgather, allgather_async
 from horoscale.torch.names import unique_name
 from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.offload import Area, Store
+from horoscale.torch.parallel.offload.direct import aligned, aligned_memory
+from horoscale.torch.parallel.zero import guard
 from horoscale.torch.tensors import adopt
 
 _ALIGNMENT = 64  # bytes: parameters begin at cache lines, as kernels like them
@@ -60,6 +64,13 @@ class Owned:
     offset: int
 
 
+class _Coming(Protocol):
+    """What is on its way."""
+
+    def wait(self) -> object:
+        """Return when it is there."""
+
+
 class FlatShards:
     """Parameters of one dtype, end to end, divided into as many equal parts as an axis has ranks.
 
@@ -77,6 +88,8 @@ class FlatShards:
         whole: all parts. What other ranks have written is there after gather().
         is_view: whether `whole` is the memory of all ranks itself, so that nothing is copied.
         resident: whether `whole` has memory at the moment.
+        own_area: where `own` is on a disk, if it is.
+        master_area: where `master` is on a disk, if it is: the same, or another one.
     """
 
     def __init__(
@@ -86,6 +99,7 @@ class FlatShards:
         dtype: torch.dtype,
         shared: bool = True,
         resident: bool = True,
+        store: Store | None = None,
     ) -> None:
         """Take the values of parameters into the shards. Collective.
 
@@ -98,6 +112,7 @@ class FlatShards:
                 possible.
             resident: whether `whole` is always there. Otherwise free() takes its memory, unless
                 `is_view`.
+            store: a disk that has `own`, unless `resident`, and a private `master`.
         """
         self.axis = axis
         self.dtype = dtype
@@ -106,19 +121,32 @@ class FlatShards:
         self.length = _part(self.places[-1].end, axis.size, dtype)
         self._is_resident = resident
         self._name = unique_name(f"zero.{self.places[0].name}", axis.set) if axis.set else ""
-        self._shards = self._join() if shared and axis.set is not None else None
-        self._pending: Handle | None = None
+        self._store = store
+        self.own_area: Area | None = None
+        offloaded = store is not None and not resident
+        joined = shared and axis.set is not None and not offloaded
+        self._shards = self._join() if joined else None
+        self._pending: _Coming | None = None
         if self._shards is not None:
             self.own, self.whole = self._shards.own, self._shards.whole
+        elif store is not None and offloaded:
+            self.own_area = store.area(self.length, dtype)
+            self.own = self.own_area.tensor
+            self.whole = torch.empty(self.length * axis.size, dtype=dtype)
         elif resident or axis.set is None:
             self.whole = _reachable(self.length * axis.size, dtype, axis.set)
             self.own = self.whole[axis.rank * self.length :][: self.length]
         else:
             self.own = _reachable(self.length, dtype, axis.set)
             self.whole = torch.empty(self.length * axis.size, dtype=dtype)
-        self.is_view = self._shards is not None or axis.set is None
+        self.is_view = self._shards is not None or (axis.set is None and not offloaded)
         before = self.parameters[0].dtype
-        self.master = self.own if before == dtype else torch.empty(self.length, dtype=before)
+        self.master, self.master_area = self.own, self.own_area
+        if before != dtype and store is not None:
+            self.master_area = store.area(self.length, before)
+            self.master = self.master_area.tensor
+        elif before != dtype:
+            self.master = torch.empty(self.length, dtype=before)
         self._take()
 
     @property
@@ -142,27 +170,29 @@ class FlatShards:
             return
         storage = self.whole.untyped_storage()
         storage.resize_(self.whole.numel() * self.dtype.itemsize)
-        self._pending = self._allgather_async()
+        self._pending = self._fetch()
 
     def gather(self) -> None:
         """Have `whole`. Collective, unless it is there or begun."""
         self.start_gather()
         if self._pending is not None:
-            handle, self._pending = self._pending, None
-            handle.wait()
+            coming, self._pending = self._pending, None
+            coming.wait()
+            for parameter in self.parameters:
+                guard.restore(parameter)
 
     @torch.no_grad()
-    def publish(self) -> None:
+    def publish(self, rounded: bool = False) -> None:
         """Let the ranks have what was written to `master`. Collective; see Sharded.publish().
 
-        Of a view, others have it after a barrier.
+        Of a view, others have it after a barrier. `rounded`: `own` has the values already.
         """
-        if self.master is not self.own:
+        if self.master is not self.own and not rounded:
             self.own.copy_(self.master)
         if self._pending is not None:
             self.gather()
         if self.resident and not self.is_view:
-            self._allgather_async().wait()
+            self._fetch().wait()
         for parameter in self.parameters:
             increment_version(parameter)  # autograd may have saved what it was
 
@@ -184,6 +214,8 @@ class FlatShards:
         if self._pending is not None:
             self.gather()
         self.whole.untyped_storage().resize_(0)
+        for place, parameter in zip(self.places, self.parameters, strict=True):
+            guard.free(parameter, place.name)
 
     def close(self) -> None:
         """Give shared memory back; parameters get memory of their own. Collective."""
@@ -217,9 +249,19 @@ class FlatShards:
             for place, parameter in zip(self.places, self.parameters, strict=True)
         }
 
-    def _allgather_async(self) -> Handle:
+    def _fetch(self) -> _Coming:
+        """Begin to bring all parts to `whole`."""
+        if self.own_area is None:
+            return self._allgather_async(self.own)
+        assert self._store is not None
+        if self.axis.set is None:
+            return self._store.read(self.own_area, 0, self.whole)
+        memory = aligned_memory(self.own.nbytes)[: self.own.nbytes].view(self.dtype)
+        return _Gather(self, memory, self._store)
+
+    def _allgather_async(self, own: torch.Tensor) -> Handle:
         assert self.axis.set is not None
-        return allgather_async(self.own, self._name, self.axis.set, out=self.whole)
+        return allgather_async(own, self._name, self.axis.set, out=self.whole)
 
     def _join(self) -> Shards[torch.Tensor] | None:
         """Map the ranks' parts side by side; None where that can't be, on all ranks alike."""
@@ -243,6 +285,37 @@ class FlatShards:
             parameter.data = self.whole[place.begin : place.end].view(place.shape)
         self.free()
         self.publish()
+        for area in (self.own_area, self.master_area):
+            if area is not None:
+                area.drop()
+
+
+class _Gather:
+    """A part that is read from the disk, and then sent to all ranks while others compute."""
+
+    def __init__(self, shards: FlatShards, memory: torch.Tensor, store: Store) -> None:
+        assert shards.own_area is not None
+        self._handles: list[Handle] = []
+        self._transfer = store.read(shards.own_area, 0, memory).then(
+            lambda: self._handles.append(shards._allgather_async(memory))
+        )
+
+    def wait(self) -> None:
+        self._transfer.wait()
+        self._handles.pop().wait()
+
+
+def offloaded_bytes(
+    parameters: Iterable[nn.Parameter], axis: Axis, dtype: torch.dtype, resident: bool
+) -> int:
+    """Return how much of a disk the FlatShards of parameters needs, with their gradients."""
+    named = {str(number): parameter for number, parameter in enumerate(parameters)}
+    first = named["0"]
+    length = _part(list(_lay_out(named, dtype))[-1].end, axis.size, dtype)
+    own = 0 if resident else aligned(length * dtype.itemsize)
+    private = aligned(length * first.dtype.itemsize)
+    gradient = 0 if resident or not first.requires_grad else private
+    return own + gradient + (private if first.dtype != dtype else 0)
 
 
 def _lay_out(parameters: Mapping[str, nn.Parameter], dtype: torch.dtype) -> Iterator[Place]:

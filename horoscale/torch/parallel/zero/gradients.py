@@ -56,9 +56,10 @@ class Gradients:
         self.finish()
 
     def finish(self) -> None:
-        """Wait for what was sent."""
+        """Wait for what was sent; raises OffloadError where it can't be written to a disk."""
         while self._rooms.sent:
             self._rooms.sent[0].finish(self._rooms)
+        self._rooms.settle()
 
     def begin_step(self) -> None:
         """Reduce what is not reduced yet; zeros, where no backward pass has left anything."""
@@ -75,6 +76,7 @@ class Gradients:
         """Forget all gradients. Collective where some are outstanding."""
         if self.outstanding:
             self.synchronize()
+        self._rooms.settle()
         for bucket in self.buckets:
             bucket.clear()
         self.end_step()

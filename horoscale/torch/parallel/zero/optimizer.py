@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +12,13 @@ from torch import nn
 
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.offload import OffloadError
 from horoscale.torch.parallel.zero import optimizer_state
+from horoscale.torch.parallel.zero.agreement import all_succeed, raise_everywhere
 from horoscale.torch.parallel.zero.elementwise import Factory, need_elementwise
 from horoscale.torch.parallel.zero.runs import Group, Run, as_groups, names_by_group, runs_of_group
 from horoscale.torch.parallel.zero.sharded import Sharded, shard, sharded_in, sharded_of
+from horoscale.torch.parallel.zero.streaming import Streaming
 
 
 class _Zero(torch.optim.Optimizer):
@@ -23,6 +27,8 @@ class _Zero(torch.optim.Optimizer):
     sharded: Sharded
     runs: list[list[Run]]  # by parameter group
     names: list[list[str]]  # of the parameters of each group, the same on all ranks
+    elementwise: Mapping[str, torch.dtype]  # what it is known to keep for each element
+    streaming: Streaming | None  # of what is on a disk
 
     @outside_graph
     def step(self, closure: Any = None) -> Any:
@@ -40,17 +46,44 @@ class _Zero(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.sharded.gradients.begin_step()
-        self.synchronize()
-        self.sharded.begin_update()
-        super().step()
-        self.sharded.publish()
+        if self.streaming is None:
+            self.sharded.gradients.begin_step()
+            self.synchronize()
+            self.sharded.begin_update()
+            super().step()
+        else:
+            self._stream(self.streaming)
+        self.sharded.publish(rounded=self.streaming is not None)
         self.sharded.gradients.end_step()
         return loss
 
     # PyTorch puts its own hooks around a step() that does not say that it has them; the step of the
     # user's class, which this one calls, has them.
     step.hooked = True  # type: ignore[attr-defined]
+
+    def _stream(self, streaming: Streaming) -> None:
+        """Do what step() does before others get the values, where something is on a disk."""
+        failure = None
+        # The hooks of a step are called once, and not for each piece.
+        own: Any = super().step
+        step = partial(own.__wrapped__, self) if getattr(own, "hooked", False) else own
+
+        def stream(_: torch.optim.Optimizer) -> None:
+            streaming.step(step)
+
+        hooked: Any = torch.optim.Optimizer.profile_hook_step(stream)
+        try:
+            self.sharded.gradients.begin_step()
+            self.synchronize()
+        except OffloadError as error:
+            failure = error
+        self.sharded.begin_update()
+        try:
+            if failure is None:
+                hooked(self)
+        except OffloadError as error:
+            failure = error
+        raise_everywhere(self.sharded.axis, failure)
 
     @outside_graph
     def synchronize(self) -> None:
@@ -107,6 +140,8 @@ class _Zero(torch.optim.Optimizer):
         """
         optimizer_state.load_own_part(self, state_dict.get("zero"))
         super().load_state_dict({key: one for key, one in state_dict.items() if key != "zero"})
+        if self.streaming is not None:
+            self.streaming.adopt()
 
     def whole_state_dict(self) -> dict[str, Any]:
         """Return the state of all ranks by the names of parameters. Collective; all get all of it.
@@ -124,6 +159,8 @@ class _Zero(torch.optim.Optimizer):
         missing, ValueError if a state has another shape; all ranks do then.
         """
         optimizer_state.load_whole(self, state)
+        if self.streaming is not None:
+            self.streaming.adopt()
 
     def _all_runs(self) -> list[Run]:
         return [run for group in self.runs for run in group]
@@ -169,6 +206,7 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
         ValueError: the optimizer is not elementwise, a parameter is not one of the model's trained
             ones or in two groups, the model is sharded over another axis, or axis= is missing.
         MismatchError: see shard().
+        OffloadError: the disk of offload="disk" has no room for the state; all ranks get this.
     """
     if not sharded_in(model):
         if axis is None:
@@ -181,7 +219,7 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
             f"{list(Axis.of(axis).ranks)}"
         )
     groups = as_groups(params, sharded)
-    need_elementwise(optimizer, options, sharded.trained[0].master.dtype)
+    kinds = need_elementwise(optimizer, options, sharded.trained[0].master.dtype)
     names, number_of = names_by_group(groups, sharded)
     runs = [list(runs_of_group(sharded, number_of, number)) for number in range(len(groups))]
     made = optimizer(
@@ -194,5 +232,8 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
     plain = type(made)
     made.__class__ = type(f"Zero{plain.__name__}", (_Zero, plain), {})
     zero: Any = made
-    zero.runs, zero.names, zero.sharded = runs, names, sharded
+    zero.runs, zero.names, zero.sharded, zero.elementwise = runs, names, sharded, kinds
+    zero.streaming, store = None, sharded.store
+    if store is not None:
+        zero.streaming = all_succeed(sharded.axis, lambda: Streaming(zero, store, kinds))
     return zero

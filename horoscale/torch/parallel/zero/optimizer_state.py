@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +23,7 @@ class Divided(Protocol):
     runs: list[list[Run]]
     names: list[list[str]]
     state: Any
+    elementwise: Mapping[str, torch.dtype]  # keys of what it is known to keep for each element
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -142,10 +143,10 @@ def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
         if missing:
             raise KeyError(f"the state's parameter group has no {', '.join(missing)}")
     shapes = _shapes(optimizer)
-    single = _single_keys(saved, shapes)
+    elementwise = {*optimizer.elementwise, _MASTER}
     for name, shape in shapes.items():
         for key, value in saved.get(name, {}).items():
-            if not _is_single(key, value, shape, single) and value.shape != shape:
+            if not _is_single(key, value, elementwise) and value.shape != shape:
                 raise ValueError(
                     f"{key} of {name} is {tuple(value.shape)} in the state, the "
                     f"parameter {tuple(shape)}"
@@ -162,7 +163,7 @@ def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
         state_of_run: dict[str, Any] = {}
         for owned in run.owned:
             for key, value in saved.get(owned.name, {}).items():
-                if _is_single(key, value, owned.shape, single):
+                if _is_single(key, value, elementwise):
                     state_of_run[key] = value.clone() if torch.is_tensor(value) else value
                     continue
                 part = value.reshape(-1)[owned.begin : owned.end]
@@ -186,23 +187,12 @@ def _shapes(optimizer: Divided) -> dict[str, torch.Size]:
     return {place.name: place.shape for place in places if place.name in known}
 
 
-def _single_keys(saved: Mapping[str, Any], shapes: Mapping[str, torch.Size]) -> set[str]:
-    """Return the keys of tensors that are one value for a parameter, such as "step".
+def _is_single(key: str, value: object, elementwise: Set[str]) -> bool:
+    """Tell whether something is one value for a parameter, such as "step".
 
-    Those of a parameter without dimensions look like the values of its element.
+    What an optimizer has for the element of a parameter without dimensions has none either.
     """
-    return {"step"} | {
-        key
-        for name, shape in shapes.items()
-        for key, value in saved.get(name, {}).items()
-        if shape and torch.is_tensor(value) and value.dim() == 0
-    }
-
-
-def _is_single(key: str, value: object, shape: torch.Size, single: set[str]) -> bool:
-    if torch.is_tensor(value):
-        return value.dim() == 0 and (bool(shape) or key in single)
-    return True
+    return not torch.is_tensor(value) or (value.dim() == 0 and key not in elementwise)
 
 
 def _is_elementwise(value: object, run: Run) -> bool:

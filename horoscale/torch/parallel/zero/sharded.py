@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +12,14 @@ from torch import nn
 
 from horoscale.common.synchronization import barrier
 from horoscale.torch.parallel.mesh import Axis
-from horoscale.torch.parallel.zero.agreement import need_same_model
+from horoscale.torch.parallel.offload import Store
+from horoscale.torch.parallel.offload.malloc import give_free_memory_back, give_large_blocks_back
+from horoscale.torch.parallel.zero.agreement import all_succeed, need_same_model
 from horoscale.torch.parallel.zero.bucket import Bucket
-from horoscale.torch.parallel.zero.flat import FlatShards
+from horoscale.torch.parallel.zero.flat import FlatShards, offloaded_bytes
 from horoscale.torch.parallel.zero.gathering import Gathering, called
 from horoscale.torch.parallel.zero.gradients import Gradients
+from horoscale.torch.parallel.zero.materializing import Initialize, Materialized
 from horoscale.torch.parallel.zero.units import (
     Unit,
     UnitSpec,
@@ -25,6 +29,7 @@ from horoscale.torch.parallel.zero.units import (
 )
 
 STAGES = (1, 2, 3)
+OFFLOADS = (None, "cpu", "disk")
 _ATTRIBUTE = "_horoscale_zero"
 _MIB = 1 << 20
 
@@ -39,6 +44,7 @@ class Sharded:
         frozen: the shards of the others; none but in stage 3.
         gradients: on their way from autograd to the shards.
         names: of all sharded parameters, by their ids; of a tied one the first.
+        store: the disk that has what is offloaded, if anything is.
     """
 
     def __init__(
@@ -52,20 +58,24 @@ class Sharded:
         passes: int,
         prefetch: int,
         shared: bool,
+        store: Store | None,
+        give_values: Callable[[Unit], None],
     ) -> None:
-        """Shard the parameters of units; see shard()."""
+        """Shard the parameters of units; see shard(). `give_values` is called with each before."""
         self.axis = axis
         self.stage = stage
+        self.store = store
         self.trained: list[FlatShards] = []
         self.frozen: list[FlatShards] = []
         by_unit: list[tuple[nn.Module, list[FlatShards]]] = []
         for unit in units:
             made = []
+            give_values(unit)
             for parameters in alike(unit.parameters):
                 first = next(iter(parameters.values()))
                 if first.requires_grad or stage == 3:
-                    stored = dtype if dtype and first.is_floating_point() else first.dtype
-                    shards = FlatShards(parameters, axis, stored, shared, resident=stage < 3)
+                    stored = _stored(first, dtype)
+                    shards = FlatShards(parameters, axis, stored, shared, stage < 3, store)
                     (self.trained if first.requires_grad else self.frozen).append(shards)
                     made.append(shards)
                 elif dtype and first.is_floating_point():
@@ -80,7 +90,10 @@ class Sharded:
             for place, parameter in zip(one.places, one.parameters, strict=True)
         }
         buckets = [
-            Bucket(one, reduce_dtype or one.dtype, one.master.dtype, stage == 1, passes)
+            Bucket(
+                *(one, reduce_dtype or one.dtype, one.master.dtype, stage == 1, passes),
+                store=store if stage == 3 else None,
+            )
             for one in reversed(self.trained)  # as backward passes come to them
         ]
         self.gradients = Gradients(buckets, passes)
@@ -109,11 +122,16 @@ class Sharded:
         """Wait until the others have read what this rank is about to write. Collective."""
         self._settle()
 
-    def publish(self) -> None:
-        """Let all ranks have the masters' values. Collective."""
+    def publish(self, rounded: bool = False) -> None:
+        """Let all ranks have the masters' values. Collective.
+
+        `rounded`: the parameters' own memory has them already, in its dtype.
+        """
         for one in self._all:
-            one.publish()
+            one.publish(rounded)
         self._settle()
+        if self.store is not None:
+            self.store.drop()
 
     def load(self, values: Mapping[int, torch.Tensor]) -> None:
         """Take this rank's part of whole parameters, given by the parameters' ids. Collective.
@@ -183,6 +201,8 @@ class Sharded:
             self._gathering.remove()
         for one in self._all:
             one.close()
+        if self.store is not None:
+            self.store.close()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise TypeError: a copy of the model would use the memory and the hooks of this one."""
@@ -219,6 +239,9 @@ def shard(
     backward_passes_per_step: int = 1,
     bucket_bytes: int = 16 * _MIB,
     shared: bool = True,
+    offload: str | None = None,
+    offload_folder: str | os.PathLike[str] | None = None,
+    initialize: Initialize | None = None,
 ) -> nn.Module:
     """Divide the training state of a model among ranks that train it on different samples.
 
@@ -257,6 +280,15 @@ def shard(
         backward_passes_per_step: backward passes whose gradients add up before they are reduced.
         bucket_bytes: how many bytes of parameters are reduced at once in stages 1 and 2.
         shared: False: each rank has memory of its own, as if the ranks were on different hosts.
+        offload: "disk": the optimizer's state is in a file while it is not used, in stage 3 also
+            parameters and gradients, of which each rank has its own part alone. "cpu": in the
+            host's memory, where all of it is in any case. The same bits come out.
+        offload_folder: where the file is, a disk of this host. None: the system's folder for
+            temporary files.
+        initialize: gives the parameters and buffers of a module their values, where the model was
+            made on the device "meta": called with each module that has some, unit by unit, so that
+            no rank ever has the memory of all of them. All ranks draw the same random numbers.
+            None: `reset_parameters()` of the module. Load a checkpoint afterwards to go on.
 
     Returns:
         The model.
@@ -265,6 +297,8 @@ def shard(
         ValueError: the stage is unknown, `unit` is missing or matches nothing, the model is sharded
             already, it has no parameters that are trained, or one is not on the CPU or has a
             gradient.
+        OffloadError: the folder is full, missing or can't be written to on a rank; all of them get
+            this.
         MismatchError: the ranks call it with different models or options; all of them get this.
         HorovodInternalError: there is not enough memory, or a rank failed.
     """
@@ -279,9 +313,16 @@ def shard(
             raise ValueError(f"{name}={value} is negative")
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: at least 1")
+    if offload not in OFFLOADS:
+        raise ValueError(f'offload={offload!r}: there are None, "cpu" and "disk"')
     axis = Axis.of(axis)
     units = find_units(model, unit)
     _need_memory(units)
+    if offload == "disk":
+        give_large_blocks_back()  # before there are any
+    materialized = Materialized(model, initialize)
+    if not materialized.is_empty:
+        units = find_units(model, unit)
     options = {
         "stage": stage,
         "prefetch": prefetch,
@@ -290,16 +331,30 @@ def shard(
         "backward_passes_per_step": backward_passes_per_step,
         "bucket_bytes": bucket_bytes,
         "shared": shared,
+        "offload": offload,
     }
-    need_same_model(axis, options, [one.parameters for one in units])
+    of_units = [one.parameters for one in units]
+    need_same_model(axis, options, of_units, compare_values=materialized.is_empty)
+    materialized.give_buffers()
     if stage < 3:
+        for one in units:
+            materialized.give(one)
         units = split_by_bytes(units, bucket_bytes)
+    store = None
+    if offload == "disk":
+        needed = _offloaded_bytes(units, axis, dtype, stage)
+        store = all_succeed(axis, lambda: Store(offload_folder, needed))
     model.__dict__[_ATTRIBUTE] = Sharded(
         *(model, axis, stage, units, dtype, reduce_dtype),
         passes=backward_passes_per_step,
         prefetch=prefetch,
         shared=shared,
+        store=store,
+        give_values=materialized.give if stage == 3 else lambda _: None,
     )
+    materialized.need_same_values(axis)
+    if store is not None:
+        give_free_memory_back()  # that the parameters had
     return model
 
 
@@ -345,11 +400,27 @@ def gathered(model: nn.Module) -> Iterator[None]:
             one.free()
 
 
+def _stored(parameter: nn.Parameter, dtype: torch.dtype | None) -> torch.dtype:
+    """Return what a parameter is stored in."""
+    return dtype if dtype and parameter.is_floating_point() else parameter.dtype
+
+
+def _offloaded_bytes(units: list[Unit], axis: Axis, dtype: torch.dtype | None, stage: int) -> int:
+    """Return how much of a disk parameters, masters and gradients of a rank take."""
+    return sum(
+        offloaded_bytes(own.values(), axis, _stored(first, dtype), stage < 3)
+        for unit in units
+        for own in alike(unit.parameters)
+        if (first := next(iter(own.values()))).requires_grad or stage == 3
+    )
+
+
 def _need_memory(units: list[Unit]) -> None:
     trained = False
     for unit in units:
         for name, parameter in unit.parameters.items():
-            if not parameter.is_cpu or parameter.layout != torch.strided:
+            on_cpu = parameter.is_cpu or parameter.is_meta
+            if not on_cpu or parameter.layout != torch.strided:
                 raise ValueError(
                     f"{name} is on {parameter.device} with layout {parameter.layout}: only dense "
                     "parameters on the CPU can be sharded"

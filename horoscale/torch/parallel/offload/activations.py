@@ -1,0 +1,217 @@
+"""Activations that wait for their backward pass on a disk, or in the host's memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import count
+
+import torch
+from torch import nn
+
+from horoscale.torch.parallel.offload.direct import aligned
+from horoscale.torch.parallel.offload.store import Store, Transfer
+from horoscale.torch.tensors import in_memory_order
+
+LEAST_BYTES = 64 << 10
+_MOST_PENDING = 64 << 20  # bytes that wait to be written, or one tensor
+_AHEAD = 2  # tensors that are read before the backward pass asks for them
+
+
+def offload_activations(
+    to: str = "disk",
+    folder: str | os.PathLike[str] | None = None,
+    least_bytes: int = LEAST_BYTES,
+) -> DiskOffload | HostOffload:
+    """Keep what forward passes save for backward passes somewhere else.
+
+        offload = par.offload_activations("disk", "/scratch")
+        for batch in batches:
+            with offload():
+                loss = model(batch)
+            loss.backward()
+
+    One object serves all passes, and uses its memory again. `par.Pipeline(activations=offload)`
+    takes one as well. Gradients are the same, bit for bit.
+
+    Args:
+        to: "disk": tensors of the CPU go to a file. "cpu": tensors of a GPU go to the host's
+            memory; those of the CPU stay.
+        folder: of the file; None: the system's folder for temporary files.
+        least_bytes: smaller tensors stay where they are, and so do parameters.
+
+    Raises:
+        ValueError: `to` is something else.
+        OffloadError: there is no such folder, or it can't be written to.
+    """
+    if to == "disk":
+        return DiskOffload(folder, least_bytes)
+    if to == "cpu":
+        return HostOffload(least_bytes)
+    raise ValueError(f'to={to!r}: activations go to "disk" or to "cpu"')
+
+
+class DiskOffload:
+    """Makes contexts in which what autograd saves goes to a file, and comes back when needed.
+
+        pipe = par.Pipeline(stages, mesh.pp, activations=par.DiskOffload("/scratch"), …)
+
+    For CPU tensors; the file has no name and goes with the process. Weights, which stay in memory
+    anyway, and small tensors are not written. Threads write while the forward pass goes on, and
+    read ahead of the backward pass.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, least_bytes: int = LEAST_BYTES
+    ) -> None:
+        """Open a file.
+
+        Args:
+            folder: where; it takes the activations of all microbatches that are in flight. None:
+                the system's folder for temporary files.
+            least_bytes: smaller tensors stay in memory.
+
+        Raises:
+            OffloadError: there is no such folder, or it can't be written to.
+        """
+        self.store = Store(folder)
+        weakref.finalize(self, self.store.close)
+        self._least = least_bytes
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets, by their size
+        self._saved: weakref.WeakValueDictionary[int, _Stored] = weakref.WeakValueDictionary()
+        self._numbers = count()  # of what is saved: backward passes go back
+        self._pending: deque[tuple[int, Transfer]] = deque()  # bytes that are being written
+        self._lock = threading.RLock()  # backward passes of several devices have a thread each
+
+    def __call__(self) -> AbstractContextManager[object]:
+        """Return a context to save activations in."""
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    @property
+    def file_bytes(self) -> int:
+        """How large the file has become."""
+        return self.store.file.nbytes
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Stored:
+        values = tensor.detach()  # a result would keep the node that saves it, and that keeps this
+        if not tensor.is_cpu or not _worth_it(tensor, self._least):
+            return values
+        if not in_memory_order(values).is_contiguous():  # it has gaps
+            values = values.contiguous()
+        with self._lock:
+            number = next(self._numbers)
+            stored = self._saved[number] = _Stored(self, values, number)
+            self._pending.append((stored.nbytes, stored.written))
+            while sum(nbytes for nbytes, _ in self._pending) > _MOST_PENDING:
+                self._pending.popleft()[1].wait()
+            return stored
+
+    def _unpack(self, saved: torch.Tensor | _Stored) -> torch.Tensor:
+        if not isinstance(saved, _Stored):
+            return saved
+        with self._lock:
+            while self._pending:
+                self._pending.popleft()[1].wait()
+            saved.start()
+            for number in range(saved.number - 1, saved.number - 1 - _AHEAD, -1):
+                before = self._saved.get(number)
+                if before is not None:
+                    before.start()
+            return saved.read()
+
+    def take(self, nbytes: int) -> int:
+        """Return the offset of a free place."""
+        with self._lock:
+            return (
+                self._free[nbytes].pop() if self._free[nbytes] else self.store.file.reserve(nbytes)
+            )
+
+    def give_back(self, nbytes: int, offset: int) -> None:
+        """Let a place be taken again."""
+        with self._lock:
+            self._free[nbytes].append(offset)
+
+
+class HostOffload:
+    """Makes contexts in which what autograd saves on a GPU goes to the host's memory, and back.
+
+    Tensors of the CPU stay as they are.
+    """
+
+    def __init__(self, least_bytes: int = LEAST_BYTES) -> None:
+        """Leave tensors of fewer bytes where they are."""
+        self._least = least_bytes
+
+    def __call__(self) -> AbstractContextManager[object]:
+        """Return a context to save activations in."""
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
+        values = tensor.detach()
+        if tensor.is_cpu or not _worth_it(tensor, self._least):
+            return values
+        host: torch.Tensor = torch.empty_like(values, device="cpu", pin_memory=values.is_cuda)
+        host.copy_(values, non_blocking=False)
+        device = values.device
+        return lambda: host.to(device, non_blocking=True)
+
+    @staticmethod
+    def _unpack(saved: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
+        return saved if isinstance(saved, torch.Tensor) else saved()
+
+
+class _Stored:
+    """A tensor in the file, until it is forgotten.
+
+    Attributes:
+        number: what was saved before has the number before.
+        nbytes: that it takes in the file.
+        written: on its way there.
+    """
+
+    def __init__(self, offload: DiskOffload, values: torch.Tensor, number: int) -> None:
+        self.number = number
+        self.nbytes = aligned(values.nbytes)
+        self.written = Transfer()
+        self._offload = offload
+        self._dtype = values.dtype
+        self._shape, self._strides = values.shape, values.stride()  # the same kernels, same bits
+        self._coming: tuple[torch.Tensor, Transfer] | None = None
+        self._offset = -1
+        self._offset = offload.take(self.nbytes)
+        self.written = offload.store.write_at(self._offset, values)
+
+    def start(self) -> None:
+        """Begin to read it, unless that has been."""
+        if self._coming is None:
+            self.written.wait()
+            values = torch.empty_strided(self._shape, self._strides, dtype=self._dtype)
+            self._coming = values, self._offload.store.read_at(self._offset, values)
+
+    def read(self) -> torch.Tensor:
+        """Return the values."""
+        self.start()
+        assert self._coming is not None
+        (values, transfer), self._coming = self._coming, None
+        transfer.wait()
+        return values
+
+    def __del__(self) -> None:
+        self.written.settle()  # the graph may have been thrown away
+        if self._coming is not None:
+            self._coming[1].settle()
+        if self._offset >= 0:
+            self._offload.give_back(self.nbytes, self._offset)
+
+
+def _worth_it(tensor: torch.Tensor, least_bytes: int) -> bool:
+    base = tensor if tensor._base is None else tensor._base  # of a transposed weight
+    return (
+        tensor.layout is torch.strided
+        and tensor.nbytes >= least_bytes
+        and not isinstance(base, nn.Parameter)
+    )

@@ -1,0 +1,148 @@
+"""DirectFile: a file without a name, read and written past the page cache."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import tempfile
+import weakref
+from pathlib import Path
+
+import torch
+
+ALIGNMENT = 4096  # of offsets, lengths and memory: what file systems want for direct I/O
+
+
+class OffloadError(RuntimeError):
+    """The folder that state or activations are offloaded to is full, missing or broken."""
+
+
+class DirectFile:
+    """A file that only this process has, and that goes with it, however it ends.
+
+    Reads and writes release the interpreter's lock, and any number of threads may call them. They
+    pass the page cache by (O_DIRECT) where the file system allows that.
+
+    Attributes:
+        folder: where it is.
+        is_direct: whether the page cache is passed by.
+        nbytes: how large the file is; this much of the disk is reserved.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        """Make the file; only the user may read it, and its name is removed at once.
+
+        Args:
+            folder: where; None: the system's folder for temporary files.
+
+        Raises:
+            OffloadError: there is no such folder, or it can't be written to.
+        """
+        self.folder = Path(tempfile.gettempdir() if folder is None else folder).absolute()
+        self.nbytes = 0
+        try:
+            self._file, path = tempfile.mkstemp(prefix="horoscale-offload-", dir=self.folder)
+            os.unlink(path)
+        except OSError as error:
+            raise OffloadError(f"can't offload to {self.folder}: {error.strerror}") from error
+        self._close = weakref.finalize(self, os.close, self._file)
+        self.is_direct = self._set_direct(True)
+
+    def reserve(self, nbytes: int) -> int:
+        """Make the file so much longer, with room on the disk; return where the new part begins.
+
+        Raises:
+            OffloadError: the disk is full.
+        """
+        begin, length = self.nbytes, aligned(nbytes)
+        if length:
+            try:
+                os.posix_fallocate(self._file, begin, length)
+            except OSError as error:
+                raise self._failed("reserve", length, error) from error
+        self.nbytes += length
+        return begin
+
+    def map(self, offset: int, nbytes: int) -> mmap.mmap:
+        """Return a part of the file as memory: what is read there comes from the disk."""
+        return mmap.mmap(self._file, aligned(nbytes), offset=offset)
+
+    def write(self, values: memoryview, offset: int) -> None:
+        """Write all bytes. Unless aligned, they go through the page cache.
+
+        Raises:
+            OffloadError: the disk is full or broken.
+        """
+        self._move(os.pwritev, "write", values, offset)
+
+    def read(self, values: memoryview, offset: int) -> None:
+        """Fill memory with what is there.
+
+        Raises:
+            OffloadError: the disk is broken.
+        """
+        self._move(os.preadv, "read", values, offset)
+
+    def close(self) -> None:
+        """Give the disk's room back."""
+        self._close()
+
+    def _move(self, move: object, what: str, values: memoryview, offset: int) -> None:
+        assert callable(move)
+        while values:
+            try:
+                number = move(self._file, [values], offset)
+            except OSError as error:
+                if error.errno == errno.EINVAL and self.is_direct:
+                    self.is_direct = self._set_direct(False)  # this disk wants another alignment
+                    continue
+                raise self._failed(what, len(values), error) from error
+            if number == 0:
+                raise OffloadError(f"the file of what was offloaded to {self.folder} ends early")
+            values, offset = values[number:], offset + number
+
+    def _set_direct(self, wanted: bool) -> bool:
+        """Pass the page cache by, or not; return whether it is so now."""
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(
+                self._file, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT
+            )
+        except OSError:  # tmpfs of older kernels
+            return False
+        return wanted
+
+    def _failed(self, what: str, nbytes: int, error: OSError) -> OffloadError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            free = os.statvfs(self.folder)
+            return OffloadError(
+                f"{self.folder} is full: there is no room to offload {nbytes / 2**20:.1f} MiB more "
+                f"than the {self.nbytes / 2**20:.1f} MiB that are there "
+                f"({free.f_bavail * free.f_frsize / 2**20:.1f} MiB are free)"
+            )
+        return OffloadError(f"can't {what} {nbytes} bytes in {self.folder}: {error.strerror}")
+
+
+def aligned(nbytes: int) -> int:
+    """Return a number of bytes rounded up so that they can be moved directly."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def aligned_memory(nbytes: int) -> torch.Tensor:
+    """Return so many bytes, rounded up, of memory that can be moved directly."""
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, max(aligned(nbytes), ALIGNMENT), flags=private)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def bytes_of(values: torch.Tensor) -> memoryview:
+    """Return the memory of a dense tensor of the CPU, in its own order.
+
+    The tensor is to outlive it. (Of numpy's view of a tensor the memory could not be given back by
+    resizing its storage.)
+    """
+    memory = (ctypes.c_char * values.nbytes).from_address(values.data_ptr())
+    return memoryview(memory).cast("B")

@@ -1,0 +1,66 @@
+"""Parameters that have no memory at the moment: to read one is an error and not a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+_NAME = "_horoscale_name"
+# What tells of a tensor without its values.
+_METHODS = {
+    "__hash__", "__len__", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
+    "is_floating_point", "is_same_size", "is_shared", "is_signed", "ndimension", "nelement",
+    "numel", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "size",
+    "storage_offset", "stride", "untyped_storage",
+}  # fmt: skip
+_VALUES = {"data", "T", "H", "mT", "mH", "real", "imag"}  # attributes that give them
+
+
+class FreedParameter(nn.Parameter):
+    """A parameter of a unit that is not gathered: shape and so on are there, values are not."""
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        """Say that there are no values to show."""
+        return f"FreedParameter({getattr(self, _NAME)}, shape={tuple(self.shape)})"
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Do what needs no values; RuntimeError for all else."""
+        if not _is_harmless(func):
+            names = [getattr(one, _NAME) for one in args if isinstance(one, cls)] or ["a parameter"]
+            raise RuntimeError(
+                f"{names[0]} is not there: in stage 3 a parameter has memory in the forward and "
+                "backward pass of its unit alone. Use it there, choose unit= so that it belongs to "
+                "the module that uses it, or read it within par.gathered(model)"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def free(parameter: nn.Parameter, name: str) -> None:
+    """Have a parameter refuse to be read. Those of subclasses, which do as they like, stay."""
+    if type(parameter) is nn.Parameter:
+        setattr(parameter, _NAME, name)
+        parameter.__class__ = FreedParameter
+
+
+def restore(parameter: nn.Parameter) -> None:
+    """Let it be read again."""
+    if type(parameter) is FreedParameter:
+        parameter.__class__ = nn.Parameter  # type: ignore[assignment]
+
+
+def _is_harmless(func: Callable[..., Any]) -> bool:
+    kind = getattr(func, "__name__", "")
+    if kind == "__get__":
+        return getattr(func.__self__, "__name__", "") not in _VALUES  # type: ignore[attr-defined]
+    return kind == "__set__" or kind in _METHODS

@@ -1,0 +1,74 @@
+"""Ranks die that own a part of the training state: it comes back, and into checkpoints and out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from elastic_zero import loss, model  # noqa: E402
+from launcher_process import run_launcher  # noqa: E402
+
+import horoscale.torch.parallel as par  # noqa: E402
+
+SCRIPT = Path(__file__).with_name("elastic_zero.py")
+CLOSE = {"rtol": 1e-8, "atol": 1e-10}
+
+
+def run(folder: Path, steps: int, stage: int, *flags: object, kills=(), full: int = 0) -> None:
+    arguments = [steps, stage, *(number for kill in kills for number in kill)]
+    env = {"FULL_SIZE": str(full)}
+    job = run_launcher(*flags, sys.executable, SCRIPT, folder, *arguments, env=env)
+    assert job.returncode == 0, job.stderr
+
+
+def check(folder: Path, begin=None) -> int:
+    """Compare with one process that trains as many steps; return how many."""
+    found = torch.load(folder / "weights.pt")
+    alone, optimizer, step = begin or fresh()
+    while step < found["step"]:
+        optimizer.zero_grad()
+        loss(alone, step).backward()
+        optimizer.step()
+        step += 1
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(found["weights"][name], value, **CLOSE)
+    return step
+
+
+def fresh():
+    alone = model()
+    return alone, torch.optim.AdamW(alone.parameters(), lr=0.01), 0
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_job_goes_on_with_what_the_buddy_has(stage: int, tmp_path: Path) -> None:
+    """With fewer ranks, and then with a replacement."""
+    run(tmp_path, 6, stage, "-np", 3, "--min-np", 2, kills=[(2, 0), (4, 1)], full=3)
+    assert check(tmp_path) >= 6
+
+
+@pytest.mark.timeout(360)  # four jobs
+def test_checkpoints_of_elastic_jobs_are_those_of_save(tmp_path: Path) -> None:
+    """One process loads what a job has written; a job begins with what one process has."""
+    place = tmp_path / "checkpoints"
+    flags = ("--checkpoint-dir", place, "--checkpoint-every", 2)
+    run(tmp_path, 5, 3, "-np", 3, "--min-np", 2, *flags, kills=[(3, 2)])
+    alone, optimizer, _ = fresh()
+    extra = par.load(place, alone, optimizer)
+    assert extra is not None
+    assert extra["elastic"]["step"] == check(tmp_path) == 5
+    for step in (5, 6):
+        optimizer.zero_grad()
+        loss(alone, step).backward()
+        optimizer.step()
+    elsewhere = tmp_path / "elsewhere"
+    par.save(elsewhere, alone, optimizer, extra={"elastic": {"step": 7}})
+    for flag in (("--min-np", 2), ()):  # elastic or not
+        run(tmp_path, 9, 2, "-np", 2, *flag, *flags, "--resume", elsewhere)
+        assert check(tmp_path) == 9
+    run(tmp_path, 11, 1, "-np", 2, *flags, "--resume", place)  # its own newest
+    assert check(tmp_path) == 11

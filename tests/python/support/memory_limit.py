@@ -1,0 +1,36 @@
+"""A limit of the memory that a process and its children may have: a cgroup."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def memory_limit(nbytes: int) -> Iterator[list[str]]:
+    """What is put before a command, so that its memory, with its files', is limited to so much.
+
+    The test is skipped where this user may make no cgroup.
+    """
+    is_v2 = (_ROOT / "cgroup.controllers").exists()
+    group = (_ROOT if is_v2 else _ROOT / "memory") / f"horoscale-test-{secrets.token_hex(4)}"
+    try:
+        group.mkdir()
+        limit = "memory.max" if is_v2 else "memory.limit_in_bytes"
+        (group / limit).write_text(str(nbytes))
+        if is_v2:
+            (group / "memory.swap.max").write_text("0")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no cgroup that limits memory: {error}")
+    try:
+        yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+    finally:
+        group.rmdir()
