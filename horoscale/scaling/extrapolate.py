@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from horoscale.scaling.runs import Measured
-from horoscale.torch.parallel.planning.calibration import Link, Machine
 from horoscale.torch.parallel.planning.cost import cost
 from horoscale.torch.parallel.planning.dry_run import Unit
+from horoscale.torch.parallel.planning.machine import Link, Machine
 from horoscale.torch.parallel.planning.profile import Timing
 from horoscale.torch.parallel.planning.strategy import Strategy
 
@@ -58,7 +58,7 @@ def data_parallel(
     machine = Machine(1.0, 1.0, float(local), inside, inside, between, between, overlap)
     found = cost(Strategy(dp=ranks), units, timings, machine, local)
     assert found is not None
-    return Measured(ranks, found.compute, found.communication, found.waiting, nbytes)
+    return Measured(ranks, found.parts, nbytes)
 
 
 def extrapolate(
@@ -78,7 +78,7 @@ def extrapolate(
     return [
         data_parallel(
             ranks,
-            first.compute * (first.ranks / ranks if mode == "strong" else 1.0),
+            first.parts.compute * (first.ranks / ranks if mode == "strong" else 1.0),
             first.nbytes,
             inside,
             between,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from horoscale.scaling.extrapolate import data_parallel
-from horoscale.torch.parallel.planning.calibration import Link
+from horoscale.torch.parallel.planning.machine import Link
 
 _TENSORFLOW = "TensorFlow's benchmarks, May 2017 (docs_src/performance/benchmarks.md)"
 _HOROVOD = "Horovod's README: 128 servers of 4 Pascal GPUs, 25 Gbit/s RoCE"
@@ -49,7 +49,7 @@ def comparisons() -> list[Comparison]:
         lowest, highest = (
             data_parallel(
                 ranks, _BATCH / images, 4 * parameters, inside, _ROCE, per_host, overlap
-            ).efficiency
+            ).parts.efficiency
             for overlap in (0.0, 1.0)
         )
         what = f"{name}, data parallel on {ranks} GPUs: efficiency"

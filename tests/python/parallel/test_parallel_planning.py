@@ -20,8 +20,8 @@ from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
-from horoscale.torch.parallel.planning.calibration import Link, Machine
 from horoscale.torch.parallel.planning.dry_run import MakeOptimizer
+from horoscale.torch.parallel.planning.machine import Link, Machine
 
 pytestmark = MARKS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from horoscale.torch.parallel.planning import calibration
-from horoscale.torch.parallel.planning.calibration import Link, Machine
+from horoscale.torch.parallel.planning.machine import Link, Machine
 from horoscale.torch.parallel.planning.numbers import bytes_of, milliseconds
 
 MACHINE = Machine(1e10, 1e10, 8, Link(1e-5, 1e9), Link(1e-5, 1e9), None, Link(1e-4, 1e8), 0.5)

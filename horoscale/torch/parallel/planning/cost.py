@@ -1,6 +1,6 @@
 """The cost model: what a step takes, however it is divided. Pure functions of measured numbers.
 
-A step is divided into compute, exposed communication, bubble and waiting, which add up:
+The parts of a step (horoscale/timeline/parts.py) are here:
 
     compute         what a rank computes, on average; where ranks share cores, their turns as well
     waiting         what the slowest rank computes more than the average one
@@ -10,16 +10,22 @@ A step is divided into compute, exposed communication, bubble and waiting, which
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from horoscale.timeline.parts import Parts
 from horoscale.torch.parallel.mesh import ranks_along
 from horoscale.torch.parallel.pipeline.schedule import Action, Operation, make_schedule
 from horoscale.torch.parallel.pipeline.simulate import simulate
-from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_seconds
 from horoscale.torch.parallel.planning.dry_run import Unit
+from horoscale.torch.parallel.planning.machine import (
+    Link,
+    Machine,
+    Shape,
+    ring_seconds,
+    shape_of_groups,
+)
 from horoscale.torch.parallel.planning.memory import RankMemory, rank_memory
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.profile import Timing
@@ -28,35 +34,24 @@ from horoscale.torch.parallel.planning.strategy import Strategy
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step takes, in seconds; the four parts add up to it.
+    """What a step takes, in seconds.
 
     Attributes:
         strategy: how it is divided.
         cuts: the units where the stages begin, and where the last one ends.
-        compute: see above, as the other parts.
-        communication: exposed.
-        bubble: of the pipeline.
-        waiting: for slower ranks.
+        parts: of the step.
         memory: of each stage what its ranks need.
     """
 
     strategy: Strategy
     cuts: tuple[int, ...]
-    compute: float
-    communication: float
-    bubble: float
-    waiting: float
+    parts: Parts
     memory: tuple[RankMemory, ...]
 
     @property
     def step(self) -> float:
-        """How long a step takes."""
-        return self.compute + self.communication + self.bubble + self.waiting
-
-    @property
-    def efficiency(self) -> float:
-        """1 - exposed communication / step."""
-        return 1 - self.communication / self.step
+        """How long the step takes."""
+        return self.parts.step
 
     @property
     def most_memory(self) -> int:
@@ -79,17 +74,32 @@ class Group:
     sharing: int
 
     def allreduce(self, nbytes: float, machine: Machine) -> float:
-        """Return what an allreduce takes: inside hosts, then between them."""
+        """Return what an allreduce takes, as measured; else inside hosts, then between them."""
+        measured = machine.measured(Shape(self.local, self.hosts, self.sharing))
+        if measured is not None:
+            return measured.allreduce.seconds(nbytes)
         seconds = ring_seconds(nbytes, self.local, machine.collective)
         if self.hosts > 1:
-            between = between_hosts(machine)
-            shared = Link(between.latency, between.bandwidth / self.sharing)
-            seconds += ring_seconds(nbytes, self.hosts, shared)
+            between = between_hosts(machine).shared(self.sharing)
+            seconds += ring_seconds(nbytes, self.hosts, between)
         return seconds
 
     def allgather(self, nbytes: float, machine: Machine) -> float:
         """Return what an allgather of so many bytes in all takes: half of an allreduce's."""
         return self.allreduce(nbytes, machine) / 2
+
+    def averages(self, nbytes: float, number: int, machine: Machine) -> tuple[float, float, float]:
+        """Say what averaging so many gradients takes, of so many bytes in all.
+
+        Returns:
+            Seconds that are never hidden; those that the bytes take; what part of these a backward
+            pass hides.
+        """
+        measured = machine.measured(Shape(self.local, self.hosts, self.sharing))
+        if measured is None:
+            return 0.0, self.allreduce(nbytes, machine), machine.overlap
+        found = measured.averages
+        return found.step + number * found.gradient, nbytes / found.bandwidth, found.overlap
 
 
 def between_hosts(machine: Machine) -> Link:
@@ -101,17 +111,8 @@ def between_hosts(machine: Machine) -> Link:
 
 def group(strategy: Strategy, names: Sequence[str], ranks_per_host: int) -> Group:
     """Say where the ranks are that differ on these axes alone, numbered host by host."""
-    sizes = strategy.sizes
-    seen: set[int] = set()
-    by_host: list[Counter[int]] = []  # of each group that the first host has ranks of
-    for rank in range(ranks_per_host):
-        if rank not in seen:
-            line = ranks_along(sizes, names, rank)
-            seen.update(line)
-            by_host.append(Counter(one // ranks_per_host for one in line))
-    local = max(max(hosts.values()) for hosts in by_host)
-    spanning = sum(len(hosts) > 1 for hosts in by_host)
-    return Group(local, max(map(len, by_host)), max(1, spanning))
+    lines = {ranks_along(strategy.sizes, names, rank) for rank in range(ranks_per_host)}
+    return Group(*shape_of_groups(lines, ranks_per_host))
 
 
 def cost(
@@ -141,11 +142,14 @@ def cost(
     speed = [1.0] * strategy.pp if speeds is None else list(speeds)
     if len(speed) != strategy.pp or min(speed) <= 0:
         raise ValueError(f"speeds={speed}: {strategy.pp} stages need one above 0 each")
+    number = strategy.microbatches
     passes = [
-        (one.forward, one.backward + (one.forward if strategy.recompute else 0.0))
+        one.forward * (2 if strategy.recompute else 1)
+        + one.backward
+        + one.accumulate * (number - 1) / number
         for one in timings
     ]
-    sums = [0.0, *accumulate(forward + backward for forward, backward in passes)]
+    sums = [0.0, *accumulate(passes)]
 
     def stage_cost(begin: int, end: int, stage: int) -> float:
         if rank_memory(units[begin:end], strategy, stage).total > memory:
@@ -171,10 +175,7 @@ def cost(
     return Cost(
         strategy,
         tuple(cuts),
-        compute,
-        max(0.0, with_messages - silent),
-        whole - compute - waiting,
-        waiting,
+        Parts(compute, max(0.0, with_messages - silent), whole - compute - waiting, waiting),
         tuple(
             rank_memory(units[begin:end], strategy, at)
             for at, (begin, end) in enumerate(pairwise(cuts))
@@ -194,12 +195,15 @@ class _Stage:
         ranks_per_host: int,
         speed: float,
     ) -> None:
-        self.forward = sum(one.forward for one in timings) / speed
-        self.backward = sum(one.backward for one in timings) / speed
-        if strategy.recompute:
-            self.backward += self.forward
+        whole = Timing.combined(timings, [1 / speed] * len(timings))
+        beside = machine.overheads.microbatch / 2 / speed
+        self.forward = whole.forward + beside
+        self.backward = whole.backward + beside + (whole.forward if strategy.recompute else 0.0)
+        self.accumulate = whole.accumulate
         divided = strategy.dp if strategy.stage else 1
-        self.update = sum(one.update for one in timings) / speed / divided
+        self.update = whole.update / divided + machine.overheads.step / speed
+        self.busy = strategy.microbatches * (self.forward + self.backward) + self.update
+        self.busy += (strategy.microbatches - 1) * self.accumulate
         self.sent_forward = self.sent_backward = 0.0
         tp = group(strategy, ["tp"], ranks_per_host)
         for one in (message for unit in units for message in unit.sent):
@@ -238,13 +242,13 @@ class _Stage:
             return 0.0
         trained = {k: unit.parameters[k] for unit in units for k in unit.trained}
         same = group(strategy, ["dp", "cp"], ranks_per_host)
-        seconds = same.allreduce(sum(trained.values()), machine)
+        fixed, seconds, overlap = same.averages(sum(trained.values()), len(trained), machine)
         gathered = 0.0
         if strategy.stage and strategy.dp > 1:
             seconds /= 2
             gathered = seconds if strategy.stage < 3 and same.hosts > 1 else 0.0
         left = self.backward * (len(units) - 1) / len(units)
-        return seconds - machine.overlap * min(seconds, left) + gathered
+        return fixed + seconds - overlap * min(seconds, left) + gathered
 
 
 def _stage_message(
@@ -254,11 +258,12 @@ def _stage_message(
     if strategy.pp == 1:
         return 0.0
     nbytes = max(one.output for one in stages[:-1])
-    if group(strategy, ["pp"], ranks_per_host).hosts == 1:
+    along = group(strategy, ["pp"], ranks_per_host)
+    if along.hosts == 1:
         return machine.message.seconds(nbytes)
     if machine.message_between is None:
         raise ValueError("the link between hosts was not measured: say bandwidth=")
-    return machine.message_between.seconds(nbytes)
+    return machine.message_between.shared(along.sharing).seconds(nbytes)
 
 
 def _play(
@@ -270,12 +275,13 @@ def _play(
         stage = stages[operation.stage]
         if operation.action is Action.FORWARD:
             return stage.forward + (stage.sent_forward if sends else 0.0)
-        return stage.backward + (stage.sent_backward if sends else 0.0)
+        added = stage.accumulate if operation.microbatch else 0.0
+        return stage.backward + added + (stage.sent_backward if sends else 0.0)
 
     schedule = make_schedule("1f1b", strategy.pp, strategy.microbatches)
     played = simulate(schedule, strategy.pp, duration, message)
     ends = [max(played.spans[one].end for one in program) for program in schedule]
-    busy = [strategy.microbatches * (one.forward + one.backward) + one.update for one in stages]
+    busy = [one.busy for one in stages]
     step = max(
         end + one.update + (one.average if sends else 0.0)
         for end, one in zip(ends, stages, strict=True)

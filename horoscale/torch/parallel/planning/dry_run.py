@@ -141,8 +141,8 @@ def dry_run(
     """
     found = []
     with rehearsal.mode:
-        values = tuple(_fake(one) for one in ((x,) if isinstance(x, torch.Tensor) else x))
-        target = tree_map(_fake, target)
+        values = tuple(fake(one) for one in ((x,) if isinstance(x, torch.Tensor) else x))
+        target = tree_map(fake, target)
         last = len(rehearsal.units) - 1
         names = _Names()
         known: dict[Any, _Ran] = {}
@@ -364,7 +364,8 @@ def _entered(value: Any, names: _Names) -> Any:
     return entered
 
 
-def _fake(value: Any) -> Any:
+def fake(value: Any) -> Any:
+    """Return a tensor like this one, without memory in a FakeTensorMode; anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     device = "cpu" if value.is_meta else value.device

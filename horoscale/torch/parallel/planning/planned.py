@@ -18,9 +18,9 @@ from horoscale.common import job
 from horoscale.torch.parallel.mesh import Mesh, init
 from horoscale.torch.parallel.pipeline import Pipeline
 from horoscale.torch.parallel.plan import tensor_parallel as divide_layers
-from horoscale.torch.parallel.planning.calibration import Machine
 from horoscale.torch.parallel.planning.cost import Cost
 from horoscale.torch.parallel.planning.dry_run import Loss, units_of
+from horoscale.torch.parallel.planning.machine import Machine
 from horoscale.torch.parallel.planning.numbers import milliseconds, readable_bytes
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
@@ -28,6 +28,12 @@ from horoscale.torch.parallel.zero.sharded import shard
 
 _BEST = 8  # rows of the table
 _OTHERS = 6
+_LOSSES = {
+    "compute": "computing",
+    "communication": "communication",
+    "bubble": "the bubble",
+    "waiting": "waiting",
+}
 
 
 @dataclass(frozen=True)
@@ -187,10 +193,7 @@ def _table_of(costs: Sequence[Cost], rows: int) -> str:
         [
             str(one.strategy),
             milliseconds(one.step),
-            *(
-                f"{part / one.step:.0%}"
-                for part in (one.compute, one.communication, one.bubble, one.waiting)
-            ),
+            *(f"{share:.0%}" for share in one.parts.shares().values()),
             readable_bytes(one.most_memory),
             f"{rows / one.step:.4g}",
         ]
@@ -204,10 +207,8 @@ def _why_slower(best: Cost, others: Sequence[Cost]) -> str:
     counts: dict[str, list[float]] = {}
     for one in others:
         more = {
-            "computing": one.compute - best.compute,
-            "communication": one.communication - best.communication,
-            "the bubble": one.bubble - best.bubble,
-            "waiting": one.waiting - best.waiting,
+            name: getattr(one.parts, part) - getattr(best.parts, part)
+            for part, name in _LOSSES.items()
         }
         counts.setdefault(max(more, key=lambda name: more[name]), []).append(one.step)
     each = (

@@ -16,10 +16,9 @@ from horoscale.common import allgather_object, job
 from horoscale.common.synchronization import barrier
 from horoscale.torch.parallel.mesh import ORDER, Place, hosts_of
 from horoscale.torch.parallel.planning.calibration import (
-    Link,
-    Machine,
     calibrate,
     measure_alone,
+    ranks_of_job,
 )
 from horoscale.torch.parallel.planning.cost import Cost, cost
 from horoscale.torch.parallel.planning.dry_run import (
@@ -32,11 +31,19 @@ from horoscale.torch.parallel.planning.dry_run import (
     rehearse,
     units_of,
 )
+from horoscale.torch.parallel.planning.machine import Link, Machine
+from horoscale.torch.parallel.planning.measuring import computing
 from horoscale.torch.parallel.planning.memory import rank_memory, share_of
 from horoscale.torch.parallel.planning.numbers import bytes_of, readable_bytes
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.planned import Planned, Rejected
-from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
+from horoscale.torch.parallel.planning.profile import (
+    Timing,
+    by_formula,
+    interpolate,
+    profile,
+    step_overhead,
+)
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
 
@@ -122,15 +129,14 @@ def plan(
         if bandwidth <= 0:
             raise ValueError(f"bandwidth={bandwidth}: bytes a second above 0 are needed")
         link = Link(latency, bandwidth)
-        machine = replace(machine, message_between=link, collective_between=link)
+        groups = tuple(one for one in machine.groups if one.shape.hosts == 1)
+        machine = replace(machine, message_between=link, collective_between=link, groups=groups)
     if hosts > 1 and machine.collective_between is None:
         raise ValueError(f"{hosts} hosts, but the link between them was not measured: bandwidth=")
     limit = float("inf") if memory is None else float(bytes_of(memory))
     rows = share_of(batch, Strategy())[0]
     number_of_rows = _rows(rows)
-    profiles = _Profiles(
-        model, batch, loss, optimizer, tensor_parallel, machine, measured_here
-    )  # fmt: skip
+    profiles = _Profiles(model, batch, loss, optimizer, tensor_parallel, machine, measured_here)
     candidates = list(
         _strategies(
             ranks,
@@ -153,6 +159,7 @@ def plan(
     costs: list[Cost] = []
     rejected: list[Rejected] = []
     profiles.prepare(candidates)
+    machine = profiles.machine
     for strategy in candidates:
         if reason := profiles.why_not(strategy.tp):
             rejected.append(Rejected(strategy, reason))
@@ -184,13 +191,22 @@ class _Profiles:
         measured_here: bool,
     ) -> None:
         self._model, self._batch, self._loss, self._optimizer = model, batch, loss, optimizer
-        self._plan, self._machine, self._measured_here = plan, machine, measured_here
+        self._plan, self.machine, self._measured_here = plan, machine, measured_here
+        self._is_meta = any(one.is_meta for one in model.parameters())
+        self._computes = True  # this rank, where as many do as there are cores for
         self._rehearsals: dict[int, Rehearsal | str] = {}
         self._units: dict[tuple[int, int, int], list[Unit]] = {}
         self._timings: dict[int, dict[int, list[Timing]]] = {}
 
     def prepare(self, strategies: Sequence[Strategy]) -> None:
         """Time the units: all ranks of a job at once, as many as there are cores for."""
+        if not self._is_meta:
+            step = step_overhead(self._optimizer)
+            if self._measured_here:
+                self._computes = computing(ranks_of_job())[job.current_runtime().topology.rank]
+                step = max(allgather_object(step, name=f"{_NAME}.step"))
+            beside = self.machine.overheads
+            self.machine = replace(self.machine, overheads=replace(beside, step=beside.step + step))
         by_tp: dict[int, list[Strategy]] = {}
         for one in strategies:
             by_tp.setdefault(one.tp, []).append(one)
@@ -218,7 +234,7 @@ class _Profiles:
         units = self._dry(strategy)
         timings = interpolate(self._rows_of(strategy), self._timings[strategy.tp])
         return units, [
-            Timing(one.forward / strategy.cp, one.backward / strategy.cp, one.update)
+            replace(one, forward=one.forward / strategy.cp, backward=one.backward / strategy.cp)
             for one in timings
         ]
 
@@ -235,32 +251,22 @@ class _Profiles:
         return self._units[key]
 
     def _time(self, strategy: Strategy) -> list[Timing]:
-        if any(one.is_meta for one in self._model.parameters()):
+        if self._is_meta:
             return by_formula(
-                self._dry(strategy), self._machine.flops, self._machine.memory_bandwidth
+                self._dry(strategy), self.machine.flops, self.machine.memory_bandwidth
             )
         rehearsal = self._rehearsals[strategy.tp]
         assert isinstance(rehearsal, Rehearsal)
+        share = share_of(self._batch, strategy)
+        if not self._measured_here:
+            return profile(rehearsal, *share, self._loss, self._optimizer)
+        barrier()
         own: list[Timing] | None = None
-        if self._measured_here:
-            barrier()
-        topology = job.current_runtime().topology if self._measured_here else None
-        if topology is None or topology.local_rank < self._machine.slots:
-            share = share_of(self._batch, strategy)
+        if self._computes:
             own = profile(rehearsal, *share, self._loss, self._optimizer)
-        if topology is None:
-            assert own is not None
-            return own
         said = [one for one in allgather_object(own, name=f"{_NAME}.times") if one is not None]
-        return [
-            Timing(
-                *(
-                    sum(getattr(one, what) for one in of_unit) / len(of_unit)
-                    for what in ("forward", "backward", "update")
-                )
-            )
-            for of_unit in zip(*said, strict=True)
-        ]
+        weights = [1 / len(said)] * len(said)
+        return [Timing.combined(of_unit, weights) for of_unit in zip(*said, strict=True)]
 
 
 def _strategies(
