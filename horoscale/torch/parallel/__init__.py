@@ -52,6 +52,7 @@ from horoscale.torch.parallel.norms import LayerNorm, RMSNorm
 from horoscale.torch.parallel.pipeline import DiskOffload, Pipeline, PipelineError, split
 from horoscale.torch.parallel.plan import tensor_parallel
 from horoscale.torch.parallel.planning.calibration import calibrate
+from horoscale.torch.parallel.planning.live import watch_memory
 from horoscale.torch.parallel.planning.memory import memory
 from horoscale.torch.parallel.planning.planned import Planned
 from horoscale.torch.parallel.planning.planner import plan
@@ -155,6 +156,7 @@ __all__ = [
     "unshard",
     "unshard_sequence",
     "vocab_parallel_cross_entropy",
+    "watch_memory",
     "whole_gradients",
     "whole_state_dict",
 ]

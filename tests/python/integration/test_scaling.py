@@ -72,3 +72,13 @@ def test_benchmark_of_plans(tmp_path: Path) -> None:
     output = run(sys.executable, benchmark, "--smoke", "--links", "host", folder=tmp_path)
     assert "mlp, 2 ranks, one host" in output
     assert "of the best; predictions differ by" in output
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_benchmark_of_memory(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "planned_memory.py"
+    output = run(sys.executable, benchmark, "--smoke", folder=tmp_path)
+    cells = output.splitlines()[-1].split("|")
+    assert cells[1].strip() == "mlp, dp=2"
+    assert float(cells[4]) == pytest.approx(1.0, abs=0.05)  # predicted / tensors

@@ -35,7 +35,7 @@ from horoscale.torch.parallel.planning.measuring import (
     this_machine,
 )
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 def calibrate(

@@ -129,7 +129,7 @@ def cost(
     Args:
         strategy: how the step is divided.
         units: of a dry run of one microbatch on one rank of tp and cp.
-        timings: of these units, while the ranks that a host has cores for compute.
+        timings: of these units, while all ranks of a host compute; without others' turns.
         machine: measured.
         ranks_per_host: how many neighbouring ranks a host has.
         speeds: of the stages' ranks, as factors; None: all are alike.
@@ -144,10 +144,8 @@ def cost(
         raise ValueError(f"speeds={speed}: {strategy.pp} stages need one above 0 each")
     number = strategy.microbatches
     passes = [
-        one.forward * (2 if strategy.recompute else 1)
-        + one.backward
-        + one.accumulate * (number - 1) / number
-        for one in timings
+        one.forward + again + one.backward + one.accumulate * (number - 1) / number
+        for one, again in zip(timings, recomputed(units, timings, strategy, machine), strict=True)
     ]
     sums = [0.0, *accumulate(passes)]
 
@@ -160,14 +158,16 @@ def cost(
     if cuts is None:
         return None
     stages = [
-        _Stage(units[begin:end], timings[begin:end], strategy, machine, ranks_per_host, speed[at])
+        _Stage(
+            units[begin:end], timings[begin:end], strategy, at, machine, ranks_per_host, speed[at]
+        )
         for at, (begin, end) in enumerate(pairwise(cuts))
     ]
     message = _stage_message(strategy, stages, machine, ranks_per_host)
-    with_messages, _ = _play(strategy, stages, True, message)
-    silent, busy = _play(strategy, stages, False, 0.0)
-    # Ranks that share cores: all of a host's work has to be done by them.
+    # Ranks that share cores: all of a host's work has to be done by them, in turns.
     turns = max(1.0, ranks_per_host / machine.slots)
+    with_messages, _ = _play(strategy, stages, True, message, turns)
+    silent, busy = _play(strategy, stages, False, 0.0, turns)
     mean = sum(busy) / len(busy)
     whole = max(silent, mean * turns)
     compute = min(whole, mean * turns)
@@ -183,6 +183,23 @@ def cost(
     )
 
 
+def recomputed(
+    units: Sequence[Unit], timings: Sequence[Timing], strategy: Strategy, machine: Machine
+) -> list[float]:
+    """Return what each unit computes again in the backward pass, in seconds.
+
+    Selective recomputation leaves out matrix products, which take what their operations take.
+    """
+    if strategy.recompute is False:
+        return [0.0] * len(units)
+    if strategy.recompute != "selective":
+        return [one.forward for one in timings]
+    return [
+        max(0.0, one.forward - unit.forward_flops / machine.flops)
+        for unit, one in zip(units, timings, strict=True)
+    ]
+
+
 class _Stage:
     """What a stage takes for a microbatch, and at the end of a step."""
 
@@ -191,14 +208,18 @@ class _Stage:
         units: Sequence[Unit],
         timings: Sequence[Timing],
         strategy: Strategy,
+        at: int,
         machine: Machine,
         ranks_per_host: int,
         speed: float,
     ) -> None:
         whole = Timing.combined(timings, [1 / speed] * len(timings))
-        beside = machine.overheads.microbatch / 2 / speed
+        neighbours = (at > 0) + (at < strategy.pp - 1)
+        beside = machine.overheads.microbatch + neighbours * machine.overheads.handover
+        beside /= 2 * speed
         self.forward = whole.forward + beside
-        self.backward = whole.backward + beside + (whole.forward if strategy.recompute else 0.0)
+        self.backward = whole.backward + beside
+        self.backward += sum(recomputed(units, timings, strategy, machine)) / speed
         self.accumulate = whole.accumulate
         divided = strategy.dp if strategy.stage else 1
         self.update = whole.update / divided + machine.overheads.step / speed
@@ -206,12 +227,13 @@ class _Stage:
         self.busy += (strategy.microbatches - 1) * self.accumulate
         self.sent_forward = self.sent_backward = 0.0
         tp = group(strategy, ["tp"], ranks_per_host)
+        self.sends_to_hosts = tp.hosts > 1
         for one in (message for unit in units for message in unit.sent):
             send = tp.allreduce if one.kind == "allreduce" else tp.allgather
             seconds = send(one.nbytes, machine)
             if one.forward:
                 self.sent_forward += seconds
-            if not one.forward or strategy.recompute:
+            if not one.forward or strategy.recompute:  # what is computed again is sent again
                 self.sent_backward += seconds
         self.average = self._averaging(units, strategy, machine, ranks_per_host)
         # ZeRO-3 fetches parameters before each pass, of the next unit while one computes. On one
@@ -267,19 +289,34 @@ def _stage_message(
 
 
 def _play(
-    strategy: Strategy, stages: Sequence[_Stage], sends: bool, message: float
+    strategy: Strategy, stages: Sequence[_Stage], sends: bool, message: float, turns: float
 ) -> tuple[float, list[float]]:
-    """Return how long a step takes, and how long each stage's rank is busy with it."""
+    """Return how long a step takes, and how long each stage's rank is busy with it.
 
-    def duration(operation: Operation) -> float:
+    `turns`: how many ranks share a core.
+    """
+
+    def computing(operation: Operation) -> float:
         stage = stages[operation.stage]
         if operation.action is Action.FORWARD:
-            return stage.forward + (stage.sent_forward if sends else 0.0)
-        added = stage.accumulate if operation.microbatch else 0.0
-        return stage.backward + added + (stage.sent_backward if sends else 0.0)
+            return stage.forward
+        return stage.backward + (stage.accumulate if operation.microbatch else 0.0)
 
+    def sending(operation: Operation) -> float:
+        if not sends:
+            return 0.0
+        stage = stages[operation.stage]
+        is_forward = operation.action is Action.FORWARD
+        return stage.sent_forward if is_forward else stage.sent_backward
+
+    def duration(operation: Operation) -> float:
+        return computing(operation) + sending(operation)
+
+    # Inside a host ranks themselves add up what they share; a network needs no core.
+    on_core = computing if stages[0].sends_to_hosts else duration
     schedule = make_schedule("1f1b", strategy.pp, strategy.microbatches)
-    played = simulate(schedule, strategy.pp, duration, message)
+    cores = strategy.pp / turns
+    played = simulate(schedule, strategy.pp, duration, message, cores, on_core)
     ends = [max(played.spans[one].end for one in program) for program in schedule]
     busy = [one.busy for one in stages]
     step = max(

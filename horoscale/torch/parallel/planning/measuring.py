@@ -10,6 +10,7 @@ import math
 import os
 import statistics
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
@@ -89,15 +90,14 @@ def this_machine() -> str:
 def slots_of(ranks: Sequence[Rank]) -> list[float]:
     """Return how many ranks of each rank's host can compute at once, each with its threads.
 
-    Hosts that share a machine's cores have a part of them each.
+    Hosts that share a machine's cores have a part of them each. Ranks that are bound to cores of
+    their own have these.
     """
-    found = []
-    for rank in ranks:
-        beside = [one for one in ranks if one.machine == rank.machine]
-        on_host = sum(one.host == rank.host for one in beside)
-        slots = max(1.0, rank.cores / rank.threads)
-        found.append(slots * on_host / len(beside))
-    return found
+    sharing = Counter(one.machine for one in ranks)
+    of_hosts: dict[int, float] = defaultdict(float)
+    for one in ranks:
+        of_hosts[one.host] += max(1.0, one.cores / one.threads) / sharing[one.machine]
+    return [of_hosts[one.host] for one in ranks]
 
 
 def computing(ranks: Sequence[Rank]) -> list[bool]:
@@ -133,6 +133,8 @@ def measure(ranks: Sequence[Rank], own: int, dtype: torch.dtype, seconds: float)
     between = _pair(len(ranks), lambda a, b: hosts[a] != hosts[b])
     message = _messages(own, inside, share) if inside else Link(20e-6, copied / 4)
     message_between = _messages(own, between, share) if between else None
+    neighbours = inside or between
+    handover = _handover(own, neighbours, len(ranks), share) if neighbours else 0.0
     shapes = group_shapes(hosts)
     groups = tuple(
         _group(shape, lines, own, dtype, 4 * share / len(shapes)) for shape, lines in shapes.items()
@@ -155,6 +157,7 @@ def measure(ranks: Sequence[Rank], own: int, dtype: torch.dtype, seconds: float)
         Overheads(
             statistics.median(one[4].step for one in able),
             statistics.median(one[4].microbatch for one in able),
+            handover,
         ),
         groups,
     )
@@ -357,6 +360,44 @@ def _ping(rank: int, pair: tuple[int, int], nbytes: int) -> tuple[float, float]:
         computed = _compute()
         send(tensor, pair[0], CALIBRATION)
     return time.perf_counter() - begin, computed
+
+
+def _handover(rank: int, pair: tuple[int, int], ranks: int, seconds: float) -> float:
+    """Return what a rank computes to hand a microbatch over to a stage, and get it back.
+
+    It is processor time: how long the rank waits is no part of it.
+    """
+    found = 0.0
+    if rank in pair:
+        group = global_process_set
+        if ranks > 2:
+            group = add_process_set(pair, distinct=True, members_only=True)
+        axis = Axis("calibration", pair, pair.index(rank), group)
+        alone = Axis("calibration", (rank,), 0)
+        found = _of_microbatch(axis, seconds / 2) - _of_microbatch(alone, seconds / 2)
+        if ranks > 2:
+            remove_process_set(group)
+    said = allgather_object(found, name=f"{NAME}.handover")
+    return float(max(0.0, sum(said[one] for one in pair) / 2))
+
+
+def _of_microbatch(axis: Axis, seconds: float) -> float:
+    """Return the processor time of a microbatch, in a pipeline with a small layer in each stage."""
+    layer, x = nn.Linear(_BETWEEN, _BETWEEN), torch.ones(64 * _MICROBATCHES, _BETWEEN)
+    stages = [layer if at == axis.rank else None for at in range(axis.size)]
+
+    def typical(microbatches: int, rows: int) -> float:
+        pipe = Pipeline(stages, axis, loss=lambda y, _: y.sum(), microbatches=microbatches)
+        times = []
+        for _ in range(max(5, min(20, int(seconds / 2 / 0.01)))):
+            begin = time.thread_time()
+            pipe.step(x[:rows], x[:rows])
+            times.append(time.thread_time() - begin)
+            layer.zero_grad()
+        return float(statistics.median(times))
+
+    many, one = typical(_MICROBATCHES, 64 * _MICROBATCHES), typical(1, 64)
+    return float(many - one) / (_MICROBATCHES - 1)
 
 
 # ---------------------------------------------------------------- one rank

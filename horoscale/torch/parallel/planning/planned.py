@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from horoscale._tables import table
 from horoscale.common import job
@@ -22,6 +20,7 @@ from horoscale.torch.parallel.planning.cost import Cost
 from horoscale.torch.parallel.planning.dry_run import Loss, units_of
 from horoscale.torch.parallel.planning.machine import Machine
 from horoscale.torch.parallel.planning.numbers import milliseconds, readable_bytes
+from horoscale.torch.parallel.planning.recomputation import recompute_segments, recompute_units
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
 from horoscale.torch.parallel.zero.sharded import shard
@@ -113,9 +112,7 @@ class Planned:
         if strategy.tp > 1:
             assert self.tensor_parallel is not None
             divide_layers(self.model, mesh.tp, self.tensor_parallel)
-        if strategy.recompute:
-            for unit in units_of(self.model).values():
-                _recompute(unit)
+        recompute_units(list(units_of(self.model).values()), strategy.recompute)
         self._applied = chosen
         return mesh
 
@@ -149,6 +146,9 @@ class Planned:
                 for a, b in pairwise(cuts)
             ]
         strategy = self._applied.strategy
+        if strategy.recompute == "sqrt":
+            for stage in stages:
+                recompute_segments(stage)
         pipe = Pipeline(
             stages,
             mesh.pp,
@@ -216,10 +216,6 @@ def _why_slower(best: Cost, others: Sequence[Cost]) -> str:
         for name, steps in sorted(counts.items(), key=lambda item: -len(item[1]))
     )
     return f"{len(others)} more are slower: {', '.join(each)}"
-
-
-def _recompute(unit: nn.Module) -> None:
-    unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
 
 
 def _tied(stages: Sequence[nn.Module]) -> list[list[tuple[int, str]]]:

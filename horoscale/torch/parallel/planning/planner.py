@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any, Literal
@@ -44,6 +45,7 @@ from horoscale.torch.parallel.planning.profile import (
     profile,
     step_overhead,
 )
+from horoscale.torch.parallel.planning.recomputation import CHOICES, Recompute
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
 
@@ -66,7 +68,7 @@ def plan(
     axes: Sequence[str] = ("tp", "pp", "dp"),
     stages: Sequence[int] = (0,),
     microbatches: Sequence[int] | None = None,
-    recompute: Sequence[bool] = (False, True),
+    recompute: Sequence[Recompute] = CHOICES,
     speeds: Sequence[float] | None = None,
     machine: Machine | None = None,
 ) -> Planned:
@@ -98,8 +100,11 @@ def plan(
             count as hidden.
         stages: of ZeRO that are considered.
         microbatches: that are considered; None: powers of 2.
-        recompute: whether activations inside units are computed again, or what of both is
-            considered.
+        recompute: what activations are computed again in the backward pass, of which is
+            considered: False, none; "selective", all but the results of matrix products and
+            convolutions, which nothing may change in place (so not with tp); "sqrt", those of
+            segments of about sqrt(n) of a stage's n units, which keep their inputs; True, those of
+            each unit, which keeps its input.
         speeds: of the ranks, as factors of what was measured; None: all are alike. Stages of a
             slower rank get fewer layers.
         machine: figures of an earlier calibrate(), which is not called then.
@@ -193,17 +198,18 @@ class _Profiles:
         self._model, self._batch, self._loss, self._optimizer = model, batch, loss, optimizer
         self._plan, self.machine, self._measured_here = plan, machine, measured_here
         self._is_meta = any(one.is_meta for one in model.parameters())
-        self._computes = True  # this rank, where as many do as there are cores for
+        self._clock: Callable[[], float] = time.perf_counter
         self._rehearsals: dict[int, Rehearsal | str] = {}
         self._units: dict[tuple[int, int, int], list[Unit]] = {}
         self._timings: dict[int, dict[int, list[Timing]]] = {}
 
     def prepare(self, strategies: Sequence[Strategy]) -> None:
-        """Time the units: all ranks of a job at once, as many as there are cores for."""
+        """Time the units, on all ranks of a job at once, as in training."""
         if not self._is_meta:
             step = step_overhead(self._optimizer)
             if self._measured_here:
-                self._computes = computing(ranks_of_job())[job.current_runtime().topology.rank]
+                if not all(computing(ranks_of_job())):  # they take turns: see cost()
+                    self._clock = time.thread_time
                 step = max(allgather_object(step, name=f"{_NAME}.step"))
             beside = self.machine.overheads
             self.machine = replace(self.machine, overheads=replace(beside, step=beside.step + step))
@@ -261,10 +267,8 @@ class _Profiles:
         if not self._measured_here:
             return profile(rehearsal, *share, self._loss, self._optimizer)
         barrier()
-        own: list[Timing] | None = None
-        if self._computes:
-            own = profile(rehearsal, *share, self._loss, self._optimizer)
-        said = [one for one in allgather_object(own, name=f"{_NAME}.times") if one is not None]
+        own = profile(rehearsal, *share, self._loss, self._optimizer, clock=self._clock)
+        said = allgather_object(own, name=f"{_NAME}.times")
         weights = [1 / len(said)] * len(said)
         return [Timing.combined(of_unit, weights) for of_unit in zip(*said, strict=True)]
 
@@ -277,7 +281,7 @@ def _strategies(
     axes: Sequence[str],
     stages: Sequence[int],
     microbatches: Sequence[int] | None,
-    recompute: Sequence[bool],
+    recompute: Sequence[Recompute],
 ) -> Iterator[Strategy]:
     """Yield all ways that the numbers of ranks, rows and units allow."""
     if strange := set(axes) - {"tp", "cp", "pp", "dp"}:
@@ -296,6 +300,8 @@ def _strategies(
                 for number in _microbatches(rows // dp, pp, microbatches):
                     for stage in stages if dp > 1 else (0,):
                         for again in recompute:
+                            if again == "selective" and tp > 1:
+                                continue  # divided layers add up products in place
                             for order in _orders(sizes, hosts):
                                 yield Strategy(
                                     **sizes, stage=stage, microbatches=number, recompute=again,

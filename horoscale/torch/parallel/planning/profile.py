@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -25,6 +25,8 @@ from horoscale.torch.parallel.planning.dry_run import (
     shape_of,
     signature,
 )
+
+Clock: TypeAlias = Callable[[], float]
 
 _WINDOW = 256 << 20  # bytes of state of the units that are run together
 _ALIKE = 8  # units that are alike are run so often
@@ -64,6 +66,7 @@ def profile(
     loss: Loss,
     optimizer: MakeOptimizer,
     repeats: int = 3,
+    clock: Clock = time.perf_counter,
 ) -> list[Timing]:
     """Run the units forward and backward, and the optimizer's step, and time them.
 
@@ -78,6 +81,7 @@ def profile(
         loss: called with the last unit's output and the target.
         optimizer: makes the optimizer of a list of parameters.
         repeats: how often each pass is timed, after a first time; the median counts.
+        clock: tells seconds; time.thread_time where other ranks have the core in between.
     """
     values: tuple[Any, ...] = (x,) if isinstance(x, torch.Tensor) else tuple(x)
     fakes = list(rehearsal.units.values())
@@ -94,7 +98,9 @@ def profile(
             if window[-1] == len(fakes) - 1:
                 ends = lambda output: loss(output, target)  # noqa: E731
             values = tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in values)
-            timings, outputs = _timed(modules, values, window[0] > 0, ends, optimizer, repeats)
+            timings, outputs = _timed(
+                modules, values, window[0] > 0, ends, optimizer, repeats, clock
+            )
             for index, timing, output in zip(window, timings, outputs, strict=True):
                 found.setdefault(kinds[index], []).append(timing)
                 passed[kinds[index]] = output
@@ -218,6 +224,7 @@ def _timed(
     loss: Callable[[Any], torch.Tensor] | None,
     make: MakeOptimizer,
     repeats: int,
+    clock: Clock,
 ) -> tuple[list[Timing], list[tuple[Any, ...]]]:
     """Return the timings of units that follow each other, and their outputs; see _pass()."""
     parameters = [one for module in modules for one in module.parameters() if one.requires_grad]
@@ -229,14 +236,16 @@ def _timed(
     for _ in range(1 + repeats):
         for one in parameters:
             one.grad = None
-        forward, first, outputs = _pass(modules, values, learns, loss, parameters)
-        again_forward, again, _ = _pass(modules, values, learns, loss, parameters)
+        forward, first, outputs = _pass(modules, values, learns, loss, parameters, clock)
+        again_forward, again, _ = _pass(modules, values, learns, loss, parameters, clock)
         updates = []
         for optimizer in optimizers:
-            begin = _now(parameters)
+            begin = _now(parameters, clock)
             if optimizer is not None:
                 optimizer.step()
-            updates.append(max(0.0, _now(parameters) - begin - every_step) if optimizer else 0.0)
+            updates.append(
+                max(0.0, _now(parameters, clock) - begin - every_step) if optimizer else 0.0
+            )
         runs.append(
             [
                 ((f + g) / 2, one, update, more - one)
@@ -258,6 +267,7 @@ def _pass(
     learns: bool,
     loss: Callable[[Any], torch.Tensor] | None,
     parameters: Sequence[nn.Parameter],
+    clock: Clock,
 ) -> tuple[list[float], list[float], list[tuple[Any, ...]]]:
     """Run units forward and backward; return their times of both, and their outputs.
 
@@ -270,13 +280,13 @@ def _pass(
         else one
         for one in values
     )
-    times = [_now(parameters)]
+    times = [_now(parameters, clock)]
     ended = [0.0] * len(modules)
     outputs: list[tuple[Any, ...]] = []
 
     def watch(index: int, tensors: tuple[Any, ...]) -> None:
         def note(_: torch.Tensor) -> None:
-            ended[index] = _now(parameters)
+            ended[index] = _now(parameters, clock)
 
         for one in tensors:
             if isinstance(one, torch.Tensor) and one.requires_grad:
@@ -287,17 +297,17 @@ def _pass(
         result = module(*inputs)
         if loss is not None and index == len(modules) - 1:
             result = loss(result)
-        times.append(_now(parameters))
+        times.append(_now(parameters, clock))
         inputs = result if isinstance(result, tuple) else (result,)
         outputs.append(
             tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in inputs)
         )
     learnt = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
     given = [torch.ones_like(one) for one in learnt]
-    begin = _now(parameters)
+    begin = _now(parameters, clock)
     if learnt:
         torch.autograd.backward(learnt, given)
-    end = _now(parameters)
+    end = _now(parameters, clock)
     # Where inputs have no gradient, as those of an embedding, the pass ends with the unit.
     ends = [end, *ended[1:]]
     backward = []
@@ -327,10 +337,10 @@ def step_overhead(make: MakeOptimizer) -> float:
     return max(0.0, one - (many - one) / 8)
 
 
-def _now(parameters: Sequence[nn.Parameter]) -> float:
+def _now(parameters: Sequence[nn.Parameter], clock: Clock) -> float:
     if parameters and parameters[0].is_cuda:
         torch.cuda.synchronize(parameters[0].device)
-    return time.perf_counter()
+    return clock()
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
