@@ -5,7 +5,9 @@
 All ways that the plan compares (without recomputation) are trained by, on one host, and with each
 rank on a host of its own (network namespaces, which need root, ip and tc) whose link has so many
 Mbit/s. "measured" is the median over the rounds, in which the ways come one after the other, of the
-median of a round's steps. "within" says how the better of the first two predictions compares with
+median of a round's steps. Of it "busy" is what the slowest rank's program computed, as its thread's
+processor time says; beside it are the parts that the model predicts: compute, communication,
+bubble and waiting. "within" says how the better of the first two predictions compares with
 the best measured way: 1.00 is that way, 1.10 takes a tenth longer.
 """
 
@@ -16,7 +18,8 @@ import contextlib
 import json
 import statistics
 import sys
-from dataclasses import replace
+import time
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ SMALL = {"mlp": (32, 4, 16), "transformer": (32, 2, 8)}
 
 def run(
     rounds: int,
+    steps: int,
     smoke: bool,
     ranks: tuple[int, ...],
     links: tuple[str, ...],
@@ -60,38 +64,55 @@ def run(
                 )
                 stack.callback(job.end)
                 for model in models:
-                    measured |= compare(job, folder, model, number, link, rounds, smoke)
+                    measured |= compare(job, folder, model, number, link, rounds, steps, smoke)
     return measured
 
 
 def compare(
-    job: Job, folder: Path, model: str, number: int, link: str, rounds: int, smoke: bool
+    job: Job,
+    folder: Path,
+    model: str,
+    number: int,
+    link: str,
+    rounds: int,
+    steps: int,
+    smoke: bool,
 ) -> figures.Figures:
     """Plan one model, train it by each way, and print the table."""
     file = folder / "plan.json"
     job.measure("plan", model, smoke, str(file))
-    predicted: list[tuple[str, float]] = json.loads(file.read_text())
+    said = json.loads(file.read_text())
+    print(said["machine"], file=sys.stderr)
+    predicted: list[tuple[str, float, list[float]]] = said["costs"]
     if smoke:
         predicted = predicted[:3]
     seconds: list[list[float]] = [[] for _ in predicted]
+    busy: list[list[float]] = [[] for _ in predicted]
     for _ in range(rounds):
         for choice, of_choice in enumerate(seconds):
-            of_choice.append(job.measure("train", choice, 2 if smoke else 5))
+            of_choice.append(job.measure("train", choice, steps))
+            busy[choice].append(job.measure("busy"))
     medians = list(map(statistics.median, seconds))
     where = "one host" if link == "host" else f"hosts of one rank, {link} Mbit/s"
     print(f"\n{model}, {number} ranks, {where}\n")
-    print("| | predicted, ms | measured, ms | predicted / measured |\n|---|---|---|---|")
-    for (name, step), median in zip(predicted, medians, strict=True):
-        print(f"| {name} | {step * 1e3:.2f} | {median * 1e3:.2f} | {step / median:.2f} |")
-    errors = [abs(step / one - 1) for (_, step), one in zip(predicted, medians, strict=True)]
+    print("| | predicted, ms | its parts | measured, ms | busy | predicted / measured |")
+    print("|---|---|---|---|---|---|")
+    for (name, step, parts), median, processor in zip(predicted, medians, busy, strict=True):
+        text = " + ".join(f"{part * 1e3:.1f}" for part in parts)
+        print(
+            f"| {name} | {step * 1e3:.2f} | {text} | {median * 1e3:.2f} | "
+            f"{statistics.median(processor) * 1e3:.2f} | {step / median:.2f} |"
+        )
+    errors = [abs(step / one - 1) for (_, step, _), one in zip(predicted, medians, strict=True)]
     print(
         f"\nwithin {min(medians[:2]) / min(medians):.2f} of the best; predictions differ by "
-        f"{statistics.median(errors):.0%}, at most {max(errors):.0%}",
+        f"{statistics.median(errors):.0%}, at most {max(errors):.0%}; "
+        f"{sum(one <= 0.25 for one in errors)} of {len(errors)} by 25% or less",
         flush=True,
     )
     case = f"{model}, {number} ranks, {link}"
     return {f"{case}, {name}": {"measured": one, "predicted": [step]}
-            for (name, step), one in zip(predicted, seconds, strict=True)}  # fmt: skip
+            for (name, step, _), one in zip(predicted, seconds, strict=True)}  # fmt: skip
 
 
 def run_rank(address: str) -> None:
@@ -139,9 +160,19 @@ def run_rank(address: str) -> None:
                 microbatches=[1, 2, 4, 8],
             )
             if hvd.rank() == 0:
-                found = [(str(one.strategy), one.step) for one in planned.costs]
-                Path(file).write_text(json.dumps(found))
+                found = [
+                    (
+                        str(one.strategy),
+                        one.step,
+                        astuple(one.parts),
+                    )
+                    for one in planned.costs
+                ]
+                said = {"costs": found, "machine": str(planned.machine)}
+                Path(file).write_text(json.dumps(said))
             return [0.0]
+        if what == "busy":
+            return [state["busy"]]
         choice, count = order
         model, batch = make(*state["model"])
         planned = replace(state["planned"], model=model)
@@ -156,14 +187,20 @@ def run_rank(address: str) -> None:
         )
         x, target = (one.chunk(mesh.dp.size)[mesh.dp.rank] for one in batch)
 
+        processor: list[float] = []
+
         def step() -> None:
+            begin = time.thread_time()
             optimizer.zero_grad()
             pipe.step(x, target)
             optimizer.step()
+            processor.append(time.thread_time() - begin)
 
         try:
             hvd.barrier()
-            return orders.times(step, count, warm_up=2)
+            found = orders.times(step, count, warm_up=2)
+            state["busy"] = statistics.median(processor[2:])
+            return found
         finally:
             hvd.barrier()
             mesh.close()
@@ -183,15 +220,16 @@ def main() -> None:
     parser.add_argument("--links", default="host,200", help='"host", or Mbit/s between hosts')
     parser.add_argument("--models", default="mlp,transformer")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="of a round, after two (default: 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
     arguments = parser.parse_args()
     ranks = tuple(map(int, arguments.ranks.split(",")))
     links, models = (tuple(one.split(",")) for one in (arguments.links, arguments.models))
-    rounds = 1 if arguments.smoke else arguments.rounds
+    rounds, steps = (1, 2) if arguments.smoke else (arguments.rounds, arguments.steps)
     if arguments.smoke:
         ranks, models = (2,), ("mlp",)
-    measured = run(rounds, arguments.smoke, ranks, links, models)
+    measured = run(rounds, steps, arguments.smoke, ranks, links, models)
     figures.write(arguments.json, measured, ranks=list(ranks))
 
 

@@ -90,7 +90,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _told(options: argparse.Namespace, runs: Sequence[Measured]) -> list[Measured]:
     from horoscale.scaling.extrapolate import extrapolate
-    from horoscale.torch.parallel.planning.calibration import Link
+    from horoscale.torch.parallel.planning.machine import Link
 
     latency = options.latency_us * 1e-6
     inside = Link(latency, options.inside_gbit * 1e9 / 8)

@@ -1,15 +1,17 @@
-"""Steps of data parallelism on many ranks, by the planner's cost model. Pure."""
+"""Steps on many ranks, by the planner's cost model. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 from horoscale.scaling.runs import Measured
-from horoscale.torch.parallel.planning.calibration import Link, Machine
 from horoscale.torch.parallel.planning.cost import cost
 from horoscale.torch.parallel.planning.dry_run import Unit
+from horoscale.torch.parallel.planning.machine import Link, Machine
 from horoscale.torch.parallel.planning.profile import Timing
+from horoscale.torch.parallel.planning.stand_ins import Collective
 from horoscale.torch.parallel.planning.strategy import Strategy
 
 _UNITS = 20  # parts of the model whose gradients are there one after the other
@@ -35,30 +37,54 @@ def data_parallel(
         ranks_per_host: how many share it.
         overlap: the part of a collective that the backward pass hides, where it is long enough.
     """
-    units = [
-        Unit(
-            name=str(index),
-            parameters={index: round(nbytes / _UNITS)},
-            trained=frozenset([index]),
-            optimizer={},
-            buffers=0,
-            saved={},
-            input=0,
-            output=0,
-            transient=0,
-            update=0,
-            sent=(),
-            forward_flops=0,
-            backward_flops=0,
-        )
-        for index in range(_UNITS)
-    ]
+    units = [_unit(index, round(nbytes / _UNITS)) for index in range(_UNITS)]
     timings = [Timing(compute / _UNITS / 3, compute / _UNITS * 2 / 3, 0.0)] * _UNITS
     local = min(ranks, ranks_per_host)
     machine = Machine(1.0, 1.0, float(local), inside, inside, between, between, overlap)
     found = cost(Strategy(dp=ranks), units, timings, machine, local)
     assert found is not None
-    return Measured(ranks, found.compute, found.communication, found.waiting, nbytes)
+    return Measured(ranks, found.parts, nbytes)
+
+
+def tensor_parallel(
+    ranks: int, compute: float, layers: int, nbytes: float, link: Link, recompute: bool
+) -> Measured:
+    """Say what a step takes whose layers are divided among the ranks of one host.
+
+    Args:
+        ranks: how many.
+        compute: of a rank's step, in seconds, without what is computed again.
+        layers: of a transformer: in each pass each adds up its input's or output's values twice.
+        nbytes: of these values.
+        link: of collectives.
+        recompute: whether each layer's forward pass is computed, and sent, again.
+    """
+    sent = tuple(Collective("allreduce", round(nbytes), one) for one in (True, True, False, False))
+    units = [replace(_unit(index), sent=sent) for index in range(layers)]
+    timings = [Timing(compute / layers / 3, compute / layers * 2 / 3, 0.0)] * layers
+    machine = Machine(1.0, 1.0, float(ranks), link, link, None, None, 0.0)
+    found = cost(Strategy(tp=ranks, recompute=recompute), units, timings, machine, ranks)
+    assert found is not None
+    return Measured(ranks, found.parts, 0.0)
+
+
+def _unit(index: int, nbytes: int = 0) -> Unit:
+    """Return a unit of which nothing is known but its parameters' bytes."""
+    return Unit(
+        name=str(index),
+        parameters={index: nbytes},
+        trained=frozenset([index]),
+        optimizer={},
+        buffers=0,
+        saved={},
+        input=0,
+        output=0,
+        transient=0,
+        update=0,
+        sent=(),
+        forward_flops=0,
+        backward_flops=0,
+    )
 
 
 def extrapolate(
@@ -78,7 +104,7 @@ def extrapolate(
     return [
         data_parallel(
             ranks,
-            first.compute * (first.ranks / ranks if mode == "strong" else 1.0),
+            first.parts.compute * (first.ranks / ranks if mode == "strong" else 1.0),
             first.nbytes,
             inside,
             between,

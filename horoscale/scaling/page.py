@@ -9,7 +9,13 @@ from io import StringIO
 
 from horoscale.scaling.runs import Measured
 
-HEADING = ("ranks", "step ms", "compute", "communication", "waiting", "efficiency", "speed-up")
+PARTS = {
+    "compute": "tab:blue",
+    "communication": "tab:orange",
+    "bubble": "tab:olive",
+    "waiting": "tab:gray",
+}
+HEADING = ("ranks", "step ms", *PARTS, "efficiency", "speed-up")
 _STYLE = (
     "body{font-family:sans-serif;max-width:60em;margin:2em auto}"
     "td,th{padding:.2em .8em;text-align:right}th{border-bottom:1px solid}"
@@ -28,18 +34,18 @@ def rows(runs: Sequence[Measured], mode: str, samples: int | None) -> list[list[
     """
     first, lines = runs[0], []
     for one in runs:
-        speedup = first.step / one.step * (one.ranks / first.ranks if mode == "weak" else 1)
-        parts = (one.compute, one.communication, one.waiting)
+        step, shares = one.parts.step, one.parts.shares()
+        speedup = first.parts.step / step * (one.ranks / first.ranks if mode == "weak" else 1)
         line = [
             f"{one.ranks:,}",
-            f"{one.step * 1e3:.3g}" if one.step < 0.9995 else f"{one.step * 1e3:,.0f}",
-            *(f"{part / one.step:.0%}" for part in parts),
-            f"{one.efficiency:.0%}",
+            f"{step * 1e3:.3g}" if step < 0.9995 else f"{step * 1e3:,.0f}",
+            *(f"{shares[part]:.0%}" for part in PARTS),
+            f"{one.parts.efficiency:.0%}",
             f"{speedup:.2f}",
         ]
         if samples is not None:
             number = samples * (one.ranks if mode == "weak" else 1)
-            line.append(f"{number / one.step:,.0f}")
+            line.append(f"{number / step:,.0f}")
         lines.append(line)
     return lines
 
@@ -86,10 +92,8 @@ def picture(runs: Sequence[Measured], told: Sequence[Measured]) -> str:
     bars = [*runs, *told]
     names = [f"{one.ranks:,}" for one in runs] + [f"{one.ranks:,}*" for one in told]
     bottom = [0.0] * len(bars)
-    for part, color in (
-        ("compute", "tab:blue"), ("communication", "tab:orange"), ("waiting", "tab:gray"),
-    ):  # fmt: skip
-        values = [getattr(one, part) / one.step for one in bars]
+    for part, color in PARTS.items():
+        values = [one.parts.shares()[part] for one in bars]
         axes.bar(range(len(bars)), values, bottom=bottom, color=color, label=part)
         bottom = [a + b for a, b in zip(bottom, values, strict=True)]
     axes.set_xticks(range(len(bars)), names, rotation=45)

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import mean
 
 from horoscale.timeline.files import RankTimeline, TimelineError, read_job
-from horoscale.timeline.steps import merged, step_title, steps, total
+from horoscale.timeline.parts import Parts
+from horoscale.timeline.steps import step_title, steps
 
 
 class ScalingError(RuntimeError):
@@ -20,31 +21,17 @@ class ScalingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Measured:
-    """A step on some ranks, in seconds, as the mean over steps and ranks; the parts add up to it.
+    """A step on some ranks.
 
     Attributes:
         ranks: how many.
-        compute: the program was not blocked.
-        communication: it was blocked in a wait while an operation was executed.
-        waiting: it was blocked while none was: other ranks were late, or a pipeline had nothing.
+        parts: of the step, as the mean over steps and ranks.
         nbytes: of the operations that a rank submits in a step.
     """
 
     ranks: int
-    compute: float
-    communication: float
-    waiting: float
+    parts: Parts
     nbytes: float
-
-    @property
-    def step(self) -> float:
-        """How long a step takes."""
-        return self.compute + self.communication + self.waiting
-
-    @property
-    def efficiency(self) -> float:
-        """1 - (exposed communication and waiting) / step."""
-        return self.compute / self.step
 
 
 def run(ranks: int, command: Sequence[str], skip: int, seconds: float) -> Measured:
@@ -90,32 +77,22 @@ def measured(timelines: Sequence[RankTimeline], skip: int) -> Measured:
     title = step_title(timelines[0].operations)
     if title is None:
         raise ScalingError("no named operation comes twice: there are no steps to tell of")
-    parts = [_parts(one, title, skip) for one in timelines]
-    columns = [mean(column) for column in zip(*parts, strict=True)]
-    return Measured(len(timelines), *columns)
+    found = [_of_rank(one, title, skip) for one in timelines]
+    parts, nbytes = zip(*found, strict=True)
+    return Measured(len(timelines), Parts.mean(parts), mean(nbytes))
 
 
-def _parts(timeline: RankTimeline, title: str, skip: int) -> tuple[float, float, float, float]:
+def _of_rank(timeline: RankTimeline, title: str, skip: int) -> tuple[Parts, float]:
+    """Return the mean step of a rank, and the bytes that it submits in one."""
     found = steps(timeline, title)[skip:]
     if not found:
         raise ScalingError(
             f'rank {timeline.rank} has no more than {skip} steps from one "{title}" to the next'
         )
     begin, end = found[0].begin, found[-1].end
-    executed = merged((one.started, one.done) for one in timeline.operations)
-    inside = [(max(a, begin), min(b, end)) for a, b in timeline.waits if a < end and b > begin]
-    blocked = merged(inside)
-    exposed = total(blocked)
-    both = exposed + total(executed) - total(merged([*blocked, *executed]))
-    number = len(found)
     nbytes = sum(
         int(one.arguments.get("bytes", 0))
         for one in timeline.operations
         if begin <= one.submitted < end
     )
-    return (
-        (end - begin - exposed) / number,
-        both / number,
-        (exposed - both) / number,
-        nbytes / number,
-    )
+    return Parts.mean([one.parts for one in found]), nbytes / len(found)

@@ -3,7 +3,8 @@
     python -m horoscale.timeline merge DIR     one file of all ranks, for https://ui.perfetto.dev
     python -m horoscale.timeline report DIR    steps, exposed communication, who waited for whom
 
-files.py reads and merges, steps.py finds out, report.py writes tables.
+files.py reads and merges, parts.py says what the parts of a step are, steps.py finds them out,
+report.py writes tables.
 """
 
 from horoscale.timeline.files import (

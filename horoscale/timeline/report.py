@@ -11,6 +11,7 @@ from horoscale.timeline.steps import Lateness, Step, lateness, step_title, steps
 
 _MATRIX_RANKS = 8  # more of them are listed by pairs
 _PAIRS = 10
+_HEADING = ["rank", "steps", "median", "90 %", "executed", "exposed", "waiting"]
 
 
 def report(ranks: Sequence[RankTimeline], title: str | None = None) -> str:
@@ -32,9 +33,11 @@ def report(ranks: Sequence[RankTimeline], title: str | None = None) -> str:
     waits = any(one.waits for one in ranks)
     parts = [
         f'{len(ranks)} ranks; a step is from one "{title}" to the next',
-        table(["rank", "steps", "median", "90 %", "communication", "exposed"], _rows(by_rank)),
-        "Times of a step in ms. Communication: an operation was executed. Exposed: the program\n"
-        "was blocked in a wait for one."
+        table(
+            ["rank", "steps", "median", "90 %", "executed", "exposed", "waiting"], _rows(by_rank)
+        ),
+        "Times of a step in ms. Executed: an operation was. Exposed: the program was blocked in a\n"
+        "wait; of that waiting: while no operation was executed."
         + ("" if waits else " (This program never was: its framework waits by other means.)"),
     ]
     if len(ranks) > 1:
@@ -47,7 +50,7 @@ def _rows(by_rank: dict[int, list[Step]]) -> list[list[str]]:
     rows = []
     for rank, found in by_rank.items():
         if not found:
-            rows.append([str(rank), "0", "", "", "", ""])
+            rows.append([str(rank), "0", "", "", "", "", ""])
             continue
         times = [step.end - step.begin for step in found]
         slow = quantiles(times, n=10)[-1] if len(times) > 1 else times[0]
@@ -58,8 +61,9 @@ def _rows(by_rank: dict[int, list[Step]]) -> list[list[str]]:
                 *(
                     f"{_ms(part)} ({part / whole:.0%})"
                     for part in (
-                        mean(step.communication for step in found),
-                        mean(step.exposed for step in found),
+                        mean(step.executed for step in found),
+                        mean(step.parts.exposed for step in found),
+                        mean(step.parts.waiting for step in found),
                     )
                 ),
             ]

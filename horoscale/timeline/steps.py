@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from horoscale.timeline.files import Key, Operation, RankTimeline, Span
+from horoscale.timeline.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class Step:
 
     begin: float
     end: float
-    communication: float  # some operation was executed
-    exposed: float  # the program was blocked in a wait
+    executed: float  # in which some operation was, whether the program waited for it or not
+    parts: Parts
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,13 @@ def steps(timeline: RankTimeline, title: str) -> list[Step]:
     begins = sorted(one.submitted for one in timeline.operations if one.title == title)
     executed = merged((one.started, one.done) for one in timeline.operations)
     waited = merged(timeline.waits)
+    either = merged([*executed, *waited])
     bounds = list(pairwise(begins))
-    shares = zip(_covered(executed, bounds), _covered(waited, bounds), strict=True)
-    return [Step(*bound, *share) for bound, share in zip(bounds, shares, strict=True)]
+    seen = zip(*(_covered(spans, bounds) for spans in (executed, waited, either)), strict=True)
+    return [
+        Step(begin, end, of_step[0], Parts.observed(end - begin, *of_step))
+        for (begin, end), of_step in zip(bounds, seen, strict=True)
+    ]
 
 
 def lateness(ranks: Sequence[RankTimeline]) -> Lateness:

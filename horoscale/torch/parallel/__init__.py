@@ -59,6 +59,7 @@ from horoscale.torch.parallel.offload import (
 from horoscale.torch.parallel.pipeline import Pipeline, PipelineError, split
 from horoscale.torch.parallel.plan import tensor_parallel
 from horoscale.torch.parallel.planning.calibration import calibrate
+from horoscale.torch.parallel.planning.live import watch_memory
 from horoscale.torch.parallel.planning.memory import memory
 from horoscale.torch.parallel.planning.planned import Planned
 from horoscale.torch.parallel.planning.planner import plan
@@ -166,6 +167,7 @@ __all__ = [
     "unshard",
     "unshard_sequence",
     "vocab_parallel_cross_entropy",
+    "watch_memory",
     "whole_gradients",
     "whole_state_dict",
 ]

@@ -79,8 +79,8 @@ def test_steps_and_who_waited_for_whom(place: Path) -> None:
     for step in own:
         assert step.end - step.begin > 0.015
         # Rank 0 does nothing but wait for rank 1, which sleeps.
-        assert 0.01 < step.exposed <= step.end - step.begin
-        assert 0 < step.communication < step.end - step.begin
+        assert 0.01 < step.parts.exposed <= step.end - step.begin
+        assert 0 < step.executed < step.end - step.begin
     found = lateness(ranks)
     assert found.operations == OPERATIONS
     assert found.last[1] > 2 * STEPS

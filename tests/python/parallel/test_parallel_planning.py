@@ -20,8 +20,8 @@ from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
-from horoscale.torch.parallel.planning.calibration import Link, Machine
 from horoscale.torch.parallel.planning.dry_run import MakeOptimizer
+from horoscale.torch.parallel.planning.machine import Link, Machine
 
 pytestmark = MARKS
 
@@ -180,6 +180,9 @@ def test_this_job_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert machine.message.bandwidth > 0
     assert machine.collective.latency > 0
     assert machine.message_between is None
+    assert bool(machine.groups) == (hvd.size() > 1)
+    assert all(one.averages.bandwidth > 0 for one in machine.groups)
+    assert machine.overheads.microbatch >= 0
     assert 0 <= machine.overlap <= 1
     assert hvd.allgather_object(machine) == [machine] * hvd.size()
     assert par.calibrate(seconds=1.0) == machine  # as the first rank has kept it
@@ -201,3 +204,30 @@ def test_plans_for_other_numbers_of_ranks_cannot_be_applied() -> None:
         planned.apply(99)
     with pytest.raises(RuntimeError, match=r"call apply\(\) first"):
         planned.pipeline(None)
+
+
+def test_every_rank_reports_its_memory() -> None:
+    model, (x, target) = made("transformer", tie=False), batch_of("transformer")
+    planned = par.plan(
+        model, (x, target), loss=cross_entropy, axes=["dp"], recompute=[False], microbatches=[1],
+        machine=MACHINE,
+    )  # fmt: skip
+    mesh = planned.apply()
+    pipe = planned.pipeline(mesh)
+    optimizer = par.DistributedOptimizer(adamw(list(pipe.parameters())), pipe.module, mesh)
+    rows = x.chunk(mesh.dp.size)[mesh.dp.rank], target.chunk(mesh.dp.size)[mesh.dp.rank]
+    for _ in range(2):
+        with par.watch_memory(pipe.module, optimizer) as watch:
+            optimizer.zero_grad()
+            pipe.step(*rows)
+            optimizer.step()
+    said = par.memory(made("transformer", tie=False), (x, target), mesh, loss=cross_entropy)
+    assert watch.peak is not None
+    assert watch.peak.parameters == said.ranks[0].parameters
+    assert watch.peak.optimizer == said.ranks[0].optimizer
+    # A pipeline scales each microbatch's loss, which saves a little more.
+    assert watch.peak.activations == pytest.approx(said.ranks[0].activations, rel=0.02)
+    lines = watch.report(said).splitlines()
+    assert sum(line.startswith("rank ") for line in lines) == hvd.size()
+    assert sum("predicted" in line for line in lines) == hvd.size()
+    par.current_mesh().close()

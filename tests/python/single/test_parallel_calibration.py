@@ -7,10 +7,29 @@ from pathlib import Path
 import pytest
 
 from horoscale.torch.parallel.planning import calibration
-from horoscale.torch.parallel.planning.calibration import Link, Machine
+from horoscale.torch.parallel.planning.machine import (
+    Averages,
+    Link,
+    Machine,
+    Measured,
+    Overheads,
+    Shape,
+    as_ring,
+    ring_seconds,
+)
+from horoscale.torch.parallel.planning.measuring import (
+    Rank,
+    computing,
+    group_shapes,
+    slots_of,
+)
 from horoscale.torch.parallel.planning.numbers import bytes_of, milliseconds
 
-MACHINE = Machine(1e10, 1e10, 8, Link(1e-5, 1e9), Link(1e-5, 1e9), None, Link(1e-4, 1e8), 0.5)
+LINK = Link(1e-5, 1e9)
+GROUP = Measured(Shape(2, 1, 1), Link(1e-5, 1e9, ((1.0, 2.0),)), Averages(1e-4, 1e-5, 1e9, 0.5))
+MACHINE = Machine(
+    1e10, 1e10, 8, LINK, LINK, None, Link(1e-4, 1e8), 0.5, Overheads(1e-5, 1e-6, 1e-7), (GROUP,)
+)
 
 
 def test_figures_are_kept_for_their_user_alone(
@@ -50,3 +69,49 @@ def test_bytes_are_read() -> None:
 def test_times_have_three_digits_or_more() -> None:
     times = (1.234e-5, 0.0234, 0.9996, 1.5, 12.345)
     assert [milliseconds(one) for one in times] == ["0.0123", "23.4", "1,000", "1,500", "12,345"]
+
+
+def test_between_measured_sizes_times_are_on_lines() -> None:
+    link = Link.through([(10.0, 1.0), (20.0, 2.0), (40.0, 8.0)])
+    assert [link.seconds(n) for n in (1, 10, 15, 20, 30, 40)] == [1.0, 1.0, 1.5, 2.0, 5.0, 8.0]
+    assert link.seconds(50) == pytest.approx(11.0)
+    two = link.shared(2)
+    assert two.seconds(10) == 1.0  # the latency is as long
+    assert two.seconds(40) == 15.0
+    assert Link(1.0, 10.0).seconds(5) == 1.5
+
+
+def test_a_ring_is_found_from_two_times() -> None:
+    link = Link(1e-4, 1e8)
+    small, large = ((n, ring_seconds(n, 4, link)) for n in (0.0, 1e7))
+    found = as_ring(small, large, 4)
+    assert found.latency == pytest.approx(link.latency)
+    assert found.bandwidth == pytest.approx(link.bandwidth)
+
+
+def test_each_way_in_which_axes_lie_is_measured_once() -> None:
+    assert group_shapes([0]) == {}
+    one_host = group_shapes([0] * 4)
+    assert set(one_host) == {Shape(4, 1, 1), Shape(2, 1, 1)}
+    two_hosts = group_shapes([0, 0, 1, 1])
+    assert two_hosts == {
+        Shape(2, 2, 1): [(0, 1, 2, 3)],
+        Shape(2, 1, 1): [(0, 1), (2, 3)],
+        Shape(1, 2, 2): [(0, 2), (1, 3)],
+    }
+    # Hosts with different numbers of ranks: all ranks together.
+    assert group_shapes([0, 0, 1]) == {Shape(2, 2, 1): [(0, 1, 2)]}
+
+
+def test_hosts_that_share_a_machine_share_its_cores() -> None:
+    apart = [Rank(host, f"host{host}", 2, 1, f"kernel{host}") for host in range(4)]
+    assert slots_of(apart) == [2.0] * 4
+    assert computing(apart) == [True] * 4
+    together = [one._replace(machine="kernel") for one in apart]
+    assert slots_of(together) == [0.5] * 4
+    assert computing(together) == [True, True, False, False]
+    of_one = [one._replace(host=0) for one in together]
+    assert slots_of(of_one) == [2.0] * 4
+    bound = [one._replace(cores=1, machine=f"kernel {at}") for at, one in enumerate(of_one)]
+    assert slots_of(bound) == [4.0] * 4
+    assert computing(bound) == [True] * 4

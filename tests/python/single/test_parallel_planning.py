@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -15,12 +16,27 @@ from support.planning_models import PLAN, TRANSFORMER_PLAN, cross_entropy, make_
 from torch import nn
 
 import horoscale.torch.parallel as par
-from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_seconds
 from horoscale.torch.parallel.planning.cost import cost, group
 from horoscale.torch.parallel.planning.dry_run import Unit, dry_run, rehearse
+from horoscale.torch.parallel.planning.machine import (
+    Averages,
+    Link,
+    Machine,
+    Measured,
+    Overheads,
+    Shape,
+    ring_seconds,
+)
 from horoscale.torch.parallel.planning.memory import zero_state
 from horoscale.torch.parallel.planning.partition import cut
-from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
+from horoscale.torch.parallel.planning.profile import (
+    Timing,
+    by_formula,
+    interpolate,
+    profile,
+    windows,
+)
+from horoscale.torch.parallel.planning.recomputation import segments
 from horoscale.torch.parallel.planning.stand_ins import Collective
 
 MACHINE = Machine(
@@ -155,7 +171,11 @@ def test_microbatches_recomputation_and_zero_take_less() -> None:
 
     whole = of({"dp": 2})
     assert of({"dp": 2}, microbatches=4).activations < whole.activations / 3
-    assert of({"dp": 2}, recompute=True).activations < whole.activations / 3
+    for how in (True, "sqrt"):
+        assert of({"dp": 2}, recompute=how).activations < whole.activations / 3
+    selective = of({"dp": 2}, recompute="selective")
+    assert of({"dp": 2}, recompute=True).activations < selective.activations < whole.activations
+    assert of({"dp": 2}, recompute="sqrt").activations < of({"dp": 2}, recompute=True).activations
     one, two, three = (of({"dp": 2}, stage=stage) for stage in (1, 2, 3))
     assert one.optimizer * 2 == whole.optimizer
     assert two.gradients * 2 == whole.gradients
@@ -208,6 +228,7 @@ def test_shared_parameters_count_once() -> None:
         ({"pp": 9}, {}, "can't be cut into 9 stages"),
         ({"pp": 0}, {}, "pp=0: at least 1"),
         ({}, {"stage": 4}, "stage=4 is none of 0 to 3"),
+        ({}, {"recompute": "all"}, "recompute='all' is none of"),
         ({}, {"cuts": [0, 1]}, r"cuts=\[0, 1\] don't cut 4 units into 1"),
     ],
 )
@@ -255,6 +276,13 @@ def test_between_measured_rows_times_are_on_lines() -> None:
     assert interpolate(1, measured) == [Timing(0.5, 1.0, 3.0)]
 
 
+def test_units_that_have_memory_run_together() -> None:
+    assert windows(["a", "b", "b", "c"], [1, 1, 1, 1]) == [[0, 1, 2, 3]]
+    assert windows(["a", "b", "c"], [100 << 20, 100 << 20, 100 << 20]) == [[0, 1], [2]]
+    many = windows(["a", *["b"] * 40, "c"], [1] * 42)
+    assert many == [list(range(9)), [41]]  # eight of those that are alike tell of all
+
+
 # ---------------------------------------------------------------- cost
 
 
@@ -287,8 +315,8 @@ def test_one_rank_computes_alone() -> None:
     found = cost(par.Strategy(), units(8), ALIKE, MACHINE, 1)
     assert found is not None
     assert found.step == pytest.approx(8 * 3.1e-3)
-    assert (found.communication, found.bubble, found.waiting) == (0, 0, 0)
-    assert found.efficiency == 1
+    assert (found.parts.communication, found.parts.bubble, found.parts.waiting) == (0, 0, 0)
+    assert found.parts.efficiency == 1
 
 
 def test_a_pipelines_bubble_is_that_of_its_schedule() -> None:
@@ -297,14 +325,14 @@ def test_a_pipelines_bubble_is_that_of_its_schedule() -> None:
     for pp, m in itertools.product((2, 4), (4, 8)):
         found = cost(par.Strategy(pp=pp, microbatches=m), units(8), no_update, silent, pp)
         assert found is not None
-        assert found.bubble / found.step == pytest.approx((pp - 1) / (m + pp - 1))
-        assert found.communication == pytest.approx(0, abs=1e-12)
+        assert found.parts.bubble / found.step == pytest.approx((pp - 1) / (m + pp - 1))
+        assert found.parts.communication == pytest.approx(0, abs=1e-12)
 
 
 def test_averaging_is_hidden_as_far_as_it_was_measured() -> None:
     found = cost(par.Strategy(dp=2), units(8), ALIKE, MACHINE, 2)
     assert found is not None
-    assert found.communication == pytest.approx(ring_seconds(8000, 2, MACHINE.collective) / 2)
+    assert found.parts.communication == pytest.approx(ring_seconds(8000, 2, MACHINE.collective) / 2)
 
 
 def test_zero_sends_what_its_paper_says() -> None:
@@ -314,7 +342,7 @@ def test_zero_sends_what_its_paper_says() -> None:
     def communication(stage: int, ranks_per_host: int) -> float:
         found = cost(par.Strategy(dp=4, stage=stage), units(8), ALIKE, silent, ranks_per_host)
         assert found is not None
-        return found.communication
+        return found.parts.communication
 
     between = ring_seconds(8000, 2, MACHINE.collective) + ring_seconds(8000, 2, Link(1e-4, 1e8))
     for stage, factor in enumerate((1.0, 1.0, 1.0, 1.5)):
@@ -331,8 +359,8 @@ def test_layers_divided_over_hosts_pay_for_the_network() -> None:
     )
     assert inside is not None
     assert across is not None
-    assert inside.communication == pytest.approx(16 * (1e-5 + 1e4 / 1e9))
-    assert across.communication == pytest.approx(16 * (1e-4 + 1e4 / 1e8))
+    assert inside.parts.communication == pytest.approx(16 * (1e-5 + 1e4 / 1e9))
+    assert across.parts.communication == pytest.approx(16 * (1e-4 + 1e4 / 1e8))
 
 
 def test_ranks_that_share_cores_take_turns() -> None:
@@ -340,7 +368,77 @@ def test_ranks_that_share_cores_take_turns() -> None:
     shared = cost(par.Strategy(dp=4), units(8), ALIKE, Machine(**vars(MACHINE) | {"slots": 2}), 4)
     assert alone is not None
     assert shared is not None
-    assert shared.compute == pytest.approx(2 * alone.compute)
+    assert shared.parts.compute == pytest.approx(2 * alone.parts.compute)
+
+
+def test_a_pipeline_on_few_cores_takes_turns() -> None:
+    """With one core for both stages nothing overlaps: there is no bubble beside the turns."""
+    strategy = par.Strategy(pp=2, microbatches=4)
+    machine = Machine(**vars(MACHINE) | {"slots": 1, "message": Link(0, 1e30)})
+    found = cost(strategy, units(8), [Timing(1e-3, 2e-3, 0)] * 8, machine, 2)
+    assert found is not None
+    assert found.step == pytest.approx(4 * 8 * 3e-3)
+    assert found.parts.bubble == pytest.approx(0, abs=1e-9)
+
+
+def test_what_is_sent_between_hosts_needs_no_core() -> None:
+    shared = Machine(**vars(MACHINE) | {"slots": 0.5})  # two hosts on one machine's core
+    alone, both = (
+        cost(par.Strategy(tp=2), units(8, sent=10_000), ALIKE, machine, 1)
+        for machine in (MACHINE, shared)
+    )
+    assert alone is not None
+    assert both is not None
+    assert both.parts.compute == pytest.approx(2 * alone.parts.compute)
+    assert both.parts.communication == pytest.approx(alone.parts.communication)
+
+
+def test_measured_groups_count_more_than_the_ring() -> None:
+    link = Link.through([(1e3, 1e-5), (1e5, 1e-3)])
+    averages = Averages(step=1e-3, gradient=1e-5, bandwidth=1e6, overlap=0.0)
+    measured = (Measured(Shape(2, 1, 1), link, averages),)
+    machine = Machine(**vars(MACHINE) | {"groups": measured})
+    of_dp = cost(par.Strategy(dp=2), units(8), ALIKE, machine, 2)
+    assert of_dp is not None
+    assert of_dp.parts.communication == pytest.approx(1e-3 + 8e-5 + 8e-3)
+    of_tp = cost(par.Strategy(tp=2), units(8, sent=1000), ALIKE, machine, 2)
+    assert of_tp is not None
+    assert of_tp.parts.communication == pytest.approx(16e-5)
+    four = cost(par.Strategy(dp=4), units(8), ALIKE, machine, 4)  # such a group was not measured
+    assert four is not None
+    assert four.parts.communication == pytest.approx(ring_seconds(8000, 4, MACHINE.collective) / 2)
+
+
+def test_steps_and_microbatches_cost_something_themselves() -> None:
+    beside = Overheads(step=1e-3, microbatch=1e-4, handover=1e-5)
+    machine = Machine(**vars(MACHINE) | {"overheads": beside})
+    found = cost(par.Strategy(microbatches=4), units(8), ALIKE, machine, 1)
+    assert found is not None
+    assert found.step == pytest.approx(4 * (8 * 3e-3 + 1e-4) + 8e-4 + 1e-3)
+
+
+def test_gradients_that_are_there_are_added_to() -> None:
+    timings = [Timing(1e-3, 2e-3, 0.0, accumulate=5e-4)] * 8
+    found = cost(par.Strategy(microbatches=4), units(8), timings, MACHINE, 1)
+    assert found is not None
+    assert found.step == pytest.approx(8 * (4 * 3e-3 + 3 * 5e-4))
+
+
+def test_selective_recomputation_leaves_products_out() -> None:
+    def step(how: object) -> float:
+        found = cost(par.Strategy(recompute=how), units(8), ALIKE, machine, 1)
+        assert found is not None
+        return found.step
+
+    machine = Machine(**vars(MACHINE) | {"flops": 1000 / 0.75e-3})  # of a unit's 1e-3 s
+    assert step("selective") == pytest.approx(step(False) + 8 * 0.25e-3)
+    assert step(True) == step("sqrt") == pytest.approx(step(False) + 8e-3)
+
+
+def test_segments_are_as_long_as_there_are_many() -> None:
+    assert segments(9) == [(0, 3), (3, 6), (6, 9)]
+    assert segments(5) == [(0, 3), (3, 5)]
+    assert segments(1) == [(0, 1)]
 
 
 def test_where_groups_are() -> None:
@@ -371,7 +469,7 @@ def test_memory_decides_where_stages_are_cut() -> None:
     ),
     microbatches=st.sampled_from([1, 2, 3, 8]),
     stage=st.integers(0, 3),
-    recompute=st.booleans(),
+    recompute=st.sampled_from([False, True]),
     slots=st.sampled_from([1.0, 2.0, 8.0]),
     overlap=st.floats(0, 1),
     times=st.lists(st.floats(1e-6, 1e-1), min_size=5, max_size=8),
@@ -392,10 +490,10 @@ def test_the_parts_add_up_and_none_is_negative(
     per_host = min(strategy.ranks, 2)
     found = cost(strategy, units(len(times), 100), timings, machine, per_host)
     assert found is not None
-    parts = (found.compute, found.communication, found.bubble, found.waiting)
+    parts = astuple(found.parts)
     assert min(parts) >= -1e-12
-    assert sum(parts) == found.step
-    assert 0 <= found.efficiency <= 1
+    assert sum(parts) == pytest.approx(found.step)
+    assert 0 <= found.parts.efficiency <= 1
     # No rank can be quicker than its own work, nor a host than that of its ranks.
     work = microbatches * sum(3 * one + recompute * one for one in times)
     assert found.step >= work / pp * (1 - 1e-9)

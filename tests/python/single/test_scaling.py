@@ -10,6 +10,7 @@ from horoscale.scaling.__main__ import main
 from horoscale.scaling.page import page, rows
 from horoscale.scaling.runs import Measured, ScalingError, measured, run
 from horoscale.timeline.files import Operation, RankTimeline
+from horoscale.timeline.parts import Parts
 
 
 def timeline(rank: int, waits: list[tuple[float, float]]) -> RankTimeline:
@@ -25,9 +26,9 @@ def test_steps_are_divided_into_parts_that_add_up() -> None:
     waits = [(begin + 5, begin + 9) for begin in (0.0, 10.0, 20.0)]
     found = measured([timeline(0, waits), timeline(1, [])], skip=1)
     # The first rank: 6 s of computing, 2 of communication and 2 of waiting; the other one 10.
-    assert found == Measured(2, 8.0, 1.0, 1.0, 100.0)
-    assert found.step == 10.0
-    assert found.efficiency == 0.8
+    assert found == Measured(2, Parts(8.0, 1.0, 0.0, 1.0), 100.0)
+    assert found.parts.step == 10.0
+    assert found.parts.efficiency == 0.8
 
 
 def test_too_few_steps() -> None:
@@ -55,9 +56,9 @@ def test_wrong_numbers(option: str, value: str, capsys: pytest.CaptureFixture[st
 
 
 def test_speed_ups_count_samples() -> None:
-    runs = [Measured(1, 1.0, 0.0, 0.0, 0.0), Measured(4, 0.5, 0.5, 1.0, 0.0)]
+    runs = [Measured(1, Parts(1.0), 0.0), Measured(4, Parts(0.5, 0.5, 0.0, 1.0), 0.0)]
     weak, strong = (rows(runs, mode, 8)[1] for mode in ("weak", "strong"))
-    assert weak == ["4", "2,000", "25%", "25%", "50%", "25%", "2.00", "16"]
+    assert weak == ["4", "2,000", "25%", "25%", "0%", "50%", "25%", "2.00", "16"]
     assert strong[-2:] == ["0.50", "4"]
 
 
@@ -71,18 +72,18 @@ def test_names_in_pages_are_text() -> None:
 def test_many_ranks_by_the_cost_model() -> None:
     pytest.importorskip("torch")
     from horoscale.scaling.extrapolate import extrapolate
-    from horoscale.torch.parallel.planning.calibration import Link
+    from horoscale.torch.parallel.planning.machine import Link
 
-    first = Measured(1, 1.0, 0.0, 0.0, 1e9)
+    first = Measured(1, Parts(1.0), 1e9)
     links = (Link(1e-5, 1e10), Link(1e-5, 1e9), 8, 0.0)
     weak = extrapolate(first, "weak", (1, 8, 16, 16384), *links)
-    assert weak[0].step == pytest.approx(1.0)
-    assert weak[1].communication == pytest.approx(2 * 7 / 8 * 0.1 + 3e-5)
-    assert weak[2].communication == pytest.approx(weak[1].communication + 1.0 + 1e-5)
-    assert weak[3].step < 1.0 + 2.2
+    assert weak[0].parts.step == pytest.approx(1.0)
+    assert weak[1].parts.communication == pytest.approx(2 * 7 / 8 * 0.1 + 3e-5)
+    assert weak[2].parts.communication == pytest.approx(weak[1].parts.communication + 1.0 + 1e-5)
+    assert weak[3].parts.step < 1.0 + 2.2
     strong = extrapolate(first, "strong", (16, 16384), *links)
-    assert strong[1].compute == pytest.approx(1 / 16384)
-    assert strong[1].efficiency < strong[0].efficiency
+    assert strong[1].parts.compute == pytest.approx(1 / 16384)
+    assert strong[1].parts.efficiency < strong[0].parts.efficiency
 
 
 def test_published_figures_are_within_what_the_model_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -68,6 +69,8 @@ def simulate(
     stages: int,
     duration: Callable[[Operation], float],
     latency: float = 0.0,
+    cores: float = math.inf,
+    computing: Callable[[Operation], float] | None = None,
 ) -> Simulation:
     """Play a schedule: each rank runs its operations in order, as soon as their inputs are there.
 
@@ -76,10 +79,16 @@ def simulate(
         stages: that the pipeline has.
         duration: how long an operation takes.
         latency: how long a message between two ranks takes, which holds up neither.
+        cores: how many ranks can run an operation at once. With fewer cores than ranks, the
+            operation that could begin first gets the first core that is free.
+        computing: how long of its duration an operation needs the core, first of all; None: all of
+            it.
 
     Raises:
         ScheduleError: operations wait for each other; it names the first one of each rank.
     """
+    if cores < len(schedule):
+        return _on_cores(schedule, stages, duration, latency, cores, computing or duration)
     spans: dict[Operation, Span] = {}
     free = [0.0] * len(schedule)  # when each rank has done what it has run
     position = [0] * len(schedule)
@@ -98,7 +107,49 @@ def simulate(
                 position[rank] += 1
                 advanced = True
     _check_done(schedule, position)
-    makespan = max(free)
+    return _result(schedule, spans)
+
+
+def _on_cores(
+    schedule: Schedule,
+    stages: int,
+    duration: Callable[[Operation], float],
+    latency: float,
+    cores: float,
+    computing: Callable[[Operation], float],
+) -> Simulation:
+    """Do what simulate() does, with fewer cores than ranks; part of a core is a slower one."""
+    number = max(1, int(cores))
+    slower = number / cores
+    spans: dict[Operation, Span] = {}
+    free = [0.0] * len(schedule)
+    position = [0] * len(schedule)
+    cores_free = [0.0] * number
+    while True:
+        ready = []
+        for rank, program in enumerate(schedule):
+            if position[rank] < len(program):
+                operation = program[position[rank]]
+                start = _start(operation, rank, len(schedule), stages, spans, latency)
+                if start is not None:
+                    ready.append((max(start, free[rank]), rank))
+        if not ready:
+            break
+        start, rank = min(ready)
+        operation = schedule[rank][position[rank]]
+        core = min(range(number), key=cores_free.__getitem__)
+        start = max(start, cores_free[core])
+        computed = computing(operation)
+        cores_free[core] = start + computed * slower
+        free[rank] = cores_free[core] + duration(operation) - computed
+        spans[operation] = Span(start, free[rank])
+        position[rank] += 1
+    _check_done(schedule, position)
+    return _result(schedule, spans)
+
+
+def _result(schedule: Schedule, spans: dict[Operation, Span]) -> Simulation:
+    makespan = max(one.end for one in spans.values())
     busy = [sum(spans[one].end - spans[one].start for one in program) for program in schedule]
     return Simulation(spans, makespan, tuple(1 - one / makespan for one in busy))
 

@@ -1,6 +1,6 @@
 """The cost model: what a step takes, however it is divided. Pure functions of measured numbers.
 
-A step is divided into compute, exposed communication, bubble and waiting, which add up:
+The parts of a step (horoscale/timeline/parts.py) are here:
 
     compute         what a rank computes, on average; where ranks share cores, their turns as well
     waiting         what the slowest rank computes more than the average one
@@ -10,16 +10,22 @@ A step is divided into compute, exposed communication, bubble and waiting, which
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from horoscale.timeline.parts import Parts
 from horoscale.torch.parallel.mesh import ranks_along
 from horoscale.torch.parallel.pipeline.schedule import Action, Operation, make_schedule
 from horoscale.torch.parallel.pipeline.simulate import simulate
-from horoscale.torch.parallel.planning.calibration import Link, Machine, ring_seconds
 from horoscale.torch.parallel.planning.dry_run import Unit
+from horoscale.torch.parallel.planning.machine import (
+    Link,
+    Machine,
+    Shape,
+    ring_seconds,
+    shape_of_groups,
+)
 from horoscale.torch.parallel.planning.memory import RankMemory, rank_memory
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.profile import Timing
@@ -28,35 +34,24 @@ from horoscale.torch.parallel.planning.strategy import Strategy
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step takes, in seconds; the four parts add up to it.
+    """What a step takes, in seconds.
 
     Attributes:
         strategy: how it is divided.
         cuts: the units where the stages begin, and where the last one ends.
-        compute: see above, as the other parts.
-        communication: exposed.
-        bubble: of the pipeline.
-        waiting: for slower ranks.
+        parts: of the step.
         memory: of each stage what its ranks need.
     """
 
     strategy: Strategy
     cuts: tuple[int, ...]
-    compute: float
-    communication: float
-    bubble: float
-    waiting: float
+    parts: Parts
     memory: tuple[RankMemory, ...]
 
     @property
     def step(self) -> float:
-        """How long a step takes."""
-        return self.compute + self.communication + self.bubble + self.waiting
-
-    @property
-    def efficiency(self) -> float:
-        """1 - exposed communication / step."""
-        return 1 - self.communication / self.step
+        """How long the step takes."""
+        return self.parts.step
 
     @property
     def most_memory(self) -> int:
@@ -79,17 +74,32 @@ class Group:
     sharing: int
 
     def allreduce(self, nbytes: float, machine: Machine) -> float:
-        """Return what an allreduce takes: inside hosts, then between them."""
+        """Return what an allreduce takes, as measured; else inside hosts, then between them."""
+        measured = machine.measured(Shape(self.local, self.hosts, self.sharing))
+        if measured is not None:
+            return measured.allreduce.seconds(nbytes)
         seconds = ring_seconds(nbytes, self.local, machine.collective)
         if self.hosts > 1:
-            between = between_hosts(machine)
-            shared = Link(between.latency, between.bandwidth / self.sharing)
-            seconds += ring_seconds(nbytes, self.hosts, shared)
+            between = between_hosts(machine).shared(self.sharing)
+            seconds += ring_seconds(nbytes, self.hosts, between)
         return seconds
 
     def allgather(self, nbytes: float, machine: Machine) -> float:
         """Return what an allgather of so many bytes in all takes: half of an allreduce's."""
         return self.allreduce(nbytes, machine) / 2
+
+    def averages(self, nbytes: float, number: int, machine: Machine) -> tuple[float, float, float]:
+        """Say what averaging so many gradients takes, of so many bytes in all.
+
+        Returns:
+            Seconds that are never hidden; those that the bytes take; what part of these a backward
+            pass hides.
+        """
+        measured = machine.measured(Shape(self.local, self.hosts, self.sharing))
+        if measured is None:
+            return 0.0, self.allreduce(nbytes, machine), machine.overlap
+        found = measured.averages
+        return found.step + number * found.gradient, nbytes / found.bandwidth, found.overlap
 
 
 def between_hosts(machine: Machine) -> Link:
@@ -101,17 +111,8 @@ def between_hosts(machine: Machine) -> Link:
 
 def group(strategy: Strategy, names: Sequence[str], ranks_per_host: int) -> Group:
     """Say where the ranks are that differ on these axes alone, numbered host by host."""
-    sizes = strategy.sizes
-    seen: set[int] = set()
-    by_host: list[Counter[int]] = []  # of each group that the first host has ranks of
-    for rank in range(ranks_per_host):
-        if rank not in seen:
-            line = ranks_along(sizes, names, rank)
-            seen.update(line)
-            by_host.append(Counter(one // ranks_per_host for one in line))
-    local = max(max(hosts.values()) for hosts in by_host)
-    spanning = sum(len(hosts) > 1 for hosts in by_host)
-    return Group(local, max(map(len, by_host)), max(1, spanning))
+    lines = {ranks_along(strategy.sizes, names, rank) for rank in range(ranks_per_host)}
+    return Group(*shape_of_groups(lines, ranks_per_host))
 
 
 def cost(
@@ -128,7 +129,7 @@ def cost(
     Args:
         strategy: how the step is divided.
         units: of a dry run of one microbatch on one rank of tp and cp.
-        timings: of these units, while the ranks that a host has cores for compute.
+        timings: of these units, while all ranks of a host compute; without others' turns.
         machine: measured.
         ranks_per_host: how many neighbouring ranks a host has.
         speeds: of the stages' ranks, as factors; None: all are alike.
@@ -141,11 +142,12 @@ def cost(
     speed = [1.0] * strategy.pp if speeds is None else list(speeds)
     if len(speed) != strategy.pp or min(speed) <= 0:
         raise ValueError(f"speeds={speed}: {strategy.pp} stages need one above 0 each")
+    number = strategy.microbatches
     passes = [
-        (one.forward, one.backward + (one.forward if strategy.recompute else 0.0))
-        for one in timings
+        one.forward + again + one.backward + one.accumulate * (number - 1) / number
+        for one, again in zip(timings, recomputed(units, timings, strategy, machine), strict=True)
     ]
-    sums = [0.0, *accumulate(forward + backward for forward, backward in passes)]
+    sums = [0.0, *accumulate(passes)]
 
     def stage_cost(begin: int, end: int, stage: int) -> float:
         if rank_memory(units[begin:end], strategy, stage).total > memory:
@@ -156,14 +158,16 @@ def cost(
     if cuts is None:
         return None
     stages = [
-        _Stage(units[begin:end], timings[begin:end], strategy, machine, ranks_per_host, speed[at])
+        _Stage(
+            units[begin:end], timings[begin:end], strategy, at, machine, ranks_per_host, speed[at]
+        )
         for at, (begin, end) in enumerate(pairwise(cuts))
     ]
     message = _stage_message(strategy, stages, machine, ranks_per_host)
-    with_messages, _ = _play(strategy, stages, True, message)
-    silent, busy = _play(strategy, stages, False, 0.0)
-    # Ranks that share cores: all of a host's work has to be done by them.
+    # Ranks that share cores: all of a host's work has to be done by them, in turns.
     turns = max(1.0, ranks_per_host / machine.slots)
+    with_messages, _ = _play(strategy, stages, True, message, turns)
+    silent, busy = _play(strategy, stages, False, 0.0, turns)
     mean = sum(busy) / len(busy)
     whole = max(silent, mean * turns)
     compute = min(whole, mean * turns)
@@ -171,15 +175,29 @@ def cost(
     return Cost(
         strategy,
         tuple(cuts),
-        compute,
-        max(0.0, with_messages - silent),
-        whole - compute - waiting,
-        waiting,
+        Parts(compute, max(0.0, with_messages - silent), whole - compute - waiting, waiting),
         tuple(
             rank_memory(units[begin:end], strategy, at)
             for at, (begin, end) in enumerate(pairwise(cuts))
         ),
     )
+
+
+def recomputed(
+    units: Sequence[Unit], timings: Sequence[Timing], strategy: Strategy, machine: Machine
+) -> list[float]:
+    """Return what each unit computes again in the backward pass, in seconds.
+
+    Selective recomputation leaves out matrix products, which take what their operations take.
+    """
+    if strategy.recompute is False:
+        return [0.0] * len(units)
+    if strategy.recompute != "selective":
+        return [one.forward for one in timings]
+    return [
+        max(0.0, one.forward - unit.forward_flops / machine.flops)
+        for unit, one in zip(units, timings, strict=True)
+    ]
 
 
 class _Stage:
@@ -190,24 +208,32 @@ class _Stage:
         units: Sequence[Unit],
         timings: Sequence[Timing],
         strategy: Strategy,
+        at: int,
         machine: Machine,
         ranks_per_host: int,
         speed: float,
     ) -> None:
-        self.forward = sum(one.forward for one in timings) / speed
-        self.backward = sum(one.backward for one in timings) / speed
-        if strategy.recompute:
-            self.backward += self.forward
+        whole = Timing.combined(timings, [1 / speed] * len(timings))
+        neighbours = (at > 0) + (at < strategy.pp - 1)
+        beside = machine.overheads.microbatch + neighbours * machine.overheads.handover
+        beside /= 2 * speed
+        self.forward = whole.forward + beside
+        self.backward = whole.backward + beside
+        self.backward += sum(recomputed(units, timings, strategy, machine)) / speed
+        self.accumulate = whole.accumulate
         divided = strategy.dp if strategy.stage else 1
-        self.update = sum(one.update for one in timings) / speed / divided
+        self.update = whole.update / divided + machine.overheads.step / speed
+        self.busy = strategy.microbatches * (self.forward + self.backward) + self.update
+        self.busy += (strategy.microbatches - 1) * self.accumulate
         self.sent_forward = self.sent_backward = 0.0
         tp = group(strategy, ["tp"], ranks_per_host)
+        self.sends_to_hosts = tp.hosts > 1
         for one in (message for unit in units for message in unit.sent):
             send = tp.allreduce if one.kind == "allreduce" else tp.allgather
             seconds = send(one.nbytes, machine)
             if one.forward:
                 self.sent_forward += seconds
-            if not one.forward or strategy.recompute:
+            if not one.forward or strategy.recompute:  # what is computed again is sent again
                 self.sent_backward += seconds
         self.average = self._averaging(units, strategy, machine, ranks_per_host)
         # ZeRO-3 fetches parameters before each pass, of the next unit while one computes. On one
@@ -238,13 +264,13 @@ class _Stage:
             return 0.0
         trained = {k: unit.parameters[k] for unit in units for k in unit.trained}
         same = group(strategy, ["dp", "cp"], ranks_per_host)
-        seconds = same.allreduce(sum(trained.values()), machine)
+        fixed, seconds, overlap = same.averages(sum(trained.values()), len(trained), machine)
         gathered = 0.0
         if strategy.stage and strategy.dp > 1:
             seconds /= 2
             gathered = seconds if strategy.stage < 3 and same.hosts > 1 else 0.0
         left = self.backward * (len(units) - 1) / len(units)
-        return seconds - machine.overlap * min(seconds, left) + gathered
+        return fixed + seconds - overlap * min(seconds, left) + gathered
 
 
 def _stage_message(
@@ -254,28 +280,45 @@ def _stage_message(
     if strategy.pp == 1:
         return 0.0
     nbytes = max(one.output for one in stages[:-1])
-    if group(strategy, ["pp"], ranks_per_host).hosts == 1:
+    along = group(strategy, ["pp"], ranks_per_host)
+    if along.hosts == 1:
         return machine.message.seconds(nbytes)
     if machine.message_between is None:
         raise ValueError("the link between hosts was not measured: say bandwidth=")
-    return machine.message_between.seconds(nbytes)
+    return machine.message_between.shared(along.sharing).seconds(nbytes)
 
 
 def _play(
-    strategy: Strategy, stages: Sequence[_Stage], sends: bool, message: float
+    strategy: Strategy, stages: Sequence[_Stage], sends: bool, message: float, turns: float
 ) -> tuple[float, list[float]]:
-    """Return how long a step takes, and how long each stage's rank is busy with it."""
+    """Return how long a step takes, and how long each stage's rank is busy with it.
 
-    def duration(operation: Operation) -> float:
+    `turns`: how many ranks share a core.
+    """
+
+    def computing(operation: Operation) -> float:
         stage = stages[operation.stage]
         if operation.action is Action.FORWARD:
-            return stage.forward + (stage.sent_forward if sends else 0.0)
-        return stage.backward + (stage.sent_backward if sends else 0.0)
+            return stage.forward
+        return stage.backward + (stage.accumulate if operation.microbatch else 0.0)
 
+    def sending(operation: Operation) -> float:
+        if not sends:
+            return 0.0
+        stage = stages[operation.stage]
+        is_forward = operation.action is Action.FORWARD
+        return stage.sent_forward if is_forward else stage.sent_backward
+
+    def duration(operation: Operation) -> float:
+        return computing(operation) + sending(operation)
+
+    # Inside a host ranks themselves add up what they share; a network needs no core.
+    on_core = computing if stages[0].sends_to_hosts else duration
     schedule = make_schedule("1f1b", strategy.pp, strategy.microbatches)
-    played = simulate(schedule, strategy.pp, duration, message)
+    cores = strategy.pp / turns
+    played = simulate(schedule, strategy.pp, duration, message, cores, on_core)
     ends = [max(played.spans[one].end for one in program) for program in schedule]
-    busy = [strategy.microbatches * (one.forward + one.backward) + one.update for one in stages]
+    busy = [one.busy for one in stages]
     step = max(
         end + one.update + (one.average if sends else 0.0)
         for end, one in zip(ends, stages, strict=True)

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
+from horoscale.torch.parallel.planning.recomputation import PRODUCTS
 from horoscale.torch.parallel.planning.stand_ins import Collective, divide
 from horoscale.torch.parallel.styles import Plan
 
@@ -51,6 +52,7 @@ class Unit:
         sent: the collectives of tp in a forward and backward pass.
         forward_flops: of matrix products and convolutions, as FlopCounterMode counts them.
         backward_flops: the same.
+        products: bytes of the results of matrix products and convolutions in the forward pass.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Unit:
     sent: tuple[Collective, ...]
     forward_flops: int
     backward_flops: int
+    products: int = 0
 
     @property
     def activations(self) -> int:
@@ -141,10 +144,10 @@ def dry_run(
     """
     found = []
     with rehearsal.mode:
-        values = tuple(_fake(one) for one in ((x,) if isinstance(x, torch.Tensor) else x))
-        target = tree_map(_fake, target)
+        values = tuple(fake(one) for one in ((x,) if isinstance(x, torch.Tensor) else x))
+        target = tree_map(fake, target)
         last = len(rehearsal.units) - 1
-        names = _Names()
+        names = Names()
         known: dict[Any, _Ran] = {}
         for index, (name, module) in enumerate(rehearsal.units.items()):
             ends = (lambda output: loss(output, target)) if index == last else None
@@ -166,7 +169,7 @@ def dry_run(
 
 def _run_unit(
     rehearsal: Rehearsal,
-    names: _Names,
+    names: Names,
     name: str,
     module: nn.Module,
     values: tuple[Any, ...],
@@ -181,18 +184,22 @@ def _run_unit(
     inputs = [_entered(one, names) for one in values]
     saved = _Saved(names, own)
     rehearsal.sent.clear()
-    with _Live(names) as live:
-        with FlopCounterMode(display=False) as forward, saved.count():
+    with Live(names) as live:
+        with _Products() as products, FlopCounterMode(display=False) as forward, saved.count():
             result = module(*inputs)
             if loss is not None:
                 result = loss(result)
         outputs = result if isinstance(result, tuple) else (result,)
         activations = saved.sizes
         learnt = [one for one in outputs if isinstance(one, torch.Tensor) and one.requires_grad]
+        # The unit behind has the output in training, and nobody when its own pass is done.
+        held = {names.of(one): one.untyped_storage().nbytes() for one in learnt}
+        only_here = sum(size for key, size in held.items() if key not in {*activations, *own})
+        peak = live.take_most()
         with FlopCounterMode(display=False) as backward:
             if learnt:
                 torch.autograd.backward(learnt, [torch.ones_like(one) for one in learnt])
-        peak = live.most
+        peak = max(peak, live.most - only_here)
     gradients = sum(_nbytes(one.grad) for one in trained if one.grad is not None)
     transient = max(0, peak - sum(activations.values()) - gradients)
     del result, inputs
@@ -212,6 +219,7 @@ def _run_unit(
         tuple(rehearsal.sent),
         forward.get_total_flops(),
         backward.get_total_flops(),
+        products.nbytes,
     )
     for one in trained:
         one.grad = None
@@ -229,7 +237,7 @@ class _Ran(NamedTuple):
 
 
 def _repeated(
-    ran: _Ran, names: _Names, name: str, module: nn.Module, values: tuple[Any, ...]
+    ran: _Ran, names: Names, name: str, module: nn.Module, values: tuple[Any, ...]
 ) -> tuple[Unit, tuple[Any, ...]]:
     """Return what a unit takes that is like another one, and its outputs, without running it."""
     own = dict(zip(ran.parameters, map(id, module.parameters()), strict=True))
@@ -254,7 +262,7 @@ def _repeated(
     return unit, tuple(outputs)
 
 
-def _numbers(names: _Names, values: tuple[Any, ...]) -> list[int | None]:
+def _numbers(names: Names, values: tuple[Any, ...]) -> list[int | None]:
     return [names.of(one) if isinstance(one, torch.Tensor) else None for one in values]
 
 
@@ -291,7 +299,7 @@ def _optimizer_state(
         if one.grad is None:
             one.grad = torch.zeros_like(one)
     made = make(trained)
-    with _Live(_Names()) as live:
+    with Live(Names()) as live:
         made.step()
         peak = live.most
     state = {
@@ -306,7 +314,7 @@ def _optimizer_state(
 class _Saved:
     """The storages that autograd has saved, without those of parameters and buffers."""
 
-    def __init__(self, names: _Names, own: set[int]) -> None:
+    def __init__(self, names: Names, own: set[int]) -> None:
         self._names, self._own = names, own
         self.sizes: dict[int, int] = {}
 
@@ -322,10 +330,10 @@ class _Saved:
         return torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
 
 
-class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of storages that were made within it and are still referred to."""
 
-    def __init__(self, names: _Names) -> None:
+    def __init__(self, names: Names) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.most = 0
         self._bytes = 0
@@ -346,16 +354,35 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.most = max(self.most, self._bytes)
         return result
 
+    def take_most(self) -> int:
+        """Return the most there was, and begin anew."""
+        most, self.most = self.most, self._bytes
+        return most
+
     def _gone(self, key: int, size: int) -> None:
         del self._known[key]
         self._bytes -= size
+
+
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of what selective recomputation keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.nbytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in PRODUCTS:
+            self.nbytes += sum(map(_nbytes, _tensors(result)))
+        return result
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
     return (one for one in tree_leaves(values) if isinstance(one, torch.Tensor))
 
 
-def _entered(value: Any, names: _Names) -> Any:
+def _entered(value: Any, names: Names) -> Any:
     """Return an input as a result of something, which modules may change in place."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
@@ -364,14 +391,15 @@ def _entered(value: Any, names: _Names) -> Any:
     return entered
 
 
-def _fake(value: Any) -> Any:
+def fake(value: Any) -> Any:
+    """Return a tensor like this one, without memory in a FakeTensorMode; anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     device = "cpu" if value.is_meta else value.device
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
 
-class _Names:
+class Names:
     """Numbers storages, each differently: addresses are used again."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -25,13 +25,16 @@ from horoscale.torch.parallel.planning.dry_run import (
 )
 from horoscale.torch.parallel.planning.numbers import readable_bytes
 from horoscale.torch.parallel.planning.partition import cut
+from horoscale.torch.parallel.planning.recomputation import Recompute, segments
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What the ranks of one stage need, in bytes.
+    """What the ranks of one stage need, in bytes: of each kind the most that there is of it.
+
+    They are not all there at once: gradients come while activations go. `total` is the peak.
 
     Attributes:
         parameters: and buffers of modules; with stage=3 the rank's share, and two gathered units.
@@ -40,6 +43,7 @@ class RankMemory:
         activations: what autograd saves, of all microbatches in flight.
         working: what operations need besides at their most, in the passes or the optimizer's step.
         buckets: in which gradients are sent, and messages between stages.
+        total: of all kinds at the peak.
     """
 
     parameters: int
@@ -48,18 +52,7 @@ class RankMemory:
     activations: int
     working: int
     buckets: int
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return (
-            self.parameters
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.working
-            + self.buckets
-        )
+    total: int
 
 
 @dataclass(frozen=True)
@@ -82,13 +75,12 @@ class Memory:
         return max(one.total for one in self.ranks)
 
     def __str__(self) -> str:
-        heading = ["stage", "units", *RankMemory.__dataclass_fields__, "total"]
+        heading = ["stage", "units", *RankMemory.__dataclass_fields__]
         rows = [
             [
                 str(stage),
                 f"{begin} to {end - 1}",
-                *(readable_bytes(getattr(one, name)) for name in RankMemory.__dataclass_fields__),
-                readable_bytes(one.total),
+                *map(readable_bytes, astuple(one)),
             ]
             for stage, (one, (begin, end)) in enumerate(
                 zip(self.ranks, pairwise(self.cuts), strict=True)
@@ -107,7 +99,7 @@ def memory(
     tensor_parallel: Plan | None = None,
     stage: int = 0,
     microbatches: int = 1,
-    recompute: bool = False,
+    recompute: Recompute = False,
     cuts: Sequence[int] | None = None,
 ) -> Memory:
     """Say what memory each rank needs to train a model, before anything is allocated.
@@ -125,7 +117,7 @@ def memory(
         tensor_parallel: how par.tensor_parallel() divides the layers; needed for tp.
         stage: of ZeRO, over dp.
         microbatches: into which a rank's share of the batch is cut; pipelines run 1F1B.
-        recompute: whether the activations inside units are computed again.
+        recompute: what activations are computed again; see par.plan().
         cuts: where the stages begin and the last one ends; None: where the stage that needs most
             memory needs least.
 
@@ -192,45 +184,99 @@ def rank_memory(units: Sequence[Unit], strategy: Strategy, at: int) -> RankMemor
     """Return what a rank of stage `at` needs, which has these units.
 
     Saved activations are held for as many microbatches as 1F1B has in flight there (Narayanan et
-    al. 2021, arXiv:2104.04473, section 2.2). With recomputation these are the units' inputs alone,
-    and those inside one unit at a time (Chen et al. 2016, arXiv:1604.06174, section 4).
+    al. 2021, arXiv:2104.04473, section 2.2). Those that are computed again are there for one unit
+    or segment at a time.
     """
     parameters: dict[int, int] = {}
     state: dict[int, int] = {}
-    saved: dict[int, int] = {}
     for unit in units:
         parameters |= unit.parameters
         state |= unit.optimizer
-        saved |= unit.saved
     trained = sum(parameters[one] for one in set().union(*(one.trained for one in units)))
     in_flight = peak_activations(make_schedule("1f1b", strategy.pp, strategy.microbatches)[at])
-    if strategy.recompute:
-        # What the first unit gets is what the stage before has sent, or the batch.
-        activations = in_flight * sum(one.input for one in units)
-        working = max(one.activations + one.transient for one in units)
-    else:
-        activations = in_flight * sum(saved.values())
-        working = max(one.transient for one in units)
+    kept, works = held_and_worked(units, strategy.recompute)
+    activations = in_flight * kept[-1]
+    working = max(works)
     largest = max(sum(one.parameters.values()) for one in units)
     held, gradients, optimizer = zero_state(
         sum(parameters.values()), trained, sum(state.values()), strategy.dp, strategy.stage,
         gathered=2 * largest,
     )  # fmt: skip
-    # The optimizer's step comes when the activations are gone.
-    update = max(one.update for one in units) - activations
     buckets = _sent_gradients(trained, largest, strategy)
     if at > 0:
         buckets += units[0].input  # of a gradient on its way
     if at < strategy.pp - 1:
         buckets += units[-1].output
+    update = max(one.update for one in units)
+    held += sum(one.buffers for one in units)
+    in_passes = _peak_of_passes(units, strategy, in_flight, gradients)
+    # Where gradients are averaged, the averages are in the buckets when the step comes.
+    in_step = update + (0 if strategy.dp * strategy.cp > 1 and not strategy.stage else gradients)
     return RankMemory(
-        held + sum(one.buffers for one in units),
+        held,
         gradients,
         optimizer,
         activations,
         max(working, update),
         buckets,
+        held + optimizer + buckets + max(in_passes, in_step),
     )
+
+
+def _peak_of_passes(
+    units: Sequence[Unit], strategy: Strategy, in_flight: int, gradients: int
+) -> int:
+    """Return the most that activations, gradients and working memory are together.
+
+    A unit works while those before it hold their activations, and those behind it have gradients
+    already. After the first microbatch all have, and a new gradient is there until it is added.
+    """
+    before, working = held_and_worked(units, strategy.recompute)
+    whole = before[-1]
+    own = [sum(unit.parameters[one] for one in unit.trained) for unit in units]
+    found = 0
+    behind = 0
+    divided = strategy.stage > 0 and strategy.dp > 1
+    for index in reversed(range(len(units))):
+        behind += own[index]
+        there = own[index] + gradients if divided else behind
+        found = max(found, (in_flight - 1) * whole + before[index] + working[index] + there)
+    number = strategy.microbatches
+    if number > 1:
+        others = (in_flight if number > in_flight else in_flight - 1) - 1
+        for index, unit in enumerate(units):
+            added = max((unit.parameters[one] for one in unit.trained), default=0)
+            there = before[index] + working[index] + gradients + added
+            found = max(found, max(others, 0) * whole + there)
+    return found
+
+
+def held_and_worked(units: Sequence[Unit], how: Recompute) -> tuple[list[int], list[int]]:
+    """Return what is held while each unit works, and what it works with besides, in bytes.
+
+    Held are activations of the units up to this one, or of what computes them again the inputs.
+    Working memory is what operations need, and activations that were computed again.
+    """
+    saved: dict[int, int] = {}
+    held, working = [], []
+    starts = {begin for begin, _ in segments(len(units))} if how == "sqrt" else set()
+    of_segment = 0
+    for index, unit in enumerate(units):
+        again = 0
+        if how is False:
+            saved |= unit.saved
+        elif how == "sqrt":
+            of_segment = unit.activations + (0 if index in starts else of_segment)
+            if index in starts:
+                saved[index] = unit.input
+            again = of_segment
+        else:
+            products = min(unit.products, unit.activations) if how == "selective" else 0
+            saved[index] = unit.input + products
+            again = unit.activations - products
+        held.append(sum(saved.values()))
+        working.append(unit.transient + again)
+    return held, working
 
 
 def zero_state(

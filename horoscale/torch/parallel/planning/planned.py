@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,23 +10,29 @@ from itertools import pairwise
 from typing import Any
 
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from horoscale._tables import table
 from horoscale.common import job
 from horoscale.torch.parallel.mesh import Mesh, init
 from horoscale.torch.parallel.pipeline import Pipeline
 from horoscale.torch.parallel.plan import tensor_parallel as divide_layers
-from horoscale.torch.parallel.planning.calibration import Machine
 from horoscale.torch.parallel.planning.cost import Cost
 from horoscale.torch.parallel.planning.dry_run import Loss, units_of
+from horoscale.torch.parallel.planning.machine import Machine
 from horoscale.torch.parallel.planning.numbers import milliseconds, readable_bytes
+from horoscale.torch.parallel.planning.recomputation import recompute_segments, recompute_units
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
 from horoscale.torch.parallel.zero.sharded import shard
 
 _BEST = 8  # rows of the table
 _OTHERS = 6
+_LOSSES = {
+    "compute": "computing",
+    "communication": "communication",
+    "bubble": "the bubble",
+    "waiting": "waiting",
+}
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,7 @@ class Planned:
         if strategy.tp > 1:
             assert self.tensor_parallel is not None
             divide_layers(self.model, mesh.tp, self.tensor_parallel)
-        if strategy.recompute:
-            for unit in units_of(self.model).values():
-                _recompute(unit)
+        recompute_units(list(units_of(self.model).values()), strategy.recompute)
         self._applied = chosen
         return mesh
 
@@ -143,6 +146,9 @@ class Planned:
                 for a, b in pairwise(cuts)
             ]
         strategy = self._applied.strategy
+        if strategy.recompute == "sqrt":
+            for stage in stages:
+                recompute_segments(stage)
         pipe = Pipeline(
             stages,
             mesh.pp,
@@ -187,10 +193,7 @@ def _table_of(costs: Sequence[Cost], rows: int) -> str:
         [
             str(one.strategy),
             milliseconds(one.step),
-            *(
-                f"{part / one.step:.0%}"
-                for part in (one.compute, one.communication, one.bubble, one.waiting)
-            ),
+            *(f"{share:.0%}" for share in one.parts.shares().values()),
             readable_bytes(one.most_memory),
             f"{rows / one.step:.4g}",
         ]
@@ -204,10 +207,8 @@ def _why_slower(best: Cost, others: Sequence[Cost]) -> str:
     counts: dict[str, list[float]] = {}
     for one in others:
         more = {
-            "computing": one.compute - best.compute,
-            "communication": one.communication - best.communication,
-            "the bubble": one.bubble - best.bubble,
-            "waiting": one.waiting - best.waiting,
+            name: getattr(one.parts, part) - getattr(best.parts, part)
+            for part, name in _LOSSES.items()
         }
         counts.setdefault(max(more, key=lambda name: more[name]), []).append(one.step)
     each = (
@@ -215,10 +216,6 @@ def _why_slower(best: Cost, others: Sequence[Cost]) -> str:
         for name, steps in sorted(counts.items(), key=lambda item: -len(item[1]))
     )
     return f"{len(others)} more are slower: {', '.join(each)}"
-
-
-def _recompute(unit: nn.Module) -> None:
-    unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
 
 
 def _tied(stages: Sequence[nn.Module]) -> list[list[tuple[int, str]]]:

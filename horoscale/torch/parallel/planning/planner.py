@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any, Literal
@@ -16,10 +17,9 @@ from horoscale.common import allgather_object, job
 from horoscale.common.synchronization import barrier
 from horoscale.torch.parallel.mesh import ORDER, Place, hosts_of
 from horoscale.torch.parallel.planning.calibration import (
-    Link,
-    Machine,
     calibrate,
     measure_alone,
+    ranks_of_job,
 )
 from horoscale.torch.parallel.planning.cost import Cost, cost
 from horoscale.torch.parallel.planning.dry_run import (
@@ -32,11 +32,20 @@ from horoscale.torch.parallel.planning.dry_run import (
     rehearse,
     units_of,
 )
+from horoscale.torch.parallel.planning.machine import Link, Machine
+from horoscale.torch.parallel.planning.measuring import computing
 from horoscale.torch.parallel.planning.memory import rank_memory, share_of
 from horoscale.torch.parallel.planning.numbers import bytes_of, readable_bytes
 from horoscale.torch.parallel.planning.partition import cut
 from horoscale.torch.parallel.planning.planned import Planned, Rejected
-from horoscale.torch.parallel.planning.profile import Timing, by_formula, interpolate, profile
+from horoscale.torch.parallel.planning.profile import (
+    Timing,
+    by_formula,
+    interpolate,
+    profile,
+    step_overhead,
+)
+from horoscale.torch.parallel.planning.recomputation import CHOICES, Recompute
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan
 
@@ -59,7 +68,7 @@ def plan(
     axes: Sequence[str] = ("tp", "pp", "dp"),
     stages: Sequence[int] = (0,),
     microbatches: Sequence[int] | None = None,
-    recompute: Sequence[bool] = (False, True),
+    recompute: Sequence[Recompute] = CHOICES,
     speeds: Sequence[float] | None = None,
     machine: Machine | None = None,
 ) -> Planned:
@@ -91,8 +100,11 @@ def plan(
             count as hidden.
         stages: of ZeRO that are considered.
         microbatches: that are considered; None: powers of 2.
-        recompute: whether activations inside units are computed again, or what of both is
-            considered.
+        recompute: what activations are computed again in the backward pass, of which is
+            considered: False, none; "selective", all but the results of matrix products and
+            convolutions, which nothing may change in place (so not with tp); "sqrt", those of
+            segments of about sqrt(n) of a stage's n units, which keep their inputs; True, those of
+            each unit, which keeps its input.
         speeds: of the ranks, as factors of what was measured; None: all are alike. Stages of a
             slower rank get fewer layers.
         machine: figures of an earlier calibrate(), which is not called then.
@@ -122,15 +134,14 @@ def plan(
         if bandwidth <= 0:
             raise ValueError(f"bandwidth={bandwidth}: bytes a second above 0 are needed")
         link = Link(latency, bandwidth)
-        machine = replace(machine, message_between=link, collective_between=link)
+        groups = tuple(one for one in machine.groups if one.shape.hosts == 1)
+        machine = replace(machine, message_between=link, collective_between=link, groups=groups)
     if hosts > 1 and machine.collective_between is None:
         raise ValueError(f"{hosts} hosts, but the link between them was not measured: bandwidth=")
     limit = float("inf") if memory is None else float(bytes_of(memory))
     rows = share_of(batch, Strategy())[0]
     number_of_rows = _rows(rows)
-    profiles = _Profiles(
-        model, batch, loss, optimizer, tensor_parallel, machine, measured_here
-    )  # fmt: skip
+    profiles = _Profiles(model, batch, loss, optimizer, tensor_parallel, machine, measured_here)
     candidates = list(
         _strategies(
             ranks,
@@ -153,6 +164,7 @@ def plan(
     costs: list[Cost] = []
     rejected: list[Rejected] = []
     profiles.prepare(candidates)
+    machine = profiles.machine
     for strategy in candidates:
         if reason := profiles.why_not(strategy.tp):
             rejected.append(Rejected(strategy, reason))
@@ -184,13 +196,23 @@ class _Profiles:
         measured_here: bool,
     ) -> None:
         self._model, self._batch, self._loss, self._optimizer = model, batch, loss, optimizer
-        self._plan, self._machine, self._measured_here = plan, machine, measured_here
+        self._plan, self.machine, self._measured_here = plan, machine, measured_here
+        self._is_meta = any(one.is_meta for one in model.parameters())
+        self._clock: Callable[[], float] = time.perf_counter
         self._rehearsals: dict[int, Rehearsal | str] = {}
         self._units: dict[tuple[int, int, int], list[Unit]] = {}
         self._timings: dict[int, dict[int, list[Timing]]] = {}
 
     def prepare(self, strategies: Sequence[Strategy]) -> None:
-        """Time the units: all ranks of a job at once, as many as there are cores for."""
+        """Time the units, on all ranks of a job at once, as in training."""
+        if not self._is_meta:
+            step = step_overhead(self._optimizer)
+            if self._measured_here:
+                if not all(computing(ranks_of_job())):  # they take turns: see cost()
+                    self._clock = time.thread_time
+                step = max(allgather_object(step, name=f"{_NAME}.step"))
+            beside = self.machine.overheads
+            self.machine = replace(self.machine, overheads=replace(beside, step=beside.step + step))
         by_tp: dict[int, list[Strategy]] = {}
         for one in strategies:
             by_tp.setdefault(one.tp, []).append(one)
@@ -218,7 +240,7 @@ class _Profiles:
         units = self._dry(strategy)
         timings = interpolate(self._rows_of(strategy), self._timings[strategy.tp])
         return units, [
-            Timing(one.forward / strategy.cp, one.backward / strategy.cp, one.update)
+            replace(one, forward=one.forward / strategy.cp, backward=one.backward / strategy.cp)
             for one in timings
         ]
 
@@ -235,32 +257,20 @@ class _Profiles:
         return self._units[key]
 
     def _time(self, strategy: Strategy) -> list[Timing]:
-        if any(one.is_meta for one in self._model.parameters()):
+        if self._is_meta:
             return by_formula(
-                self._dry(strategy), self._machine.flops, self._machine.memory_bandwidth
+                self._dry(strategy), self.machine.flops, self.machine.memory_bandwidth
             )
         rehearsal = self._rehearsals[strategy.tp]
         assert isinstance(rehearsal, Rehearsal)
-        own: list[Timing] | None = None
-        if self._measured_here:
-            barrier()
-        topology = job.current_runtime().topology if self._measured_here else None
-        if topology is None or topology.local_rank < self._machine.slots:
-            share = share_of(self._batch, strategy)
-            own = profile(rehearsal, *share, self._loss, self._optimizer)
-        if topology is None:
-            assert own is not None
-            return own
-        said = [one for one in allgather_object(own, name=f"{_NAME}.times") if one is not None]
-        return [
-            Timing(
-                *(
-                    sum(getattr(one, what) for one in of_unit) / len(of_unit)
-                    for what in ("forward", "backward", "update")
-                )
-            )
-            for of_unit in zip(*said, strict=True)
-        ]
+        share = share_of(self._batch, strategy)
+        if not self._measured_here:
+            return profile(rehearsal, *share, self._loss, self._optimizer)
+        barrier()
+        own = profile(rehearsal, *share, self._loss, self._optimizer, clock=self._clock)
+        said = allgather_object(own, name=f"{_NAME}.times")
+        weights = [1 / len(said)] * len(said)
+        return [Timing.combined(of_unit, weights) for of_unit in zip(*said, strict=True)]
 
 
 def _strategies(
@@ -271,7 +281,7 @@ def _strategies(
     axes: Sequence[str],
     stages: Sequence[int],
     microbatches: Sequence[int] | None,
-    recompute: Sequence[bool],
+    recompute: Sequence[Recompute],
 ) -> Iterator[Strategy]:
     """Yield all ways that the numbers of ranks, rows and units allow."""
     if strange := set(axes) - {"tp", "cp", "pp", "dp"}:
@@ -290,6 +300,8 @@ def _strategies(
                 for number in _microbatches(rows // dp, pp, microbatches):
                     for stage in stages if dp > 1 else (0,):
                         for again in recompute:
+                            if again == "selective" and tp > 1:
+                                continue  # divided layers add up products in place
                             for order in _orders(sizes, hosts):
                                 yield Strategy(
                                     **sizes, stage=stage, microbatches=number, recompute=again,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import astuple, dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from horoscale.torch.parallel.planning.dry_run import (
     Batch,
@@ -18,9 +21,15 @@ from horoscale.torch.parallel.planning.dry_run import (
     MakeOptimizer,
     Rehearsal,
     Unit,
+    fake,
     shape_of,
     signature,
 )
+
+Clock: TypeAlias = Callable[[], float]
+
+_WINDOW = 256 << 20  # bytes of state of the units that are run together
+_ALIKE = 8  # units that are alike are run so often
 
 
 @dataclass(frozen=True)
@@ -30,12 +39,24 @@ class Timing:
     Attributes:
         forward: its forward pass; of the last unit the loss is a part.
         backward: its backward pass.
-        update: the optimizer's step for its parameters.
+        update: the optimizer's step for its parameters, beyond what each step takes.
+        accumulate: what a backward pass takes more, or less, that finds gradients to add to.
     """
 
     forward: float
     backward: float
     update: float
+    accumulate: float = 0.0
+
+    @staticmethod
+    def combined(timings: Sequence[Timing], weights: Sequence[float]) -> Timing:
+        """Return the weighted sum of timings."""
+        return Timing(
+            *(
+                sum(w * getattr(one, of.name) for w, one in zip(weights, timings, strict=True))
+                for of in fields(Timing)
+            )
+        )
 
 
 def profile(
@@ -45,10 +66,12 @@ def profile(
     loss: Loss,
     optimizer: MakeOptimizer,
     repeats: int = 3,
+    clock: Clock = time.perf_counter,
 ) -> list[Timing]:
-    """Run each unit forward and backward, and the optimizer's step, and time them.
+    """Run the units forward and backward, and the optimizer's step, and time them.
 
-    One unit at a time has memory. Units that are alike are timed once. The model, its gradients and
+    They run one after the other, as in training, so that caches hold what they would; as many as
+    have memory for their state, and of units that are alike a few. The model, its gradients and
     the state of random numbers are as before.
 
     Args:
@@ -58,21 +81,75 @@ def profile(
         loss: called with the last unit's output and the target.
         optimizer: makes the optimizer of a list of parameters.
         repeats: how often each pass is timed, after a first time; the median counts.
+        clock: tells seconds; time.thread_time where other ranks have the core in between.
     """
     values: tuple[Any, ...] = (x,) if isinstance(x, torch.Tensor) else tuple(x)
-    known: dict[Any, tuple[Timing, tuple[Any, ...]]] = {}
-    timings = []
-    last = len(rehearsal.units) - 1
+    fakes = list(rehearsal.units.values())
+    kinds = _kinds(rehearsal, values)
+    states = [4 * sum(map(_nbytes, one.parameters())) for one in fakes]
+    found: dict[Any, list[Timing]] = {}
+    passed: dict[Any, tuple[Any, ...]] = {}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        for index, (_, fake) in enumerate(rehearsal.units.items()):
-            ends = (lambda output: loss(output, target)) if index == last else None
-            alike = (signature(fake), *map(shape_of, values), index == last)
-            if alike not in known:
-                module = _made_real(fake, rehearsal)
-                known[alike] = _timed(module, values, ends, optimizer, repeats)
-            timing, values = known[alike]
-            timings.append(timing)
-    return timings
+        for window in windows(kinds, states):
+            if window[0]:
+                values = passed[kinds[window[0] - 1]]
+            modules = [_made_real(fakes[index], rehearsal) for index in window]
+            ends = None
+            if window[-1] == len(fakes) - 1:
+                ends = lambda output: loss(output, target)  # noqa: E731
+            values = tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in values)
+            timings, outputs = _timed(
+                modules, values, window[0] > 0, ends, optimizer, repeats, clock
+            )
+            for index, timing, output in zip(window, timings, outputs, strict=True):
+                found.setdefault(kinds[index], []).append(timing)
+                passed[kinds[index]] = output
+    typical = {
+        kind: Timing(*map(statistics.median, zip(*map(astuple, of_kind), strict=True)))
+        for kind, of_kind in found.items()
+    }
+    return [typical[kind] for kind in kinds]
+
+
+def windows(kinds: Sequence[Any], nbytes: Sequence[int]) -> list[list[int]]:
+    """Return the units that are run, those together that follow each other and have memory. Pure.
+
+    Args:
+        kinds: what units that are alike have in common.
+        nbytes: of the state of each.
+    """
+    found: list[list[int]] = []
+    seen: Counter[Any] = Counter()
+    for index, kind in enumerate(kinds):
+        seen[kind] += 1
+        if seen[kind] > _ALIKE:
+            continue
+        window = found[-1] if found else []
+        if (
+            window
+            and window[-1] == index - 1
+            and (sum(nbytes[one] for one in window) + nbytes[index] <= _WINDOW)
+        ):
+            window.append(index)
+        else:
+            found.append([index])
+    return found
+
+
+def _kinds(rehearsal: Rehearsal, values: tuple[Any, ...]) -> list[Any]:
+    """Return of each unit what those that take as long have in common."""
+    kinds = []
+    last = len(rehearsal.units) - 1
+    with rehearsal.mode, torch.no_grad():
+        values = tree_map(fake, values)
+        for index, module in enumerate(rehearsal.units.values()):
+            ends = (index == 0, index == last)  # no gradient of its input, and the loss
+            kinds.append((signature(module), tuple(map(shape_of, values)), ends))
+            if index < last:
+                result = module(*values)
+                values = result if isinstance(result, tuple) else (result,)
+    rehearsal.sent.clear()
+    return kinds
 
 
 def by_formula(units: Sequence[Unit], flops: float, memory_bandwidth: float) -> list[Timing]:
@@ -111,30 +188,22 @@ def interpolate(rows: int, measured: dict[int, list[Timing]]) -> list[Timing]:
         nearest = known[0] if rows < known[0] else known[-1]
         factor = rows / nearest
         return [
-            Timing(one.forward * factor, one.backward * factor, one.update)
+            replace(one, forward=one.forward * factor, backward=one.backward * factor)
             for one in measured[nearest]
         ]
     below = max(one for one in known if one < rows)
     above = min(one for one in known if one > rows)
     part = (rows - below) / (above - below)
-
-    def between(first: float, second: float) -> float:
-        return first + part * (second - first)
-
     return [
-        Timing(
-            between(low.forward, high.forward),
-            between(low.backward, high.backward),
-            between(low.update, high.update),
-        )
+        Timing.combined([low, high], [1 - part, part])
         for low, high in zip(measured[below], measured[above], strict=True)
     ]
 
 
-def _made_real(fake: nn.Module, rehearsal: Rehearsal) -> nn.Module:
+def _made_real(unit: nn.Module, rehearsal: Rehearsal) -> nn.Module:
     """Return a unit with memory: the model's values, or drawn ones."""
     memo: dict[int, Any] = {}
-    for one in (*fake.parameters(), *fake.buffers()):
+    for one in (*unit.parameters(), *unit.buffers()):
         source = rehearsal.sources.get(id(one))
         if source is not None and not source.is_meta:
             real = source.detach().clone()
@@ -145,50 +214,134 @@ def _made_real(fake: nn.Module, rehearsal: Rehearsal) -> nn.Module:
         if isinstance(one, nn.Parameter):
             real = nn.Parameter(real, requires_grad=one.requires_grad)
         memo[id(one)] = real
-    return copy.deepcopy(fake, memo)
+    return copy.deepcopy(unit, memo)
 
 
 def _timed(
-    module: nn.Module,
+    modules: Sequence[nn.Module],
     values: tuple[Any, ...],
+    learns: bool,
     loss: Callable[[Any], torch.Tensor] | None,
     make: MakeOptimizer,
     repeats: int,
-) -> tuple[Timing, tuple[Any, ...]]:
-    parameters = [one for one in module.parameters() if one.requires_grad]
-    optimizer = make(parameters) if parameters else None
-    runs = []
-    outputs: tuple[Any, ...] = ()
+    clock: Clock,
+) -> tuple[list[Timing], list[tuple[Any, ...]]]:
+    """Return the timings of units that follow each other, and their outputs; see _pass()."""
+    parameters = [one for module in modules for one in module.parameters() if one.requires_grad]
+    of_units = [[one for one in unit.parameters() if one.requires_grad] for unit in modules]
+    optimizers = [make(own) if own else None for own in of_units]
+    every_step = step_overhead(make)
+    runs: list[list[tuple[float, ...]]] = []
+    outputs: list[tuple[Any, ...]] = []
     for _ in range(1 + repeats):
-        inputs = [
-            one.detach().requires_grad_().clone()
-            if isinstance(one, torch.Tensor) and one.is_floating_point()
-            else one
-            for one in values
-        ]
-        times = [_now(parameters)]
+        for one in parameters:
+            one.grad = None
+        forward, first, outputs = _pass(modules, values, learns, loss, parameters, clock)
+        again_forward, again, _ = _pass(modules, values, learns, loss, parameters, clock)
+        updates = []
+        for optimizer in optimizers:
+            begin = _now(parameters, clock)
+            if optimizer is not None:
+                optimizer.step()
+            updates.append(
+                max(0.0, _now(parameters, clock) - begin - every_step) if optimizer else 0.0
+            )
+        runs.append(
+            [
+                ((f + g) / 2, one, update, more - one)
+                for f, g, one, more, update in zip(
+                    forward, again_forward, first, again, updates, strict=True
+                )
+            ]
+        )
+    timings = [
+        Timing(*map(statistics.median, zip(*of_unit, strict=True)))
+        for of_unit in zip(*runs[1:], strict=True)
+    ]
+    return timings, outputs
+
+
+def _pass(
+    modules: Sequence[nn.Module],
+    values: tuple[Any, ...],
+    learns: bool,
+    loss: Callable[[Any], torch.Tensor] | None,
+    parameters: Sequence[nn.Parameter],
+    clock: Clock,
+) -> tuple[list[float], list[float], list[tuple[Any, ...]]]:
+    """Run units forward and backward; return their times of both, and their outputs.
+
+    `learns`: gradients of the inputs are computed, for what comes before these units. A unit's
+    backward pass has ended when the gradients of its inputs are there.
+    """
+    inputs = tuple(
+        one.detach().requires_grad_().clone()
+        if learns and isinstance(one, torch.Tensor) and one.is_floating_point()
+        else one
+        for one in values
+    )
+    times = [_now(parameters, clock)]
+    ended = [0.0] * len(modules)
+    outputs: list[tuple[Any, ...]] = []
+
+    def watch(index: int, tensors: tuple[Any, ...]) -> None:
+        def note(_: torch.Tensor) -> None:
+            ended[index] = _now(parameters, clock)
+
+        for one in tensors:
+            if isinstance(one, torch.Tensor) and one.requires_grad:
+                one.register_hook(note)  # type: ignore[no-untyped-call]
+
+    for index, module in enumerate(modules):
+        watch(index, inputs)
         result = module(*inputs)
-        if loss is not None:
+        if loss is not None and index == len(modules) - 1:
             result = loss(result)
-        times.append(_now(parameters))
-        outputs = result if isinstance(result, tuple) else (result,)
-        learnt = [one for one in outputs if isinstance(one, torch.Tensor) and one.requires_grad]
-        given = [torch.ones_like(one) for one in learnt]
-        times.append(_now(parameters))
-        if learnt:
-            torch.autograd.backward(learnt, given)
-        times.append(_now(parameters))
-        if optimizer is not None:
+        times.append(_now(parameters, clock))
+        inputs = result if isinstance(result, tuple) else (result,)
+        outputs.append(
+            tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in inputs)
+        )
+    learnt = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
+    given = [torch.ones_like(one) for one in learnt]
+    begin = _now(parameters, clock)
+    if learnt:
+        torch.autograd.backward(learnt, given)
+    end = _now(parameters, clock)
+    # Where inputs have no gradient, as those of an embedding, the pass ends with the unit.
+    ends = [end, *ended[1:]]
+    backward = []
+    for index in reversed(range(len(modules))):
+        until = max(begin, ends[index])
+        backward.append(until - begin)
+        begin = until
+    return [b - a for a, b in pairwise(times)], backward[::-1], outputs
+
+
+def step_overhead(make: MakeOptimizer) -> float:
+    """Return what an optimizer's step takes whatever its parameters are, in seconds."""
+
+    def typical(number: int) -> float:
+        parameters = [nn.Parameter(torch.zeros(1)) for _ in range(number)]
+        optimizer = make(parameters)
+        times = []
+        for _ in range(10):
+            for one in parameters:
+                one.grad = torch.zeros(1)
+            begin = time.perf_counter()
             optimizer.step()
-            times.append(_now(parameters))
-            optimizer.zero_grad()
-        runs.append((times[1] - times[0], times[3] - times[2], times[-1] - times[3]))
-    forward, backward, update = map(statistics.median, zip(*runs[1:], strict=True))
-    passed = tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in outputs)
-    return Timing(forward, backward, update), passed
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times[2:])
+
+    one, many = typical(1), typical(9)
+    return max(0.0, one - (many - one) / 8)
 
 
-def _now(parameters: Sequence[nn.Parameter]) -> float:
+def _now(parameters: Sequence[nn.Parameter], clock: Clock) -> float:
     if parameters and parameters[0].is_cuda:
         torch.cuda.synchronize(parameters[0].device)
-    return time.perf_counter()
+    return clock()
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

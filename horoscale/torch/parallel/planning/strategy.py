@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from horoscale.torch.parallel.mesh import AXES, ORDER
+from horoscale.torch.parallel.planning.recomputation import CHOICES, Recompute
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Strategy:
         stage: what of the state ZeRO divides over dp: 0 nothing, 1 the optimizer's, 2 gradients
             too, 3 parameters too.
         microbatches: the parts in which a rank runs its share of the batch, one after the other.
-        recompute: whether activations inside a unit are computed again in the backward pass.
+        recompute: what activations are computed again in the backward pass: False, "selective",
+            "sqrt" or True. See recomputation.py.
         order: the placement: the axes, those of neighbouring ranks first.
     """
 
@@ -30,7 +32,7 @@ class Strategy:
     dp: int = 1
     stage: int = 0
     microbatches: int = 1
-    recompute: bool = False
+    recompute: Recompute = False
     order: str = ORDER
 
     def __post_init__(self) -> None:
@@ -40,6 +42,8 @@ class Strategy:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed")
         if self.stage not in (0, 1, 2, 3):
             raise ValueError(f"stage={self.stage} is none of 0 to 3")
+        if self.recompute not in CHOICES:
+            raise ValueError(f"recompute={self.recompute!r} is none of {CHOICES}")
 
     @property
     def ranks(self) -> int:
@@ -60,5 +64,5 @@ class Strategy:
         if self.microbatches > 1:
             parts.append(f"microbatches={self.microbatches}")
         if self.recompute:
-            parts.append("recompute")
+            parts.append("recompute" if self.recompute is True else f"recompute={self.recompute}")
         return " ".join(parts)

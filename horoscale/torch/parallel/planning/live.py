@@ -1,0 +1,243 @@
+"""watch_memory(): what memory of a step went where, on each rank, beside what par.memory() says."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from horoscale._tables import table
+from horoscale.common import allgather_object, job
+from horoscale.torch.parallel.mesh import mesh_or_none
+from horoscale.torch.parallel.planning.dry_run import Live, Names
+from horoscale.torch.parallel.planning.memory import Memory, RankMemory
+from horoscale.torch.parallel.planning.numbers import readable_bytes
+
+_SMAPS = Path("/proc/self/smaps")
+_NAME = "horoscale.memory_report"
+
+
+class _Mapping(NamedTuple):
+    """A part of this process' memory that others may have as well, in bytes."""
+
+    begin: int
+    end: int
+    resident: int
+    share: int  # of what is resident, as many parts as processes have it
+
+
+@dataclass
+class MemoryWatch:
+    """What watch_memory() has seen.
+
+    Attributes:
+        peak: the bytes of this rank at its peak. `working` is what tensors take beside the others,
+            `buckets` is memory shared with other ranks that is none of the model's: gradients on
+            their way, messages, arenas. Of shared memory a rank's part counts.
+    """
+
+    peak: RankMemory | None = None
+
+    def report(self, predicted: Memory | None = None) -> str:
+        """Return a table of all ranks. Collective, in a job.
+
+        Args:
+            predicted: of par.memory(); what it says of a rank's stage comes in a second line.
+
+        Raises:
+            RuntimeError: nothing was watched.
+        """
+        if self.peak is None:
+            raise RuntimeError("watch_memory() has to end before it reports")
+        mesh = mesh_or_none()
+        stage = 0 if mesh is None else mesh.pp.rank
+        rank = job.current_runtime().topology.rank if job.is_initialized() else 0
+        own = (rank, stage, self.peak)
+        said = allgather_object(own, name=_NAME) if job.is_initialized() else [own]
+        names = [one.name for one in fields(RankMemory)]
+        rows = []
+        for number, at, peak in said:
+            rows.append([f"rank {number}", *map(readable_bytes, astuple(peak))])
+            if predicted is not None:
+                of_stage = astuple(predicted.ranks[at])
+                rows.append(["  predicted", *map(readable_bytes, of_stage)])
+        return table(["", *names], rows)
+
+
+@contextmanager
+def watch_memory(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> Iterator[MemoryWatch]:
+    """Watch what memory a step takes: what went where.
+
+        with par.watch_memory(pipe.module, optimizer) as watch:
+            optimizer.zero_grad()
+            pipe.step(x, target)
+            optimizer.step()
+        print(watch.report(par.memory(model, batch, mesh, loss=loss)))
+
+    All storages that operations of this thread make within it count while something refers to
+    them, and what the model and the optimizer have before. Each operation takes longer meanwhile.
+    Watch the second step or a later one: the first one makes the optimizer's state.
+
+    Args:
+        model: or this rank's stage of it.
+        optimizer: its optimizer, whose state counts.
+    """
+    watch = MemoryWatch()
+    names = Names()
+    parameters = [*model.parameters(), *model.buffers()]
+    own = {names.of(one) for one in parameters}
+    before = {names.of(one) for one in _gradients_of(model)}
+    saved = _Saved(names, own)
+    live = Live(names)
+    gradients = _Gradients(model)
+    with ExitStack() as stack:
+        stack.callback(gradients.end)
+        stack.enter_context(saved.count())
+        stack.enter_context(live)
+        yield watch
+    share = _shares()
+    state = [] if optimizer is None else tree_leaves(list(optimizer.state.values()))
+    of_parameters = _nbytes(parameters, share)
+    of_optimizer = _nbytes([one for one in state if isinstance(one, torch.Tensor)], share)
+    last = _gradients_of(model)
+    of_gradients = max(gradients.most, _nbytes(last, share))
+    # Those that were zeroed in place are there all the time, and the operations didn't make them.
+    kept = [one for one in last if names.of(one) in before and share(one.data_ptr()) is None]
+    peak = live.most + _nbytes(kept, share)
+    working = max(0, peak - of_gradients - saved.most)
+    of_shared = [one for one in (*parameters, *state) if isinstance(one, torch.Tensor)]
+    shared = sum(one.share for one in _mappings()) - _nbytes(of_shared, share, shared_alone=True)
+    shared = max(0, shared)
+    watch.peak = RankMemory(
+        of_parameters,
+        of_gradients,
+        of_optimizer,
+        saved.most,
+        working,
+        shared,
+        of_parameters + of_optimizer + peak + shared,
+    )
+
+
+def _gradients_of(model: nn.Module) -> list[torch.Tensor]:
+    return [one.grad for one in model.parameters() if one.grad is not None]
+
+
+class _Gradients:
+    """The most bytes that gradients of a model have after a backward pass has reached them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.most = 0
+        self._parameters = [one for one in model.parameters() if one.requires_grad]
+        self._handles = [
+            one.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
+            for one in self._parameters
+        ]
+
+    def _note(self, _: torch.Tensor) -> None:
+        now = sum(_size(one.grad) for one in self._parameters if one.grad is not None)
+        self.most = max(self.most, now)
+
+    def end(self) -> None:
+        for one in self._handles:
+            one.remove()
+
+
+class _Saved:
+    """What autograd keeps at the most, each storage once, without parameters and buffers."""
+
+    def __init__(self, names: Names, never: set[int]) -> None:
+        self.most = 0
+        self._names, self._never = names, never
+        self._times: dict[int, int] = {}
+        self._bytes = 0
+
+    def count(self) -> torch.autograd.graph.saved_tensors_hooks:
+        """Make the context in which what is saved counts."""
+        return torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: _Kept(self, tensor), lambda kept: kept.tensor
+        )
+
+    def add(self, tensor: torch.Tensor, times: int) -> None:
+        key = self._names.of(tensor)
+        if key in self._never:
+            return
+        before = self._times.get(key, 0)
+        self._times[key] = before + times
+        if not before or not self._times[key]:
+            self._bytes += times * tensor.untyped_storage().nbytes()
+            self.most = max(self.most, self._bytes)
+
+
+class _Kept:
+    def __init__(self, saved: _Saved, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.detach()
+        self._saved = saved
+        saved.add(self.tensor, 1)
+
+    def __del__(self) -> None:
+        self._saved.add(self.tensor, -1)
+
+
+def _nbytes(
+    tensors: Iterable[torch.Tensor],
+    share: Callable[[int], float | None],
+    shared_alone: bool = False,
+) -> int:
+    """Return the bytes of tensors' storages, each once; of shared memory this process' part."""
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+    found = 0.0
+    for address, storage in storages.items():
+        part = share(address)
+        if part is None and shared_alone:
+            continue
+        found += storage.nbytes() * (1.0 if part is None else part)
+    return round(found)
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _shares() -> Callable[[int], float | None]:
+    """Return what tells of an address which part of shared memory counts; None: it is private."""
+    mappings = _mappings()
+    begins = [one.begin for one in mappings]
+
+    def share(address: int) -> float | None:
+        at = bisect_right(begins, address) - 1
+        if at < 0 or address >= mappings[at].end:
+            return None
+        one = mappings[at]
+        return one.share / one.resident if one.resident else 0.0
+
+    return share
+
+
+def _mappings() -> Sequence[_Mapping]:
+    """Return the shared memory of this process, by address; none where the system doesn't tell."""
+    try:
+        text = _SMAPS.read_text()
+    except OSError:
+        return []
+    found = []
+    # A mapping's line is "begin-end rights offset device inode path"; lines of figures follow.
+    for part in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", text):
+        head, _, figures = part.partition("\n")
+        if not re.search(r" (/dev/shm/|/memfd:|/SYSV|/dev/zero)", head):
+            continue
+        begin, end = (int(one, 16) for one in head.split()[0].split("-"))
+        sizes: dict[str, Any] = dict(re.findall(r"^(Rss|Pss): +(\d+) kB", figures, re.MULTILINE))
+        resident, share = (int(sizes.get(kind, 0)) * 1024 for kind in ("Rss", "Pss"))
+        found.append(_Mapping(begin, end, resident, share))
+    return found
