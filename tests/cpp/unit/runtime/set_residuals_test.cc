@@ -68,7 +68,9 @@ TEST(SetResidualsTest, DamagedOnesAreRefused) {
   for (int i = 0; i < 1000; ++i) {
     std::vector<std::byte> damaged = saved;
     damaged[random() % 80] = static_cast<std::byte>(random());
-    if (other.Load(damaged).ok()) EXPECT_EQ(other.Save().size(), saved.size());
+    if (other.Load(damaged).ok()) {
+      EXPECT_EQ(other.Save().size(), saved.size());
+    }
   }
 }
 
