@@ -64,7 +64,7 @@ class Encoding(int):
     @property
     def is_lossy(self) -> bool:
         """Whether what it loses is kept, and sent with the next values."""
-        return self & 255 >= lib.HS_ENCODE_INT8
+        return bool(self & 255 >= lib.HS_ENCODE_INT8)
 
 
 Encoding.NONE = Encoding(lib.HS_ENCODE_NONE)

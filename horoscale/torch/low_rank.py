@@ -104,7 +104,8 @@ def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     """Return an orthonormal basis of the columns; NaN where they are not finite."""
     if not bool(torch.isfinite(matrix).all()):
         return torch.full_like(matrix, torch.nan)
-    return torch.linalg.qr(matrix).Q
+    basis: torch.Tensor = torch.linalg.qr(matrix).Q
+    return basis
 
 
 def states(compression: Any, parameters: Sequence[torch.Tensor]) -> list[LowRank | None]:
