@@ -4,7 +4,9 @@
 
 Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
 on each a rank with one thread. "fifo" is DistributedOptimizer with HOROSCALE_SCHEDULER=fifo,
-"priority" with priorities and overlap_step=True, "-bf16" with hvd.Compression.bf16.
+"priority" with priorities and overlap_step=True, "-bf16" with hvd.Compression.bf16; "int8" and its
+like the same with that compression, "topk" of 1 %. "ddp-fp16" and "ddp-powersgd" are
+DistributedDataParallel's hooks.
 
 A step computes for "compute" (two ranks at once without communication), "forward" of it in the
 forward pass, and its gradients take "communication" to be reduced when nothing else is done. The
@@ -37,6 +39,10 @@ RANK_PROGRAM = Path(__file__).with_name("overlap_rank.py")
 TASKS = ("transformer", "vgg")
 FIFO = {"HOROSCALE_SCHEDULER": "fifo"}
 JOBS = {"alone": {}, "ddp": {}, "fifo": FIFO, "priority": {}, "priority-bf16": {}}
+# With --compression: lossy encodings, and what DDP has for slow networks.
+COMPRESSED: dict[str, dict[str, str]] = {
+    name: {} for name in ("int8", "int4", "onebit", "topk", "ddp-fp16", "ddp-powersgd")
+}
 SMOKE = ("alone", "fifo", "priority")  # a rank of torch takes seconds to start
 PAIRS = (
     ("fifo", "priority"),
@@ -70,8 +76,9 @@ def main() -> None:
         folder = stack.enter_context(temporary_folder())
         hosts = stack.enter_context(NetworkHosts(2))
         jobs = {}
-        for port, name in enumerate(SMOKE if arguments.smoke else JOBS, FIRST_PORT):
-            jobs[name] = Job(RANK_PROGRAM, name, 2, folder, folder, JOBS[name], hosts, port)
+        known = JOBS | (COMPRESSED if arguments.compression else {})
+        for port, name in enumerate(SMOKE if arguments.smoke else known, FIRST_PORT):
+            jobs[name] = Job(RANK_PROGRAM, name, 2, folder, folder, known[name], hosts, port)
             stack.callback(jobs[name].end)
         measured: figures.Figures = {}
         for rate in rates:
@@ -97,6 +104,11 @@ def parse() -> argparse.Namespace:
         "--timelines",
         metavar="NAME",
         help="write pictures of a step of the last task and rate to NAME.png and NAME.svg",
+    )
+    parser.add_argument(
+        "--compression",
+        action="store_true",
+        help="also lossy compression, and DDP's hooks for fp16 and PowerSGD (rank 4)",
     )
     parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
     arguments = parser.parse_args()

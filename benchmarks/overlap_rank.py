@@ -17,8 +17,9 @@ import torch
 import training_rank
 from orders import serve, times
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn import functional
-from training_rank import Make, Task, alone, ddp, horoscale, plain_step
+from training_rank import Make, Task, Trained, alone, ddp, horoscale, plain_step
 
 RECORDED = 5  # steps in a timeline
 WARM_UP = 6  # steps, until buckets are as large as the network wants them
@@ -94,10 +95,36 @@ class Trainer:
             handle.wait()
 
 
-def with_bf16() -> Make:
-    import horoscale.torch as hvd
+def compressed(name: str) -> Callable[[], Make]:
+    """Overlap across steps, with one of hvd.Compression; "topk" sends every hundredth element."""
 
-    return horoscale(overlap_step=True, compression=hvd.Compression.bf16)
+    def make() -> Make:
+        import horoscale.torch as hvd
+
+        of = hvd.Compression.topk(0.01) if name == "topk" else getattr(hvd.Compression, name)
+        return horoscale(overlap_step=True, compression=of)
+
+    return make
+
+
+def hooked(name: str) -> Callable[[], Make]:
+    """DistributedDataParallel with one of its communication hooks; PowerSGD of rank 4."""
+
+    def implementation() -> Make:
+        plain = ddp()
+
+        def make(task: Task) -> Trained:
+            model, optimizer = plain(task)
+            if name == "fp16":
+                model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+            else:
+                state = powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2)
+                model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+            return model, optimizer
+
+        return make
+
+    return implementation
 
 
 IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
@@ -105,7 +132,9 @@ IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
     "ddp": ddp,
     "fifo": horoscale,
     "priority": lambda: horoscale(overlap_step=True),
-    "priority-bf16": with_bf16,
+    "priority-bf16": compressed("bf16"),
+    **{name: compressed(name) for name in ("int8", "int4", "onebit", "topk")},
+    **{f"ddp-{name}": hooked(name) for name in ("fp16", "powersgd")},
 }
 
 

@@ -29,6 +29,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--global-batch", type=int, default=192, help="samples of all ranks a step")
     parser.add_argument("--learning-rate", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--compression",
+        choices=("none", "fp16", "bf16", "int8", "int4", "onebit"),
+        default="none",
+        help="how gradients travel between hosts",
+    )
     return parser.parse_args()
 
 
@@ -115,7 +121,11 @@ def main() -> None:
 
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.learning_rate)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        compression=getattr(hvd.Compression, arguments.compression),
+    )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 

@@ -4,11 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <numeric>
-#include <optional>
 #include <vector>
 
 #include "backends/nccl/cuda_device.h"
+#include "base/encoding.h"
 #include "base/types.h"
 #include "collectives/collective.h"
 
@@ -22,14 +23,15 @@ struct FusedPiece {
   int64_t rows = 0;   // first dimension (of kinds that count rows)
   int64_t row_bytes = 0;
   int64_t out_rows = 0;    // for which out has room (allgather, alltoall), where it isn't null
+  TensorPart part;         // where what is lost by its encoding is kept
   bool continues = false;  // the same tensor as the piece before, from where that ends
 };
 
 struct FusedOperation {
   OpKind kind = OpKind::kAllreduce;
   Reduction reduction;
-  std::optional<DataType> wire;  // in which sums travel between hosts, where not in their own
-  uint32_t root = 0;             // member index, of kinds with HasRoot()
+  Encoding encoding;  // of sums, between hosts
+  uint32_t root = 0;  // member index, of kinds with HasRoot()
   std::vector<uint32_t> absent;
   std::vector<FusedPiece> pieces;
   int64_t Bytes() const {
@@ -44,6 +46,8 @@ struct FusedOperation {
   }
   // Rows for each position: alltoall, scatter at the root, reducescatter where not evenly.
   std::vector<int64_t> splits;
+  std::vector<std::shared_ptr<TensorResiduals>> residuals;  // that pieces refer to
+  EncodingTotals* encoded = nullptr;
   bool sealed = false;  // one of the tensors is to be, see Exchange
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;

@@ -27,8 +27,12 @@ Status CheckRequest(const hs_request& given) {
   if (Reduces(static_cast<OpKind>(given.kind))) {
     HS_RETURN_IF_ERROR(CheckEnumerator("reduction operator", given.reduce_op, kNumReduceOps));
   }
-  if (given.wire_dtype != 0 && given.wire_dtype != HS_FLOAT16 && given.wire_dtype != HS_BFLOAT16) {
-    return Status::InvalidArgument("unknown wire type " + std::to_string(given.wire_dtype));
+  const auto encoding = Encoding::FromCode(given.encoding);
+  if (!encoding) {
+    return Status::InvalidArgument("unknown encoding " + std::to_string(given.encoding));
+  }
+  if (encoding->IsLossy() && given.kind != HS_ALLREDUCE) {
+    return Status::InvalidArgument(Name(*encoding) + " is an encoding for allreduce alone");
   }
   if (given.num_tensors < 0 || (given.num_tensors > 0 && given.tensors == nullptr)) {
     return Status::InvalidArgument("the request has no tensors");
@@ -156,7 +160,7 @@ Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given) {
     signature.reduce_op = static_cast<ReduceOp>(given.reduce_op);
     signature.prescale = given.prescale;
     signature.postscale = given.postscale;
-    if (given.wire_dtype != 0) signature.wire_dtype = static_cast<DataType>(given.wire_dtype);
+    signature.encoding = *Encoding::FromCode(given.encoding);
   }
   if (HasRoot(signature.kind)) signature.root = given.root;
   if (given.kind == HS_REMOVE_PROCESS_SET) DescribeRemoval(given, operation.get());

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "collectives/direct_allreduce.h"
+#include "collectives/encoded_allreduce.h"
 #include "collectives/fold_loop.h"
 #include "collectives/hosts_allreduce.h"
 #include "collectives/pipeline.h"
@@ -154,6 +155,9 @@ std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args
 
   if (!exchange.hosts().empty() && bytes > 0) {
     HostGroups hosts(exchange, participants);
+    if (hosts.count() > 1 && MayEncode(args)) {
+      return MakeEncodedAllreduce(exchange, std::move(hosts), std::move(args));
+    }
     if (hosts.count() > 1) return MakeHostsAllreduce(exchange, std::move(hosts), std::move(args));
   }
   const bool gathered = bytes <= std::min(chunk, kGatheredBytes / count);

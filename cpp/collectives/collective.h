@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "base/encoding.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "transport/exchange.h"
@@ -68,14 +69,34 @@ struct FreeDeleter {
 };
 using OwnedBytes = std::unique_ptr<std::byte, FreeDeleter>;
 
+struct TensorResiduals;
+
+// Which part of its tensor a segment is, for lossy encodings.
+struct TensorPart {
+  int64_t begin = 0;                     // elements
+  int64_t elements = 0;                  // of the tensor
+  uint32_t home = 0;                     // see UnitPlaces
+  TensorResiduals* residuals = nullptr;  // null: what is lost is lost
+};
+
+// What was encoded, for the metrics.
+struct EncodingTotals {
+  uint64_t calls = 0;
+  uint64_t bytes_before = 0;
+  uint64_t bytes_after = 0;
+  double squares = 0;  // of a sample of the values that residuals are kept of
+  double error_squares = 0;
+};
+
 struct AllreduceArgs {
   Reduction reduction;
   std::vector<Segment> segments;  // bytes set also where this member is absent (in, out null)
   std::vector<uint32_t> absent;   // joined members: they contribute nothing and own no slice
-  // The 16-bit type in which sums of float32 or float64 travel between hosts; none: in their own.
-  std::optional<DataType> wire = {};
+  Encoding encoding = {};         // of sums, between hosts
   // Of a reduce: the member that alone has the result, and an `out`; it is not absent.
   std::optional<uint32_t> root = {};
+  std::vector<TensorPart> parts = {};  // one for each segment, or none
+  EncodingTotals* totals = nullptr;    // outlives the collective
 };
 
 // Rows that belong to one member.
@@ -93,7 +114,7 @@ struct ReducescatterItem {
 struct ReducescatterArgs {
   Reduction reduction;
   std::vector<ReducescatterItem> items;
-  std::optional<DataType> wire = {};     // as for allreduce
+  Encoding encoding = {};                // as for allreduce; not a lossy one
   std::vector<int64_t> splits = {};      // rows of each item for each position; empty: evenly
   std::vector<uint32_t> positions = {};  // by member, where the members' rows have another order
 

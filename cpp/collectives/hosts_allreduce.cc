@@ -78,8 +78,8 @@ class HostsAllreduce : public FoldLoop {
   HostsAllreduce(Exchange& exchange, HostGroups hosts, AllreduceArgs args, Plan plan)
       : FoldLoop(exchange, Participants(exchange, args.absent), plan.pipeline.rounds(),
                  args.reduction.dtype),
-        in_host_(InHost(args.reduction, args.wire)),
-        between_hosts_(BetweenHosts(args.reduction, args.wire)),
+        in_host_(InHost(args.reduction, args.encoding.type())),
+        between_hosts_(BetweenHosts(args.reduction, args.encoding.type())),
         into_tensors_(IntoTensors(between_hosts_, args.reduction.dtype)),
         segments_(std::move(args.segments)),
         hosts_(std::move(hosts)),

@@ -112,15 +112,15 @@ std::unique_ptr<Collective> MakeChunkedReducescatter(Exchange& exchange, Reduces
   for (uint32_t member = 0; member < size; ++member) {
     streams.emplace_back(StreamOf(args, size, member, exchange.self()));
   }
-  return MakeFoldByOwners(exchange, Participants(exchange, {}), args.reduction, args.wire,
-                          std::move(streams));
+  return MakeFoldByOwners(exchange, Participants(exchange, {}), args.reduction,
+                          args.encoding.type(), std::move(streams));
 }
 
 std::unique_ptr<Collective> MakeRootFold(Exchange& exchange, AllreduceArgs args) {
   std::vector<SegmentMap> streams(exchange.size());
   streams[*args.root] = SegmentMap(std::move(args.segments));
-  return MakeFoldByOwners(exchange, Participants(exchange, args.absent), args.reduction, args.wire,
-                          std::move(streams));
+  return MakeFoldByOwners(exchange, Participants(exchange, args.absent), args.reduction,
+                          args.encoding.type(), std::move(streams));
 }
 
 }  // namespace

@@ -8,8 +8,13 @@
 namespace horoscale {
 namespace {
 
-// Cuts fall on multiples of this many elements, so that parts stay aligned for the fold kernels.
+// Cuts fall on multiples of so many elements: parts stay aligned for the fold kernels, and groups
+// of a lossy encoding whole.
 constexpr int64_t kCutElements = 64;
+
+int64_t CutElements(const Encoding& encoding) {
+  return encoding.IsLossy() ? kGroupElements : kCutElements;
+}
 
 bool MayFuse(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kAllgather ||
@@ -65,8 +70,9 @@ Part FusionPlanner::Cut(UnitId unit, const Signature& signature, uint32_t tensor
   Part part{.unit = unit, .whole = false, .tensor = tensor, .begin = begin};
   part.count = spec.NumElements() - begin;
   if (limits_.partition_bytes > 0 && MayCut(signature.kind)) {
-    const int64_t elements = limits_.partition_bytes / element_bytes / kCutElements * kCutElements;
-    part.count = std::min(part.count, std::max(elements, kCutElements));
+    const int64_t step = CutElements(signature.encoding);
+    const int64_t elements = limits_.partition_bytes / element_bytes / step * step;
+    part.count = std::min(part.count, std::max(elements, step));
   }
   part.bytes = part.count * element_bytes;
   part.is_last = begin + part.count == spec.NumElements();

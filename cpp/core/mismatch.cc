@@ -49,7 +49,7 @@ constexpr std::string (*kSays[])(const Terms&) = {
     [](const Terms& t) { return "prescale factor " + FormatNumber(t.prescale); },
     [](const Terms& t) { return "postscale factor " + FormatNumber(t.postscale); },
     [](const Terms& t) {
-      return t.wire_dtype ? "compressed to " + std::string(Name(*t.wire_dtype)) : "not compressed";
+      return t.encoding.IsNone() ? "not compressed" : "compressed to " + Name(t.encoding);
     },
     [](const Terms& t) { return std::string(t.on_device ? "on the GPU" : "on the CPU"); },
     [](const Terms& t) { return t.ranks.empty() ? "" : "the set of " + RankList(t.ranks); },

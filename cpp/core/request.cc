@@ -33,6 +33,7 @@ class Hasher {
   void Add(const std::vector<T>& values) {
     for (const T& value : values) Add(value);
   }
+  void Add(const Encoding& value) { Add(value.Code()); }
   size_t Get() const { return hash_; }
 
  private:

@@ -8,13 +8,13 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
+#include "base/encoding.h"
 #include "base/types.h"
 
 namespace horoscale {
@@ -38,8 +38,7 @@ struct Terms {
   int root = -1;  // global rank, of kinds with HasRoot()
   double prescale = 1.0;
   double postscale = 1.0;
-  // The 16-bit type in which float32 and float64 travel between hosts; none: in their own.
-  std::optional<DataType> wire_dtype;
+  Encoding encoding;            // of sums of floating-point numbers
   bool on_device = false;       // CUDA tensors (all of a request are, or none)
   std::vector<int> ranks;       // add_process_set: global ranks in the set's order
   bool distinct = false;        // add_process_set: also if there is a set of these ranks
@@ -56,10 +55,10 @@ template <typename AnyTerms>
   requires std::derived_from<AnyTerms, Terms>
 constexpr auto FieldsOf(AnyTerms& of) {
   std::conditional_t<std::is_const_v<AnyTerms>, const Terms, Terms>& terms = of;
-  auto& [kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks, distinct,
+  auto& [kind, reduce_op, root, prescale, postscale, encoding, on_device, ranks, distinct,
          target_set, splits] = terms;
-  return std::tie(kind, reduce_op, root, prescale, postscale, wire_dtype, on_device, ranks,
-                  distinct, target_set, splits);
+  return std::tie(kind, reduce_op, root, prescale, postscale, encoding, on_device, ranks, distinct,
+                  target_set, splits);
 }
 
 // Everything that the members of a set must agree on. Two requests of one key with different

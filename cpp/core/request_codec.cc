@@ -1,7 +1,6 @@
 #include "core/request_codec.h"
 
 #include <cmath>
-#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -81,17 +80,15 @@ void Put(WireWriter& out, double value) { out.Float64(value); }
 void Get(WireReader& in, double& value) { value = in.Float64(); }
 size_t MostBytes(double) { return 8; }
 
-// A type to travel in; 0 stands for none.
-void Put(WireWriter& out, const std::optional<DataType>& type) {
-  out.Byte(type ? static_cast<uint8_t>(*type) : 0);
+void Put(WireWriter& out, const Encoding& encoding) {
+  out.Varint(static_cast<uint64_t>(encoding.Code()));
 }
-void Get(WireReader& in, std::optional<DataType>& type) {
-  const uint8_t byte = in.Byte();
-  if (byte == 0) return type.reset();
-  type = static_cast<DataType>(byte);
-  if (type != DataType::kFloat16 && type != DataType::kBfloat16) in.Fail("no type to travel in");
+void Get(WireReader& in, Encoding& encoding) {
+  const auto known = Encoding::FromCode(static_cast<int64_t>(in.Varint(INT32_MAX)));
+  if (!known) in.Fail("an encoding is unknown");
+  encoding = known.value_or(Encoding());
 }
-size_t MostBytes(const std::optional<DataType>&) { return 1; }
+size_t MostBytes(const Encoding&) { return 4; }
 
 void Put(WireWriter& out, const std::vector<int>& ranks) {
   out.Varint(ranks.size());

@@ -1,9 +1,34 @@
 #include "runtime/metrics.h"
 
+#include <cmath>
+
+#include "base/encoding.h"
 #include "runtime/json.h"
 #include "transport/mpi/mpi_communicator.h"
 
 namespace horoscale {
+
+namespace {
+
+// Of each lossy encoding that was used.
+std::string EncodingsOf(const SetCounters& counters) {
+  JsonObject encodings;
+  for (int kind = 0; kind < kNumEncodingKinds; ++kind) {
+    const EncodingTotals& totals = counters.encoded[static_cast<size_t>(kind)];
+    if (totals.calls == 0) continue;
+    const double error = totals.squares > 0 ? std::sqrt(totals.error_squares / totals.squares) : 0;
+    encodings.AddJson(Name(static_cast<EncodingKind>(kind)),
+                      JsonObject()
+                          .Add("calls", totals.calls)
+                          .Add("bytes_before", totals.bytes_before)
+                          .Add("bytes_after", totals.bytes_after)
+                          .Add("relative_error", error)
+                          .Build());
+  }
+  return encodings.Build();
+}
+
+}  // namespace
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
                       const Transport& transport, const StepTotals& steps, double waiting_seconds,
@@ -32,6 +57,7 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
                         .Add("nccl_messages", counters.nccl_messages)
                         .Add("message_bytes_sent", counters.message_bytes_sent)
                         .Add("message_bytes_received", counters.message_bytes_received)
+                        .AddJson("encodings", EncodingsOf(counters))
                         .Add("negotiate_seconds", counters.negotiate_seconds)
                         .Add("execute_seconds", counters.execute_seconds)
                         .Build());

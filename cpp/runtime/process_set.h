@@ -55,6 +55,7 @@ class ProcessSet final : private SetExecution::Owner {
   bool Contains(int rank) const { return place_.Contains(rank); }
   // Null where MPI's collectives are not used.
   const std::shared_ptr<MpiSetCommunicator>& mpi() const { return execution_.mpi(); }
+  const std::shared_ptr<SetResiduals>& residuals() const { return execution_.residuals(); }
   const SetCounters& counters() const { return counters_; }
   SetProgress Progress(double now) const;
   // Why collectives fail; messages may go on.

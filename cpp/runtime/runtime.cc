@@ -162,6 +162,12 @@ std::string Runtime::MetricsJson() {
   return metrics_json_;
 }
 
+std::shared_ptr<SetResiduals> Runtime::ResidualsOf(int process_set_id) const {
+  std::lock_guard lock(residuals_mutex_);
+  const auto found = residuals_.find(process_set_id);
+  return found == residuals_.end() ? nullptr : found->second.lock();
+}
+
 // ------------------------------------------------------------------ the engine's owner
 
 double Runtime::MaxSleepSeconds() {

@@ -95,6 +95,9 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
   std::string MetricsJson();
+  // What lossy encodings have lost of a set's tensors; null: there is no such set. They are asked
+  // for while no operation of the set is pending that has them.
+  std::shared_ptr<SetResiduals> ResidualsOf(int process_set_id) const;
   // For how long user threads have waited for operations, until now.
   double WaitingSeconds() const { return waiting_time_.Seconds(); }
 
@@ -187,6 +190,8 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   uint32_t state_requests_;  // that were answered, or made before this
   double next_tick_ = 0;
 
+  mutable std::mutex residuals_mutex_;
+  std::map<int, std::weak_ptr<SetResiduals>> residuals_;  // by the set's id
   mutable std::mutex metrics_mutex_;
   std::string metrics_json_;  // guarded by metrics_mutex_
 

@@ -33,6 +33,10 @@ std::shared_ptr<ProcessSet> Runtime::CreateSet(ChannelId channel, const std::vec
   auto set =
       std::make_shared<ProcessSet>(host, *transport_, config_, channel, order, std::move(mpi));
   inbox_.OnSetAdded(set->id(), set->ranks(), order);
+  {
+    std::lock_guard lock(residuals_mutex_);
+    residuals_[set->id()] = set->residuals();
+  }
   sets_.Add(set);
   return set;
 }

@@ -1,7 +1,11 @@
 // SetCounters: what a process set has done on this rank, for the metrics.
 #pragma once
 
+#include <array>
 #include <cstdint>
+
+#include "base/encoding.h"
+#include "collectives/collective.h"
 
 namespace horoscale {
 
@@ -22,8 +26,9 @@ struct SetCounters {
   uint64_t nccl_messages = 0;    // of both, those of CUDA tensors that NCCL carried
   uint64_t message_bytes_sent = 0;
   uint64_t message_bytes_received = 0;
-  double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
-  double execute_seconds = 0;    // of buckets
+  std::array<EncodingTotals, kNumEncodingKinds> encoded;  // by lossy encodings
+  double negotiate_seconds = 0;                           // enqueue → planned: waiting for peers
+  double execute_seconds = 0;                             // of buckets
 };
 
 }  // namespace horoscale

@@ -28,6 +28,7 @@ SetExecution::SetExecution(Owner& owner, SetHost& host, Transport& transport, co
       pending_(pending),
       counters_(counters),
       mpi_(std::move(mpi)),
+      residuals_(std::make_shared<SetResiduals>(place)),
       stamps_(host.launch_order(), transport, place),
       device_(config, place, pending) {}
 
@@ -118,7 +119,7 @@ Status SetExecution::StartBucket(const Action& action) {
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
                        static_cast<int64_t>(action.divisor)};
   if (action.dtype == DataType::kFloat32 || action.dtype == DataType::kFloat64) {
-    fused_->wire = common.wire_dtype;
+    fused_->encoding = common.encoding;
   }
   if (HasRoot(common.kind)) {
     // Where this rank has joined, nothing of its own has been compared with it.
@@ -167,6 +168,7 @@ Status SetExecution::StartCollective(const Action& action) {
   }
   exchange_->sealed = fused_->sealed;
   if (!on_device) {
+    FindResiduals(action);
     collective_ = StartNative(*exchange_, *fused_);
     return Status::Ok();
   }
@@ -175,6 +177,20 @@ Status SetExecution::StartCollective(const Action& action) {
   if (!started.ok()) return started.status();
   collective_ = started.TakeValue();
   return Status::Ok();
+}
+
+// Where a lossy encoding keeps what it loses of each piece.
+void SetExecution::FindResiduals(const Action& action) {
+  const Encoding& encoding = action.common.encoding;
+  if (!encoding.IsLossy() || exchange_->hosts().empty() || !action.absent.empty()) return;
+  fused_->encoded = &counters_.encoded[static_cast<size_t>(encoding.kind)];
+  for (size_t i = 0; i < action.pieces.size(); ++i) {
+    const Piece& piece = action.pieces[i];
+    const Request& request = pending_.Find(piece.token)->request;
+    const auto& kept = fused_->residuals.emplace_back(residuals_->Of(request.name, piece.tensor));
+    fused_->pieces[i].part = {piece.begin, request.signature.tensors[piece.tensor].NumElements(),
+                              HomeOf(request.name, piece.tensor), kept.get()};
+  }
 }
 
 // Whether it ends with the device's work. What has failed, and what a joined rank has no tensors

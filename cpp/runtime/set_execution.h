@@ -19,6 +19,7 @@
 #include "runtime/set_counters.h"
 #include "runtime/set_host.h"
 #include "runtime/set_place.h"
+#include "runtime/set_residuals.h"
 #include "transport/transport.h"
 
 namespace horoscale {
@@ -72,6 +73,7 @@ class SetExecution final : public PlanSink {
 
   const std::shared_ptr<MpiSetCommunicator>& mpi() const { return mpi_; }
   const Exchange* exchange() const { return exchange_.get(); }
+  const std::shared_ptr<SetResiduals>& residuals() const { return residuals_; }
 
   // For watchers: what runs here, and what the device or this rank is at work for; null: nothing.
   const Action* Running() const { return collective_ ? &queue_.front() : nullptr; }
@@ -85,6 +87,7 @@ class SetExecution final : public PlanSink {
   Status Start(const Action& action, double now);
   Status StartBucket(const Action& action);
   Status StartCollective(const Action& action);
+  void FindResiduals(const Action& action);
   bool IsLaunched(const Action& action) const;
   void OnFrontLaunched();
   Result<bool> EndLaunched(double now);
@@ -99,6 +102,8 @@ class SetExecution final : public PlanSink {
   const PendingOperations& pending_;
   SetCounters& counters_;
   const std::shared_ptr<MpiSetCommunicator> mpi_;
+
+  const std::shared_ptr<SetResiduals> residuals_;
 
   std::deque<Action> queue_;            // front: running if fused_ or collective_ are set
   std::unique_ptr<Exchange> exchange_;  // opened by the first operation that moves data

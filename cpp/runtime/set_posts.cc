@@ -59,7 +59,8 @@ bool SetPosts::MayPost(const Operation& operation) const {
   if (!operation.will_wait || operation.request.priority != 0) return false;
   if (signature.kind == OpKind::kBarrier) return true;
   return signature.kind == OpKind::kAllreduce && signature.tensors.size() == 1 &&
-         !signature.on_device && signature.TotalBytes() <= most_bytes_;
+         !signature.on_device && !signature.encoding.IsLossy() &&
+         signature.TotalBytes() <= most_bytes_;
 }
 
 void SetPosts::SendTo(std::span<const uint32_t> members, std::span<const std::byte> values) {
@@ -143,12 +144,12 @@ Result<bool> SetPosts::EndAsSpeaker(const Operation& operation) {
   const bool has_values = !operation.tensors.empty();
   const int64_t elements = has_values ? signature.tensors[0].NumElements() : 0;
   const Reduction whole = has_values ? ReductionOf(signature, place_.ranks.size()) : Reduction();
-  const Reduction between = BetweenHosts(whole, signature.wire_dtype);
+  const Reduction between = BetweenHosts(whole, signature.encoding.type());
   if (!host_has_posted_) {
     if (!table_.HasAll(routes_.members())) return false;
     host_values_.resize(static_cast<size_t>(elements) * SizeOf(between.dtype));
     if (has_values) {
-      HS_RETURN_IF_ERROR(FoldOf(routes_.members(), InHost(whole, signature.wire_dtype),
+      HS_RETURN_IF_ERROR(FoldOf(routes_.members(), InHost(whole, signature.encoding.type()),
                                 operation.tensors[0].in, elements, host_values_.data()));
     }
     SendTo(routes_.speakers(), host_values_);

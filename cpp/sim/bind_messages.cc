@@ -22,6 +22,12 @@ std::span<const std::byte> View(const py::bytes& bytes) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
+Encoding EncodingOf(int code) {
+  const auto encoding = Encoding::FromCode(code);
+  if (!encoding) throw py::value_error("no encoding has the code " + std::to_string(code));
+  return *encoding;
+}
+
 std::string Describe(const Signature& signature) {
   std::string text(Name(signature.kind));
   for (const TensorSpec& tensor : signature.tensors) text += " " + FormatTensor(tensor);
@@ -55,14 +61,14 @@ void BindRequest(py::module_& module) {
       .def_readonly("splits", &Terms::splits);
   py::class_<Signature, Terms>(module, "Signature", "All that the members of a set must agree on.")
       .def(py::init([](OpKind kind, std::vector<TensorSpec> tensors, ReduceOp reduce_op, int root,
-                       double prescale, double postscale, std::optional<DataType> wire_dtype,
-                       std::vector<int> ranks, int target_set, std::vector<int64_t> splits) {
+                       double prescale, double postscale, int encoding, std::vector<int> ranks,
+                       int target_set, std::vector<int64_t> splits) {
              return Signature{{.kind = kind,
                                .reduce_op = reduce_op,
                                .root = root,
                                .prescale = prescale,
                                .postscale = postscale,
-                               .wire_dtype = wire_dtype,
+                               .encoding = EncodingOf(encoding),
                                .ranks = std::move(ranks),
                                .target_set = target_set,
                                .splits = std::move(splits)},
@@ -70,9 +76,9 @@ void BindRequest(py::module_& module) {
            }),
            py::arg("kind") = OpKind::kAllreduce, py::arg("tensors") = std::vector<TensorSpec>{},
            py::kw_only(), py::arg("reduce_op") = ReduceOp::kSum, py::arg("root") = -1,
-           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-           py::arg("wire_dtype") = std::nullopt, py::arg("ranks") = std::vector<int>{},
-           py::arg("target_set") = -1, py::arg("splits") = std::vector<int64_t>{})
+           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("encoding") = 0,
+           py::arg("ranks") = std::vector<int>{}, py::arg("target_set") = -1,
+           py::arg("splits") = std::vector<int64_t>{})
       .def_readonly("tensors", &Signature::tensors)
       .def(py::self == py::self)
       .def("__repr__", &Describe)

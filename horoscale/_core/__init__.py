@@ -25,7 +25,15 @@ from horoscale._core.runtime import (
     library_version,
 )
 from horoscale._core.store import StoreClient, StoreServer, job_secret
-from horoscale._core.types import DataType, OpKind, ReduceOp, SetFlags, TensorArg, Topology
+from horoscale._core.types import (
+    DataType,
+    Encoding,
+    OpKind,
+    ReduceOp,
+    SetFlags,
+    TensorArg,
+    Topology,
+)
 
 __all__ = [
     "ANY_RANK",
@@ -33,6 +41,7 @@ __all__ = [
     "Device",
     "DeviceBuffer",
     "DuplicateNameError",
+    "Encoding",
     "Handle",
     "HorovodInternalError",
     "JoinedBuffer",

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from horoscale._core._binding import ffi
 from horoscale._core._in_flight import InFlight, Template
 from horoscale._core.errors import c_string
-from horoscale._core.types import DataType, OpKind, ReduceOp
+from horoscale._core.types import DataType, Encoding, OpKind, ReduceOp
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Signature(NamedTuple):
     target: int = -1
     priority: int = 0
     will_wait: bool = False
-    wire_dtype: DataType | None = None
+    encoding: Encoding = Encoding.NONE
     sealed: bool = False
     set_flags: int = 0
 

@@ -17,7 +17,7 @@ from horoscale._core.handle import Handle
 from horoscale._core.memory import JoinedBuffer, OwnedBuffer
 from horoscale._core.message import MessageArg, MessageView, PreparedMessage, ThreadsMessageRoom
 from horoscale._core.request import Device, Prepared, Request, Requests, Signature, prepare
-from horoscale._core.types import DataType, OpKind, ReduceOp, TensorArg, Topology
+from horoscale._core.types import DataType, Encoding, OpKind, ReduceOp, TensorArg, Topology
 
 
 class Runtime:
@@ -127,7 +127,7 @@ class Runtime:
         target: int = -1,
         priority: int = 0,
         will_wait: bool = False,
-        wire_dtype: DataType | None = None,
+        encoding: Encoding = Encoding.NONE,
         sealed: bool = False,
         set_flags: int = 0,
         keep_alive: object = None,
@@ -155,7 +155,7 @@ class Runtime:
             target,
             priority,
             will_wait,
-            wire_dtype,
+            encoding,
             sealed,
             set_flags,
         )
@@ -291,6 +291,27 @@ class Runtime:
         check(lib.hs_metrics(self._pointer, out))
         metrics: dict[str, Any] = json.loads(text(ffi.gc(out[0], lib.hs_free)))
         return metrics
+
+    def save_residuals(self, process_set: int) -> bytes:
+        """Return what lossy encodings have lost of a set's tensors here and not sent yet."""
+        data, size = ffi.new("void **"), ffi.new("size_t *")
+        check(lib.hs_residuals_save(self._pointer, process_set, data, size))
+        return bytes(ffi.buffer(ffi.gc(data[0], lib.hs_free), size[0]))
+
+    def load_residuals(self, process_set: int, saved: bytes) -> bool:
+        """Take back what save_residuals() returned; False: it is another rank's or set's.
+
+        Raises ValueError if it is nothing of the kind.
+        """
+        code = lib.hs_residuals_load(self._pointer, process_set, saved, len(saved))
+        if code == lib.HS_MISMATCH:
+            return False
+        check(code)
+        return True
+
+    def scale_residuals(self, process_set: int, factor: float) -> None:
+        """Multiply what has been lost, as where gradients are scaled anew; by 0: forget it."""
+        check(lib.hs_residuals_scale(self._pointer, process_set, factor))
 
     def waiting_seconds(self) -> float:
         """Return for how long threads of this rank have waited for operations until now."""

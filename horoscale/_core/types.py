@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from horoscale._core._binding import lib
 
@@ -44,6 +44,35 @@ class ReduceOp(IntEnum):
     def label(self) -> str:
         """How users write it: BitwiseAnd."""
         return self.name.title().replace("_", "")
+
+
+class Encoding(int):
+    """The form in which sums travel between hosts; see hs_encoding in the C header."""
+
+    NONE: ClassVar[Encoding]
+    FLOAT16: ClassVar[Encoding]
+    BFLOAT16: ClassVar[Encoding]
+    INT8: ClassVar[Encoding]
+    INT4: ClassVar[Encoding]
+    ONEBIT: ClassVar[Encoding]
+
+    @classmethod
+    def top_k(cls, kept: int) -> Encoding:
+        """Return the one that sends so many of 4,096 elements."""
+        return cls(lib.HS_ENCODE_TOPK + 256 * kept)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether what it loses is kept, and sent with the next values."""
+        return bool(self & 255 >= lib.HS_ENCODE_INT8)
+
+
+Encoding.NONE = Encoding(lib.HS_ENCODE_NONE)
+Encoding.FLOAT16 = Encoding(lib.HS_ENCODE_FLOAT16)
+Encoding.BFLOAT16 = Encoding(lib.HS_ENCODE_BFLOAT16)
+Encoding.INT8 = Encoding(lib.HS_ENCODE_INT8)
+Encoding.INT4 = Encoding(lib.HS_ENCODE_INT4)
+Encoding.ONEBIT = Encoding(lib.HS_ENCODE_ONEBIT)
 
 
 class OpKind(IntEnum):

@@ -9,6 +9,7 @@ from typing import Any
 from horoscale._core import UnsupportedError
 from horoscale.common.arguments import members_of, resolve_op, set_id
 from horoscale.common.basics import Average
+from horoscale.common.compression import Encoded
 from horoscale.common.process_sets import ProcessSet
 from horoscale.keras.step import Apply
 
@@ -58,6 +59,11 @@ class EagerStep:
             raise UnsupportedError("gradient_predivide_factor= needs op=Average")
         if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
             raise ValueError(f"compression={compression!r} is no compressor: hvd.Compression")
+        if isinstance(compression, Encoded):
+            raise UnsupportedError(
+                f"{compression!r} keeps what it loses by the gradients' names, which they have "
+                "with Keras' TensorFlow backend alone; fp16 and bf16 are possible with all"
+            )
         self._allreduce_groups = allreduce_groups
         self._passes = passes
         self._average_passes = average_passes

@@ -72,7 +72,7 @@ def allreduce_groups(
 
     All of it is one call, which starts the groups together and is over when all of them are.
     """
-    wire_dtype, compression = divide(compression)
+    encoding, compression = divide(compression)
     pairs = [[compression.compress(array) for array in group] for group in groups]
     arrays = [array for group in pairs for array, _ in group]
     for array in arrays:
@@ -88,7 +88,7 @@ def allreduce_groups(
             *arrays,
             process_set=np.int64(set_id(process_set)),
             reduce_op=np.int64(op),
-            wire_dtype=np.int64(wire_dtype or 0),
+            encoding=np.int64(encoding),
             prescale_factor=np.float64(prescale_factor),
             postscale_factor=np.float64(postscale_factor),
             groups=np.array([len(group) for group in groups], np.int64),

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from horoscale._core import DataType
+from horoscale._core import Encoding
+from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, topk
 from horoscale.numpy.arrays import Array
 
 
@@ -58,17 +59,30 @@ def _shorten(tensor: Array, dtype: np.dtype[Any]) -> tuple[Array, Any]:
 
 
 class Compression:
-    """The ways to compress: hvd.allreduce(..., compression=hvd.Compression.fp16)."""
+    """The ways to compress: hvd.allreduce(..., compression=hvd.Compression.fp16).
+
+    int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of an array that
+    has a name is sent with the next one of that name.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = INT8
+    int4 = INT4
+    onebit = ONEBIT
+    topk = staticmethod(topk)
 
 
-def divide(compression: type[NoneCompressor]) -> tuple[DataType | None, type[NoneCompressor]]:
-    """Return the type in which the library has arrays travel, and what is left to do in Python."""
+AnyCompressor = type[NoneCompressor] | Encoded
+
+
+def divide(compression: AnyCompressor) -> tuple[Encoding, type[NoneCompressor]]:
+    """Return the encoding in which arrays travel, and what is left to do in Python."""
+    if isinstance(compression, Encoded):
+        return compression.encoding, NoneCompressor
     if compression is FP16Compressor:
-        return DataType.FLOAT16, NoneCompressor
+        return Encoding.FLOAT16, NoneCompressor
     if compression is BF16Compressor:
-        return DataType.BFLOAT16, NoneCompressor
-    return None, compression
+        return Encoding.BFLOAT16, NoneCompressor
+    return Encoding.NONE, compression

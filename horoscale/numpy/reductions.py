@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from horoscale import _core
-from horoscale._core import DataType, OpKind, ReduceOp
+from horoscale._core import Encoding, OpKind, ReduceOp
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
     check_all_split,
@@ -34,7 +34,7 @@ from horoscale.numpy.arrays import (
     split_list,
     tensor_arg,
 )
-from horoscale.numpy.compression import Compression, NoneCompressor, divide
+from horoscale.numpy.compression import AnyCompressor, Compression, divide
 from horoscale.numpy.handles import Handle
 
 
@@ -47,7 +47,7 @@ class _Call(NamedTuple):
     postscale_factor: float
     process_set: ProcessSet
     priority: int
-    wire_dtype: DataType | None = None
+    encoding: Encoding = Encoding.NONE
     splits: list[int] | None = None  # of reducescatter
 
 
@@ -72,7 +72,7 @@ def _enqueue(
         postscale=call.postscale_factor,
         priority=call.priority,
         will_wait=will_wait,
-        wire_dtype=call.wire_dtype,
+        encoding=call.encoding,
         splits=call.splits,
         keep_alive=(inputs, outputs),
     )
@@ -131,7 +131,7 @@ def allreduce(
     tensor: ArrayLike,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[NoneCompressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -179,7 +179,7 @@ def allreduce(
         )
         template.run(address(tensor), address(result), (tensor, result))
         return result
-    wire_dtype, compression = divide(compression)
+    encoding, compression = divide(compression)
     call = _Call(
         resolve_op(op, average),
         name,
@@ -187,7 +187,7 @@ def allreduce(
         postscale_factor,
         process_set,
         priority,
-        wire_dtype,
+        encoding,
     )
     sent, context = compression.compress(contiguous(tensor))
     return compression.decompress(_allreduce([sent], call, will_wait=True).wait()[0], context)
@@ -305,7 +305,7 @@ def grouped_allreduce(
     tensors: Sequence[ArrayLike],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[NoneCompressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -317,7 +317,7 @@ def grouped_allreduce(
     The arrays may differ in shape and type from each other, but not between ranks. Arguments and
     errors are those of allreduce(); an empty group raises ValueError.
     """
-    wire_dtype, compression = divide(compression)
+    encoding, compression = divide(compression)
     call = _Call(
         resolve_op(op, average),
         name,
@@ -325,7 +325,7 @@ def grouped_allreduce(
         postscale_factor,
         process_set,
         priority,
-        wire_dtype,
+        encoding,
     )
     pairs = [compression.compress(contiguous(tensor)) for tensor in tensors]
     results = _allreduce([sent for sent, _ in pairs], call, will_wait=True).wait()

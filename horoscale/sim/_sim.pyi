@@ -96,7 +96,7 @@ class Signature(Terms):
         root: int = ...,
         prescale: float = ...,
         postscale: float = ...,
-        wire_dtype: DataType | None = ...,
+        encoding: int = ...,
         ranks: Sequence[int] = ...,
         target_set: int = ...,
         splits: Sequence[int] = ...,

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import control_flow_util
 
-from horoscale._core import DataType, ReduceOp, UnsupportedError
+from horoscale._core import DataType, Encoding, ReduceOp, UnsupportedError
 from horoscale.common.arguments import (
     check_all_split,
     check_has_rows,
@@ -86,7 +86,7 @@ class Reduction(NamedTuple):
     op: ReduceOp
     prescale: float = 1.0
     postscale: float = 1.0
-    wire_dtype: DataType | None = None  # of what one host sends another
+    encoding: Encoding = Encoding.NONE  # of what one host sends another
 
     def attributes(self) -> dict[str, Any]:
         """Return the attributes of the op."""
@@ -94,7 +94,7 @@ class Reduction(NamedTuple):
             "reduce_op": int(self.op),
             "prescale_bits": _bits_of(self.prescale),
             "postscale_bits": _bits_of(self.postscale),
-            "wire_dtype": int(self.wire_dtype or 0),
+            "encoding": int(self.encoding),
         }
 
     def check(self, tensors: Sequence[tf.Tensor]) -> None:
@@ -325,7 +325,7 @@ def _reduction_of(op: Any) -> Reduction:
         ReduceOp(op.get_attr("reduce_op")),
         _double_of(op.get_attr("prescale_bits")),
         _double_of(op.get_attr("postscale_bits")),
-        DataType(op.get_attr("wire_dtype")) if op.get_attr("wire_dtype") else None,
+        Encoding(op.get_attr("encoding")),
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoscale._core import DataType
+from horoscale._core import Encoding
+from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, topk
 
 
 class Compressor(ABC):
@@ -76,17 +77,30 @@ class BF16Compressor(_HalfCompressor):
 
 
 class Compression:
-    """The compressors that allreduce() and the optimizers offer."""
+    """The compressors that allreduce() and the optimizers offer.
+
+    int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of a tensor that
+    has a name is sent with the next one of that name.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = INT8
+    int4 = INT4
+    onebit = ONEBIT
+    topk = staticmethod(topk)
 
 
-def divide(compression: type[Compressor]) -> tuple[DataType | None, type[Compressor]]:
-    """Return the type in which the library has tensors travel, and what is left to do in Python."""
+AnyCompressor = type[Compressor] | Encoded
+
+
+def divide(compression: AnyCompressor) -> tuple[Encoding, type[Compressor]]:
+    """Return the encoding in which tensors travel, and what is left to do in Python."""
+    if isinstance(compression, Encoded):
+        return compression.encoding, NoneCompressor
     if compression is FP16Compressor:
-        return DataType.FLOAT16, NoneCompressor
+        return Encoding.FLOAT16, NoneCompressor
     if compression is BF16Compressor:
-        return DataType.BFLOAT16, NoneCompressor
-    return None, compression
+        return Encoding.BFLOAT16, NoneCompressor
+    return Encoding.NONE, compression

@@ -6,6 +6,7 @@ still computed. In eager mode, where each call would be waited for, all travel a
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,9 @@ import tensorflow as tf
 from horoscale._core import UnsupportedError
 from horoscale.common.arguments import members_of, resolve_op, set_id
 from horoscale.common.basics import Average
+from horoscale.common.compression import Encoded, Selection
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.compression import AnyCompressor, Compression
 from horoscale.tensorflow.naming import unique_name
 from horoscale.tensorflow.ops import grouped_allreduce
 from horoscale.tensorflow.variables import key_of, priority_of
@@ -40,7 +42,7 @@ class GradientReduction:
 
     device_dense: str = ""
     device_sparse: str = ""
-    compression: type[Compressor] = Compression.none
+    compression: AnyCompressor = Compression.none
     sparse_as_dense: bool = False
     op: int = Average
     gradient_predivide_factor: float = 1.0
@@ -89,22 +91,61 @@ class GradientReduction:
                     results[i] = tf.convert_to_tensor(gradient)
                 reduced.append(i)
         # Not the tensors' names: they tell of models that a rank may have made alone.
-        base = None if tf.executing_eagerly() else unique_name("gradient")
-        for group in self._grouped(reduced, variables):
+        base = self._base_name(variables)
+        for group, compression in self._by_compression(reduced, variables):
             priority = max(priority_of(variables[i], default=-i) for i in group)
             name = f"{base}.{group[0]}" if base else None
-            outcome = self._reduce([results[i] for i in group], priority, name)
+            outcome = self._reduce([results[i] for i in group], priority, name, compression)
             for i, gradient in zip(group, outcome, strict=True):
                 results[i] = gradient
         return results
 
-    def _reduce(self, gradients: list[Any], priority: int, name: str | None) -> list[Any]:
+    def _base_name(self, variables: Sequence[Any]) -> str | None:
+        """Return what names of gradients begin with; None: they have none.
+
+        In eager mode only what is kept for the next step needs a name. It is the same in each, also
+        where each has a tape of its own: models are told apart by the shapes of their variables.
+        """
+        if not tf.executing_eagerly():
+            return unique_name("gradient")
+        if not isinstance(self.compression, Encoded):
+            return None
+        shapes = repr([tuple(variable.shape) for variable in variables])
+        return f"eager.gradient.{zlib.crc32(shapes.encode()):08x}"
+
+    def _by_compression(
+        self, indices: list[int], variables: Sequence[Any]
+    ) -> list[tuple[list[int], AnyCompressor]]:
+        """Return the groups, divided into what is compressed and what a lossy encoding spares."""
+        groups = self._grouped(indices, variables)
+        if not isinstance(self.compression, Encoded):
+            return [(group, self.compression) for group in groups]
+        select = Selection(self.compression.encoding)
+        lossy = {
+            i
+            for i in indices
+            if select.of(
+                variables[i].name,
+                variables[i],
+                variables[i].shape.num_elements() or 0,
+                variables[i].shape.rank or 0,
+            )
+        }
+        parts: list[tuple[list[int], AnyCompressor]] = []
+        for group in groups:
+            parts.append(([i for i in group if i in lossy], self.compression))
+            parts.append(([i for i in group if i not in lossy], Compression.none))
+        return [(part, compression) for part, compression in parts if part]
+
+    def _reduce(
+        self, gradients: list[Any], priority: int, name: str | None, compression: AnyCompressor
+    ) -> list[Any]:
         factor = self.gradient_predivide_factor
         return grouped_allreduce(
             gradients,
             device_dense=self.device_dense,
             device_sparse=self.device_sparse,
-            compression=self.compression,
+            compression=compression,
             op=self.op,
             prescale_factor=1.0 / factor,
             postscale_factor=factor,

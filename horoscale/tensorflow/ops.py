@@ -13,7 +13,7 @@ from horoscale.common.basics import Average, Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow import collectives, loader
 from horoscale.tensorflow.collectives import Call, Reduction, as_tensor
-from horoscale.tensorflow.compression import Compression, Compressor, divide
+from horoscale.tensorflow.compression import AnyCompressor, Compression, divide
 from horoscale.tensorflow.naming import operation_name
 
 Tensors = Sequence[Any]
@@ -24,7 +24,7 @@ def allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -120,7 +120,7 @@ def grouped_allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -135,8 +135,8 @@ def grouped_allreduce(
         The list of results. tf.IndexedSlices among the tensors are reduced one by one.
     """
     given = _group(tensors)
-    wire_dtype, compression = divide(compression)
-    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, wire_dtype)
+    encoding, compression = divide(compression)
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, encoding)
     results: list[Any] = [None] * len(given)
     dense = [i for i, one in enumerate(given) if not isinstance(one, tf.IndexedSlices)]
     for i, one in enumerate(given):
@@ -278,7 +278,7 @@ def alltoall(
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -323,7 +323,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Tensors,
     device_dense: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -333,8 +333,8 @@ def grouped_reducescatter(
 ) -> list[tf.Tensor]:
     """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
     resolved = resolve_op(op)
-    wire_dtype, compression = divide(compression)
-    reduction = Reduction(resolved, prescale_factor, postscale_factor, wire_dtype)
+    encoding, compression = divide(compression)
+    reduction = Reduction(resolved, prescale_factor, postscale_factor, encoding)
     with tf.device(device_dense or None):
         compressed = [compression.compress(as_tensor(one)) for one in _group(tensors)]
         sent = [tensor for tensor, _ in compressed]

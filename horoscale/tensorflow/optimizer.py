@@ -9,7 +9,7 @@ import tensorflow as tf
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow.aggregation import GradientAggregation
-from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.compression import AnyCompressor, Compression
 from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
 
 
@@ -68,7 +68,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     use_locking: bool = False,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     op: int = Average,

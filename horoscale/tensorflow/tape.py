@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
-from horoscale.tensorflow.compression import Compression, Compressor
+from horoscale.tensorflow.compression import AnyCompressor, Compression
 from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
 
 
@@ -43,7 +43,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     sparse_as_dense: bool = False,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -96,7 +96,7 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     sparse_as_dense: bool = False,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,

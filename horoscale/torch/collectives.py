@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horoscale import _core
-from horoscale._core import DataType, OpKind, ReduceOp, TensorArg, UnsupportedError
+from horoscale._core import Encoding, OpKind, ReduceOp, TensorArg, UnsupportedError
 from horoscale.common.arguments import (
     check_all_split,
     check_even_split,
@@ -74,7 +74,7 @@ class Reduction(NamedTuple):
     op: ReduceOp
     prescale: float = 1.0
     postscale: float = 1.0
-    wire_dtype: DataType | None = None  # of what one host sends another
+    encoding: Encoding = Encoding.NONE  # of what one host sends another
 
     def check(self, tensors: Tensors) -> None:
         """Raise UnsupportedError if it is not defined for the dtype of one of the tensors."""
@@ -173,7 +173,7 @@ def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool
         reduce_op=reduction.op,
         prescale=reduction.prescale,
         postscale=reduction.postscale,
-        wire_dtype=reduction.wire_dtype,
+        encoding=reduction.encoding,
     )
 
 
@@ -348,7 +348,7 @@ def reducescatter(
         reduce_op=reduction.op,
         prescale=reduction.prescale,
         postscale=reduction.postscale,
-        wire_dtype=reduction.wire_dtype,
+        encoding=reduction.encoding,
         splits=splits,
     )
 

@@ -88,8 +88,8 @@ def _operator(name: str) -> Any:
 
 
 def _arithmetic(reduction: Reduction) -> tuple[int, float, float, int]:
-    wire_dtype = 0 if reduction.wire_dtype is None else reduction.wire_dtype.value
-    return reduction.op.value, float(reduction.prescale), float(reduction.postscale), wire_dtype
+    scales = float(reduction.prescale), float(reduction.postscale)
+    return reduction.op.value, *scales, int(reduction.encoding)
 
 
 def _identity(call: Call) -> tuple[int, str | None, int]:

@@ -7,12 +7,22 @@ host sends another, and nothing within a host. Any other class is called, and it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from horoscale._core import DataType
+from horoscale._core import Encoding, UnsupportedError
+from horoscale.common.compression import (
+    INT4,
+    INT8,
+    ONEBIT,
+    Encoded,
+    Selection,
+    selection,
+    topk,
+)
+from horoscale.torch.low_rank import PowerSGD, powersgd
 
 
 class Compressor(ABC):
@@ -77,24 +87,76 @@ class BF16Compressor(_HalfCompressor):
 
 
 class Compression:
-    """The compressors that allreduce() and DistributedOptimizer() offer."""
+    """The compressors that allreduce() and DistributedOptimizer() offer.
+
+    int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of a tensor that
+    has a name is sent with the next one of that name. powersgd(rank), for DistributedOptimizer
+    alone, sends gradients as products of thin matrices, within hosts too.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = INT8
+    int4 = INT4
+    onebit = ONEBIT
+    topk = staticmethod(topk)
+    powersgd = staticmethod(powersgd)
+
+
+AnyCompressor = type[Compressor] | Encoded
 
 
 def divide(
-    compression: type[Compressor], tensors: Iterable[torch.Tensor]
-) -> tuple[DataType | None, type[Compressor]]:
-    """Return the type in which the library has tensors travel, and what is left to do in Python.
+    compression: AnyCompressor, tensors: Iterable[torch.Tensor]
+) -> tuple[Encoding, type[Compressor]]:
+    """Return the encoding in which tensors travel, and what is left to do in Python.
 
-    Tensors on a GPU are converted there, by PyTorch: NCCL sends what it is given.
+    Tensors on a GPU are converted there, by PyTorch: NCCL sends what it is given. Raises
+    UnsupportedError for a lossy one of them.
     """
-    if any(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors):
-        return None, compression
+    is_on_gpu = any(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors)
+    if isinstance(compression, PowerSGD):
+        raise ValueError(f"{compression!r} is for DistributedOptimizer alone")
+    if isinstance(compression, Encoded):
+        if is_on_gpu:
+            raise UnsupportedError(f"{compression!r} is for tensors in the host's memory")
+        return compression.encoding, NoneCompressor
+    if is_on_gpu:
+        return Encoding.NONE, compression
     if compression is FP16Compressor:
-        return DataType.FLOAT16, NoneCompressor
+        return Encoding.FLOAT16, NoneCompressor
     if compression is BF16Compressor:
-        return DataType.BFLOAT16, NoneCompressor
-    return None, compression
+        return Encoding.BFLOAT16, NoneCompressor
+    return Encoding.NONE, compression
+
+
+def select(
+    compression: Any, parameters: Sequence[torch.Tensor]
+) -> tuple[Selection, type[Compressor] | PowerSGD]:
+    """Return the encoding of each parameter's gradient, and what is left to do in Python.
+
+    `compression` is a compressor, a table of compressors by patterns of names, or a function of a
+    name and a parameter. Raises ValueError if it is none of these.
+    """
+    if isinstance(compression, PowerSGD):
+        return Selection(), compression
+    if _is_compressor(compression):
+        encoding, compressor = divide(compression, parameters)
+        return Selection(encoding), compressor
+    if not isinstance(compression, Mapping) and not callable(compression):
+        raise ValueError(f"compression={compression!r} is no compressor: see hvd.Compression")
+
+    def encoding_of(one: Any) -> Encoding:
+        if not _is_compressor(one):
+            raise ValueError(f"compression: {one!r} is no compressor: see hvd.Compression")
+        encoding, left = divide(one, parameters)
+        if left is not NoneCompressor:
+            raise ValueError(f"compression: {one!r} can't be chosen for single parameters")
+        return encoding
+
+    return selection(compression, encoding_of), NoneCompressor
+
+
+def _is_compressor(compression: Any) -> bool:
+    return hasattr(compression, "compress") and hasattr(compression, "decompress")

@@ -8,10 +8,12 @@ from enum import IntEnum
 import torch
 
 from horoscale.common import job
+from horoscale.common.compression import Selection
 from horoscale.common.process_sets import ProcessSet
 from horoscale.torch import buckets
 from horoscale.torch.collectives import Reduction
 from horoscale.torch.compression import Compressor
+from horoscale.torch.low_rank import PowerSGD
 from horoscale.torch.priorities import priority_of
 
 # Up to this size a gradient is copied to its place before it is reduced: an allreduce that folds
@@ -24,7 +26,8 @@ class Settings:
     """What a DistributedOptimizer does with each of its gradients."""
 
     reduction: Reduction
-    compression: type[Compressor]  # what of it is done in Python
+    compression: type[Compressor] | PowerSGD  # what of it is done in Python
+    selection: Selection  # the encoding of each parameter
     process_set: ProcessSet
     sparse_as_dense: bool
     sparse_results: bool = False  # the optimizer takes no dense gradients

@@ -17,8 +17,8 @@ import torch
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from horoscale._core import Encoding, OpKind, ReduceOp, Request, Signature
 from horoscale._core import Handle as Operation
-from horoscale._core import OpKind, ReduceOp, Request, Signature
 from horoscale.common import job
 from horoscale.common.arguments import set_id
 from horoscale.common.exceptions import MismatchError
@@ -28,6 +28,7 @@ from horoscale.torch.collectives import Call, Tensors
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.gradients import Gradient, Settings
 from horoscale.torch.handles import Handle
+from horoscale.torch.low_rank import states
 from horoscale.torch.sparse import sparse_allreduce_async
 from horoscale.torch.tensors import data_type, in_memory_order
 
@@ -70,6 +71,9 @@ class GradientGroup:
         self.gradients = list(gradients)
         self.passes = passes
         self.settings = settings
+        self.reduction = settings.reduction._replace(encoding=self._encoding())
+        parameters = [gradient.parameter for gradient in self.gradients]
+        self.low_rank = dict(zip(parameters, states(settings.compression, parameters), strict=True))
         self.scale = 1.0  # of this rank's gradients
         self.state = State.EMPTY
         self._owners: list[weakref.ref[Owner]] = []
@@ -93,6 +97,15 @@ class GradientGroup:
             _by_parameter[gradient.parameter] = weak_self
         _all.add(self)
         weakref.finalize(self, _remove, self._hooks)
+
+    def _encoding(self) -> Encoding:
+        """Return the encoding of all gradients; that of none if they have several."""
+        of = self.settings.selection.of
+        encodings = {
+            of(one.name, one.parameter, one.parameter.numel(), one.parameter.dim())
+            for one in self.gradients
+        }
+        return encodings.pop() if len(encodings) == 1 else Encoding.NONE
 
     def add_owner(self, owner: Owner) -> None:
         """Let another optimizer use the group."""
@@ -325,7 +338,7 @@ class GradientGroup:
         """Reduce gradients to their places: what every step does, so that it is made for speed."""
         places = [gradient.place for gradient in gradients]
         which = tuple(map(id, gradients))
-        key = set_id(self.settings.process_set), self.settings.reduction, priority, which
+        key = set_id(self.settings.process_set), self.reduction, priority, which
         if self._request is None or self._request[0] != key:
             self._request = key, Request(self._signature(values, priority))
         request = self._request[1]
@@ -343,7 +356,7 @@ class GradientGroup:
         self._in_flight.append((handle, wait))
 
     def _signature(self, values: Tensors, priority: int) -> Signature:
-        reduction = self.settings.reduction
+        reduction = self.reduction
         reduction.check(values)
         return Signature(
             OpKind.ALLREDUCE,
@@ -354,7 +367,7 @@ class GradientGroup:
             reduction.prescale,
             reduction.postscale,
             priority=priority,
-            wire_dtype=reduction.wire_dtype,
+            encoding=reduction.encoding,
         )
 
     def _start_elsewhere(
@@ -364,7 +377,9 @@ class GradientGroup:
         dense = [
             (gradient, gradient.apart(value)) for gradient, value in pairs if not value.is_sparse
         ]
-        if dense:
+        if any(self.low_rank[gradient.parameter] for gradient, _ in dense):
+            self._start_low_rank(dense, priority)
+        elif dense:
             self._start_dense(dense, priority)
         for gradient, value in pairs:
             if value.is_sparse:
@@ -377,7 +392,7 @@ class GradientGroup:
         in_order = [in_memory_order(value) for _, value in pairs]
         sent, contexts = zip(*map(compression.compress, in_order), strict=True)
         call = Call(self.name, self.settings.process_set, priority=priority)
-        handle = collectives.allreduce(sent, self.settings.reduction, call, in_place=True)
+        handle = collectives.allreduce(sent, self.reduction, call, in_place=True)
         sparse = self.settings.sparse_results
 
         def wait() -> None:
@@ -387,6 +402,40 @@ class GradientGroup:
                     value.copy_(restored)
             for gradient, value in pairs:
                 gradient.deliver(value, sparse)
+
+        self._in_flight.append((handle, wait))
+
+    def _start_low_rank(
+        self, pairs: Sequence[tuple[Gradient, torch.Tensor]], priority: int
+    ) -> None:
+        """Reduce approximations: one factor now, the other when somebody waits.
+
+        All ranks wait for their groups in the same order.
+        """
+        values = [value for _, value in pairs]
+        approximations = [self.low_rank[gradient.parameter] for gradient, _ in pairs]
+        sent = [
+            value if one is None else one.p_of(value)
+            for one, value in zip(approximations, values, strict=True)
+        ]
+        call = Call(self.name, self.settings.process_set, priority=priority)
+        handle = collectives.allreduce(
+            [in_memory_order(one) for one in sent], self.reduction, call, in_place=True
+        )
+
+        def wait() -> None:
+            handle.wait()
+            low = [
+                (one, value, one.q_of(p))
+                for one, value, p in zip(approximations, values, sent, strict=True)
+                if one is not None
+            ]
+            call = Call(f"{self.name}.q", self.settings.process_set, True, priority)
+            collectives.allreduce([q for *_, q in low], self.reduction, call, in_place=True).wait()
+            for one, value, q in low:
+                value.copy_(one.approximation(q).reshape(value.shape))
+            for gradient, value in pairs:
+                gradient.deliver(value, self.settings.sparse_results)
 
         self._in_flight.append((handle, wait))
 

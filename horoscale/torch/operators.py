@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from horoscale._core import DataType, ReduceOp
+from horoscale._core import Encoding, ReduceOp
 from horoscale.common.arguments import check_has_rows
 from horoscale.common.process_sets import registered
 from horoscale.torch import collectives
@@ -44,7 +44,7 @@ PROBLEM = (
 )
 
 _LIBRARY: Any = torch.library.Library("horoscale", "DEF")  # type: ignore[no-untyped-call]
-_REDUCTION = "int op, float prescale, float postscale, int wire_dtype"
+_REDUCTION = "int op, float prescale, float postscale, int encoding"
 _CALL = "int set_id, str? name, int priority"
 
 Implementation = Callable[..., Any]
@@ -79,10 +79,8 @@ def _define(
     _register_effectful_op(getattr(torch.ops.horoscale, name).default, _EffectType.ORDERED)
 
 
-def _reduction(op: int, prescale: float, postscale: float, wire_dtype: int) -> Reduction:
-    return Reduction(
-        ReduceOp(op), prescale, postscale, DataType(wire_dtype) if wire_dtype else None
-    )
+def _reduction(op: int, prescale: float, postscale: float, encoding: int) -> Reduction:
+    return Reduction(ReduceOp(op), prescale, postscale, Encoding(encoding))
 
 
 def _call(set_id: int, name: str | None, priority: int) -> Call:

@@ -12,22 +12,27 @@ from typing import Any
 
 import torch
 
-from horoscale._core import DataType, ReduceOp, UnsupportedError
-from horoscale.common import Average
+from horoscale._core import ReduceOp, UnsupportedError
+from horoscale.common import Average, rank
 from horoscale.common.arguments import resolve_op, set_id
 from horoscale.common.environment import variable
-from horoscale.common.job import is_initialized
+from horoscale.common.job import current_runtime, is_initialized
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch.collectives import Reduction
 from horoscale.torch.compiling import outside_graph
-from horoscale.torch.compression import Compression, Compressor, divide
+from horoscale.torch.compression import Compression, select
 from horoscale.torch.gradients import Settings
+from horoscale.torch.low_rank import LowRank, PowerSGD
 from horoscale.torch.overlap import SEPARABLE, OverlappedStep
 from horoscale.torch.reducer import GradientReducer, Parameters
 from horoscale.torch.user_warning import warn_user
 
 Closure = Callable[[], Any]
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
+
+# In a state_dict, where compression loses something, or is PowerSGD.
+_RESIDUALS = "horoscale_residuals"
+_LOW_RANK = "horoscale_powersgd"
 
 
 class _Distributed(torch.optim.Optimizer):
@@ -38,6 +43,7 @@ class _Distributed(torch.optim.Optimizer):
     _by_step: bool  # step() reduces the gradients itself: not within skip_synchronize()
     _overlap: OverlappedStep | None
     _synchronized: bool  # by the user, since the last step
+    _loss_scale: float = 1.0  # of the gradients that residuals were left of
 
     @outside_graph
     def step(self, closure: Closure | None = None) -> Any:
@@ -201,12 +207,74 @@ class _Distributed(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state, after what is left of an overlapped step."""
         self.finish_step()
-        return super().state_dict()
+        state = super().state_dict()
+        low_rank = {name: one.save() for name, one in self._low_rank()}
+        if low_rank:
+            state[_LOW_RANK] = {"rank": rank() if is_initialized() else 0, "states": low_rank}
+        residuals = self._saved_residuals()
+        if residuals is not None:
+            state[_RESIDUALS] = residuals
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer's state, after what is left of an overlapped step."""
         self.finish_step()
         super().load_state_dict(state_dict)
+        saved = state_dict.get(_LOW_RANK, {"rank": -1, "states": {}})
+        is_own = is_initialized() and saved["rank"] == rank()
+        for name, one in self._low_rank():
+            if name in saved["states"]:
+                one.load(saved["states"][name], is_own)
+        if self._keeps_residuals():
+            self._load_residuals(state_dict.get(_RESIDUALS))
+
+    def set_loss_scale(self, scale: float) -> None:
+        """Say by which number losses, and so gradients, are multiplied from now on.
+
+        What lossy compression still has to send was scaled by the number before, and is scaled
+        anew. With GradScaler: optimizer.set_loss_scale(scaler.get_scale()) before each backward
+        pass. Nothing else needs it. Raises ValueError unless it is positive and finite,
+        AssertionError while gradients are reduced.
+        """
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"set_loss_scale({scale!r}): expected a positive, finite number")
+        if self._unused(pending=True):
+            raise AssertionError("the loss scale can't change between backward() and step()")
+        factor, self._loss_scale = scale / self._loss_scale, float(scale)
+        for _, one in self._low_rank():
+            one.scale(factor)
+        if factor != 1.0 and self._keeps_residuals():
+            self.finish_step()
+            settings = self._reducer.settings
+            current_runtime().scale_residuals(set_id(settings.process_set), factor)
+
+    def _low_rank(self) -> list[tuple[str, LowRank]]:
+        """Return what PowerSGD keeps of each parameter, by name."""
+        return [
+            (gradient.name, one)
+            for group in self._reducer.groups
+            for gradient in group.gradients
+            if (one := group.low_rank[gradient.parameter]) is not None
+        ]
+
+    def _keeps_residuals(self) -> bool:
+        settings = self._reducer.settings
+        return settings.selection.is_lossy and is_initialized() and settings.takes_part()
+
+    def _saved_residuals(self) -> torch.Tensor | None:
+        """Return what compression on this rank still has to send; None: nothing is kept."""
+        if not self._keeps_residuals():
+            return None
+        settings = self._reducer.settings
+        saved = current_runtime().save_residuals(set_id(settings.process_set))
+        return torch.frombuffer(bytearray(saved), dtype=torch.uint8)
+
+    def _load_residuals(self, saved: torch.Tensor | None) -> None:
+        """Take them back, where they are this rank's of the same process set; else forget them."""
+        runtime = current_runtime()
+        process_set = set_id(self._reducer.settings.process_set)
+        if saved is None or not runtime.load_residuals(process_set, saved.cpu().numpy().tobytes()):
+            runtime.scale_residuals(process_set, 0.0)
 
     def _reduce(self) -> None:
         """Reduce what is not reduced yet.
@@ -280,7 +348,7 @@ def _zero_grad_too_early(reducer: GradientReducer) -> str:
 def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     optimizer: torch.optim.Optimizer,
     named_parameters: NamedParameters | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -313,8 +381,14 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         optimizer: any torch.optim.Optimizer.
         named_parameters: usually model.named_parameters(), at least for the optimizer's parameters;
             the names appear in errors and timelines. None: parameters are numbered.
-        compression: how gradients travel: Compression.none; .fp16 or .bf16, which halve what hosts
-            send each other and round within no host; or a Compressor of your own, which is called.
+        compression: how gradients travel between hosts, where nothing is rounded within one:
+            Compression.none; .fp16 or .bf16, which halve what hosts send each other; .int8, .int4,
+            .onebit or .topk(ratio), which make it 4 to 100 times smaller and send later what they
+            lose; .powersgd(rank), two thin matrices instead of one, also within hosts. These spare
+            vectors, small parameters and, but for PowerSGD, embeddings. Or a table of them by
+            patterns of names, {"*.weight": Compression.int8}, of which the first that matches
+            counts, else none; a function of a name and a parameter that returns one; or a
+            Compressor of your own, which is called. The same on all ranks.
         backward_passes_per_step: backward passes before a step; their gradients add up on the rank.
         op: Average or Sum; also Min, Max, Product.
         gradient_predivide_factor: divides the sum in two places: by this factor before it, by the
@@ -366,13 +440,14 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     ready_in_backward = _ready_in_backward(gradients_ready, overlap_step)
     if process_set.process_set_id is None or process_set.included() is not False:
         set_id(process_set)  # raises where it can't be used; ranks outside train on their own
-    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
-        raise ValueError(f"compression={compression!r} is no compressor: see hvd.Compression")
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    wire_dtype, compression = divide(compression, parameters)
+    selection, compressor = select(compression, parameters)
+    if isinstance(compressor, PowerSGD) and (overlap_step or resolve_op(op) is not Average):
+        raise ValueError(f"{compressor!r} needs op=Average, and is not possible with overlap_step")
     settings = Settings(
-        _reduction(resolve_op(op), gradient_predivide_factor, wire_dtype),
-        compression,
+        _reduction(resolve_op(op), gradient_predivide_factor),
+        compressor,
+        selection,
         process_set,
         sparse_as_dense,
         sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam),
@@ -429,12 +504,12 @@ def _ready_in_backward(gradients_ready: str | None, overlap_step: bool) -> bool:
     return value == "backward"
 
 
-def _reduction(op: ReduceOp, predivide: float, wire_dtype: DataType | None) -> Reduction:
+def _reduction(op: ReduceOp, predivide: float) -> Reduction:
     if op is ReduceOp.AVERAGE:
-        return Reduction(op, 1.0 / predivide, predivide, wire_dtype)
+        return Reduction(op, 1.0 / predivide, predivide)
     if predivide != 1.0:
         raise UnsupportedError("gradient_predivide_factor is possible with op=Average only")
-    return Reduction(op, wire_dtype=wire_dtype)
+    return Reduction(op)
 
 
 def _check_passes(passes: int) -> None:

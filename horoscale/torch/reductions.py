@@ -29,7 +29,7 @@ from horoscale.torch.calls import (
 )
 from horoscale.torch.collectives import Call, Reduction, Tensors
 from horoscale.torch.compiling import is_compiling, outside_graph
-from horoscale.torch.compression import Compression, Compressor, divide
+from horoscale.torch.compression import AnyCompressor, Compression, divide
 from horoscale.torch.handles import Handle
 from horoscale.torch.tensors import data_type, is_plain, room_for, written
 
@@ -38,7 +38,7 @@ def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -206,7 +206,7 @@ def grouped_allreduce(
     tensors: Tensors,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -219,8 +219,8 @@ def grouped_allreduce(
         The list of results.
     """
     group = as_group(tensors)
-    wire_dtype, compression = divide(compression, group)
-    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, wire_dtype)
+    encoding, compression = divide(compression, group)
+    reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor, encoding)
     call = Call(name, process_set, will_wait=True, priority=priority)
     compressed = [compression.compress(tensor) for tensor in group]
     results = how().allreduce([sent for sent, _ in compressed], reduction, call).wait()
@@ -283,7 +283,7 @@ def grouped_allreduce_async_(
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -378,7 +378,7 @@ def reducescatter_async(
 def grouped_reducescatter(
     tensors: Tensors,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -391,12 +391,12 @@ def grouped_reducescatter(
     With `out`, a list, a compression of the user's own is refused: its results are made anew.
     """
     group = as_group(tensors)
-    wire_dtype, compression = divide(compression, group)
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor, wire_dtype)
+    encoding, compression = divide(compression, group)
+    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor, encoding)
     call = Call(name, process_set, will_wait=True)
     if out is not None:
         if compression is not Compression.none:
-            raise ValueError(f"out= can't be combined with compression={compression.__name__}")
+            raise ValueError(f"out= can't be combined with compression={compression!r}")
         return list(
             collectives.reducescatter(group, reduction, call, split_list(splits), out).wait()
         )

@@ -4,12 +4,15 @@ include(GoogleTest)
 add_subdirectory(/usr/src/googletest googletest EXCLUDE_FROM_ALL)
 
 # Of the collectives the arithmetic alone: the rest is the same on all processors.
-file(GLOB fold_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cpp/collectives/fold.cc
-     ${PROJECT_SOURCE_DIR}/cpp/collectives/fold_*.cc)
-list(FILTER fold_sources EXCLUDE REGEX fold_loop)
-add_executable(unit_fold unit/collectives/fold_test.cc ${fold_sources} ${PROJECT_SOURCE_DIR}/cpp/platform/processor.cc)
-target_include_directories(unit_fold PRIVATE
-  ${CMAKE_CURRENT_SOURCE_DIR} $<TARGET_PROPERTY:horoscale_collectives,INTERFACE_INCLUDE_DIRECTORIES>)
-target_compile_options(unit_fold PRIVATE -ffp-contract=off -O3)
-target_link_libraries(unit_fold PRIVATE horoscale_base horoscale_strict GTest::gtest_main)
-gtest_discover_tests(unit_fold PROPERTIES TIMEOUT 120 DISCOVERY_TIMEOUT 60)
+foreach(arithmetic fold encoding)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cpp/collectives/${arithmetic}.cc
+       ${PROJECT_SOURCE_DIR}/cpp/collectives/${arithmetic}_*.cc)
+  list(FILTER sources EXCLUDE REGEX fold_loop)
+  add_executable(unit_${arithmetic} unit/collectives/${arithmetic}_test.cc ${sources}
+                 ${PROJECT_SOURCE_DIR}/cpp/platform/processor.cc)
+  target_include_directories(unit_${arithmetic} PRIVATE
+    ${CMAKE_CURRENT_SOURCE_DIR} $<TARGET_PROPERTY:horoscale_collectives,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_options(unit_${arithmetic} PRIVATE -ffp-contract=off -O3)
+  target_link_libraries(unit_${arithmetic} PRIVATE horoscale_base horoscale_strict GTest::gtest_main)
+  gtest_discover_tests(unit_${arithmetic} PROPERTIES TIMEOUT 120 DISCOVERY_TIMEOUT 60)
+endforeach()

@@ -239,7 +239,7 @@ class MpiCollective final : public Collective {
 }  // namespace
 
 bool IsServedByMpi(const FusedOperation& operation) {
-  if (!operation.absent.empty() || operation.wire) return false;
+  if (!operation.absent.empty() || !operation.encoding.IsNone()) return false;
   if (!operation.positions.empty() && FollowsOrder(operation.kind)) return false;
   if (operation.kind == OpKind::kBroadcast) return true;
   if (!IsReducedByMpi(operation.reduction)) return false;

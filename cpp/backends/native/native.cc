@@ -17,6 +17,13 @@ std::vector<Segment> Segments(const FusedOperation& operation) {
   return segments;
 }
 
+std::vector<TensorPart> Parts(const FusedOperation& operation) {
+  std::vector<TensorPart> parts;
+  if (operation.residuals.empty()) return parts;
+  for (const FusedPiece& piece : operation.pieces) parts.push_back(piece.part);
+  return parts;
+}
+
 std::vector<AllgatherItem> Items(const FusedOperation& operation) {
   std::vector<AllgatherItem> items;
   items.reserve(operation.pieces.size());
@@ -60,13 +67,18 @@ std::unique_ptr<Collective> StartMovement(Exchange& exchange, FusedOperation& op
 std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation) {
   switch (operation.kind) {
     case OpKind::kAllreduce:
-      return MakeAllreduce(
-          exchange, {operation.reduction, Segments(operation), operation.absent, operation.wire});
+      return MakeAllreduce(exchange, {operation.reduction,
+                                      Segments(operation),
+                                      operation.absent,
+                                      operation.encoding,
+                                      {},
+                                      Parts(operation),
+                                      operation.encoded});
     case OpKind::kBroadcast:
       return MakeBroadcast(exchange, {operation.root, Segments(operation), operation.absent});
     case OpKind::kReducescatter: {
       ReducescatterArgs args{
-          operation.reduction, {}, operation.wire, operation.splits, operation.positions};
+          operation.reduction, {}, operation.encoding, operation.splits, operation.positions};
       for (const FusedPiece& piece : operation.pieces) {
         args.items.push_back({piece.in, piece.out, piece.rows, piece.row_bytes});
       }
@@ -74,7 +86,7 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
     }
     case OpKind::kReduce:
       return MakeReduce(exchange, {operation.reduction, Segments(operation), operation.absent,
-                                   operation.wire, operation.root});
+                                   operation.encoding, operation.root});
     case OpKind::kAllgather:
     case OpKind::kGather:
     case OpKind::kScatter:

@@ -49,7 +49,7 @@ class HostBucket final : public Collective {
     host_.absent = operation_.absent;
     host_.splits = operation_.splits;
     host_.positions = operation_.positions;
-    host_.wire = operation_.wire;
+    host_.encoding = operation_.encoding;
     HS_RETURN_IF_ERROR(WaitForInputs(lane_, operation_));
     for (const FusedPiece& piece : operation_.pieces) {
       FusedPiece on_host = piece;

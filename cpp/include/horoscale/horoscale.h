@@ -27,7 +27,7 @@ extern "C" {
 
 /* Compared with hs_abi_version() at run time by every binding. Grows with each incompatible change.
  */
-#define HS_ABI_VERSION 3
+#define HS_ABI_VERSION 4
 
 /* Everything else in the library is hidden. */
 #pragma GCC visibility push(default)
@@ -68,6 +68,21 @@ typedef enum hs_dtype {
   HS_COMPLEX64 = 11,
   HS_COMPLEX128 = 12
 } hs_dtype;
+
+/* How sums of floating-point numbers travel between hosts. Within a host nothing is encoded. What
+ * isn't of a type that an encoding is for travels as it is, and so does the result of another
+ * operator than HS_SUM and HS_AVERAGE with all but the first three. These lose much: what they lose
+ * of a tensor of an operation with a name is kept by the host, and sent with the next one of that
+ * name. */
+typedef enum hs_encoding {
+  HS_ENCODE_NONE = 0,
+  HS_ENCODE_FLOAT16 = 1,  /* float32, float64 */
+  HS_ENCODE_BFLOAT16 = 2, /* float32, float64 */
+  HS_ENCODE_INT8 = 3,     /* this and the following: float32, float16, bfloat16 */
+  HS_ENCODE_INT4 = 4,
+  HS_ENCODE_ONEBIT = 5,
+  HS_ENCODE_TOPK = 6 /* plus 256 times how many of 4,096 elements are sent */
+} hs_encoding;
 
 typedef enum hs_reduce_op {
   HS_AVERAGE = 0,
@@ -270,9 +285,7 @@ typedef struct hs_request {
   int32_t will_wait;    /* 1: hs_wait() or hs_notify() follows soon: spares waking the engine */
   hs_callback callback; /* may be null */
   void* user_data;
-  /* The 16-bit type in which float32 and float64 travel between hosts: HS_FLOAT16, HS_BFLOAT16, or
-   * 0: in their own. Allreduce, reduce, reducescatter. Within a host nothing is rounded. */
-  int32_t wire_dtype;
+  int32_t encoding;        /* hs_encoding, of allreduce; reduce, reducescatter: a 16-bit one */
   const hs_device* device; /* of all tensors; null: host memory */
   /* 1: between hosts nobody can change what the operation moves without making it fail: for what
    * will be interpreted, such as pickles. All members say the same. The values of other operations
@@ -466,6 +479,15 @@ hs_code hs_timeline_stop(hs_runtime* runtime);
 
 /* Counters and timings as a JSON object, to be freed with hs_free(). Local. */
 hs_code hs_metrics(hs_runtime* runtime, char** json);
+
+/* What lossy encodings have lost of the tensors of a process set on this rank, and will send with
+ * the next ones: as bytes, to be freed with hs_free(), and back. No operation of the set may be
+ * pending that has such an encoding. Loading: HS_MISMATCH where they are those of another member or
+ * another set, HS_INVALID_ARGUMENT where they are none; then nothing has changed. Scaling: as where
+ * gradients have another scale from now on; by 0: forgets them. Local, any thread. */
+hs_code hs_residuals_save(hs_runtime* runtime, int32_t process_set, void** data, size_t* bytes);
+hs_code hs_residuals_load(hs_runtime* runtime, int32_t process_set, const void* data, size_t bytes);
+hs_code hs_residuals_scale(hs_runtime* runtime, int32_t process_set, double factor);
 
 /* For how many seconds this rank's threads have waited for operations since the start, the wait
  * that is under way included; threads that wait at the same time count once. Local, any thread. */

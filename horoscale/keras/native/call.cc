@@ -91,7 +91,7 @@ void Call::TakeTensors(const CallFrame& frame) {
     const Buffer& in = *frame.arguments.buffers[i];
     const Buffer& out = *frame.results.buffers[i];
     tensors_.push_back(
-        {in.data, out.data, DataTypeOf(in.dtype), static_cast<int32_t>(in.rank), in.dims});
+        {in.data, out.data, DataTypeOf(in.dtype), static_cast<int32_t>(in.rank), in.dims, 0});
   }
 }
 
@@ -136,7 +136,7 @@ hs_request Call::Request(size_t first, size_t count) const {
   request.reduce_op = static_cast<int32_t>(settings_.reduce_op);
   request.prescale = settings_.prescale;
   request.postscale = settings_.postscale;
-  request.wire_dtype = static_cast<int32_t>(settings_.wire_dtype);
+  request.encoding = static_cast<int32_t>(settings_.encoding);
   request.callback = OnDone;
   request.user_data = const_cast<Call*>(this);
   return request;

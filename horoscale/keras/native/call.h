@@ -16,7 +16,7 @@ namespace horoscale::xla {
 struct Settings {
   int64_t process_set = 0;
   int64_t reduce_op = 0;
-  int64_t wire_dtype = 0;
+  int64_t encoding = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<int64_t> groups;  // so many tensors make each; together all of them

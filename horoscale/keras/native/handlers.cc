@@ -74,7 +74,7 @@ bool ReadAll(const CallFrame* frame, Settings* out) {
   const Attributes& given = frame->attributes;
   return Read(given, "process_set", kS64, &out->process_set) &&
          Read(given, "reduce_op", kS64, &out->reduce_op) &&
-         Read(given, "wire_dtype", kS64, &out->wire_dtype) &&
+         Read(given, "encoding", kS64, &out->encoding) &&
          Read(given, "prescale_factor", kF64, &out->prescale) &&
          Read(given, "postscale_factor", kF64, &out->postscale) &&
          ReadGroups(given, frame->arguments.size, &out->groups);

@@ -81,9 +81,12 @@ bool Call::Prepare() {
   if (has_splits && !TakeSplits()) return false;
   tensors_.resize(inputs_.size());
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    tensors_[i] = {TF_TensorData(inputs_[i].get()), nullptr,
+    tensors_[i] = {TF_TensorData(inputs_[i].get()),
+                   nullptr,
                    DataTypeOf(TF_TensorType(inputs_[i].get())),
-                   static_cast<int32_t>(shapes_[i].size()), shapes_[i].data()};
+                   static_cast<int32_t>(shapes_[i].size()),
+                   shapes_[i].data(),
+                   0};
   }
   return AllocatesResults(kernel_->type) || MakeRoom();
 }
@@ -210,7 +213,7 @@ hs_request Call::Request() const {
   request.reduce_op = static_cast<int32_t>(kernel_->reduce_op);
   request.prescale = kernel_->prescale;
   request.postscale = kernel_->postscale;
-  request.wire_dtype = static_cast<int32_t>(kernel_->wire_dtype);
+  request.encoding = static_cast<int32_t>(kernel_->encoding);
   request.root = static_cast<int32_t>(kernel_->root);
   request.splits = splits_.empty() ? nullptr : splits_.data();
   request.num_splits = static_cast<int32_t>(splits_.size());

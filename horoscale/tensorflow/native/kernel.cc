@@ -129,7 +129,7 @@ void* CreateKernel(OpType type, void* construction) {
     kernel->reduce_op = attributes.Int("reduce_op");
     kernel->prescale = std::bit_cast<double>(attributes.Int("prescale_bits"));
     kernel->postscale = std::bit_cast<double>(attributes.Int("postscale_bits"));
-    kernel->wire_dtype = attributes.Int("wire_dtype");
+    kernel->encoding = attributes.Int("encoding");
   }
   if (type == OpType::kReducescatter) kernel->splits = attributes.Ints("splits");
   if (type == OpType::kMessages) {

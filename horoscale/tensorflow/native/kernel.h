@@ -20,7 +20,7 @@ struct Kernel {
   int64_t process_set = 0;
   int64_t priority = 0;
   int64_t reduce_op = 0;
-  int64_t wire_dtype = 0;
+  int64_t encoding = 0;
   int64_t root = 0;
   int64_t question = 0;
   std::vector<int64_t> splits;

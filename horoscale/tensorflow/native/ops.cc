@@ -102,7 +102,7 @@ void Define(TF_OpDefinitionBuilder* op, OpType type) {
       attribute("reduce_op: int");
       attribute("prescale_bits: int");  // a double's bits: attributes have but float
       attribute("postscale_bits: int");
-      attribute("wire_dtype: int");  // 0: none
+      attribute("encoding: int");  // 0: none
       if (type == OpType::kAllreduce) shapes(SameShapes);
       if (type == OpType::kReduce) shapes(NoShapes);
       if (type == OpType::kReducescatter) {

@@ -62,7 +62,7 @@ class Generator {
     if (signature.kind == OpKind::kBarrier) return signature;
     if (HasRoot(signature.kind)) signature.root = random_.Pick(ranks_);
     if (random_.Chance(10)) signature.prescale = 0.5;
-    if (random_.Chance(10)) signature.wire_dtype = DataType::kFloat16;
+    if (random_.Chance(10)) signature.encoding = {EncodingKind::kFloat16};
     if (random_.Chance(20)) signature.reduce_op = ReduceOp::kAverage;
     const bool takes_one =
         signature.kind == OpKind::kAlltoall || signature.kind == OpKind::kScatter;

@@ -90,7 +90,7 @@ class AllreduceCase : public CollectiveCase {
     return MakeAllreduce(exchange, {.reduction = options_.reduction,
                                     .segments = Segments(ends_, in, out),
                                     .absent = options_.absent,
-                                    .wire = options_.wire});
+                                    .encoding = Encoding::Of(options_.wire)});
   }
 
   std::string Check() const override {
@@ -149,7 +149,7 @@ class ReducescatterCase : public CollectiveCase {
   std::unique_ptr<Collective> Make(Exchange& exchange) override {
     const uint32_t m = exchange.self();
     ReducescatterArgs args = {
-        .reduction = reduction_, .items = {}, .wire = wire_, .splits = splits_};
+        .reduction = reduction_, .items = {}, .encoding = Encoding::Of(wire_), .splits = splits_};
     for (Item& item : items_) {
       args.items.push_back({item.in[m].data(), item.out[m].data(), item.rows, item.row_bytes});
     }
@@ -223,7 +223,7 @@ class ReduceCase : public CollectiveCase {
     return MakeReduce(exchange, {.reduction = options_.reduction,
                                  .segments = Segments(ends_, in, out),
                                  .absent = options_.absent,
-                                 .wire = options_.wire,
+                                 .encoding = Encoding::Of(options_.wire),
                                  .root = root_});
   }
 

@@ -10,6 +10,7 @@ from support.rank_processes import RankProcesses
 
 PROGRAM = Path(__file__).with_name("hosts_collectives.py")
 SMALL_CALLS = Path(__file__).with_name("hosts_one_hop.py")
+LOSSY = Path(__file__).with_name("hosts_compression.py")
 DIVIDED_STATE = Path(__file__).with_name("hosts_zero.py")
 SUPPORT = Path(__file__).parents[1]
 PATIENCE_S = 120
@@ -48,3 +49,14 @@ def test_divided_training_state(tmp_path: Path) -> None:
     """Where ranks can't see each other's memory parameters are gathered, with the same bits."""
     pytest.importorskip("torch")
     run("aab", DIVIDED_STATE, folder=tmp_path)
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize(
+    ("hosts", "partition_bytes"),
+    [("ab", 1 << 24), ("aabb", 1 << 16), ("abacb", 1 << 14), ("aa", 1 << 24)],
+)
+def test_lossy_compression(hosts: str, partition_bytes: int, tmp_path: Path) -> None:
+    """What is lost comes later, models learn, and on one host nothing is encoded."""
+    pytest.importorskip("torch")
+    run(hosts, LOSSY, hosts, folder=tmp_path, HOROSCALE_PARTITION_BYTES=str(partition_bytes))

@@ -197,7 +197,7 @@ TEST_P(ManyMembers, Reducescatter) {
                             {.reduction = {.dtype = DataType::kInt64, .op = ReduceOp::kSum},
                              .items = {{reinterpret_cast<const std::byte*>(inputs[r].data()),
                                         reinterpret_cast<std::byte*>(outputs[r].data()), rows, 8}},
-                             .wire = {}}));
+                             .encoding = {}}));
     }
     StepAll(running);
     for (size_t r = 0; r < real_.size(); ++r) {
@@ -229,7 +229,7 @@ TEST_P(ManyMembers, AllreduceOfTheSlicesThatRealMembersOwn) {
                                     {.reduction = {.dtype = DataType::kInt64, .op = ReduceOp::kSum},
                                      .segments = {{memory, memory, bytes}},
                                      .absent = {},
-                                     .wire = {}}));
+                                     .encoding = {}}));
   }
   StepAll(running);
   for (const uint32_t owner : real_) {

@@ -16,7 +16,7 @@ Request FullRequest() {
   request.signature.reduce_op = ReduceOp::kAverage;
   request.signature.prescale = 0.1;
   request.signature.postscale = -2.5;
-  request.signature.wire_dtype = DataType::kFloat16;
+  request.signature.encoding = {EncodingKind::kFloat16};
   request.signature.on_device = true;
   request.signature.tensors.push_back({DataType::kInt64, {}});
   request.signature.ranks = {0, 3, 1000};

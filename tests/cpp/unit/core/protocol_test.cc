@@ -99,9 +99,9 @@ TEST(Protocol, MismatchTextsSayOnlyWhatDiffers) {
 TEST(Protocol, RanksThatCompressDifferentlyDisagree) {
   CoreCluster cluster(CoreCluster::Options(3));
   Signature half = Allreduce({2});
-  half.wire_dtype = DataType::kBfloat16;
+  half.encoding = {EncodingKind::kBfloat16};
   cluster.SubmitAll(Named("a", half));
-  ASSERT_EQ(cluster.Run()[0].common.wire_dtype, DataType::kBfloat16);
+  ASSERT_EQ(cluster.Run()[0].common.encoding.kind, EncodingKind::kBfloat16);
   cluster.Submit(0, Named("a", half));
   cluster.Submit(1, Named("a", Allreduce({2})));
   cluster.Submit(2, Named("a", half));

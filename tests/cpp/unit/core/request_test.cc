@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -28,7 +27,7 @@ void Change(Enum& value) {
 void Change(bool& value) { value = !value; }
 void Change(int& value) { value += 3; }
 void Change(double& value) { value += 0.5; }
-void Change(std::optional<DataType>& value) { value = DataType::kBfloat16; }
+void Change(Encoding& value) { value = {EncodingKind::kTopK, 41}; }
 void Change(std::vector<int>& value) { value.push_back(7); }
 void Change(std::vector<int64_t>& value) { value.push_back(7); }
 

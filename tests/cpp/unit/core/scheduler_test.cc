@@ -103,7 +103,7 @@ TEST_F(SchedulerTest, BucketsNeverMix) {
   signatures[5].prescale = 2;
   signatures[6].on_device = true;
   signatures[7].tensors[0].dtype = DataType::kFloat64;
-  signatures[8].wire_dtype = DataType::kBfloat16;
+  signatures[8].encoding = {EncodingKind::kBfloat16};
   signatures[9].kind = OpKind::kReduce;
   signatures[10].kind = OpKind::kReduce;
   signatures[10].root = 10;
@@ -230,6 +230,15 @@ TEST_F(SchedulerTest, AGroupLargerThanABucketTakesSeveral) {
   group.tensors.resize(3, group.tensors[0]);
   Push(scheduler, 0, group);
   EXPECT_EQ(scheduler.Take().size(), 3u);
+}
+
+TEST(FusionPlannerTest, LossyEncodingsAreCutWhereTheirGroupsEnd) {
+  const FusionPlanner planner({1 << 20, 100'000});
+  Signature signature{{}, {{DataType::kFloat32, {50'000}}}};
+  EXPECT_EQ(planner.Cut(0, signature, 0, 0).count, 24'960);  // a multiple of 64
+  signature.encoding = {EncodingKind::kInt8};
+  EXPECT_EQ(planner.Cut(0, signature, 0, 0).count, 6 * kGroupElements);
+  EXPECT_EQ(FusionPlanner({1 << 20, 100}).Cut(0, signature, 0, 0).count, kGroupElements);
 }
 
 }  // namespace

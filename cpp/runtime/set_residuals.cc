@@ -1,0 +1,118 @@
+#include "runtime/set_residuals.h"
+
+#include <bit>
+#include <cstring>
+
+#include "core/codec.h"
+#include "core/wire.h"
+
+namespace horoscale {
+namespace {
+
+// At the beginning of what Save() gives; another one with each change of the format.
+constexpr std::string_view kFormat = "horoscale residuals 1";
+
+static_assert(std::endian::native == std::endian::little, "floats are saved as they are");
+
+void Put(WireWriter& out, const std::vector<float>& floats) {
+  out.Bytes(std::as_bytes(std::span(floats)));
+}
+
+std::vector<float> GetFloats(WireReader& in) {
+  const std::span<const std::byte> bytes = in.View(in.left());
+  if (bytes.size() % sizeof(float) != 0) in.Fail("a number is cut off");
+  std::vector<float> floats(bytes.size() / sizeof(float));
+  if (!floats.empty()) std::memcpy(floats.data(), bytes.data(), floats.size() * sizeof(float));
+  return floats;
+}
+
+void Put(WireWriter& out, const TensorResiduals& tensor) {
+  out.Varint(static_cast<uint64_t>(tensor.elements));
+  out.Varint(tensor.places.lanes);
+  out.Varint(tensor.places.hosts);
+  out.Varint(static_cast<uint64_t>(tensor.places.elements));
+  Put(out, tensor.sums);
+  Put(out, tensor.results);
+}
+
+// What Prepare() would not have made is forgotten when it is called next.
+std::shared_ptr<TensorResiduals> GetTensor(WireReader& in, uint32_t home) {
+  auto tensor = std::make_shared<TensorResiduals>();
+  const auto elements = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
+  UnitPlaces places;
+  places.lanes = static_cast<uint32_t>(in.Varint(kMaxRanks));
+  places.hosts = static_cast<uint32_t>(in.Varint(kMaxRanks));
+  places.elements = static_cast<int64_t>(in.Varint(kGroupElements));
+  std::vector<float> sums = GetFloats(in);
+  std::vector<float> results = GetFloats(in);
+  if (places.lanes == 0 || places.hosts == 0 || places.elements == 0)
+    in.Fail("a tensor has no units");
+  if (!in.ok()) return tensor;
+  if (!TensorResiduals::HasSizes(places, home, elements, sums.size(), results.size())) {
+    in.Fail("a tensor has another size");
+    return tensor;
+  }
+  *tensor = {places, elements, std::move(sums), std::move(results)};
+  return tensor;
+}
+
+}  // namespace
+
+std::shared_ptr<TensorResiduals> SetResiduals::Of(const std::string& name, uint32_t tensor) {
+  if (name.empty()) return nullptr;
+  std::lock_guard lock(mutex_);
+  const auto found = tensors_.find({name, tensor});
+  if (found != tensors_.end()) return found->second;
+  if (tensors_.size() >= kMostTensors) return nullptr;
+  return tensors_[{name, tensor}] = std::make_shared<TensorResiduals>();
+}
+
+std::vector<std::byte> SetResiduals::Save() const {
+  std::lock_guard lock(mutex_);
+  WireWriter out;
+  out.Text(kFormat);
+  out.Varint(self_);
+  out.Varint(ranks_.size());
+  for (int rank : ranks_) out.Zigzag(rank);
+  out.Varint(tensors_.size());
+  for (const auto& [key, tensor] : tensors_) {
+    out.Text(key.first);
+    out.Varint(key.second);
+    Put(out, *tensor);
+  }
+  return out.Take();
+}
+
+Status SetResiduals::Load(std::span<const std::byte> bytes) {
+  WireReader in(bytes);
+  if (in.Text(kFormat.size()) != kFormat) {
+    return Status::InvalidArgument("these bytes are no residuals of this version");
+  }
+  const uint64_t self = in.Varint();
+  std::vector<int> ranks(in.Count(kMaxRanks, 1));
+  for (int& rank : ranks) rank = in.Int();
+  if (in.ok() && (self != self_ || ranks != ranks_)) {
+    return {StatusCode::kMismatch, "the residuals are those of member " + std::to_string(self) +
+                                       " of a process set of " + std::to_string(ranks.size())};
+  }
+  Table tensors;
+  for (size_t count = in.Count(kMostTensors, 6); in.ok() && count > 0; --count) {
+    std::string name = in.Text(kMaxNameBytes);
+    const auto tensor = static_cast<uint32_t>(in.Varint(kMaxTensors - 1));
+    tensors[{name, tensor}] = GetTensor(in, HomeOf(name, tensor));
+  }
+  if (in.ok() && in.left() > 0) in.Fail("there is more than they need");
+  if (!in.ok())
+    return Status::InvalidArgument("the residuals are damaged: " + std::string(in.reason()));
+  std::lock_guard lock(mutex_);
+  tensors_ = std::move(tensors);
+  return Status::Ok();
+}
+
+void SetResiduals::Scale(double factor) {
+  std::lock_guard lock(mutex_);
+  if (factor == 0) return tensors_.clear();
+  for (const auto& [key, tensor] : tensors_) tensor->Scale(static_cast<float>(factor));
+}
+
+}  // namespace horoscale

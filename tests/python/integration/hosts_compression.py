@@ -1,0 +1,258 @@
+"""A rank of a job whose hosts are what HOROSCALE_HOSTNAME says: what lossy compression delivers.
+
+Argument: the host of each rank, as one letter. HOROSCALE_PARTITION_BYTES may cut the tensors.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import horoscale.numpy as arrays
+import horoscale.torch as hvd
+
+HOSTS = sys.argv[1]
+IS_ENCODED = len(set(HOSTS)) > 1
+STEPS = 40
+COMPRESSIONS = (
+    hvd.Compression.int8,
+    hvd.Compression.int4,
+    hvd.Compression.onebit,
+    hvd.Compression.topk(0.1),
+)
+
+
+def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensor of each rank."""
+    return list(hvd.allgather(tensor[None]))
+
+
+def relative(error: torch.Tensor, exact: torch.Tensor) -> float:
+    """The norm of an error, by that of what would be right."""
+    return float(error.norm() / exact.norm())
+
+
+def check_sums() -> None:
+    """What is lost comes later: the sum of many results is nearer to the truth than one of them."""
+    for compression in COMPRESSIONS:
+        torch.manual_seed(hvd.rank())
+        values = torch.randn(50_001)
+        exact = torch.stack(gathered(values)).sum(0)
+        total = torch.zeros(50_001)
+        for step in range(STEPS):
+            name = f"sum {compression}"
+            result = hvd.allreduce(values, name=name, compression=compression, op=hvd.Sum)
+            total += result
+            if step == 0:
+                first = relative(result - exact, exact)
+        everybodys = gathered(total)
+        assert all(torch.equal(one, total) for one in everybodys), compression
+        last = relative(total / STEPS - exact, exact)
+        assert (first > 0) == IS_ENCODED, (compression, first)
+        assert last < max(first / 4, 1e-6), (compression, first, last)
+
+
+def check_arrays() -> None:
+    """The same call on arrays."""
+    values = np.linspace(-1, 1, 3000, dtype=np.float32)
+    compression = arrays.Compression.int8
+    result = arrays.allreduce(values, name="array", compression=compression, op=arrays.Average)
+    assert np.abs(result - values).max() < 0.02
+
+
+def model() -> torch.nn.Module:
+    """The same on all ranks."""
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 16)
+    )
+
+
+def train(optimizer: Any, network: torch.nn.Module, steps: int, seed: int = 0) -> float:
+    """Train on data of this rank's own; return the last loss."""
+    data = torch.Generator().manual_seed(seed + hvd.rank())
+    teacher = torch.randn(64, 16, generator=torch.Generator().manual_seed(99)) / 8
+    for _ in range(steps):
+        inputs = torch.randn(32, 64, generator=data)
+        optimizer.zero_grad()
+        loss = (network(inputs) - inputs @ teacher).square().mean()
+        loss.backward()
+        optimizer.step()
+    return float(hvd.allreduce(loss.detach()))
+
+
+def distributed(network: torch.nn.Module, compression: Any, **options: Any) -> Any:
+    """An optimizer for it."""
+    return hvd.DistributedOptimizer(
+        torch.optim.SGD(network.parameters(), lr=0.2),
+        named_parameters=network.named_parameters(),
+        compression=compression,
+        **options,
+    )
+
+
+def same_everywhere(network: torch.nn.Module) -> bool:
+    """Whether all ranks have the same weights, bit by bit."""
+    weights = torch.cat([one.detach().flatten() for one in network.parameters()])
+    return all(torch.equal(one, weights) for one in gathered(weights))
+
+
+def check_training() -> None:
+    """Models learn as well as without."""
+    losses = []
+    for compression in (hvd.Compression.none, *COMPRESSIONS, hvd.Compression.powersgd(4)):
+        network = model()
+        losses.append(train(distributed(network, compression), network, 120))
+        assert same_everywhere(network), compression
+    assert max(losses) < losses[0] * 1.2 + 0.01, losses
+
+
+def check_state() -> None:
+    """What is still to be sent is part of the state: a training goes on as it would have."""
+    network = model()
+    optimizer = distributed(network, hvd.Compression.int4)
+    train(optimizer, network, 5)
+    weights = copy.deepcopy(network.state_dict())
+    state = copy.deepcopy(optimizer.state_dict())
+    assert "horoscale_residuals" in state
+    train(optimizer, network, 3, seed=50)
+    expected = copy.deepcopy(network.state_dict())
+
+    def go_on(from_state: dict[str, Any]) -> bool:
+        network.load_state_dict(weights)
+        optimizer.load_state_dict(from_state)
+        train(optimizer, network, 3, seed=50)
+        found = network.state_dict()
+        same = all(torch.equal(expected[name], found[name]) for name in expected)
+        return bool(hvd.allreduce(torch.tensor(float(same)), op=hvd.Min))
+
+    assert go_on(state)
+    # Without them, or with another rank's, it goes on, but in another way.
+    del state["horoscale_residuals"]
+    assert go_on(state) != IS_ENCODED
+    others = hvd.broadcast_object(optimizer.state_dict(), root_rank=0)
+    assert go_on(others) != IS_ENCODED
+
+
+def check_power_sgd() -> None:
+    """Its state is in the optimizer's, and a training goes on as it would have."""
+    network = model()
+    optimizer = distributed(network, hvd.Compression.powersgd(2))
+    train(optimizer, network, 3)
+    weights, state = copy.deepcopy((network.state_dict(), optimizer.state_dict()))
+    train(optimizer, network, 2, seed=50)
+    expected = copy.deepcopy(network.state_dict())
+    network.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    train(optimizer, network, 2, seed=50)
+    found = network.state_dict()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    with pytest.raises(ValueError, match="op=Average"):
+        distributed(model(), hvd.Compression.powersgd(2), op=hvd.Sum)
+    with pytest.raises(ValueError, match="DistributedOptimizer alone"):
+        hvd.allreduce(torch.zeros(4), compression=hvd.Compression.powersgd(2))
+
+
+def check_loss_scale() -> None:
+    """What is kept of gradients of another scale is scaled with them."""
+    values = torch.randn(5000, generator=torch.Generator().manual_seed(hvd.rank()))
+    network = torch.nn.Linear(50, 100, bias=False)
+    optimizer = distributed(network, hvd.Compression.int4, op=hvd.Sum)
+    exact = torch.stack(gathered(values)).sum(0)
+    total = torch.zeros(5000)
+    for step in range(STEPS):
+        scale = 1024.0 if step < STEPS // 2 else 2.0
+        optimizer.set_loss_scale(scale)
+        optimizer.zero_grad()
+        (network.weight * (scale * values).reshape(100, 50)).sum().backward()
+        optimizer.synchronize()
+        total += network.weight.grad.flatten() / scale
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    assert relative(total / STEPS - exact, exact) < 0.02
+
+
+def check_choice() -> None:
+    """Vectors and embeddings are spared; a table or a function chooses otherwise."""
+
+    def bytes_before(compression: Any) -> int:
+        network = torch.nn.ModuleDict(
+            {"embedding": torch.nn.Embedding(64, 64), "linear": torch.nn.Linear(64, 64)}
+        )
+        before = encoded_bytes()
+        optimizer = distributed(network, compression)
+        network["linear"](network["embedding"](torch.arange(64))).sum().backward()
+        optimizer.step()
+        return encoded_bytes() - before
+
+    int8 = hvd.Compression.int8
+    matrix, vector = 4 * 64 * 64 * IS_ENCODED, 4 * 64 * IS_ENCODED
+    assert everywhere(bytes_before(int8)) == matrix * hops()
+    assert everywhere(bytes_before({"embedding.*": int8, "*.bias": int8})) == (
+        (matrix + vector) * hops()
+    )
+    assert everywhere(bytes_before(lambda name, parameter: int8)) == (2 * matrix + vector) * hops()
+
+
+def encoded_bytes() -> int:
+    """How many bytes this rank has encoded."""
+    encodings = hvd.metrics()["process_sets"]["0"]["encodings"]
+    return sum(one["bytes_before"] for one in encodings.values())
+
+
+def everywhere(number: int) -> int:
+    """The sum over the ranks."""
+    return int(hvd.allreduce(torch.tensor(number), op=hvd.Sum))
+
+
+def hops() -> int:
+    """How often all hosts together encode a tensor."""
+    hosts = len(set(HOSTS))
+    return hosts if hosts == 2 else hosts + 1
+
+
+def check_metrics() -> None:
+    """They tell what was encoded and what that lost; of one host that nothing was."""
+    encodings = hvd.metrics()["process_sets"]["0"]["encodings"]
+    if not IS_ENCODED:
+        assert encodings == {}
+        return
+    if encoded_bytes() == 0:
+        return  # a host has more ranks than the others
+    assert {"int8", "int4", "onebit", "topk"} == set(encodings)
+    for name, ratio in (("int8", 66 / 256), ("int4", 34 / 256), ("onebit", 10 / 256)):
+        one = encodings[name]
+        assert one["calls"] > 0
+        assert ratio <= one["bytes_after"] / one["bytes_before"] < 1.1 * ratio, (name, one)
+    assert 0 < encodings["int8"]["relative_error"] < 0.02
+    assert encodings["int8"]["relative_error"] < encodings["int4"]["relative_error"]
+
+
+def check_errors() -> None:
+    """Where there is nothing that would keep what is lost."""
+    with pytest.raises(ValueError, match="int8 is an encoding for allreduce alone"):
+        hvd.reducescatter(torch.zeros(64, 8), compression=hvd.Compression.int8)
+
+
+def main() -> None:
+    """Check all of it."""
+    hvd.init()
+    torch.set_num_threads(1)
+    check_sums()
+    check_arrays()
+    check_training()
+    check_metrics()
+    check_state()
+    check_power_sgd()
+    check_loss_scale()
+    check_choice()
+    check_errors()
+    hvd.shutdown()
+
+
+main()
