@@ -42,7 +42,7 @@ ZIG_VERSION ?= 0.15.2
 NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
+.PHONY: help demo test check bench bench-elastic docs docs-site python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
         python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
         torch-libraries wheel python-wheel wheel-check torch-check clean
 
@@ -76,6 +76,10 @@ bench: $(VENV)/.test  ## all benchmarks beside other libraries, and which aims a
 bench-elastic: $(VENV)/.test  ## how long elastic jobs stand still, and a picture of a recovery: 20 idle minutes
 	mkdir -p $(BUILD)/bench
 	$(BIN)/python benchmarks/elastic.py --json $(BUILD)/bench/elastic.json --picture $(BUILD)/bench/recovery.svg
+
+docs-site: $(VENV)/.docs  ## the documentation as a site in build/site; a warning is an error
+	$(BIN)/sphinx-build -q --fail-on-warning --keep-going -d $(BUILD)/site-cache docs $(BUILD)/site
+	@echo "== $(BUILD)/site/index.html"
 
 docs: $(VENV)/.test  ## write the documents that are generated from the code
 	$(BIN)/python docs/generate_configuration.py
@@ -180,6 +184,11 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 	@$(BIN)/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[demo,test,dev]"
 	@$(BIN)/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: $(VENV)/.test
+	@echo "== what makes the documentation's site"
+	@$(BIN)/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[docs]"
+	@touch $@
 
 # The same build: what is compiled needs nothing of a framework.
 $(VENV)-tf/.test: $(VENV)/.test
