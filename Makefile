@@ -43,7 +43,7 @@ NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs docs-site python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
-        python-single python-parallel python-integration python-mpi python-nccl python-tensorflow \
+        python-single python-parallel python-integration python-mpi python-nccl python-tensorflow python-lightning \
         torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
@@ -136,6 +136,9 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
+python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"
+	cd tests && $(abspath $(VENV)-lightning/bin)/python -m pytest --durations=5 --durations-min=5 python/lightning
+
 torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
 	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries
 
@@ -152,7 +155,7 @@ torch-check:  ## the backend of torch.distributed with older versions of PyTorch
 	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-torch-libraries $(VENV)-wheel
+	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-lightning $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -197,6 +200,15 @@ $(VENV)-tf/.test: $(VENV)/.test
 	@$(VENV)-tf/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[test]" \
 	    'tensorflow-cpu==2.21.*' 'keras==3.15.*' 'tf_keras==2.21.*'
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
+	@touch $@
+
+# Over what .venv has: only Lightning itself is installed.
+$(VENV)-lightning/.test: $(VENV)/.test
+	@echo "== Lightning in $(VENV)-lightning"
+	@$(PYTHON) -m venv $(VENV)-lightning
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    >"$$($(VENV)-lightning/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+	@$(VENV)-lightning/bin/python -m pip install -q --no-compile 'lightning==2.6.*'
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

@@ -22,6 +22,7 @@ PAGES = (
     "horoscale.keras",
     "horoscale.keras.callbacks",
     "horoscale.keras.elastic",
+    "horoscale.lightning",
     "horoscale.numpy",
     "horoscale.tensorflow",
     "horoscale.tensorflow.elastic",
