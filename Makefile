@@ -45,9 +45,9 @@ ZIG_VERSION ?= 0.15.2
 NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-elastic docs python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
+.PHONY: help demo test check bench bench-elastic docs docs-site python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
          python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
-         python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
+         python-lightning python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ bench: $(VENV)/.test  ## all benchmarks beside other libraries, and which aims a
 bench-elastic: $(VENV)/.test  ## how long elastic jobs stand still, and a picture of a recovery: 20 idle minutes
 	mkdir -p $(BUILD)/bench
 	$(BIN)/python benchmarks/elastic.py --json $(BUILD)/bench/elastic.json --picture $(BUILD)/bench/recovery.svg
+
+docs-site: $(VENV)/.docs  ## the documentation as a site in build/site; a warning is an error
+	$(BIN)/sphinx-build -q --fail-on-warning --keep-going -d $(BUILD)/site-cache docs $(BUILD)/site
+	@echo "== $(BUILD)/site/index.html"
 
 docs: $(VENV)/.test  ## write the documents that are generated from the code
 	$(BIN)/python docs/generate_configuration.py
@@ -139,6 +143,9 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
+python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"
+	cd tests && $(abspath $(VENV)-lightning/bin)/python -m pytest --durations=5 --durations-min=5 python/lightning
+
 python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd of Debian's on this machine
 	$(PYTEST) python/engines/test_slurm.py
 
@@ -170,7 +177,7 @@ torch-check:  ## the backend of torch.distributed with older versions of PyTorch
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-ray $(VENV)-spark \
-	  $(VENV)-torch-libraries $(VENV)-wheel
+	  $(VENV)-lightning $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things come about
 #
@@ -202,6 +209,11 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 	@$(BIN)/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[demo,test,dev]"
 	@$(BIN)/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: $(VENV)/.test
+	@echo "== what makes the documentation's site"
+	@$(BIN)/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[docs]"
+	@touch $@
 
 # The same build: what is compiled needs nothing of a framework.
 $(VENV)-tf/.test: $(VENV)/.test
@@ -236,6 +248,14 @@ $(VENV)-spark/.test: $(VENV)/.test
 	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-spark/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
 	@$(VENV)-spark/bin/python -m pip install -q --no-compile \
 	    'pyspark==4.*' pyarrow 'pandas>=2.0,<3' fsspec distributed kubernetes
+	@touch $@
+
+# Everything but Lightning, horoscale included, is that of $(VENV).
+$(VENV)-lightning/.test: $(VENV)/.test
+	@echo "== Lightning in $(VENV)-lightning"
+	@$(PYTHON) -m venv $(VENV)-lightning
+	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-lightning/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
+	@$(VENV)-lightning/bin/python -m pip install -q --no-compile 'lightning==2.6.*'
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

@@ -69,6 +69,13 @@ def identity(ranks: Sequence[int]) -> Identity | None:
     return Identity(rank, size) if size > 1 else None
 
 
+def is_launched() -> bool:
+    """Tell whether a launcher that hvd.init() knows has started this process."""
+    ours = any(variable(name)[1] is not None for name in ("RANK", "CONTROLLER"))
+    srun = os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+    return ours or srun or _is_torchrun() or any(name in os.environ for name in _MPI)
+
+
 @contextlib.contextmanager
 def known_as(known: Identity) -> Iterator[None]:
     """Have identity() return this meanwhile, whatever the environment says."""

@@ -1,0 +1,36 @@
+"""horoscale for Lightning: Trainer(strategy="horoscale"), and the same for Fabric.
+
+    import horoscale.lightning
+
+    trainer = lightning.Trainer(strategy="horoscale", accelerator="cpu")
+
+Ranks are those of the launcher that started the program: horoscalerun, mpirun, srun,
+torchrun. Without one the Trainer starts them itself, devices= of them. See docs/lightning.md.
+"""
+
+try:
+    from lightning.fabric import strategies as _fabric
+    from lightning.pytorch import strategies as _trainer
+except ImportError as error:
+    raise ImportError(
+        f"horoscale.lightning needs Lightning 2.5 or newer ({error}): pip install lightning"
+    ) from error
+from horoscale.lightning.callbacks import RuntimeMetrics
+from horoscale.lightning.environment import HoroscaleEnvironment
+from horoscale.lightning.fabric import HoroscaleFabricStrategy
+from horoscale.lightning.strategy import HoroscaleStrategy
+
+__all__ = [
+    "HoroscaleEnvironment",
+    "HoroscaleFabricStrategy",
+    "HoroscaleStrategy",
+    "RuntimeMetrics",
+]
+
+_NAME = "horoscale"
+for _registry, _strategy in (
+    (_trainer.StrategyRegistry, HoroscaleStrategy),
+    (_fabric.STRATEGY_REGISTRY, HoroscaleFabricStrategy),
+):
+    if _NAME not in _registry:
+        _registry.register(_NAME, _strategy, description="Ranks of a horoscale job")

@@ -1,0 +1,61 @@
+"""What the strategies of the Trainer and of Fabric share: where ranks are, how they meet."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins import ClusterEnvironment
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.fabric.utilities.seed import reset_seed
+
+import horoscale.torch.distributed  # noqa: F401  # for torch before 2.5
+from horoscale.lightning.environment import HoroscaleEnvironment
+
+BACKEND = "horoscale"
+
+
+class RanksOfJob:
+    """A mixin for Lightning's strategies of one device a process, before them in the bases."""
+
+    cluster_environment: ClusterEnvironment | None
+    parallel_devices: list[torch.device] | None
+    global_rank: int
+    local_rank: int
+    world_size: int
+    _timeout: timedelta | None
+
+    @property
+    def of_launcher(self) -> bool:
+        """Whether a launcher has started the ranks, and not Lightning itself."""
+        return isinstance(self.cluster_environment, HoroscaleEnvironment)
+
+    @property
+    def root_device(self) -> torch.device:
+        """The device of this rank."""
+        devices = self.parallel_devices or [torch.device("cpu")]
+        if devices[0].type == "cpu":
+            return devices[0]
+        if self.local_rank < len(devices):
+            return devices[self.local_rank]
+        return torch.device(devices[0].type, self.local_rank)
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Which part of the data is this rank's."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def take_ranks(self) -> bool:
+        """Tell Lightning who is rank 0. False where Lightning starts the ranks, and counts them."""
+        if self.of_launcher:
+            rank_zero_only.rank = self.global_rank
+        return self.of_launcher
+
+    def meet(self) -> bool:
+        """Make the default group of torch.distributed. False where Lightning has to do it."""
+        if self.of_launcher and not dist.is_initialized():
+            reset_seed()
+            dist.init_process_group(BACKEND, init_method="horoscale://", timeout=self._timeout)
+        return self.of_launcher

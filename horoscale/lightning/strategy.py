@@ -1,0 +1,157 @@
+"""The Trainer's strategy: each rank trains a whole model, and gradients are averaged."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import lightning.pytorch as lightning
+import torch
+from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
+from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
+from lightning.pytorch.plugins import LayerSync, Precision, TorchSyncBatchNorm
+from lightning.pytorch.strategies import DDPStrategy
+
+import horoscale.torch as hvd
+from horoscale.lightning.environment import environment_of_launcher
+from horoscale.lightning.layer_sync import SyncBatchNormOfSet
+from horoscale.lightning.ranks import BACKEND, RanksOfJob
+
+
+class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
+    """Averages gradients by hvd.DistributedOptimizer, while the backward pass computes the others.
+
+    The model is not wrapped, so that its state has the names that it has on one device. Gradients
+    are averages when backward() returns: clipping, GradScaler, manual optimization and hooks work
+    as on one device. torch.distributed's default group is horoscale's, for metrics and self.log().
+    """
+
+    strategy_name = "horoscale"
+
+    def __init__(
+        self,
+        *,
+        process_set: hvd.ProcessSet | None = None,
+        accelerator: Any = None,
+        parallel_devices: list[torch.device] | None = None,
+        cluster_environment: ClusterEnvironment | None = None,
+        checkpoint_io: CheckpointIO | None = None,
+        precision_plugin: Precision | None = None,
+        timeout: timedelta | None = default_pg_timeout,
+        **options: Any,
+    ) -> None:
+        """Take the options of the training; Lightning sets the rest.
+
+        Args:
+            process_set: the ranks that train together, each set a model of its own, with its own
+                part of the data and its own logs. Every rank passes the set that it is in.
+                None: all ranks together.
+            accelerator: as Lightning gives it.
+            parallel_devices: likewise.
+            cluster_environment: where ranks come from; None: from the launcher, else Lightning.
+            checkpoint_io: as of any strategy.
+            precision_plugin: likewise.
+            timeout: of operations of torch.distributed.
+            options: compression=, op=, groups= and others of hvd.DistributedOptimizer.
+        """
+        super().__init__(
+            accelerator=accelerator,
+            parallel_devices=parallel_devices,
+            cluster_environment=cluster_environment or environment_of_launcher(),
+            checkpoint_io=checkpoint_io,
+            precision_plugin=precision_plugin,
+            process_group_backend=BACKEND,
+            timeout=timeout,
+        )
+        self._process_set = process_set
+        self._options = {"gradients_ready": "backward"} | options
+
+    @property
+    def process_set(self) -> hvd.ProcessSet:
+        """The ranks that train with this one."""
+        return self._process_set or hvd.global_process_set
+
+    @property
+    def _layer_sync(self) -> LayerSync | None:
+        return self._layers
+
+    @_layer_sync.setter
+    def _layer_sync(self, sync: LayerSync | None) -> None:
+        # torch's own needs a GPU; a plugin of the user's is left as it is.
+        ours = isinstance(sync, TorchSyncBatchNorm)
+        self._layers = SyncBatchNormOfSet(lambda: self.process_set) if ours else sync
+
+    def set_world_ranks(self) -> None:
+        """Tell Lightning which rank this is."""
+        if not self.take_ranks():
+            super().set_world_ranks()
+
+    def setup_distributed(self) -> None:
+        """Join the job, and register the process set."""
+        if not self.meet():
+            super().setup_distributed()
+        if self._process_set is not None and self._process_set.process_set_id is None:
+            self._register_sets()
+
+    def _register_sets(self) -> None:
+        """Register the sets that ranks have named, which all of them have to do in one order."""
+        assert self._process_set is not None
+        named = hvd.allgather_object(self._process_set.ranks)
+        missing = [rank for rank, ranks in enumerate(named) if rank not in (ranks or [])]
+        if missing:
+            raise ValueError(
+                f"HoroscaleStrategy(process_set=…): ranks {missing} are not in the sets that they "
+                f"named: {named}"
+            )
+        for ranks in dict.fromkeys(map(tuple, named)):
+            mine = ranks == tuple(self._process_set.ranks or ())
+            hvd.add_process_set(self._process_set if mine else hvd.ProcessSet(list(ranks)))
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Which part of the data is this rank's, among those that train with it."""
+        if self._process_set is None:
+            return super().distributed_sampler_kwargs
+        return {"num_replicas": self.process_set.size(), "rank": self.process_set.rank()}
+
+    def configure_ddp(self) -> None:
+        """Leave the model as it is: the optimizers average."""
+
+    def setup_optimizers(self, trainer: lightning.Trainer) -> None:
+        """Make the optimizers, give all ranks the first one's weights, and average gradients."""
+        super().setup_optimizers(trainer)
+        module = self.lightning_module
+        assert module is not None
+        ranks = self.process_set.ranks
+        hvd.broadcast_parameters(
+            module.state_dict(), root_rank=ranks[0] if ranks else 0, process_set=self.process_set
+        )
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        for optimizer in self.optimizers:
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+            hvd.DistributedOptimizer(
+                optimizer,
+                [(names.get(id(one), f"parameter.{i}"), one) for i, one in enumerate(parameters)],
+                process_set=self.process_set,
+                **self._options,
+            )
+
+    @contextlib.contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Accumulate gradients on this rank meanwhile."""
+        with contextlib.ExitStack() as stack:
+            for optimizer in self.optimizers:
+                stack.enter_context(optimizer.no_sync())
+            yield
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Reduce over a group of torch.distributed; None: over the ranks that train together."""
+        if group is None and self._process_set is not None:
+            group = self._process_set.to_group()
+        return super().reduce(tensor, group, reduce_op)
+
+    @classmethod
+    def register_strategies(cls, strategy_registry: Any) -> None:
+        """Do nothing: importing horoscale.lightning registers the strategy."""
