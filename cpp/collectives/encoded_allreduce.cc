@@ -1,6 +1,6 @@
 // Tensors are divided into units (residuals.h), which chunks hold as many of as they have room for.
 // A unit belongs to a lane, the members of equal position on their hosts, and to a host. A chunk
-// passes through the phases that hosts_allreduce.cc has:
+// passes through the phases of an allreduce over hosts:
 //
 //   contribution  to the owners in the host: everybody's values of the units of their lanes
 //   partial       to the lane: the owner's fold of its host's values, encoded; each unit to its
@@ -13,7 +13,6 @@
 #include "collectives/encoded_allreduce.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -25,39 +24,11 @@
 #include "collectives/encoding.h"
 #include "collectives/fold.h"
 #include "collectives/hosts_allreduce.h"
-#include "collectives/pipeline.h"
+#include "collectives/hosts_phases.h"
 #include "collectives/round_loop.h"
 
 namespace horoscale {
 namespace {
-
-enum Phase : size_t { kContribution, kPartial, kResult, kSpread, kNumPhases };
-
-// Which phases there are, and when which chunk passes through them: the same on all members.
-struct Phases {
-  Phases(const Exchange& exchange, const HostGroups& hosts, int64_t chunks) {
-    has[kContribution] = has[kSpread] = hosts.most() > 1;
-    has[kPartial] = true;
-    has[kResult] = hosts.count() > 2;
-    int64_t count = 0;
-    for (size_t phase = 0; phase < kNumPhases; ++phase) {
-      if (!has[phase]) continue;
-      index[phase] = count;
-      phase_of[static_cast<size_t>(count++)] = static_cast<Phase>(phase);
-    }
-    pipeline = Pipeline(count, chunks, exchange.banks());
-  }
-
-  Phase At(int64_t round) const { return phase_of[static_cast<size_t>(pipeline.At(round).phase)]; }
-  int64_t RoundOf(Phase phase, int64_t chunk) const {
-    return pipeline.RoundOf(index[phase], chunk);
-  }
-
-  std::array<bool, kNumPhases> has{};
-  std::array<int64_t, kNumPhases> index{};
-  std::array<Phase, kNumPhases> phase_of{};
-  Pipeline pipeline;
-};
 
 // The two parts of a reduction, to float32 and of float32.
 Reduction SumInHost(const Reduction& reduction) {
@@ -80,8 +51,8 @@ using Run = EncodedUnits::Run;
 class EncodedAllreduce : public RoundLoop {
  public:
   EncodedAllreduce(Exchange& exchange, HostGroups hosts, const AllreduceArgs& args,
-                   EncodedUnits units, Phases phases)
-      : RoundLoop(exchange, Participants(exchange, {}), phases.pipeline.rounds()),
+                   EncodedUnits units, HostsPhases phases)
+      : RoundLoop(exchange, Participants(exchange, {}), phases.rounds()),
         encoding_(args.encoding),
         in_host_(SumInHost(args.reduction)),
         average_(AverageOfSums(args.reduction)),
@@ -110,8 +81,8 @@ class EncodedAllreduce : public RoundLoop {
   size_t Bank(int64_t chunk) const { return static_cast<size_t>(chunk) % banks_; }
 
   bool Send(int64_t round) override {
-    const int64_t chunk = phases_.pipeline.At(round).chunk;
-    switch (phases_.At(round)) {
+    const int64_t chunk = phases_.ChunkOf(round);
+    switch (phases_.PhaseOf(round)) {
       case kContribution:
         return SendContribution(round, chunk);
       case kPartial:
@@ -155,7 +126,7 @@ class EncodedAllreduce : public RoundLoop {
       ClearExtents();
       for (uint32_t host = 0; host < hosts_.count(); ++host) {
         if (host == host_) continue;
-        const Run part = phases_.has[kResult] ? units_.Part(chunk, lane_, host) : run;
+        const Run part = phases_.has(kResult) ? units_.Part(chunk, lane_, host) : run;
         SetExtent(members_[host], units_.EncodedOf(part));
       }
       PublishExtents(round, units_.EncodedOf(run).bytes, extents_);
@@ -282,12 +253,12 @@ class EncodedAllreduce : public RoundLoop {
   bool Finish(int64_t chunk, std::byte* bank) {
     const Run run = OwnLane(chunk);
     if (IsFolding() && !run.empty()) {
-      if (phases_.has[kResult] ? !FindResults(chunk) : !FindPartials(chunk)) return false;
+      if (phases_.has(kResult) ? !FindResults(chunk) : !FindPartials(chunk)) return false;
       const int64_t first = units_.ValuesOf(run).first;
       for (size_t i = run.first; i < run.end; ++i) {
         const Unit& unit = units_[i];
         std::byte* const dst = bank == nullptr ? unit.out : bank + unit.place - first;
-        if (phases_.has[kResult]) {
+        if (phases_.has(kResult)) {
           DecodeResult(chunk, unit, dst);
         } else {
           FoldPartials(unit, InTensors(average_), dst);
@@ -320,13 +291,13 @@ class EncodedAllreduce : public RoundLoop {
   }
 
   Progress Receive(int64_t round) override {
-    const int64_t chunk = phases_.pipeline.At(round).chunk;
+    const int64_t chunk = phases_.ChunkOf(round);
     const auto when = [](bool is_done) { return is_done ? Progress::kDone : Progress::kIdle; };
-    switch (phases_.At(round)) {
+    switch (phases_.PhaseOf(round)) {
       case kContribution:
         return when(chunk < folded_chunks_);
       case kPartial:
-        return phases_.has[kResult] ? when(chunk < reduced_chunks_) : ReceiveFromLane(chunk);
+        return phases_.has(kResult) ? when(chunk < reduced_chunks_) : ReceiveFromLane(chunk);
       case kResult:
         return ReceiveFromLane(chunk);
       default:
@@ -336,7 +307,7 @@ class EncodedAllreduce : public RoundLoop {
 
   // Of the last phase between hosts: read when the chunk is spread, or here if there is no such.
   Progress ReceiveFromLane(int64_t chunk) {
-    const bool is_done = phases_.has[kSpread] ? chunk < finished_chunks_ : Finish(chunk, nullptr);
+    const bool is_done = phases_.has(kSpread) ? chunk < finished_chunks_ : Finish(chunk, nullptr);
     return is_done ? Progress::kDone : Progress::kIdle;
   }
 
@@ -364,7 +335,7 @@ class EncodedAllreduce : public RoundLoop {
   const Reduction average_;  // of sums in float32
   const HostGroups hosts_;
   const EncodedUnits units_;
-  const Phases phases_;
+  const HostsPhases phases_;
   const size_t banks_;
   const uint32_t host_;  // the own one
   const uint32_t lane_;
@@ -400,7 +371,7 @@ bool MayEncode(const AllreduceArgs& args) {
 std::unique_ptr<Collective> MakeEncodedAllreduce(Exchange& exchange, HostGroups hosts,
                                                  AllreduceArgs args) {
   EncodedUnits units(exchange, hosts, args);
-  Phases phases(exchange, hosts, units.chunks());
+  HostsPhases phases(exchange, hosts, hosts.count() > 2, units.chunks());
   return std::make_unique<EncodedAllreduce>(exchange, std::move(hosts), args, std::move(units),
                                             std::move(phases));
 }

@@ -25,7 +25,7 @@
 
 #include "collectives/fold.h"
 #include "collectives/fold_loop.h"
-#include "collectives/pipeline.h"
+#include "collectives/hosts_phases.h"
 
 namespace horoscale {
 namespace {
@@ -40,43 +40,21 @@ bool IsSmall(int64_t hosts, int64_t bytes) {
   return bytes <= kHopBytes && bytes * (hosts - 1) * (hosts - 2) <= kHopBytes * hosts;
 }
 
-enum Phase : size_t { kContribution, kPartial, kResult, kSpread, kNumPhases };
-
 // What follows from the arguments, and is the same on all members.
 struct Plan {
   Plan(const Exchange& exchange, const HostGroups& hosts, int64_t bytes)
-      : lanes(IsSmall(hosts.count(), bytes) ? 1 : hosts.fewest()) {
-    has[kContribution] = has[kSpread] = hosts.most() > 1;
-    has[kPartial] = true;
-    has[kResult] = hosts.count() > 2 && !IsSmall(hosts.count(), bytes);
-    int64_t phases = 0;
-    for (size_t phase = 0; phase < kNumPhases; ++phase) {
-      if (!has[phase]) continue;
-      index[phase] = phases;
-      phase_of[static_cast<size_t>(phases++)] = static_cast<Phase>(phase);
-    }
-    const int64_t chunks = DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()));
-    pipeline = Pipeline(phases, chunks, exchange.banks());
-  }
-
-  Phase PhaseOf(int64_t round) const {
-    return phase_of[static_cast<size_t>(pipeline.At(round).phase)];
-  }
-  int64_t RoundOf(Phase phase, int64_t chunk) const {
-    return pipeline.RoundOf(index[phase], chunk);
-  }
+      : lanes(IsSmall(hosts.count(), bytes) ? 1 : hosts.fewest()),
+        phases(exchange, hosts, hosts.count() > 2 && !IsSmall(hosts.count(), bytes),
+               DivideUp(bytes, static_cast<int64_t>(exchange.chunk_bytes()))) {}
 
   uint32_t lanes;
-  std::array<bool, kNumPhases> has{};
-  std::array<int64_t, kNumPhases> index{};   // of a phase, among those that there are
-  std::array<Phase, kNumPhases> phase_of{};  // the other way round
-  Pipeline pipeline;
+  HostsPhases phases;
 };
 
 class HostsAllreduce : public FoldLoop {
  public:
   HostsAllreduce(Exchange& exchange, HostGroups hosts, AllreduceArgs args, Plan plan)
-      : FoldLoop(exchange, Participants(exchange, args.absent), plan.pipeline.rounds(),
+      : FoldLoop(exchange, Participants(exchange, args.absent), plan.phases.rounds(),
                  args.reduction.dtype),
         in_host_(InHost(args.reduction, args.encoding.type())),
         between_hosts_(BetweenHosts(args.reduction, args.encoding.type())),
@@ -114,7 +92,7 @@ class HostsAllreduce : public FoldLoop {
   }
   // What a host folds of a slice, relative to it.
   ByteRange Part(ByteRange slice, uint32_t host) const {
-    if (!plan_.has[kResult]) return {0, slice.bytes};
+    if (!plan_.phases.has(kResult)) return {0, slice.bytes};
     return SliceOf(slice.bytes, hosts_.count(), host);
   }
   // Of the tensors' bytes, as they travel.
@@ -122,8 +100,8 @@ class HostsAllreduce : public FoldLoop {
   ByteRange OnWire(ByteRange range) const { return {OnWire(range.first), OnWire(range.bytes)}; }
 
   bool Send(int64_t round) override {
-    const int64_t chunk = plan_.pipeline.At(round).chunk;
-    switch (plan_.PhaseOf(round)) {
+    const int64_t chunk = plan_.phases.ChunkOf(round);
+    switch (plan_.phases.PhaseOf(round)) {
       case kContribution:
         return SendContribution(round, chunk);
       case kPartial:
@@ -159,7 +137,8 @@ class HostsAllreduce : public FoldLoop {
     if (slice.bytes > 0) {
       std::byte* bank = Reserve(round);
       if (bank == nullptr) return false;
-      const int64_t contribution = locals_.size() > 1 ? plan_.RoundOf(kContribution, chunk) : round;
+      const int64_t contribution =
+          locals_.size() > 1 ? plan_.phases.RoundOf(kContribution, chunk) : round;
       if (!PeekAll(contribution, locals_)) return false;
       ClearExtents();
       for (uint32_t host = 0; host < hosts_.count(); ++host) {
@@ -220,8 +199,8 @@ class HostsAllreduce : public FoldLoop {
   bool Finish(int64_t chunk, std::byte* bank) {
     const ByteRange slice = Slice(chunk, self());
     if (slice.bytes > 0) {
-      if (sends_input_ && !HasLeft(plan_.RoundOf(kPartial, chunk))) return false;
-      if (plan_.has[kResult]) {
+      if (sends_input_ && !HasLeft(plan_.phases.RoundOf(kPartial, chunk))) return false;
+      if (plan_.phases.has(kResult)) {
         if (!CollectResults(chunk, bank)) return false;
       } else {
         if (!PeekPartials(chunk)) return false;
@@ -244,13 +223,13 @@ class HostsAllreduce : public FoldLoop {
   }
 
   bool PeekPartials(int64_t chunk) {
-    return PeekAll(plan_.RoundOf(kPartial, chunk), lane_,
+    return PeekAll(plan_.phases.RoundOf(kPartial, chunk), lane_,
                    partials_[static_cast<size_t>(chunk) % banks_]);
   }
 
   bool CollectResults(int64_t chunk, std::byte* bank) {
     const ByteRange slice = Slice(chunk, self());
-    const int64_t round = plan_.RoundOf(kResult, chunk);
+    const int64_t round = plan_.phases.RoundOf(kResult, chunk);
     for (uint32_t host = 0; host < hosts_.count(); ++host) {
       if (Part(slice, host).bytes == 0) continue;
       parts_[host] =
@@ -271,12 +250,12 @@ class HostsAllreduce : public FoldLoop {
   }
 
   Progress Receive(int64_t round) override {
-    const int64_t chunk = plan_.pipeline.At(round).chunk;
-    switch (plan_.PhaseOf(round)) {
+    const int64_t chunk = plan_.phases.ChunkOf(round);
+    switch (plan_.phases.PhaseOf(round)) {
       case kContribution:
         return chunk < folded_chunks_ ? Progress::kDone : Progress::kIdle;
       case kPartial:
-        if (!plan_.has[kResult]) return ReceiveFromLane(chunk);
+        if (!plan_.phases.has(kResult)) return ReceiveFromLane(chunk);
         return chunk < reduced_chunks_ ? Progress::kDone : Progress::kIdle;
       case kResult:
         return ReceiveFromLane(chunk);
@@ -287,7 +266,8 @@ class HostsAllreduce : public FoldLoop {
 
   // Of the last phase between hosts: read when the chunk is spread, or here if there is no such.
   Progress ReceiveFromLane(int64_t chunk) {
-    if (!plan_.has[kSpread]) return Finish(chunk, nullptr) ? Progress::kDone : Progress::kIdle;
+    if (!plan_.phases.has(kSpread))
+      return Finish(chunk, nullptr) ? Progress::kDone : Progress::kIdle;
     return chunk < finished_chunks_ ? Progress::kDone : Progress::kIdle;
   }
 
@@ -356,7 +336,7 @@ std::unique_ptr<Collective> MakeHostsAllreduce(Exchange& exchange, HostGroups ho
   for (const Segment& segment : args.segments) bytes += segment.bytes;
   Plan plan(exchange, hosts, bytes);
   if (std::find(args.absent.begin(), args.absent.end(), exchange.self()) != args.absent.end()) {
-    return std::make_unique<Bystander>(exchange, plan.pipeline.rounds());
+    return std::make_unique<Bystander>(exchange, plan.phases.rounds());
   }
   return std::make_unique<HostsAllreduce>(exchange, std::move(hosts), std::move(args),
                                           std::move(plan));
