@@ -23,7 +23,7 @@ struct FusedPiece {
   int64_t rows = 0;   // first dimension (of kinds that count rows)
   int64_t row_bytes = 0;
   int64_t out_rows = 0;    // for which out has room (allgather, alltoall), where it isn't null
-  TensorPart part;         // where what is lost by its encoding is kept
+  TensorPart part{};       // where what is lost by its encoding is kept
   bool continues = false;  // the same tensor as the piece before, from where that ends
 };
 
