@@ -1,4 +1,6 @@
 // Sends and receives over every transport: sizes, crossing pairs, and memory of each sort.
+#include <deque>
+#include <numeric>
 #include <random>
 
 #include "conformance/transport_fixture.h"
@@ -31,9 +33,11 @@ class MessagesOverTransport : public TransportTest {
  protected:
   void StartRanks(int size) {
     Start(size);
+    std::vector<int> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
     for (int rank = 0; rank < size; ++rank) {
       messages_.push_back(std::make_unique<SetMessages>(
-          At(rank), kChannel, launches_,
+          At(rank), places_.emplace_back(kChannel, ranks, rank), launches_,
           [this](const OperationPtr& operation, const Status& status) {
             EXPECT_EQ(status.code(), expected_) << operation->DisplayName() << status.message();
             operation->done.store(true);
@@ -107,6 +111,7 @@ class MessagesOverTransport : public TransportTest {
   const SetPlace place_{kChannel, {0}, 0};
   MessageLaunches launches_{order_, place_, [] { return static_cast<const DeviceLane*>(nullptr); },
                             [](const OperationPtr&) {}};
+  std::deque<SetPlace> places_;  // of each rank
   std::vector<std::unique_ptr<SetMessages>> messages_;
   std::vector<OperationPtr> operations_;
   Token next_token_ = 1;
