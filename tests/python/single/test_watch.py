@@ -81,6 +81,17 @@ def test_links_are_between_hosts_and_inside_them() -> None:
     assert links["node001", "node001"]["bytes_per_second"] == 8 * 220_000_000
 
 
+def test_the_history_counts_no_bytes_of_a_rank_that_has_ended() -> None:
+    job = WatchedJob(16)
+    for _ in range(3):
+        job.second()
+    before = job.watch.snapshot()["history"][-1]["bytes"]
+    for rank in range(8):
+        job.watch.ended(rank, 0, "ended")
+    job.second()
+    assert job.watch.snapshot()["history"][-1]["bytes"] == pytest.approx(before / 2)
+
+
 def test_deltas_leave_what_they_do_not_name() -> None:
     rank = WatchedRank(0, 0, "node", 0, now=0.0)
     whole = {"at": 1.0, "operations": 5, "reduced_bytes": 100, "steps": [1, 1.0, 0.2, 0.1]}
