@@ -89,7 +89,7 @@ class Telemetry:
         activity, metrics = self._activity.read_with_metrics()
         at = round(time.monotonic(), 3)
         if not metrics:
-            return {**_counters, "at": at, "view": 0}
+            return {**_counters, "at": at, "view": 0, "sets": []}  # nothing is pending any more
         steps = metrics["steps"]
         sets = metrics["process_sets"].values()
         links = sorted(metrics["link_bytes_sent"].items(), key=lambda item: -item[1])
