@@ -55,7 +55,10 @@ _PARTS = ("job", "ranks", "sets", "links", "history", "findings", "recoveries", 
 
 
 class Answers:
-    """What is served, apart from HTTP: bytes, made anew when they are older than half a second."""
+    """What is served, apart from HTTP.
+
+    All JSON within half a second is of one snapshot; each scrape of the metrics makes its own.
+    """
 
     def __init__(self, watch: JobWatch) -> None:
         self._watch = watch
@@ -146,7 +149,11 @@ class _Server(ThreadingHTTPServer):
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection in its thread."""
