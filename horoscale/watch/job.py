@@ -58,7 +58,7 @@ class JobWatch:
     # ------------------------------------------------------------------ what happens
 
     def host(self, name: str, state: str) -> None:
-        """Take that a host is "starting", "up" or "lost"."""
+        """Take that a host is "up" or "lost"."""
         with self._lock:
             self._hosts[printable(name)] = state
 

@@ -29,7 +29,7 @@ from horoscale.watch.job import JobWatch
 
 _MOST_CONNECTIONS = 32  # at a time; further ones are closed
 _TIMEOUT_S = 20.0  # of a connection on which nothing comes
-_FRESH_S = 0.5  # as long an answer is given again: many browsers cost no more than one
+_FRESH_S = 0.5  # as long a snapshot is used again, however many ask
 _GZIP_BYTES = 1400
 _END_S = 0.1  # at most, until a server that is to end does
 
