@@ -139,7 +139,8 @@ def test_progress_is_asked_for_without_a_proxy(monkeypatch: pytest.MonkeyPatch) 
     assert "running, 2 ranks" in cell.page
 
 
-def test_a_launcher_that_ends_in_its_answer_is_no_error() -> None:
+def test_a_launcher_that_ends_in_its_answer_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horoscale.runner.notebook._ASK_S", 30.0)
     for answer in (b"", b"nonsense\r\n\r\n", HEAD, HEAD + JOB[:5]):
         with answering(answer) as port:
             cell = Cell()
