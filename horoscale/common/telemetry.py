@@ -44,6 +44,7 @@ class Telemetry:
 
     def __init__(self, connection: socket.socket) -> None:
         """Begin to tell, at once and each second."""
+        self.process = os.getpid()
         self._connection = connection
         self._connection.settimeout(_SEND_S)
         self._activity = Activity()
@@ -88,7 +89,7 @@ class Telemetry:
         activity, metrics = self._activity.read_with_metrics()
         at = round(time.monotonic(), 3)
         if not metrics:
-            return {**_counters, "at": at, "view": 0}
+            return {**_counters, "at": at, "view": 0, "sets": []}  # nothing is pending any more
         steps = metrics["steps"]
         sets = metrics["process_sets"].values()
         links = sorted(metrics["link_bytes_sent"].items(), key=lambda item: -item[1])
@@ -136,7 +137,9 @@ def _begin(_: Runtime) -> None:
 
 def _end() -> None:
     """Tell what was noted last: the process may end."""
-    if _telemetry is not None:
+    # Also called in a forked child, before it has forgotten this one, whose lock it can't take: the
+    # thread that may have held it is not there.
+    if _telemetry is not None and _telemetry.process == os.getpid():
         with contextlib.suppress(OSError):
             _telemetry.tell({})
 

@@ -14,7 +14,8 @@ from typing import Any
 MAX_LINE_BYTES = 32 << 10  # of a rank
 MAX_REPORT_BYTES = 256 << 10  # of one frame
 _INTERVAL_S = 1.0
-_MOST_NOTES = 16  # of a rank, in one report
+_MOST_NAMES = 64  # of values of a rank, in one report
+_MOST_NOTES = 16  # the same of notes
 
 
 class HostReports:
@@ -32,10 +33,12 @@ class HostReports:
 
     def take(self, process: int, line: bytes) -> None:
         """Takes a line of a rank's; what no rank says is left out."""
-        values = parsed(line)
+        values = parsed(line) if len(line) <= MAX_LINE_BYTES else None
         if not isinstance(values, dict):
             return
         known = self._changed.setdefault(process, {})
+        if len(known.keys() | values.keys()) > _MOST_NAMES:
+            return
         notes = [*_notes(known), *_notes(values)][-_MOST_NOTES:]
         known.update(values)
         if notes:
@@ -55,6 +58,8 @@ class HostReports:
         size = 0
         for process, values in changed.items():
             more = len(json.dumps(values, separators=(",", ":")))
+            if more > MAX_REPORT_BYTES:  # no rank says so much
+                continue
             if part and size + more > MAX_REPORT_BYTES:
                 self._send(_encoded(part))
                 part, size = {}, 0

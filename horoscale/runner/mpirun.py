@@ -25,6 +25,7 @@ _PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "OMP_NUM
 _NOT_INHERITED = (
     *("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"),
     *("RENDEZVOUS", "RENDEZVOUS_SERVED", "SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD"),
+    *("STATUS_LINK", "STATUS_TOKEN"),
 )
 # How Hydra is told what to pass, which can be done once.
 _HYDRA_CHOICES = {"genvlist", "genvnone", "genvall"}

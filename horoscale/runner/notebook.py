@@ -7,6 +7,7 @@ What is shown is one display of IPython's, which is updated; nothing else has to
 from __future__ import annotations
 
 import html
+import http.client
 import json
 import re
 import secrets
@@ -25,8 +26,11 @@ _MOST_BYTES = 512 << 10  # of all ranks' output, of which the newest is kept
 _LEAST_OF_RANK = 4 << 10
 _MOST_LINE = 2000  # characters
 
-_PREFIX = re.compile(r"^(?:[^\[\n]*)\[([\d,-]+)\]<(stdout|stderr)>:(.*)$")
+_PREFIX = re.compile(r"^(?:[^\[\n]*)\[(\d[\d,-]*)\]<(stdout|stderr)>:(.*)$")
 _URL = re.compile(r"^horoscalerun: status: (http://\S+) \(token: HOROSCALE_STATUS_TOKEN\)$")
+
+# Whatever proxy the environment names: the launcher is on loopback, and the token is for it alone.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 Display = Callable[[dict[str, str]], None]  # shows a bundle of MIME types, in place of the last one
 
@@ -131,9 +135,9 @@ class NotebookOutput:
             f"{self._url}api/v1/job", headers={"Authorization": f"Bearer {self.token}"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
+            with _OPENER.open(request, timeout=_ASK_S) as answer:
                 told = json.load(answer)
-        except (OSError, ValueError):  # the launcher ends
+        except (OSError, ValueError, http.client.HTTPException):  # the launcher ends
             return None
         return told if isinstance(told, dict) else None
 

@@ -100,7 +100,7 @@ class Watching:
             self._server = None
 
     def host(self, name: str, state: str) -> None:
-        """A host is "starting", "up" or "lost"."""
+        """A host is "up" or "lost"."""
         if self._watch is not None:
             self._watch.host(name, state)
 

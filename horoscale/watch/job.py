@@ -58,7 +58,7 @@ class JobWatch:
     # ------------------------------------------------------------------ what happens
 
     def host(self, name: str, state: str) -> None:
-        """Take that a host is "starting", "up" or "lost"."""
+        """Take that a host is "up" or "lost"."""
         with self._lock:
             self._hosts[printable(name)] = state
 
@@ -167,18 +167,14 @@ class JobWatch:
 
     def _point(self, now: float) -> dict[str, float]:
         """Return a point of the history: the mean over the ranks that make steps."""
-        stepping = [
-            one
-            for one in self._ranks.values()
-            if one.step is not None and one.steps_per_second(now)
-        ]
-        steps = [one.step for one in stepping if one.step is not None]
+        living = [one for one in self._ranks.values() if one.lives]
+        steps = [one.step for one in living if one.step and one.steps_per_second(now)]
         return {
             "at": round(now, 3),
             "computing": _mean(one.computing for one in steps),
             "exposed": _mean(one.exposed for one in steps),
             "waiting": _mean(one.waiting for one in steps),
-            "bytes": round(sum(one.rates["reduced_bytes"] for one in self._ranks.values())),
+            "bytes": round(sum(one.rates["reduced_bytes"] for one in living)),
         }
 
     # ------------------------------------------------------------------ what is asked

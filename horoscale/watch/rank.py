@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ _LASTING_S = 1.0  # an operation that was pending for so long is taken to be sti
 WAITS_S = 2.0  # an operation that has been pending for so long is told of
 _STEP_IS_OLD = 3.0  # steps, or seconds: a rank without one for longer makes none now
 _MOST = 1e18
+_LEAST_S = 1e-6  # less than that no step takes, and no two reports are apart
 _MOST_LINKS = 16
 _MOST_DIGITS = 9
 _COUNTERS = (
@@ -91,7 +91,7 @@ class WatchedRank:
             return
         counters = {name: number(self._values.get(name)) for name in _COUNTERS}
         links = _links(self._values.get("links"))
-        if 0 < seconds < _MOST and self.counters["operations"] <= counters["operations"]:
+        if _LEAST_S < seconds < _MOST and self.counters["operations"] <= counters["operations"]:
             self.rates = {
                 name: max(0.0, counters[name] - self.counters[name]) / seconds for name in _COUNTERS
             }
@@ -123,7 +123,7 @@ class WatchedRank:
 
     def steps_per_second(self, now: float) -> float:
         """Return how fast it goes; 0 where no step has ended for much longer than one takes."""
-        if self.step is None or self.step.seconds <= 0 or not self.lives:
+        if self.step is None or self.step.seconds < _LEAST_S or not self.lives:
             return 0.0
         if now - self.stepped_at > _STEP_IS_OLD * max(1.0, self.step.seconds):
             return 0.0
@@ -166,7 +166,7 @@ def number(value: object) -> float:
     """Return a number that a rank gives; 0 for what is none, or can't be."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return float(value) if math.isfinite(value) and 0 <= value < _MOST else 0.0
+    return float(value) if 0 <= value < _MOST else 0.0  # NaN is neither
 
 
 def numbered(key: object) -> int | None:

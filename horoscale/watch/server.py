@@ -29,7 +29,7 @@ from horoscale.watch.job import JobWatch
 
 _MOST_CONNECTIONS = 32  # at a time; further ones are closed
 _TIMEOUT_S = 20.0  # of a connection on which nothing comes
-_FRESH_S = 0.5  # as long an answer is given again: many browsers cost no more than one
+_FRESH_S = 0.5  # as long a snapshot is used again, however many ask
 _GZIP_BYTES = 1400
 _END_S = 0.1  # at most, until a server that is to end does
 
@@ -55,7 +55,10 @@ _PARTS = ("job", "ranks", "sets", "links", "history", "findings", "recoveries", 
 
 
 class Answers:
-    """What is served, apart from HTTP: bytes, made anew when they are older than half a second."""
+    """What is served, apart from HTTP.
+
+    All JSON within half a second is of one snapshot; each scrape of the metrics makes its own.
+    """
 
     def __init__(self, watch: JobWatch) -> None:
         self._watch = watch
@@ -146,7 +149,11 @@ class _Server(ThreadingHTTPServer):
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection in its thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from horoscale.runner.host_reports import MAX_REPORT_BYTES, HostReports
+from horoscale.runner.host_reports import MAX_LINE_BYTES, MAX_REPORT_BYTES, HostReports
 
 
 class Sent:
@@ -54,3 +54,18 @@ def test_many_ranks_are_several_frames_and_nonsense_is_none() -> None:
     sent.reports.flush()
     assert all(len(payload) < 2 * MAX_REPORT_BYTES for payload in sent.payloads)
     assert {int(one) for part in sent.values for one in part} == set(range(100))
+
+
+def test_a_rank_that_says_too_much_is_left_out() -> None:
+    sent = Sent()
+    sent.reports.take(1, b'{"at":1}')
+    sent.reports.take(1, json.dumps({"long": "x" * MAX_LINE_BYTES}).encode())
+    for number in range(10_000):
+        sent.reports.take(1, json.dumps({f"name {number}": "x" * 100}).encode())
+    for number in range(60):
+        sent.reports.take(2, json.dumps({f"name {number}": "x" * 20_000}).encode())
+    sent.reports.flush()
+    (told,) = sent.values
+    assert told.keys() == {"1"}
+    assert told["1"]["at"] == 1
+    assert len(told["1"]) <= 64

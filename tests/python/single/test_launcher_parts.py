@@ -537,6 +537,13 @@ def test_what_looks_like_a_credential_is_no_argument_of_mpirun() -> None:
     assert words(False, hosts) == f"{start} -hosts a:2,b:2 x"
 
 
+def test_ranks_of_mpirun_get_nothing_of_a_job_that_is_watched() -> None:
+    inherited = {"HOROSCALE_STATUS_TOKEN": "secret", "HOROSCALE_STATUS_LINK": "5:7", "HOME": "/"}
+    environment = mpirun.job_environment(mpirun.Mpirun("/mpirun", False), inherited, {})
+    assert environment["HOME"] == "/"
+    assert not [name for name in environment if "STATUS" in name]
+
+
 def test_results_on_a_full_disk_are_one_error(capfd: pytest.CaptureFixture[str]) -> None:
     writer = results.ResultWriter(os.open("/dev/full", os.O_WRONLY))
     for _ in range(2):  # a rank hands in piece by piece

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
 
 from horoscale.runner.notebook import NotebookOutput, display_of_cell
 
@@ -19,6 +25,25 @@ class Cell:
 
     def folds(self) -> list[str]:
         return re.findall(r"<summary>(.*?)</summary>", self.page)
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """A port that answers one question with these bytes, and then closes."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(30)
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        server = threading.Thread(target=serve)
+        server.start()
+        yield listener.getsockname()[1]
+        server.join(30)
 
 
 def test_outside_of_a_notebook_there_is_no_cell() -> None:
@@ -96,3 +121,32 @@ def test_the_status_of_the_job_is_not_part_of_the_output() -> None:
     cell.output.feed("stderr", line)  # nobody answers there
     cell.output.finish(0)
     assert "127.0.0.1" not in cell.page
+
+
+JOB = b'{"state": "running", "size": 2, "steps": 0}'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(JOB)
+
+
+def test_progress_is_asked_for_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horoscale.runner.notebook._ASK_S", 30.0)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # where nobody is
+    with answering(HEAD + JOB) as port:
+        cell = Cell()
+        cell.output.feed(
+            "stderr",
+            f"horoscalerun: status: http://127.0.0.1:{port}/ (token: HOROSCALE_STATUS_TOKEN)\n",
+        )
+    assert "running, 2 ranks" in cell.page
+
+
+def test_a_launcher_that_ends_in_its_answer_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horoscale.runner.notebook._ASK_S", 30.0)
+    for answer in (b"", b"nonsense\r\n\r\n", HEAD, HEAD + JOB[:5]):
+        with answering(answer) as port:
+            cell = Cell()
+            cell.output.feed(
+                "stderr",
+                f"horoscalerun: status: http://127.0.0.1:{port}/ (token: HOROSCALE_STATUS_TOKEN)\n",
+            )
+        cell.output.finish(0)
+        assert "ended well after" in cell.page

@@ -178,6 +178,31 @@ def test_a_child_forked_before_init_is_a_process_of_its_own() -> None:
     assert (ended.returncode, ended.stdout) == (0, "0 1\n"), ended.stderr
 
 
+def test_a_fork_while_the_telemetry_tells_does_not_hang() -> None:
+    ended = run_alone(
+        """
+        import os, socket, time
+        own, other = socket.socketpair()
+        inode = os.fstat(own.fileno()).st_ino
+        os.environ["HOROSCALE_STATUS_LINK"] = f"{own.detach()}:{inode}"
+        import horoscale.numpy as hvd
+        from horoscale.common import telemetry
+        hvd.init()
+        with telemetry._telemetry._telling:  # as its thread does
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+        deadline = time.monotonic() + 10
+        while (waited := os.waitpid(child, os.WNOHANG))[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(child, 9)
+            time.sleep(0.01)
+        print(os.waitstatus_to_exitcode(waited[1]))
+        """
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0\n"), ended.stderr
+
+
 def test_exit_without_shutdown_and_with_operations_pending() -> None:
     ended = run_alone(
         """

@@ -7,11 +7,12 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 
 import pytest
 from support.watched_job import WatchedJob
 
-from horoscale.watch.server import StatusServer
+from horoscale.watch.server import _MOST_CONNECTIONS, StatusServer
 
 TOKEN = "a token that is long enough"
 
@@ -65,6 +66,18 @@ def test_many_who_ask_cost_no_more_than_one(
         thread.join(60)
     assert answers == [200] * 20
     assert len(made) <= 1
+
+
+def test_a_connection_for_which_there_is_no_thread_keeps_no_place(
+    served: tuple[WatchedJob, StatusServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadingHTTPServer, "process_request", refuse)
+    for _ in range(2 * _MOST_CONNECTIONS):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            served[1]._server.process_request(None, None)
 
 
 def test_ipv6_is_served(served: tuple[WatchedJob, StatusServer]) -> None:

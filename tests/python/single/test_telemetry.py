@@ -64,7 +64,7 @@ def test_counters_of_the_script_are_told(told, monkeypatch: pytest.MonkeyPatch) 
     one, _ = told
     monkeypatch.setattr(telemetry, "_counters", {})
     telemetry.set_counters({"step": 7})
-    assert one.read() | {"at": 0} == {"step": 7, "at": 0, "view": 0}
+    assert one.read() | {"at": 0} == {"step": 7, "at": 0, "view": 0, "sets": []}
 
 
 def test_a_descriptor_that_is_another_file_is_not_taken() -> None:

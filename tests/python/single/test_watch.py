@@ -81,6 +81,17 @@ def test_links_are_between_hosts_and_inside_them() -> None:
     assert links["node001", "node001"]["bytes_per_second"] == 8 * 220_000_000
 
 
+def test_the_history_counts_no_bytes_of_a_rank_that_has_ended() -> None:
+    job = WatchedJob(16)
+    for _ in range(3):
+        job.second()
+    before = job.watch.snapshot()["history"][-1]["bytes"]
+    for rank in range(8):
+        job.watch.ended(rank, 0, "ended")
+    job.second()
+    assert job.watch.snapshot()["history"][-1]["bytes"] == pytest.approx(before / 2)
+
+
 def test_deltas_leave_what_they_do_not_name() -> None:
     rank = WatchedRank(0, 0, "node", 0, now=0.0)
     whole = {"at": 1.0, "operations": 5, "reduced_bytes": 100, "steps": [1, 1.0, 0.2, 0.1]}
@@ -99,6 +110,7 @@ def test_what_no_rank_says_changes_nothing() -> None:
         {"0": {"at": -1, "operations": [], "links": {"x": 1, "3": -5}, "sets": [1, {"set": {}}]}},
         {"0": {"at": 1e300, "steps": [1e30, "a", None, True], "notes": [["mismatch"], 5]}},
         {"1" * 5000: {}, "0": {"links": {"1" * 5000: 1}, **{f"key {i}": i for i in range(99)}}},
+        {"0": {"at": 10**400, "operations": float("inf"), "view": -(10**400)}},
         {
             "0": {
                 "operations": float("nan"),
@@ -114,6 +126,15 @@ def test_what_no_rank_says_changes_nothing() -> None:
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     assert (told["ranks"][0]["steps"], told["events"]) == (0, [])
     assert len(watch._ranks[0]._values) < 20
+
+
+def test_times_that_cannot_be_make_no_rates() -> None:
+    watch = JobWatch("python", elastic=False)
+    watch.started(0, 0, "node", 0)
+    told = {"at": 5e-324, "operations": 1, "reduced_bytes": 1e17, "steps": [1, 5e-324, 0, 0]}
+    watch.report({"0": told}, "node")
+    (rank,) = watch.snapshot()["ranks"]
+    assert (rank["steps_per_second"], rank["reduced_bytes_per_second"]) == (0, 0)
 
 
 def test_arguments_of_the_command_are_not_shown() -> None:
