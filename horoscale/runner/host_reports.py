@@ -57,7 +57,7 @@ class HostReports:
         part: dict[int, dict[str, Any]] = {}
         size = 0
         for process, values in changed.items():
-            more = len(json.dumps(values, separators=(",", ":")))
+            more = _size(values)
             if more > MAX_REPORT_BYTES:  # no rank says so much
                 continue
             if part and size + more > MAX_REPORT_BYTES:
@@ -82,6 +82,14 @@ def parsed(text: bytes) -> Any:
 def _notes(values: dict[str, Any]) -> list[Any]:
     notes = values.get("notes")
     return notes if isinstance(notes, list) else []
+
+
+def _size(values: dict[str, Any]) -> int:
+    """How many bytes they take; more than any report may have where they are nested too deeply."""
+    try:
+        return len(json.dumps(values, separators=(",", ":")))
+    except RecursionError:
+        return MAX_REPORT_BYTES + 1
 
 
 def _encoded(reports: dict[int, dict[str, Any]]) -> bytes:

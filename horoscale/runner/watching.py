@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable, Sequence
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,47 +103,53 @@ class Watching:
 
     def host(self, name: str, state: str) -> None:
         """A host is "up" or "lost"."""
-        if self._watch is not None:
-            self._watch.host(name, state)
+        self._tell(lambda watch: watch.host(name, state))
 
     def started(self, process: int, rank: int | None, host: str, slot: int) -> None:
         """A process was started; outside of elastic jobs its number is its rank."""
-        if self._watch is not None:
-            self._watch.started(process, rank, host, slot)
+        self._tell(lambda watch: watch.started(process, rank, host, slot))
 
     def ended(self, process: int, status: int, how: str, *, expected: bool) -> None:
         """A process has ended; `expected`: it was told to."""
-        if self._watch is not None:
-            self._watch.ended(process, status, how, expected=expected)
+        self._tell(lambda watch: watch.ended(process, status, how, expected=expected))
 
     def printed(self, process: int, stream: str, data: bytes) -> None:
         """A process has written to a stream."""
-        if self._watch is not None and stream == "stderr":
-            self._watch.printed(process, data)
+        if stream == "stderr":
+            self._tell(lambda watch: watch.printed(process, data))
 
     def report(self, host: str, payload: bytes) -> None:
         """A host reports on its processes."""
-        if self._watch is not None:
-            reports = parsed(payload)
-            if isinstance(reports, dict):
-                self._watch.report(reports, host)
+        if self._watch is not None and isinstance(reports := parsed(payload), dict):
+            self._tell(lambda watch: watch.report(reports, host))
 
     def said(self, text: str) -> None:
         """The launcher has told the user something."""
-        if self._watch is not None:
-            self._watch.event("launcher", text)
+        self._tell(lambda watch: watch.event("launcher", text))
 
     def membership(
         self, view: int, resets: int, parts: Iterable[tuple[int, int | None, str]]
     ) -> None:
         """An elastic job is so now: of each process its rank and its part."""
-        if self._watch is not None:
-            self._watch.membership(view, resets, parts)
+        self._tell(lambda watch: watch.membership(view, resets, parts))
 
     def stopping(self) -> None:
         """What is left of the job is being ended."""
-        if self._watch is not None:
-            self._watch.stopping("the job is being ended")
+        self._tell(lambda watch: watch.stopping("the job is being ended"))
+
+    def _tell(self, what: Callable[[JobWatch], object]) -> None:
+        """Tell the watch something. A fault in watching ends watching, and not the job."""
+        if self._watch is None:
+            return
+        try:
+            what(self._watch)
+        except Exception:
+            self._watch = None
+            self.close()
+            sys.stderr.write(
+                "horoscalerun: the job is watched no longer, because of a fault in horoscale:\n"
+                f"{traceback.format_exc()}"
+            )
 
 
 def _shown(command: Sequence[str]) -> str:

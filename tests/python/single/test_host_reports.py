@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from horoscale.runner.host_reports import MAX_LINE_BYTES, MAX_REPORT_BYTES, HostReports
+from horoscale.runner.watching import StatusSpec, Watching
+from horoscale.watch.job import JobWatch
 
 
 class Sent:
@@ -69,3 +73,32 @@ def test_a_rank_that_says_too_much_is_left_out() -> None:
     assert told.keys() == {"1"}
     assert told["1"]["at"] == 1
     assert len(told["1"]) <= 64
+
+
+def test_what_is_nested_too_deeply_is_left_out() -> None:
+    sent: list[bytes] = []
+    reports = HostReports(sent.append)
+    deep: object = 0
+    for _ in range(100_000):
+        deep = [deep]
+    reports._changed[0] = {"at": deep}
+    reports.take(1, b'{"at": 2}')
+    reports.flush()
+    assert [json.loads(frame) for frame in sent] == [{"1": {"at": 2}}]
+
+
+def test_a_fault_in_watching_ends_watching_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watching = Watching(StatusSpec(port=0), ["python", "train.py"], elastic=False)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("in the watch")
+
+    monkeypatch.setattr(JobWatch, "host", fail)
+    watching.host("a", "up")
+    assert not watching.wanted
+    watching.host("a", "lost")
+    told = capsys.readouterr().err
+    assert told.count("watched no longer") == 1
+    assert "ZeroDivisionError: in the watch" in told
