@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horoscale.common import batch_meeting
-from horoscale.engines.batch import BatchError, find_allocation, find_task
+from horoscale.engines.batch import BatchError
+from horoscale.engines.batch_systems import find_allocation, find_task
 from horoscale.engines.nodelist import expand_counts, expand_nodes
 from horoscale.runner.hosts import Host
 from horoscale.runner.remote import RemoteShell, resolve_hosts, supervisor_command
