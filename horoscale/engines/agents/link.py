@@ -84,8 +84,10 @@ class Link:
             await self._show(secret, own)
         frame = await within(self.receive(), PROOF_S)
         shown = frame[0].get("proof") if frame is not None else None
-        if not isinstance(shown, str) or not hmac.compare_digest(
-            shown.encode(), self._proof(secret, others).encode()
+        if (
+            not isinstance(shown, str)
+            or not shown.isascii()  # what else a stranger writes may have no bytes
+            or not hmac.compare_digest(shown, self._proof(secret, others))
         ):
             raise LinkError("the other side has not proved that it belongs to the job")
         if server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import pickle
@@ -18,7 +19,9 @@ from support.ranks import clean_environment
 from horoscale.engines.agents import job
 from horoscale.engines.agents.agent import Seat
 from horoscale.engines.agents.driver import Agents, AgentsError
+from horoscale.engines.agents.link import tls
 from horoscale.runner.api import RankError
+from horoscale.runner.protocol import encode
 
 AGENT = """
 import pickle, sys
@@ -157,6 +160,21 @@ def test_whoever_has_no_secret_is_turned_away(cluster: Cluster) -> None:
     assert b"has not proved that it belongs to the job" in process.stderr
     with pytest.raises(AgentsError, match="0 of 1 tasks have started within 0 s"):
         cluster.agents.wait(1, 0, lambda: None)
+
+
+def test_a_proof_that_has_no_bytes_is_refused_as_any_other(cluster: Cluster) -> None:
+    async def show() -> bytes:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", cluster.agents.invitation.port, ssl=tls(server=False)
+        )
+        try:
+            writer.write(encode({"kind": "proof", "proof": "\ud800"}))
+            return await asyncio.wait_for(reader.read(), WAIT_S)
+        finally:
+            writer.close()
+
+    assert asyncio.run(show()) == b""
+    assert not cluster.agents._links
 
 
 def test_agents_that_differ_are_refused(cluster: Cluster) -> None:
