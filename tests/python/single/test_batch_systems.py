@@ -143,18 +143,25 @@ def test_lsf_tells_hosts_and_slots_by_a_variable_or_a_file(tmp_path: Path) -> No
         find_allocation({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a"})
 
 
+JSRUN_TASK = {
+    "LSB_JOBID": "7",
+    "LSB_MCPU_HOSTS": "batch3 1 a 4 b 2",
+    "JSM_NAMESPACE_RANK": "5",
+    "JSM_NAMESPACE_SIZE": "6",
+}
+
+
 def test_a_task_of_jsrun() -> None:
-    task = find_task(
-        {
-            "LSB_JOBID": "7",
-            "LSB_MCPU_HOSTS": "batch3 1 a 4 b 2",
-            "JSM_NAMESPACE_RANK": "5",
-            "JSM_NAMESPACE_SIZE": "6",
-        }
-    )
+    task = find_task(JSRUN_TASK)
     assert task is not None
     assert (task.rank, task.size, task.node) == (5, 6, socket.gethostname())
     assert task.first_address() == "a"
+
+
+def test_elements_of_an_array_of_lsf_do_not_meet() -> None:
+    tasks = [find_task({**JSRUN_TASK, "LSB_JOBINDEX": index}) for index in ("1", "2")]
+    assert len({task.job for task in tasks if task is not None}) == 2
+    assert len({task.port for task in tasks if task is not None}) == 2
 
 
 def test_pbs_tells_a_line_for_each_slot(tmp_path: Path) -> None:
