@@ -10,6 +10,7 @@ The ranks are processes of their own, which the launcher starts through tasks on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DaskError", "run"]
 
 DEFAULT_START_TIMEOUT_S = 60.0
+_END_S = 15.0  # for agents that were sent home, and what they run
 
 
 class DaskError(RuntimeError):
@@ -105,7 +107,10 @@ def run(
         raise
     finally:
         agents.close()
-        wait(tasks)
+        try:
+            wait(tasks, timeout=_END_S)
+        except asyncio.TimeoutError:  # they are behind others, or their workers are gone
+            client.cancel(tasks)
 
 
 def _agent(invitation: Invitation, index: int, worker: str) -> None:
