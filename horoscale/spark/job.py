@@ -214,15 +214,18 @@ def _tasks(
         raise SparkError(str(error)) from error
     try:
         tasks = _Tasks(context, agents, size, barrier=barrier)
-        try:
-            yield agents, tasks
-        except AgentsError as error:
-            tasks.check()  # which may tell more
-            tasks.fail()
-            raise SparkError(str(error)) from error
-        except BaseException:
-            tasks.fail()
-            raise
+    except BaseException:
+        agents.close()
+        raise
+    try:
+        yield agents, tasks
+    except AgentsError as error:
+        tasks.check()  # which may tell more
+        tasks.fail()
+        raise SparkError(str(error)) from error
+    except BaseException:
+        tasks.fail()
+        raise
     finally:
         agents.close()
         tasks.end()
