@@ -82,8 +82,9 @@ def run(
             f"{size} ranks need {max(size, 1)} workers, and the cluster has {len(workers)}: start "
             "fewer ranks (num_proc), or more workers"
         )
+    interfaces = list(nics or ())
     try:
-        agents = Agents(tuple(reach.own_addresses(list(nics or ()))))
+        agents = Agents(tuple(reach.own_addresses(interfaces)))
     except AgentsError as error:
         raise DaskError(str(error)) from error
     tasks: list[Any] = []
@@ -95,7 +96,7 @@ def run(
             for index, worker in enumerate(workers[:size])
         ]
         flags = ["--verbose"] if verbose >= 2 else []
-        flags += ["--network-interface", ",".join(nics)] if nics else []
+        flags += ["--network-interface", ",".join(interfaces)] if interfaces else []
         call = job.Call(fn, args, kwargs or {}, env or {}, options=[*flags, *options])
         try:
             agents.wait(size, start_timeout or DEFAULT_START_TIMEOUT_S, lambda: _check(tasks))
