@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -175,6 +176,16 @@ def test_a_proof_that_has_no_bytes_is_refused_as_any_other(cluster: Cluster) -> 
 
     assert asyncio.run(show()) == b""
     assert not cluster.agents._links
+
+
+def test_a_machine_that_is_gone_without_a_word_is_noticed(cluster: Cluster) -> None:
+    cluster.start(Seat("one", 0))
+    [agent] = cluster.agents.wait(1, WAIT_S, lambda: None)
+    connection = agent.link._writer.get_extra_info("socket")
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    idle = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    between = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+    assert idle + between * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) <= 40
 
 
 def test_agents_that_differ_are_refused(cluster: Cluster) -> None:
