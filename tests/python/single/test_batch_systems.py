@@ -236,6 +236,15 @@ def test_a_rank_that_finds_no_file_says_why(home: Path, monkeypatch: pytest.Monk
         batch_meeting.identity(())
 
 
+@pytest.mark.parametrize("text", ["soon", "nan", "inf", "-1"])
+def test_a_start_timeout_that_can_not_be_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("HOROSCALE_START_TIMEOUT", text)
+    with pytest.raises(ValueError, match=f"HOROSCALE_START_TIMEOUT='{text}' does not parse"):
+        batch_meeting.identity(())
+
+
 def test_with_a_secret_the_port_follows_from_the_job(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
