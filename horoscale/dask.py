@@ -10,6 +10,7 @@ The ranks are processes of their own, which the launcher starts through tasks on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DaskError", "run"]
 
 DEFAULT_START_TIMEOUT_S = 60.0
+_END_S = 15.0  # for agents that were sent home, and what they run
 
 
 class DaskError(RuntimeError):
@@ -80,8 +82,9 @@ def run(
             f"{size} ranks need {max(size, 1)} workers, and the cluster has {len(workers)}: start "
             "fewer ranks (num_proc), or more workers"
         )
+    interfaces = list(nics or ())
     try:
-        agents = Agents(tuple(reach.own_addresses(list(nics or ()))))
+        agents = Agents(tuple(reach.own_addresses(interfaces)))
     except AgentsError as error:
         raise DaskError(str(error)) from error
     tasks: list[Any] = []
@@ -93,7 +96,7 @@ def run(
             for index, worker in enumerate(workers[:size])
         ]
         flags = ["--verbose"] if verbose >= 2 else []
-        flags += ["--network-interface", ",".join(nics)] if nics else []
+        flags += ["--network-interface", ",".join(interfaces)] if interfaces else []
         call = job.Call(fn, args, kwargs or {}, env or {}, options=[*flags, *options])
         try:
             agents.wait(size, start_timeout or DEFAULT_START_TIMEOUT_S, lambda: _check(tasks))
@@ -105,7 +108,10 @@ def run(
         raise
     finally:
         agents.close()
-        wait(tasks)
+        try:
+            wait(tasks, timeout=_END_S)
+        except asyncio.TimeoutError:  # they are behind others, or their workers are gone
+            client.cancel(tasks)
 
 
 def _agent(invitation: Invitation, index: int, worker: str) -> None:

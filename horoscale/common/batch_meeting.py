@@ -19,10 +19,11 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from horoscale._core import HorovodInternalError, Runtime, StoreServer, build_info, job_secret
+from horoscale._core import HorovodInternalError, StoreServer, build_info, job_secret
 from horoscale.common.environment import start_timeout, switch, variable
 from horoscale.common.identity import Identity
-from horoscale.engines.batch import BatchTask, find_task
+from horoscale.engines.batch import BatchTask
+from horoscale.engines.batch_systems import find_task
 
 _SECRET_BYTES = 32
 _FOLDER = ".horoscale"  # in the home
@@ -35,7 +36,7 @@ _MPIRUN_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 _met: dict[tuple[int, ...], Identity] = {}  # later jobs of these processes meet there too
 _servers: list[StoreServer] = []  # until the process ends
-_left: list[Path] = []
+_left: list[Path] = []  # files, until all have met
 
 
 def identity(ranks: Sequence[int]) -> Identity | None:
@@ -150,17 +151,10 @@ def _leave(path: Path, text: str) -> None:
         _left.append(path)
     except OSError as error:
         raise HorovodInternalError(f"{error}: {_WITHOUT_FILE}") from None
-    from horoscale.common import job
-
-    job.at_start(_all_have_met)
-    atexit.register(_remove)
 
 
-def _all_have_met(_: Runtime) -> None:
-    _remove()
-
-
-def _remove() -> None:
+def remove_file() -> None:
+    """Remove what the first rank has left; to be called when all have met."""
     while _left:
         with contextlib.suppress(OSError):
             _left.pop().unlink()
@@ -197,3 +191,6 @@ def _read(path: Path) -> str | None:
     with open(descriptor, encoding="ascii", errors="replace") as file:
         _check_private(os.fstat(descriptor), path, of_others=stat.S_IRWXG | stat.S_IRWXO)
         return file.read(_MAX_BYTES)
+
+
+atexit.register(remove_file)  # ranks that did not come

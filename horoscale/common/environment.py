@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 _START_TIMEOUT_S = 30.0
@@ -27,9 +28,14 @@ def switch(name: str) -> bool:
 
 
 def start_timeout() -> float:
-    """Return how many seconds ranks may take to meet; raise ValueError if it is no number."""
+    """Return how many seconds ranks may take to meet; raise ValueError if it is none."""
     name, text = variable("START_TIMEOUT")
+    if text is None:
+        return _START_TIMEOUT_S
     try:
-        return float(text) if text is not None else _START_TIMEOUT_S
+        seconds = float(text)
     except ValueError:
-        raise ValueError(f"{name}={text!r} does not parse: expected seconds") from None
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:  # as in the core
+        raise ValueError(f"{name}={text!r} does not parse: expected seconds")
+    return seconds

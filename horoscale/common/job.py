@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import cast
 
 from horoscale._core import HorovodInternalError, Runtime
-from horoscale.common import foreign
+from horoscale.common import batch_meeting, foreign
 from horoscale.common.elastic_link import ElasticLink, elastic_link
 from horoscale.common.standby import Standby
 from horoscale.common.views import View
@@ -112,6 +112,7 @@ def start(
             secret=known.secret,
             ranks=ranks,
         )
+    batch_meeting.remove_file()
     return _begun(_runtime)
 
 

@@ -1,7 +1,4 @@
-"""Batch systems: the machines that a job was given, and the tasks that were started on them.
-
-Each system is a module that reads its variables; nothing is asked of a server but a node's address.
-"""
+"""What batch systems tell: the machines that a job was given, and the tasks started on them."""
 
 from __future__ import annotations
 
@@ -43,20 +40,3 @@ def number(environ: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise BatchError(f"{name}={text!r} does not parse: expected a number")
     return int(text)
-
-
-def find_task(environ: Mapping[str, str]) -> BatchTask | None:
-    """Return which rank a batch system has started this process as; None if it is one of one."""
-    from horoscale.engines import lsf, slurm
-
-    return slurm.task(environ) or lsf.task(environ)
-
-
-def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the machines of the batch job that this process is part of; None if it is of none.
-
-    Raises BatchError for variables that do not parse, or a file that can't be read.
-    """
-    from horoscale.engines import lsf, pbs, slurm
-
-    return slurm.allocation(environ) or lsf.allocation(environ) or pbs.allocation(environ)

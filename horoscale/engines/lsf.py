@@ -23,6 +23,7 @@ def task(environ: Mapping[str, str]) -> BatchTask | None:
     if size < 2:
         return None
     job = number(environ, "LSB_JOBID")
+    element = number(environ, "LSB_JOBINDEX") if "LSB_JOBINDEX" in environ else 0  # of an array
     namespace = environ.get("PMIX_NAMESPACE") or environ.get("JSM_NAMESPACE_ID", "0")
     node = socket.gethostname()
     nodes = [name for name in _hosts(environ) or [node] if not _is_launch_node(name)]
@@ -30,8 +31,8 @@ def task(environ: Mapping[str, str]) -> BatchTask | None:
         rank=number(environ, "JSM_NAMESPACE_RANK"),
         size=size,
         node=node,
-        job=f"lsf-{job}-{re.sub(r'[^A-Za-z0-9_.-]', '_', namespace)}",
-        port=_FIRST_PORT + 7 * job % _PORTS,
+        job=f"lsf-{job}-{element}-{re.sub(r'[^A-Za-z0-9_.-]', '_', namespace)}",
+        port=_FIRST_PORT + (7 * job + element) % _PORTS,
         own_address=lambda: node,
         first_address=lambda: nodes[0] if nodes else node,
     )

@@ -100,6 +100,8 @@ def _work(launcher: tuple[str, int], secret: str, slots: int, seconds: float) ->
     seat = Seat(os.environ.get("HOSTNAME") or socket.gethostname(), 0, slots=slots)
     for name in _OF_THE_JOB:
         os.environ.pop(name, None)
+    # The kernel has no default for a container's first process. serve() has a handler of its own.
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     deadline = time.monotonic() + seconds
     while True:
         try:

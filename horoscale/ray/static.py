@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.exceptions import RayError as RaysError
 
 from horoscale.engines.tasks import place_tasks, values, variables
@@ -55,8 +55,9 @@ class StaticJob:
     def begin(self) -> None:
         """Tell the actors which ranks they are. Raises RayError where one can't start."""
         settings = self._settings
+        seconds = settings.placement_group_timeout_s + settings.timeout_s
         try:
-            seats = self._all("seat")
+            seats = self._seats(seconds)
             rendezvous, secret = ray.get(self._workers[0].serve.remote(self._env))
             common = {"HOROSCALE_START_TIMEOUT": f"{settings.timeout_s:g}"}
             if settings.nics:
@@ -74,6 +75,11 @@ class StaticJob:
                     for place in self._places
                 ]
             )
+        except GetTimeoutError as error:
+            raise RayError(
+                f"after {seconds:g} s not all of {len(self)} actors have started: something else "
+                "holds their places, such as a caller that is in a bundle of its placement group"
+            ) from error
         except RayActorError as error:
             raise RayError(start_failure(error)) from error
         except RayTaskError as error:
@@ -130,10 +136,9 @@ class StaticJob:
         self._workers.clear()
         self._placement.release()
 
-    def _all(self, method: str) -> list[Any]:
-        return list(
-            ray.get([getattr(worker, method).remote() for worker in self._workers.values()])
-        )
+    def _seats(self, seconds: float) -> list[Seat]:
+        seats = [worker.seat.remote() for worker in self._workers.values()]
+        return list(ray.get(seats, timeout=seconds))
 
     def _take(
         self, reference: Any, rank: int, outcomes: dict[int, Outcome], dead: dict[int, str]

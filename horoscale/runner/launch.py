@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horoscale._version import __version__
-from horoscale.engines.batch import Allocation, BatchError, find_allocation
+from horoscale.engines.batch import Allocation, BatchError
+from horoscale.engines.batch_systems import find_allocation
 from horoscale.runner import (
     control,
     elastic_options,

@@ -80,11 +80,12 @@ def run(
     _check_count("num_proc", size)
     seconds = DEFAULT_START_TIMEOUT_S if start_timeout is None else start_timeout
     wait_for_slots(context, size, seconds)
-    flags = _flags(verbose, nics, prefix_output_with_timestamp)
+    interfaces = list(nics or ())
+    flags = _flags(verbose, interfaces, prefix_output_with_timestamp)
     call = agents_job.Call(
         fn, args, kwargs or {}, env or {}, executable, stdout, stderr, [*flags, *options]
     )
-    with _tasks(context, size, nics, barrier=True) as (agents, tasks):
+    with _tasks(context, size, interfaces, barrier=True) as (agents, tasks):
         agents.wait(size, seconds, tasks.check)
         if use_mpi:
             return agents_job.run_mpi(agents, size, call, extra_mpi_args or "")
@@ -134,11 +135,12 @@ def run_elastic(
         _check_count(name, value)
     seconds = DEFAULT_START_TIMEOUT_S if start_timeout is None else start_timeout
     wait_for_slots(context, least, seconds)
-    flags = _flags(verbose, nics, prefix_output_with_timestamp)
+    interfaces = list(nics or ())
+    flags = _flags(verbose, interfaces, prefix_output_with_timestamp)
     call = agents_job.Call(
         fn, args, kwargs or {}, env or {}, executable, stdout, stderr, [*flags, *options]
     )
-    with _tasks(context, most, nics, barrier=False) as (agents, tasks):
+    with _tasks(context, most, interfaces, barrier=False) as (agents, tasks):
         agents.wait(least, seconds, tasks.check)
         return agents_job.run_elastic(
             agents,
@@ -156,7 +158,7 @@ def _check_count(name: str, value: int) -> None:
         raise ValueError(f"{name}: expected a positive number, not {value}")
 
 
-def _flags(verbose: int, nics: Iterable[str] | None, timestamp: bool) -> list[str]:
+def _flags(verbose: int, nics: Sequence[str], timestamp: bool) -> list[str]:
     flags = ["--verbose"] if verbose >= 2 else []
     flags += ["--prefix-output-with-timestamp"] if timestamp else []
     return [*flags, "--network-interface", ",".join(nics)] if nics else flags
@@ -205,24 +207,27 @@ class _Tasks:
 
 @contextmanager
 def _tasks(
-    context: SparkContext, size: int, nics: Iterable[str] | None, *, barrier: bool
+    context: SparkContext, size: int, nics: Sequence[str], *, barrier: bool
 ) -> Iterator[tuple[Agents, _Tasks]]:
     """Tasks that hold the ranks' slots meanwhile."""
     try:
-        agents = Agents(tuple(reach.own_addresses(list(nics or ()))))
+        agents = Agents(tuple(reach.own_addresses(nics)))
     except AgentsError as error:
         raise SparkError(str(error)) from error
     try:
         tasks = _Tasks(context, agents, size, barrier=barrier)
-        try:
-            yield agents, tasks
-        except AgentsError as error:
-            tasks.check()  # which may tell more
-            tasks.fail()
-            raise SparkError(str(error)) from error
-        except BaseException:
-            tasks.fail()
-            raise
+    except BaseException:
+        agents.close()
+        raise
+    try:
+        yield agents, tasks
+    except AgentsError as error:
+        tasks.check()  # which may tell more
+        tasks.fail()
+        raise SparkError(str(error)) from error
+    except BaseException:
+        tasks.fail()
+        raise
     finally:
         agents.close()
         tasks.end()

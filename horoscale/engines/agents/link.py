@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import socket
 import ssl
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -18,6 +19,8 @@ from typing import TypeVar
 from horoscale.runner.protocol import Decoder, Header, ProtocolError, encode
 
 PROOF_S = 10.0  # for a stranger to prove that he is none
+# As ssh's alive messages do: a machine that is gone without a word is noticed within 40 s.
+_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 _READ_BYTES = 1 << 16
 _MAX_HEADER_BYTES = 1 << 20
 _CIPHERS = "AECDH-AES256-SHA:@SECLEVEL=0"  # no certificates: what is missing is proved below
@@ -79,17 +82,27 @@ class Link:
 
     async def prove(self, secret: str, *, server: bool) -> None:
         """Prove to each other who knows the secret. Raises LinkError."""
+        self._watch_machine()
         own, others = ("server", "client") if server else ("client", "server")
         if not server:  # a server says nothing to a stranger
             await self._show(secret, own)
         frame = await within(self.receive(), PROOF_S)
         shown = frame[0].get("proof") if frame is not None else None
-        if not isinstance(shown, str) or not hmac.compare_digest(
-            shown.encode(), self._proof(secret, others).encode()
+        if (
+            not isinstance(shown, str)
+            or not shown.isascii()  # what else a stranger writes may have no bytes
+            or not hmac.compare_digest(shown, self._proof(secret, others))
         ):
             raise LinkError("the other side has not proved that it belongs to the job")
         if server:
             await self._show(secret, own)
+
+    def _watch_machine(self) -> None:
+        connection = self._writer.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # it has gone by now
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _ALIVE:
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     async def _show(self, secret: str, side: str) -> None:
         await self.send({"kind": "proof", "proof": self._proof(secret, side)})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +72,22 @@ def test_mistakes_are_told(client: Any) -> None:
 
     with pytest.raises(horoscale.dask.DaskError, match="3 ranks need 3 workers"):
         horoscale.dask.run(client, rank_and_sum, num_proc=3)
+
+
+def test_tasks_behind_others_are_not_waited_for(client: Any, tmp_path: Path) -> None:
+    import horoscale.dask
+
+    enough = tmp_path / "enough"
+
+    def hold() -> None:
+        while not enough.exists():
+            time.sleep(0.05)
+
+    workers = list(client.scheduler_info()["workers"])
+    held = [client.submit(hold, workers=[worker], pure=False) for worker in workers]
+    try:
+        with pytest.raises(horoscale.dask.DaskError, match="are the workers busy"):
+            horoscale.dask.run(client, rank_and_sum, start_timeout=1)
+    finally:
+        enough.touch()
+    client.gather(held)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import secrets
 import signal
 import subprocess
@@ -249,6 +250,20 @@ def test_a_worker_without_a_launcher_gives_up(job: Job) -> None:
     worker = job.command("work", f"127.0.0.1:{free_port()}", "--wait", "0", host="one")
     assert worker.wait(WAIT_S) == 1
     assert "does not reach the driver at port" in (job.folder / "log-0").read_text()
+
+
+def test_a_worker_that_waits_for_its_launcher_ends_with_its_pod(job: Job) -> None:
+    job.output.touch()
+    worker = job.command("work", f"127.0.0.1:{free_port()}", host="one")
+
+    def handles_sigterm() -> bool:
+        """As the first process of a container has to."""
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        return bool(int(re.search(r"SigCgt:\s+(\w+)", status)[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+    job.wait_for("handler of SIGTERM", handles_sigterm)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 128 + signal.SIGTERM
 
 
 def test_a_worker_with_another_secret_is_not_let_in(api: FakeApi, job: Job) -> None:

@@ -182,6 +182,38 @@ def test_a_placement_group_that_the_caller_is_in_is_used(cluster: Cluster) -> No
         ray.util.remove_placement_group(group)
 
 
+def test_a_place_that_another_actor_holds_is_told(cluster: Cluster) -> None:
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = ray.util.placement_group([{"CPU": 1}] * 2, strategy="PACK")
+    assert group.wait(30)
+
+    class Holder:
+        def is_there(self) -> bool:
+            return True
+
+    def place(bundle: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(
+            group, placement_group_bundle_index=bundle, placement_group_capture_child_tasks=True
+        )
+
+    def tune() -> str:
+        settings = RayExecutor.create_settings(timeout_s=1, placement_group_timeout_s=1)
+        try:
+            RayExecutor(settings, num_workers=2).start()
+        except RayError as error:
+            return str(error)
+        return ""
+
+    try:
+        holder = ray.remote(Holder).options(num_cpus=1, scheduling_strategy=place(0)).remote()
+        assert ray.get(holder.is_there.remote(), timeout=60)
+        task = ray.remote(tune).options(num_cpus=0, scheduling_strategy=place(1))
+        assert "after 2 s not all of 2 actors have started" in ray.get(task.remote(), timeout=90)
+    finally:
+        ray.util.remove_placement_group(group)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +20,9 @@ from support.ranks import clean_environment
 from horoscale.engines.agents import job
 from horoscale.engines.agents.agent import Seat
 from horoscale.engines.agents.driver import Agents, AgentsError
+from horoscale.engines.agents.link import tls
 from horoscale.runner.api import RankError
+from horoscale.runner.protocol import encode
 
 AGENT = """
 import pickle, sys
@@ -157,6 +161,31 @@ def test_whoever_has_no_secret_is_turned_away(cluster: Cluster) -> None:
     assert b"has not proved that it belongs to the job" in process.stderr
     with pytest.raises(AgentsError, match="0 of 1 tasks have started within 0 s"):
         cluster.agents.wait(1, 0, lambda: None)
+
+
+def test_a_proof_that_has_no_bytes_is_refused_as_any_other(cluster: Cluster) -> None:
+    async def show() -> bytes:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", cluster.agents.invitation.port, ssl=tls(server=False)
+        )
+        try:
+            writer.write(encode({"kind": "proof", "proof": "\ud800"}))
+            return await asyncio.wait_for(reader.read(), WAIT_S)
+        finally:
+            writer.close()
+
+    assert asyncio.run(show()) == b""
+    assert not cluster.agents._links
+
+
+def test_a_machine_that_is_gone_without_a_word_is_noticed(cluster: Cluster) -> None:
+    cluster.start(Seat("one", 0))
+    [agent] = cluster.agents.wait(1, WAIT_S, lambda: None)
+    connection = agent.link._writer.get_extra_info("socket")
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    idle = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    between = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+    assert idle + between * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) <= 40
 
 
 def test_agents_that_differ_are_refused(cluster: Cluster) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horoscale.common import batch_meeting
-from horoscale.engines.batch import BatchError, find_allocation, find_task
+from horoscale.engines.batch import BatchError
+from horoscale.engines.batch_systems import find_allocation, find_task
 from horoscale.engines.nodelist import expand_counts, expand_nodes
 from horoscale.runner.hosts import Host
 from horoscale.runner.remote import RemoteShell, resolve_hosts, supervisor_command
@@ -142,18 +143,25 @@ def test_lsf_tells_hosts_and_slots_by_a_variable_or_a_file(tmp_path: Path) -> No
         find_allocation({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a"})
 
 
+JSRUN_TASK = {
+    "LSB_JOBID": "7",
+    "LSB_MCPU_HOSTS": "batch3 1 a 4 b 2",
+    "JSM_NAMESPACE_RANK": "5",
+    "JSM_NAMESPACE_SIZE": "6",
+}
+
+
 def test_a_task_of_jsrun() -> None:
-    task = find_task(
-        {
-            "LSB_JOBID": "7",
-            "LSB_MCPU_HOSTS": "batch3 1 a 4 b 2",
-            "JSM_NAMESPACE_RANK": "5",
-            "JSM_NAMESPACE_SIZE": "6",
-        }
-    )
+    task = find_task(JSRUN_TASK)
     assert task is not None
     assert (task.rank, task.size, task.node) == (5, 6, socket.gethostname())
     assert task.first_address() == "a"
+
+
+def test_elements_of_an_array_of_lsf_do_not_meet() -> None:
+    tasks = [find_task({**JSRUN_TASK, "LSB_JOBINDEX": index}) for index in ("1", "2")]
+    assert len({task.job for task in tasks if task is not None}) == 2
+    assert len({task.port for task in tasks if task is not None}) == 2
 
 
 def test_pbs_tells_a_line_for_each_slot(tmp_path: Path) -> None:
@@ -225,6 +233,15 @@ def test_a_folder_that_others_can_write_is_refused(home: Path) -> None:
 def test_a_rank_that_finds_no_file_says_why(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROSCALE_START_TIMEOUT", "0.1")
     with pytest.raises(RuntimeError, match=r"rank 9 of 11, on gpu10, finds no file .* of rank 0"):
+        batch_meeting.identity(())
+
+
+@pytest.mark.parametrize("text", ["soon", "nan", "inf", "-1"])
+def test_a_start_timeout_that_can_not_be_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("HOROSCALE_START_TIMEOUT", text)
+    with pytest.raises(ValueError, match=f"HOROSCALE_START_TIMEOUT='{text}' does not parse"):
         batch_meeting.identity(())
 
 
