@@ -144,7 +144,7 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
 python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"
-	cd tests && $(abspath $(VENV)-lightning/bin)/python -m pytest --durations=5 --durations-min=5 python/lightning
+	cd tests && $(abspath $(VENV)-lightning/bin)/python -m pytest --durations=5 --durations-min=5 python/with_lightning
 
 python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd of Debian's on this machine
 	$(PYTEST) python/engines/test_slurm.py

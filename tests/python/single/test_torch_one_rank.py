@@ -164,9 +164,9 @@ class OnGpu(torch.Tensor):
 
 def test_tensors_on_a_gpu_are_compressed_there() -> None:
     half = hvd.Compression.fp16
-    assert divide(half, [ONE]) == (DataType.FLOAT16, hvd.Compression.none)
-    assert divide(half, [ONE, OnGpu(3)]) == (None, half)
-    assert divide(hvd.Compression.none, [OnGpu(3)]) == (None, hvd.Compression.none)
+    assert divide(half, [ONE]) == (Encoding.FLOAT16, hvd.Compression.none)
+    assert divide(half, [ONE, OnGpu(3)]) == (Encoding.NONE, half)
+    assert divide(hvd.Compression.none, [OnGpu(3)]) == (Encoding.NONE, hvd.Compression.none)
 
 
 def test_every_type_has_its_size() -> None:
