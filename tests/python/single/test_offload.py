@@ -88,6 +88,32 @@ def test_a_disk_of_another_alignment(tmp_path: Path) -> None:
     assert torch.equal(found, values)
 
 
+def test_a_disk_of_another_alignment_that_threads_find_out_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was refused while another thread turned direct I/O off tries again, too."""
+    file = DirectFile(tmp_path)
+    file.is_direct = True
+    offset = file.reserve(ALIGNMENT)
+    write = os.pwritev
+    refused = []
+
+    def refuse_once(*arguments: Any) -> int:
+        if not refused:
+            refused.append(arguments)
+            file.is_direct = file._set_direct(False)  # as another thread does that was refused
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return write(*arguments)
+
+    monkeypatch.setattr(os, "pwritev", refuse_once)
+    values = torch.arange(100, dtype=torch.uint8)
+    file.write(bytes_of(values), offset)
+    found = torch.zeros_like(values)
+    file.read(bytes_of(found), offset)
+    assert refused
+    assert torch.equal(found, values)
+
+
 def test_a_transfer_that_goes_on() -> None:
     store = Store()
     area = store.area(10, torch.float32)

@@ -93,10 +93,11 @@ class DirectFile:
     def _move(self, move: object, what: str, values: memoryview, offset: int) -> None:
         assert callable(move)
         while values:
+            was_direct = self.is_direct  # another thread may change it meanwhile
             try:
                 number = move(self._file, [values], offset)
             except OSError as error:
-                if error.errno == errno.EINVAL and self.is_direct:
+                if error.errno == errno.EINVAL and was_direct:
                     self.is_direct = self._set_direct(False)  # this disk wants another alignment
                     continue
                 raise self._failed(what, len(values), error) from error
