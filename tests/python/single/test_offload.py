@@ -122,6 +122,9 @@ def test_a_transfer_that_goes_on() -> None:
     seen = []
     store.read(area, 0, found).then(lambda: seen.append(float(found.sum()))).wait()
     assert seen == [30]
+    nothing = store.read(area, 0, found[:0]).then(lambda: seen.append(0))
+    assert seen == [30, 0]  # at once: no thread moves anything
+    nothing.wait()
     store.close()
 
 
