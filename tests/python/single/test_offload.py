@@ -114,6 +114,25 @@ def test_a_disk_of_another_alignment_that_threads_find_out_at_once(
     assert torch.equal(found, values)
 
 
+def test_a_file_system_that_reserves_by_single_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libc does where there is no fallocate(): bytes that can't be written directly."""
+    file = DirectFile(tmp_path)
+    file.is_direct = True
+    reserve = os.posix_fallocate
+
+    def refuse_directly(*arguments: int) -> None:
+        if file.is_direct:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        reserve(*arguments)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse_directly)
+    file.reserve(ALIGNMENT)
+    assert not file.is_direct
+    assert os.fstat(file._file).st_size == ALIGNMENT
+
+
 def test_a_transfer_that_goes_on() -> None:
     store = Store()
     area = store.area(10, torch.float32)

@@ -58,11 +58,16 @@ class DirectFile:
             OffloadError: the disk is full.
         """
         begin, length = self.nbytes, aligned(nbytes)
-        if length:
+        while length:
+            was_direct = self.is_direct
             try:
                 os.posix_fallocate(self._file, begin, length)
+                break
             except OSError as error:
-                raise self._failed("reserve", length, error) from error
+                if error.errno != errno.EINVAL or not was_direct:
+                    raise self._failed("reserve", length, error) from error
+                # This file system can't reserve, and libc writes a byte of each block instead.
+                self.is_direct = self._set_direct(False)
         self.nbytes += length
         return begin
 
