@@ -86,6 +86,9 @@ class DiskOffload:
         self._numbers = count()  # of what is saved: backward passes go back
         self._pending: deque[tuple[int, Transfer]] = deque()  # bytes that are being written
         self._lock = threading.RLock()  # backward passes of several devices have a thread each
+        # Its own, and nobody waits with it: the collector may forget tensors in a thread that moves
+        # what another one waits for with _lock.
+        self._places = threading.RLock()
 
     def __call__(self) -> AbstractContextManager[object]:
         """Return a context to save activations in."""
@@ -125,14 +128,14 @@ class DiskOffload:
 
     def take(self, nbytes: int) -> int:
         """Return the offset of a free place."""
-        with self._lock:
+        with self._places:
             return (
                 self._free[nbytes].pop() if self._free[nbytes] else self.store.file.reserve(nbytes)
             )
 
     def give_back(self, nbytes: int, offset: int) -> None:
         """Let a place be taken again."""
-        with self._lock:
+        with self._places:
             self._free[nbytes].append(offset)
 
 
