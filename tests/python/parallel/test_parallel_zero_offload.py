@@ -254,6 +254,16 @@ def test_a_model_on_meta(stage: int, tmp_path: Path) -> None:
         assert not torch.equal(before["3.up.weight"], after["3.up.weight"])
 
 
+def test_buffers_on_meta_of_a_norm_without_parameters() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
+    with sharded(model, 3, unit=nn.Linear):
+        norm = model[1]
+        assert torch.equal(norm.running_mean, torch.zeros(4))
+        assert torch.equal(norm.running_var, torch.ones(4))
+        assert norm.num_batches_tracked == 0
+
+
 def test_values_on_meta_that_differ(tmp_path: Path) -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9))
