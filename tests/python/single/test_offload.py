@@ -211,6 +211,21 @@ def test_activations_on_a_disk_give_the_same_gradients(
     assert not list(tmp_path.iterdir())
 
 
+def test_activations_that_are_conjugated_or_negated_when_they_are_read(tmp_path: Path) -> None:
+    x = torch.arange(99).mul(1 + 2j)
+    w = torch.ones_like(x, requires_grad=True)
+    offload = offload_activations("disk", tmp_path, least_bytes=1)
+    with offload():
+        loss = (x.conj() * w).real.sum()
+    loss.backward()
+    assert torch.equal(w.grad, x)
+    v = torch.ones(99, requires_grad=True)
+    with offload():
+        loss = (x.conj().imag * v).sum()  # a view that has the negative bit
+    loss.backward()
+    assert torch.equal(v.grad, -x.imag)
+
+
 def test_activations_of_the_cpu_stay_where_the_host_has_them() -> None:
     offload = offload_activations("cpu", least_bytes=1)
     assert isinstance(offload, HostOffload)

@@ -103,6 +103,7 @@ class DiskOffload:
         values = tensor.detach()  # a result would keep the node that saves it, and that keeps this
         if not tensor.is_cpu or not _worth_it(tensor, self._least):
             return values
+        values = values.resolve_conj().resolve_neg()  # the file has what is in memory
         if not in_memory_order(values).is_contiguous():  # it has gaps
             values = values.contiguous()
         with self._lock:
