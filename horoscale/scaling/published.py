@@ -18,8 +18,10 @@ _MODELS = {
     "ResNet-152": (60.2e6, 91.8),
     "VGG-16": (138.4e6, 154.0),
 }
-# Width and layers of GPT-2 by the GPUs that share them (arXiv:1909.08053, table 1), with 8 samples
-# of 1,024 words, and the operations a second that one GPU alone has reached.
+# Width and layers of GPT-2 by the GPUs that share them, and the published efficiencies. The sizes
+# are assumed: those of arXiv:1909.08053, table 1, of 2.5, 4.2 and 8.3 billion parameters, where the
+# source has 2.0, 4.2 and 8.7. A batch has 8 samples of 1,024 words; _REACHED is what one GPU alone
+# has reached, in operations a second.
 _GPT2 = {2: (1920, 54, 0.907), 4: (2304, 64, 0.865), 8: (3072, 72, 0.796)}
 _SAMPLES, _WORDS, _VOCABULARY, _REACHED = 8, 1024, 51_200, 62.4e12
 # Assumed: what an allreduce gets of NVLink in a DGX-1, of PCIe, and of 25 Gbit/s.

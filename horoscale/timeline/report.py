@@ -33,9 +33,7 @@ def report(ranks: Sequence[RankTimeline], title: str | None = None) -> str:
     waits = any(one.waits for one in ranks)
     parts = [
         f'{len(ranks)} ranks; a step is from one "{title}" to the next',
-        table(
-            ["rank", "steps", "median", "90 %", "executed", "exposed", "waiting"], _rows(by_rank)
-        ),
+        table(_HEADING, _rows(by_rank)),
         "Times of a step in ms. Executed: an operation was. Exposed: the program was blocked in a\n"
         "wait; of that waiting: while no operation was executed."
         + ("" if waits else " (This program never was: its framework waits by other means.)"),

@@ -221,7 +221,10 @@ class ElasticState(ObjectState):
         )
 
     def _finish(self) -> None:
-        self._write(asynchronous=False)
+        if self._folder is not None:
+            self._before_commit()
+            self.save()  # objects of the present model, which may be ahead of the last commit
+            self._write(asynchronous=False)
 
     def _give_up(self, *, only_shards: bool = False) -> None:
         """Leave the checkpoints as they are: it takes all ranks to write one."""

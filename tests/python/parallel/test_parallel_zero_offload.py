@@ -18,6 +18,7 @@ from torch import nn
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 from horoscale.torch.parallel.offload import direct
+from horoscale.torch.parallel.offload import store as stores
 from horoscale.torch.parallel.zero import sharded_of, streaming
 
 pytestmark = MARKS
@@ -82,6 +83,24 @@ def test_master_weights(stage: int, tmp_path: Path) -> None:
     for name, values in state.items():
         for key, value in values.items():
             assert torch.equal(value, other[name][key]), (name, key)
+
+
+def test_parameters_of_a_larger_dtype_than_the_masters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces have memory for both."""
+    monkeypatch.setattr(stores, "CHUNK_BYTES", 2 * direct.ALIGNMENT)
+    states = []
+    for options in ({"shared": False}, on_disk(tmp_path)):
+        model = make(torch.bfloat16)
+        with sharded(model, 3, dtype=torch.float32, **options):
+            optimizer = par.ZeroOptimizer(torch.optim.SGD, model, lr=0.1, momentum=0.9)
+            for number in range(2):
+                step(model, optimizer, number)
+            states.append(par.whole_state_dict(model))
+    weights, others = states
+    for name, value in weights.items():
+        assert torch.equal(value, others[name]), name
 
 
 def test_nothing_of_it_is_in_memory(tmp_path: Path) -> None:
@@ -233,6 +252,16 @@ def test_a_model_on_meta(stage: int, tmp_path: Path) -> None:
         optimizer.step()
         after = par.whole_state_dict(model)
         assert not torch.equal(before["3.up.weight"], after["3.up.weight"])
+
+
+def test_buffers_on_meta_of_a_norm_without_parameters() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
+    with sharded(model, 3, unit=nn.Linear):
+        norm = model[1]
+        assert torch.equal(norm.running_mean, torch.zeros(4))
+        assert torch.equal(norm.running_var, torch.ones(4))
+        assert norm.num_batches_tracked == 0
 
 
 def test_values_on_meta_that_differ(tmp_path: Path) -> None:

@@ -88,6 +88,51 @@ def test_a_disk_of_another_alignment(tmp_path: Path) -> None:
     assert torch.equal(found, values)
 
 
+def test_a_disk_of_another_alignment_that_threads_find_out_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was refused while another thread turned direct I/O off tries again, too."""
+    file = DirectFile(tmp_path)
+    file.is_direct = True
+    offset = file.reserve(ALIGNMENT)
+    write = os.pwritev
+    refused = []
+
+    def refuse_once(*arguments: Any) -> int:
+        if not refused:
+            refused.append(arguments)
+            file.is_direct = file._set_direct(False)  # as another thread does that was refused
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return write(*arguments)
+
+    monkeypatch.setattr(os, "pwritev", refuse_once)
+    values = torch.arange(100, dtype=torch.uint8)
+    file.write(bytes_of(values), offset)
+    found = torch.zeros_like(values)
+    file.read(bytes_of(found), offset)
+    assert refused
+    assert torch.equal(found, values)
+
+
+def test_a_file_system_that_reserves_by_single_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libc does where there is no fallocate(): bytes that can't be written directly."""
+    file = DirectFile(tmp_path)
+    file.is_direct = True
+    reserve = os.posix_fallocate
+
+    def refuse_directly(*arguments: int) -> None:
+        if file.is_direct:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        reserve(*arguments)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse_directly)
+    file.reserve(ALIGNMENT)
+    assert not file.is_direct
+    assert os.fstat(file._file).st_size == ALIGNMENT
+
+
 def test_a_transfer_that_goes_on() -> None:
     store = Store()
     area = store.area(10, torch.float32)
@@ -96,6 +141,9 @@ def test_a_transfer_that_goes_on() -> None:
     seen = []
     store.read(area, 0, found).then(lambda: seen.append(float(found.sum()))).wait()
     assert seen == [30]
+    nothing = store.read(area, 0, found[:0]).then(lambda: seen.append(0))
+    assert seen == [30, 0]  # at once: no thread moves anything
+    nothing.wait()
     store.close()
 
 
@@ -161,6 +209,21 @@ def test_activations_on_a_disk_give_the_same_gradients(
         del loss
     assert sizes == [sizes[0]] * 3  # the same places again
     assert not list(tmp_path.iterdir())
+
+
+def test_activations_that_are_conjugated_or_negated_when_they_are_read(tmp_path: Path) -> None:
+    x = torch.arange(99).mul(1 + 2j)
+    w = torch.ones_like(x, requires_grad=True)
+    offload = offload_activations("disk", tmp_path, least_bytes=1)
+    with offload():
+        loss = (x.conj() * w).real.sum()
+    loss.backward()
+    assert torch.equal(w.grad, x)
+    v = torch.ones(99, requires_grad=True)
+    with offload():
+        loss = (x.conj().imag * v).sum()  # a view that has the negative bit
+    loss.backward()
+    assert torch.equal(v.grad, -x.imag)
 
 
 def test_activations_of_the_cpu_stay_where_the_host_has_them() -> None:

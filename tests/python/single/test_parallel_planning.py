@@ -17,7 +17,7 @@ from torch import nn
 
 import horoscale.torch.parallel as par
 from horoscale.torch.parallel.planning.cost import cost, group
-from horoscale.torch.parallel.planning.dry_run import Unit, dry_run, rehearse
+from horoscale.torch.parallel.planning.dry_run import Unit, dry_run, rehearse, units_of
 from horoscale.torch.parallel.planning.machine import (
     Averages,
     Link,
@@ -36,7 +36,7 @@ from horoscale.torch.parallel.planning.profile import (
     profile,
     windows,
 )
-from horoscale.torch.parallel.planning.recomputation import segments
+from horoscale.torch.parallel.planning.recomputation import recompute_segments, segments
 from horoscale.torch.parallel.planning.stand_ins import Collective
 
 MACHINE = Machine(
@@ -239,6 +239,27 @@ def test_what_cannot_be(sizes: dict[str, int], options: dict[str, object], messa
 
 
 # ---------------------------------------------------------------- units and their times
+
+
+class Residual(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + super().forward(x)
+
+
+def test_what_does_not_run_its_children_once_each_is_not_cut() -> None:
+    """Stages of it would compute something else."""
+    tanh = nn.Tanh()
+    chain = nn.Sequential(nn.Linear(8, 8), tanh, nn.Linear(8, 8))
+    twice = nn.Sequential(*chain, tanh)
+    residual = Residual(*chain)
+    assert list(units_of(chain)) == ["0", "1", "2"]
+    assert units_of(twice) == {"": twice}
+    assert units_of(residual) == {"": residual}
+    x = torch.randn(4, 8)
+    for model in (chain, twice, residual):
+        expected = model(x)
+        recompute_segments(model)
+        assert torch.equal(model(x), expected)
 
 
 def test_divided_layers_send_and_compute_their_share() -> None:

@@ -86,6 +86,9 @@ class DiskOffload:
         self._numbers = count()  # of what is saved: backward passes go back
         self._pending: deque[tuple[int, Transfer]] = deque()  # bytes that are being written
         self._lock = threading.RLock()  # backward passes of several devices have a thread each
+        # Its own, and nobody waits with it: the collector may forget tensors in a thread that moves
+        # what another one waits for with _lock.
+        self._places = threading.RLock()
 
     def __call__(self) -> AbstractContextManager[object]:
         """Return a context to save activations in."""
@@ -100,6 +103,7 @@ class DiskOffload:
         values = tensor.detach()  # a result would keep the node that saves it, and that keeps this
         if not tensor.is_cpu or not _worth_it(tensor, self._least):
             return values
+        values = values.resolve_conj().resolve_neg()  # the file has what is in memory
         if not in_memory_order(values).is_contiguous():  # it has gaps
             values = values.contiguous()
         with self._lock:
@@ -125,14 +129,14 @@ class DiskOffload:
 
     def take(self, nbytes: int) -> int:
         """Return the offset of a free place."""
-        with self._lock:
+        with self._places:
             return (
                 self._free[nbytes].pop() if self._free[nbytes] else self.store.file.reserve(nbytes)
             )
 
     def give_back(self, nbytes: int, offset: int) -> None:
         """Let a place be taken again."""
-        with self._lock:
+        with self._places:
             self._free[nbytes].append(offset)
 
 

@@ -58,11 +58,16 @@ class DirectFile:
             OffloadError: the disk is full.
         """
         begin, length = self.nbytes, aligned(nbytes)
-        if length:
+        while length:
+            was_direct = self.is_direct
             try:
                 os.posix_fallocate(self._file, begin, length)
+                break
             except OSError as error:
-                raise self._failed("reserve", length, error) from error
+                if error.errno != errno.EINVAL or not was_direct:
+                    raise self._failed("reserve", length, error) from error
+                # This file system can't reserve, and libc writes a byte of each block instead.
+                self.is_direct = self._set_direct(False)
         self.nbytes += length
         return begin
 
@@ -93,10 +98,11 @@ class DirectFile:
     def _move(self, move: object, what: str, values: memoryview, offset: int) -> None:
         assert callable(move)
         while values:
+            was_direct = self.is_direct  # another thread may change it meanwhile
             try:
                 number = move(self._file, [values], offset)
             except OSError as error:
-                if error.errno == errno.EINVAL and self.is_direct:
+                if error.errno == errno.EINVAL and was_direct:
                     self.is_direct = self._set_direct(False)  # this disk wants another alignment
                     continue
                 raise self._failed(what, len(values), error) from error

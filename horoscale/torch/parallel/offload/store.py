@@ -34,7 +34,10 @@ class Transfer:
         self._parts += other._parts
 
     def then(self, work: Callable[[], None]) -> Transfer:
-        """Have the thread that is done last do something that does not wait; follow that."""
+        """Have the thread that is done last do something that does not wait; follow that.
+
+        Where nothing is moved this thread does it.
+        """
         parts, rest = self._parts, len(self._parts)
         lock = threading.Lock()
         end: Future[None] = Future()
@@ -45,6 +48,9 @@ class Transfer:
                 rest -= 1
                 if rest:
                     return
+            finish()
+
+        def finish() -> None:
             try:
                 for part in parts:
                     part.result()
@@ -56,6 +62,8 @@ class Transfer:
 
         for part in parts:
             part.add_done_callback(done)
+        if not parts:
+            finish()
         return Transfer([end])
 
     def wait(self) -> None:

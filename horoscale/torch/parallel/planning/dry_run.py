@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from horoscale.torch.parallel.planning.recomputation import PRODUCTS
+from horoscale.torch.parallel.planning.recomputation import PRODUCTS, is_chain
 from horoscale.torch.parallel.planning.stand_ins import Collective, divide
 from horoscale.torch.parallel.styles import Plan
 
@@ -94,9 +94,14 @@ class Rehearsal:
 
 
 def units_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the parts between which a model can be cut: the children of an nn.Sequential."""
-    if isinstance(model, nn.Sequential) and len(model):
-        return dict(model.named_children())
+    """Return the parts between which a model can be cut: the children of an nn.Sequential.
+
+    One that has a forward() of its own, or runs a module twice, is not cut.
+    """
+    if is_chain(model):
+        units = dict(model.named_children())
+        if 0 < len(units) == len(model._modules):
+            return units
     return {"": model}
 
 

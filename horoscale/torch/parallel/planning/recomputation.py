@@ -41,6 +41,11 @@ PRODUCTS = [
 ]
 
 
+def is_chain(model: nn.Module) -> bool:
+    """Tell whether a model runs its children one after the other, as nn.Sequential does."""
+    return isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+
+
 def segments(units: int) -> list[tuple[int, int]]:
     """Return where each segment of a stage begins and ends, as "sqrt" has them."""
     length = math.ceil(math.sqrt(units))
@@ -68,9 +73,10 @@ def recompute_units(units: Sequence[nn.Module], how: Recompute) -> None:
 
 def recompute_segments(stage: nn.Module) -> None:
     """Have a stage, an nn.Sequential of units, compute its segments again, in place."""
-    if not isinstance(stage, nn.Sequential):
+    if not is_chain(stage):
         recompute_units([stage], True)
         return
+    assert isinstance(stage, nn.Sequential)
 
     def run(begin: int, end: int, x: Any) -> Any:
         for unit in list(stage)[begin:end]:

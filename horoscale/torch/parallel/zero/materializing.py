@@ -59,7 +59,7 @@ class Materialized:
 
     def give_buffers(self) -> None:
         """Give values to modules that have no parameters."""
-        self._give([one for one in self._modules if not one._parameters])
+        self._give([one for one in self._modules if not _own_parameters(one)])
 
     def give(self, unit: Unit) -> None:
         """Give a unit's parameters their values, and the buffers beside them."""
@@ -70,7 +70,7 @@ class Materialized:
             [
                 module
                 for module in unit.module.modules()
-                if of_unit & self._without & {id(one) for one in module._parameters.values()}
+                if of_unit & self._without & _own_parameters(module)
             ]
         )
         for name, parameter in unit.parameters.items():
@@ -84,7 +84,7 @@ class Materialized:
     @torch.no_grad()
     def _give(self, modules: list[nn.Module]) -> None:
         for module in modules:
-            own = {id(one) for one in module._parameters.values()}
+            own = _own_parameters(module)
             if id(module) in self._rest and (not own or own & self._without):
                 self._rest.discard(id(module))
                 self._initialize(module)
@@ -94,6 +94,11 @@ class Materialized:
 def _has_meta(module: nn.Module) -> bool:
     own = (*module._parameters.values(), *module._buffers.values())
     return any(one is not None and one.is_meta for one in own)
+
+
+def _own_parameters(module: nn.Module) -> set[int]:
+    """Return the ids of a module's own parameters; norms that have none name them, as None."""
+    return {id(one) for one in module._parameters.values() if one is not None}
 
 
 def _reset(module: nn.Module) -> None:

@@ -165,6 +165,7 @@ class Streaming:
     def _dtypes(self) -> Iterator[torch.dtype]:
         for bucket in self._buckets.values():
             yield bucket.shards.master.dtype
+            yield bucket.shards.dtype  # of the rounded values
 
     def _cut(self, numel: int) -> Iterator[_Piece]:
         """Yield pieces of so many elements, of what the optimizer has."""
