@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import horoscale.torch as hvd  # noqa: E402
 from horoscale._core import DataType, HorovodInternalError  # noqa: E402
+from horoscale._core.types import Encoding  # noqa: E402
 from horoscale.torch import buckets  # noqa: E402
 from horoscale.torch.compression import divide  # noqa: E402
 from horoscale.torch.tensors import data_type  # noqa: E402
