@@ -14,7 +14,16 @@ import pytest
 import horoscale
 
 # What modules of the bindings need, which the environment may lack.
-NEEDED = ("torch", "tensorflow", "keras", "jax", "lightning", "pyspark", "ray", "horoscale.sim._sim")
+NEEDED = (
+    "torch",
+    "tensorflow",
+    "keras",
+    "jax",
+    "lightning",
+    "pyspark",
+    "ray",
+    "horoscale.sim._sim",
+)
 os.environ.setdefault(  # Keras needs one of its backends to be imported
     "KERAS_BACKEND", "tensorflow" if importlib.util.find_spec("tensorflow") else "torch"
 )
