@@ -65,6 +65,16 @@ def check_arrays() -> None:
     assert np.abs(result - values).max() < 0.02
 
 
+def check_half_precision() -> None:
+    """Tensors of 16 bits are encoded too."""
+    for dtype in (torch.float16, torch.bfloat16):
+        values = torch.randn(5000, generator=torch.Generator().manual_seed(5)).to(dtype)
+        result = hvd.allreduce(values, name=f"half {dtype}", compression=hvd.Compression.int4)
+        error = relative((result - values).float(), values.float())
+        assert (error > 0.02) == IS_ENCODED, (dtype, error)
+        assert error < 0.3, (dtype, error)
+
+
 def model() -> torch.nn.Module:
     """The same on all ranks."""
     torch.manual_seed(1)
@@ -247,6 +257,7 @@ def main() -> None:
     check_arrays()
     check_training()
     check_metrics()
+    check_half_precision()
     check_state()
     check_power_sgd()
     check_loss_scale()
