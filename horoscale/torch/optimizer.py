@@ -33,6 +33,7 @@ NamedParameters = Iterable[tuple[str, torch.Tensor]]
 # In a state_dict, where compression loses something, or is PowerSGD.
 _RESIDUALS = "horoscale_residuals"
 _LOW_RANK = "horoscale_powersgd"
+_LOSS_SCALE = "horoscale_loss_scale"  # that both are of
 
 
 class _Distributed(torch.optim.Optimizer):
@@ -214,6 +215,8 @@ class _Distributed(torch.optim.Optimizer):
         residuals = self._saved_residuals()
         if residuals is not None:
             state[_RESIDUALS] = residuals
+        if low_rank or residuals is not None:
+            state[_LOSS_SCALE] = self._loss_scale
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -227,6 +230,7 @@ class _Distributed(torch.optim.Optimizer):
                 one.load(saved["states"][name], is_own)
         if self._keeps_residuals():
             self._load_residuals(state_dict.get(_RESIDUALS))
+        self._loss_scale = state_dict.get(_LOSS_SCALE, self._loss_scale)
 
     def set_loss_scale(self, scale: float) -> None:
         """Say by which number losses, and so gradients, are multiplied from now on.

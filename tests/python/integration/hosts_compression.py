@@ -177,6 +177,10 @@ def check_loss_scale() -> None:
     total = torch.zeros(5000)
     for step in range(STEPS):
         scale = 1024.0 if step < STEPS // 2 else 2.0
+        if step == STEPS // 2:
+            state = copy.deepcopy(optimizer.state_dict())
+            optimizer.set_loss_scale(1.0)
+            optimizer.load_state_dict(state)  # with the scale that what it keeps is of
         optimizer.set_loss_scale(scale)
         optimizer.zero_grad()
         (network.weight * (scale * values).reshape(100, 50)).sum().backward()
