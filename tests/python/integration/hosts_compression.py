@@ -173,15 +173,17 @@ def check_loss_scale() -> None:
     values = torch.randn(5000, generator=torch.Generator().manual_seed(hvd.rank()))
     network = torch.nn.Linear(50, 100, bias=False)
     optimizer = distributed(network, hvd.Compression.int4, op=hvd.Sum)
+    other = distributed(model(), hvd.Compression.int8)
     exact = torch.stack(gathered(values)).sum(0)
     total = torch.zeros(5000)
     for step in range(STEPS):
-        scale = 1024.0 if step < STEPS // 2 else 2.0
+        scale = 2.0 if STEPS // 4 <= step < STEPS * 3 // 4 else 1024.0
         if step == STEPS // 2:
             state = copy.deepcopy(optimizer.state_dict())
-            optimizer.set_loss_scale(1.0)
+            optimizer.set_loss_scale(2.0**-20)
             optimizer.load_state_dict(state)  # with the scale that what it keeps is of
         optimizer.set_loss_scale(scale)
+        other.set_loss_scale(scale)  # of the same residuals, which are not scaled twice
         optimizer.zero_grad()
         (network.weight * (scale * values).reshape(100, 50)).sum().backward()
         optimizer.synchronize()
