@@ -26,6 +26,12 @@ std::optional<DataType> Encoding::type() const {
   return std::nullopt;
 }
 
+bool Encoding::IsFor(DataType dtype) const {
+  if (dtype == DataType::kFloat32) return true;
+  if (!IsLossy()) return dtype == DataType::kFloat64;
+  return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;
+}
+
 std::string_view Name(EncodingKind kind) {
   constexpr std::array<std::string_view, kNumEncodingKinds> kNames = {
       "none", "float16", "bfloat16", "int8", "int4", "onebit", "topk"};

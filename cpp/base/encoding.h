@@ -45,6 +45,8 @@ struct Encoding {
   std::optional<DataType> type() const;
   // Whether values lose so much that what is lost is kept, and sent with the next ones.
   bool IsLossy() const { return kind >= EncodingKind::kInt8; }
+  // Whether values of this type travel in it, where it isn't none; others travel as they are.
+  bool IsFor(DataType dtype) const;
 
   auto operator<=>(const Encoding&) const = default;
 };

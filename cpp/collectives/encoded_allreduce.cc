@@ -362,10 +362,8 @@ class EncodedAllreduce : public RoundLoop {
 bool MayEncode(const AllreduceArgs& args) {
   const Reduction& reduction = args.reduction;
   const bool is_sum = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kAverage;
-  const bool has_type = reduction.dtype == DataType::kFloat32 ||
-                        reduction.dtype == DataType::kFloat16 ||
-                        reduction.dtype == DataType::kBfloat16;
-  return args.encoding.IsLossy() && is_sum && has_type && args.absent.empty();
+  return args.encoding.IsLossy() && args.encoding.IsFor(reduction.dtype) && is_sum &&
+         args.absent.empty();
 }
 
 std::unique_ptr<Collective> MakeEncodedAllreduce(Exchange& exchange, HostGroups hosts,

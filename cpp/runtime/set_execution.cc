@@ -118,9 +118,7 @@ Status SetExecution::StartBucket(const Action& action) {
   fused_->positions = place_.positions;
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
                        static_cast<int64_t>(action.divisor)};
-  if (action.dtype == DataType::kFloat32 || action.dtype == DataType::kFloat64) {
-    fused_->encoding = common.encoding;
-  }
+  if (common.encoding.IsFor(action.dtype)) fused_->encoding = common.encoding;
   if (HasRoot(common.kind)) {
     // Where this rank has joined, nothing of its own has been compared with it.
     if (!place_.Contains(common.root)) return Status::Protocol("the root is not a member");
@@ -181,7 +179,7 @@ Status SetExecution::StartCollective(const Action& action) {
 
 // Where a lossy encoding keeps what it loses of each piece.
 void SetExecution::FindResiduals(const Action& action) {
-  const Encoding& encoding = action.common.encoding;
+  const Encoding& encoding = fused_->encoding;
   if (!encoding.IsLossy() || exchange_->hosts().empty() || !action.absent.empty()) return;
   fused_->encoded = &counters_.encoded[static_cast<size_t>(encoding.kind)];
   for (size_t i = 0; i < action.pieces.size(); ++i) {

@@ -1,5 +1,6 @@
 #include "runtime/set_residuals.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -74,11 +75,14 @@ std::vector<std::byte> SetResiduals::Save() const {
   out.Varint(self_);
   out.Varint(ranks_.size());
   for (int rank : ranks_) out.Zigzag(rank);
-  out.Varint(tensors_.size());
-  for (const auto& [key, tensor] : tensors_) {
-    out.Text(key.first);
-    out.Varint(key.second);
-    Put(out, *tensor);
+  // Of what has never been encoded, as the result of another operator, there is nothing to save.
+  const auto is_prepared = [](const auto& entry) { return entry.second->places.elements > 0; };
+  out.Varint(static_cast<uint64_t>(std::count_if(tensors_.begin(), tensors_.end(), is_prepared)));
+  for (const auto& entry : tensors_) {
+    if (!is_prepared(entry)) continue;
+    out.Text(entry.first.first);
+    out.Varint(entry.first.second);
+    Put(out, *entry.second);
   }
   return out.Take();
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -68,7 +68,8 @@ class Selection:
     encoding: Encoding = Encoding.NONE
     table: tuple[tuple[str, Encoding], ...] | None = None
     function: Callable[[str, Any], Any] | None = None
-    encoding_of_compressor: Callable[[Any], Encoding] | None = None  # of what `function` returns
+    # Of what `function` returns. Optimizers that share parameters each bring their own.
+    encoding_of_compressor: Callable[[Any], Encoding] | None = field(default=None, compare=False)
 
     def of(self, name: str, parameter: Any, elements: int, dimensions: int) -> Encoding:
         """Return the encoding for a parameter.

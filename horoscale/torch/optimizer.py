@@ -16,8 +16,8 @@ from horoscale._core import ReduceOp, UnsupportedError
 from horoscale.common import Average, rank
 from horoscale.common.arguments import resolve_op, set_id
 from horoscale.common.environment import variable
-from horoscale.common.job import current_runtime, is_initialized
-from horoscale.common.process_sets import ProcessSet, global_process_set
+from horoscale.common.job import at_end, current_runtime, is_initialized
+from horoscale.common.process_sets import ProcessSet, at_removal, global_process_set
 from horoscale.torch.collectives import Reduction
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.compression import Compression, select
@@ -33,6 +33,19 @@ NamedParameters = Iterable[tuple[str, torch.Tensor]]
 # In a state_dict, where compression loses something, or is PowerSGD.
 _RESIDUALS = "horoscale_residuals"
 _LOW_RANK = "horoscale_powersgd"
+_LOSS_SCALE = "horoscale_loss_scale"  # that they are of
+
+# By process set, whose residuals are those of all its optimizers: the scale that they have.
+_residual_scales: dict[int, float] = {}
+at_end(_residual_scales.clear)
+
+
+def _forget_scale(process_set: int) -> None:
+    # The next set of this id begins without residuals.
+    _residual_scales.pop(process_set, None)
+
+
+at_removal(_forget_scale)
 
 
 class _Distributed(torch.optim.Optimizer):
@@ -43,7 +56,7 @@ class _Distributed(torch.optim.Optimizer):
     _by_step: bool  # step() reduces the gradients itself: not within skip_synchronize()
     _overlap: OverlappedStep | None
     _synchronized: bool  # by the user, since the last step
-    _loss_scale: float = 1.0  # of the gradients that residuals were left of
+    _loss_scale: float = 1.0  # of what PowerSGD keeps
 
     @outside_graph
     def step(self, closure: Closure | None = None) -> Any:
@@ -214,6 +227,10 @@ class _Distributed(torch.optim.Optimizer):
         residuals = self._saved_residuals()
         if residuals is not None:
             state[_RESIDUALS] = residuals
+            process_set = set_id(self._reducer.settings.process_set)
+            state[_LOSS_SCALE] = _residual_scales.get(process_set, 1.0)
+        elif low_rank:
+            state[_LOSS_SCALE] = self._loss_scale
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -227,6 +244,10 @@ class _Distributed(torch.optim.Optimizer):
                 one.load(saved["states"][name], is_own)
         if self._keeps_residuals():
             self._load_residuals(state_dict.get(_RESIDUALS))
+            if _LOSS_SCALE in state_dict:
+                process_set = set_id(self._reducer.settings.process_set)
+                _residual_scales[process_set] = state_dict[_LOSS_SCALE]
+        self._loss_scale = state_dict.get(_LOSS_SCALE, self._loss_scale)
 
     def set_loss_scale(self, scale: float) -> None:
         """Say by which number losses, and so gradients, are multiplied from now on.
@@ -243,10 +264,14 @@ class _Distributed(torch.optim.Optimizer):
         factor, self._loss_scale = scale / self._loss_scale, float(scale)
         for _, one in self._low_rank():
             one.scale(factor)
-        if factor != 1.0 and self._keeps_residuals():
+        if not self._keeps_residuals():
+            return
+        process_set = set_id(self._reducer.settings.process_set)
+        factor = scale / _residual_scales.get(process_set, 1.0)
+        if factor != 1.0:
             self.finish_step()
-            settings = self._reducer.settings
-            current_runtime().scale_residuals(set_id(settings.process_set), factor)
+            current_runtime().scale_residuals(process_set, factor)
+            _residual_scales[process_set] = float(scale)
 
     def _low_rank(self) -> list[tuple[str, LowRank]]:
         """Return what PowerSGD keeps of each parameter, by name."""

@@ -65,6 +65,16 @@ def check_arrays() -> None:
     assert np.abs(result - values).max() < 0.02
 
 
+def check_half_precision() -> None:
+    """Tensors of 16 bits are encoded too."""
+    for dtype in (torch.float16, torch.bfloat16):
+        values = torch.randn(5000, generator=torch.Generator().manual_seed(5)).to(dtype)
+        result = hvd.allreduce(values, name=f"half {dtype}", compression=hvd.Compression.int4)
+        error = relative((result - values).float(), values.float())
+        assert (error > 0.02) == IS_ENCODED, (dtype, error)
+        assert error < 0.3, (dtype, error)
+
+
 def model() -> torch.nn.Module:
     """The same on all ranks."""
     torch.manual_seed(1)
@@ -163,11 +173,17 @@ def check_loss_scale() -> None:
     values = torch.randn(5000, generator=torch.Generator().manual_seed(hvd.rank()))
     network = torch.nn.Linear(50, 100, bias=False)
     optimizer = distributed(network, hvd.Compression.int4, op=hvd.Sum)
+    other = distributed(model(), hvd.Compression.int8)
     exact = torch.stack(gathered(values)).sum(0)
     total = torch.zeros(5000)
     for step in range(STEPS):
-        scale = 1024.0 if step < STEPS // 2 else 2.0
+        scale = 2.0 if STEPS // 4 <= step < STEPS * 3 // 4 else 1024.0
+        if step == STEPS // 2:
+            state = copy.deepcopy(optimizer.state_dict())
+            optimizer.set_loss_scale(2.0**-20)
+            optimizer.load_state_dict(state)  # with the scale that what it keeps is of
         optimizer.set_loss_scale(scale)
+        other.set_loss_scale(scale)  # of the same residuals, which are not scaled twice
         optimizer.zero_grad()
         (network.weight * (scale * values).reshape(100, 50)).sum().backward()
         optimizer.synchronize()
@@ -247,6 +263,7 @@ def main() -> None:
     check_arrays()
     check_training()
     check_metrics()
+    check_half_precision()
     check_state()
     check_power_sgd()
     check_loss_scale()

@@ -51,6 +51,17 @@ def test_a_function_is_asked_for_each_parameter() -> None:
     assert chosen(select, "b", 2) == Encoding.INT4
 
 
+def test_the_same_function_selects_the_same() -> None:
+    def function(name: str, parameter: object) -> object:
+        return INT8
+
+    def other(compressor: object) -> Encoding:
+        return encoding_of(compressor)
+
+    assert selection(function, encoding_of) == selection(function, other)
+    assert selection(function, encoding_of) != selection(lambda *_: INT8, encoding_of)
+
+
 def test_patterns_are_strings() -> None:
     with pytest.raises(ValueError, match="patterns of names"):
         selection({3: INT8}, encoding_of)

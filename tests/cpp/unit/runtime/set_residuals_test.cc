@@ -44,6 +44,14 @@ TEST(SetResidualsTest, WhatIsSavedCanBeLoaded) {
   EXPECT_EQ(other.Of("b", 3)->places, residuals.Of("b", 3)->places);
 }
 
+TEST(SetResidualsTest, WhatWasNeverEncodedIsNotSaved) {
+  SetResiduals residuals(Place(1));
+  Fill(residuals);
+  const std::vector<std::byte> saved = residuals.Save();
+  ASSERT_NE(residuals.Of("a minimum", 0), nullptr);
+  EXPECT_EQ(residuals.Save(), saved);
+}
+
 TEST(SetResidualsTest, AnotherMembersAndSetsAreRefused) {
   SetResiduals residuals(Place(1));
   Fill(residuals);
