@@ -54,7 +54,7 @@ hs_code hs_residuals_load(hs_runtime* runtime, int32_t process_set, const void* 
 hs_code hs_residuals_scale(hs_runtime* runtime, int32_t process_set, double factor) {
   const auto residuals = horoscale::Find(runtime, process_set);
   if (!residuals.ok()) return ToCode(residuals.status());
-  if (!std::isfinite(factor)) {
+  if (!std::isfinite(static_cast<float>(factor))) {  // which residuals are multiplied by
     return ToCode(Status::InvalidArgument("a factor of residuals is not a finite number"));
   }
   (*residuals)->Scale(factor);

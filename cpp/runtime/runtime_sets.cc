@@ -89,6 +89,10 @@ Result<int64_t> Runtime::RemoveSet(int id) {
   set->Fail(Status::InvalidArgument("process set " + std::to_string(id) + " was removed"));
   mpi_.Free(set->mpi());
   sets_.Remove(static_cast<uint32_t>(id));
+  {
+    std::lock_guard lock(residuals_mutex_);
+    residuals_.erase(id);
+  }
   transport_->Forget(set->channel());
   return int64_t{0};
 }
