@@ -19,6 +19,9 @@ from horoscale.lightning.environment import environment_of_launcher
 from horoscale.lightning.layer_sync import SyncBatchNormOfSet
 from horoscale.lightning.ranks import BACKEND, RanksOfJob
 
+# What a program may call of an optimizer beside step(), in manual optimization.
+_OF_OPTIMIZER = ("zero_grad", "synchronize", "skip_synchronize", "no_sync")
+
 
 class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
     """Averages gradients by hvd.DistributedOptimizer, while the backward pass computes the others.
@@ -138,12 +141,26 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
                 **self._options,
             )
 
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers of the training."""
+        return list(DDPStrategy.optimizers.fget(self))
+
+    @optimizers.setter
+    def optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        DDPStrategy.optimizers.fset(self, optimizers)
+        # Lightning's wrappers are of the optimizers' classes, but have none of their state.
+        for wrapper in self._lightning_optimizers:
+            for name in _OF_OPTIMIZER:
+                if hasattr(wrapper.optimizer, name):
+                    setattr(wrapper, name, getattr(wrapper.optimizer, name))
+
     @contextlib.contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Accumulate gradients on this rank meanwhile."""
         with contextlib.ExitStack() as stack:
             for optimizer in self.optimizers:
-                stack.enter_context(optimizer.no_sync())
+                stack.enter_context(optimizer.no_sync())  # type: ignore[attr-defined]
             yield
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:

@@ -192,7 +192,10 @@ class _Distributed(torch.optim.Optimizer):
 
     @property
     def _plain_groups(self) -> list[dict[str, Any]]:
-        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        try:
+            groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        except KeyError:  # of a wrapper that imitates this class, and looks for it elsewhere
+            raise AttributeError("param_groups") from None
         return groups
 
     def _unused(self, pending: bool = False) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
@@ -167,7 +168,9 @@ def with_wrong_devices(strategy: Any, folder: Path) -> Any:
 
 
 def fabric(strategy: Any, folder: Path) -> Any:
-    fabric = lightning.Fabric(strategy=strategy, accelerator="cpu")
+    if strategy != "horoscale":
+        strategy = FabricDDPStrategy(process_group_backend="gloo")
+    fabric = lightning.Fabric(strategy=strategy, accelerator="cpu", devices=QUIET["devices"])
     fabric.launch()
     network = nn.Linear(8, 1)
     nn.init.constant_(network.weight, 0.5)
