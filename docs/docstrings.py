@@ -55,12 +55,10 @@ def laid_out(lines: list[str]) -> Iterator[str]:
         first = block[0]
         if not first.startswith(" "):
             in_section = bool(SECTION.match(first))
-        if in_section:
-            yield from block
-        elif first.startswith(" ") or _is_aligned(block):
+        if not in_section and (first.startswith(" ") or _is_aligned(block)):
             yield from _literal(block)
         else:
-            yield from block
+            yield from map(_escaped, block)
         yield ""
 
 
@@ -77,6 +75,11 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
             block.append(line)
     if block:
         yield block
+
+
+def _escaped(line: str) -> str:
+    """A line of prose, whose asterisks are no mark-up unless they are a list's."""
+    return re.sub(r"(?<=\S)\*|\*(?=\S)", r"\\*", line)
 
 
 def _is_aligned(block: list[str]) -> bool:
