@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import horoscale
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("KERAS_BACKEND", "torch")  # TensorFlow need not be there
 
 project = "horoscale"
 project_copyright = "the horoscale authors"
