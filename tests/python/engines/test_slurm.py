@@ -53,7 +53,7 @@ def test_process_sets_named_at_the_start_and_later(cluster: SlurmCluster) -> Non
 
 def test_a_killed_rank_is_named_by_the_others_and_ends_the_job(cluster: SlurmCluster) -> None:
     job = cluster.submit(f"srun --kill-on-bad-exit python {HERE / 'killed.py'}")
-    # srun ends the others, and its own code is the largest: SIGKILL's or, if it was quick, SIGTERM's.
+    # srun ends the others. Its own code is the largest: SIGKILL's or, if it was quick, SIGTERM's.
     code, said = job.wait(), job.output()
     assert code in ("137:0", "143:0"), code + said + cluster.logs()
     told = re.findall(r"^rank (\d) after ([\d.]+) s: RankFailedError: rank 2 failed", said, re.M)
