@@ -16,6 +16,8 @@ _METHODS = {
     "numel", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "size",
     "storage_offset", "stride", "untyped_storage",
 }  # fmt: skip
+# What takes parameters to say whose gradients are asked for; hooks gather what it computes with.
+_FUNCTIONS = (torch.autograd.backward, torch.autograd.grad)
 _VALUES = {"data", "T", "H", "mT", "mH", "real", "imag"}  # attributes that give them
 
 
@@ -63,4 +65,4 @@ def _is_harmless(func: Callable[..., Any]) -> bool:
     kind = getattr(func, "__name__", "")
     if kind == "__get__":
         return getattr(func.__self__, "__name__", "") not in _VALUES  # type: ignore[attr-defined]
-    return kind == "__set__" or kind in _METHODS
+    return kind == "__set__" or kind in _METHODS or func in _FUNCTIONS
