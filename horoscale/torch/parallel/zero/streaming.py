@@ -134,7 +134,12 @@ class Streaming:
         states = {}
         reading = deque([self._read(one) for one in self._pieces[:1]])
         writing: deque[_Loaded] = deque()
+        stepped = {part.group for piece in self._pieces for part in piece.parts}
         try:
+            for number in set(range(len(groups))) - stepped:  # this rank has nothing of them
+                optimizer.param_groups = [before[number] | {"params": []}]
+                step()
+                after[number] = optimizer.param_groups[0]
             for number, piece in enumerate(self._pieces):
                 reading += [self._read(one) for one in self._pieces[number + 1 : number + 2]]
                 loaded = reading.popleft()
