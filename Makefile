@@ -289,7 +289,7 @@ $(BUILD)/release/.built: $(CPP_SOURCES) | $(VENV)/.tools
 
 $(BUILD)/arm64/.built: $(CPP_SOURCES) | $(VENV)/.tools
 	$(CONFIGURE) -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake $(RELEASE) -B $(@D)
-	$(CMAKE) --build $(@D) -j $(JOBS) --target unit_fold
+	$(CMAKE) --build $(@D) -j $(JOBS) --target unit_fold unit_encoding
 	@touch $@
 
 # The fuzzers share the instrumented code with the tests, so that it is compiled once.

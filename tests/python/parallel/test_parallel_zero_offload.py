@@ -117,7 +117,9 @@ def test_nothing_of_it_is_in_memory(tmp_path: Path) -> None:
         idle = [one.own for one in (*of_model.trained, *of_model.frozen)]
         idle += [one.gradient for one in of_model.gradients.buckets if one.gradient is not None]
         moments = [v for of in optimizer.state.values() for v in of.values() if v.dim()]
-        assert 0 < len(moments) <= 2 * len(of_model.trained)
+        has_some = any(run.tensor.numel() for of_group in optimizer.runs for run in of_group)
+        assert bool(moments) == has_some  # a rank of many may have nothing
+        assert len(moments) <= 2 * len(of_model.trained)
         for one in (*idle, *moments):
             assert any(begin <= one.data_ptr() < end for begin, end in ranges)
         assert not any(one.resident for one in (*of_model.trained, *of_model.frozen))
