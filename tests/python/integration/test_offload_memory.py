@@ -14,10 +14,13 @@ from support.memory_limit import memory_limit
 pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "offload_training.py"
+SECONDS = 240  # of a run
 MIB = 1 << 20
 LIMIT = 448 * MIB
 # 16 bytes of state for each of some 4 x 512 x 512 parameters of a layer: 1.8 GiB in all.
 SIZES = ["--width", "512", "--layers", "118", "--batch", "8", "--steps", "1"]
+
+pytestmark = pytest.mark.timeout(2 * SECONDS + 60)
 
 
 def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +29,7 @@ def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
             [*limited, sys.executable, EXAMPLE, *SIZES, "--folder", folder, *more],
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=SECONDS,
             check=False,
         )
 
