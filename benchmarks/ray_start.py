@@ -10,11 +10,13 @@ made their first step, and of a step afterwards.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 WARM, STEPS = 5, 60
 
@@ -76,18 +78,20 @@ def with_trainer(trainer_class, train: Callable, ranks: int, **arguments) -> tup
     import ray.train
 
     def reporting() -> None:
-        first, step = train()
-        ray.train.report({"first": first, "step": step})
+        found = json.dumps(train())
+        # Ray Train keeps metrics with checkpoints alone.
+        Path(storage, f"rank{ray.train.get_context().get_world_rank()}").write_text(found)
 
     with tempfile.TemporaryDirectory() as storage:
         began = time.time()
-        result = trainer_class(
+        trainer_class(
             reporting,
             scaling_config=ray.train.ScalingConfig(num_workers=ranks),
             run_config=ray.train.RunConfig(storage_path=storage),
             **arguments,
         ).fit()
-    return result.metrics["first"] - began, result.metrics["step"]
+        found = [json.loads(file.read_text()) for file in Path(storage).glob("rank*")]
+    return max(first for first, _ in found) - began, statistics.median(step for _, step in found)
 
 
 def with_executor(ranks: int) -> tuple[float, float]:
