@@ -32,6 +32,7 @@ _MOST_CONNECTIONS = 32  # at a time; further ones are closed
 _TIMEOUT_S = 20.0  # until a request is there, from the one before; to send an answer
 _FRESH_S = 0.5  # as long a snapshot is used again, however many ask
 _GZIP_BYTES = 1400
+_GZIP_LEVEL = 5
 _END_S = 0.1  # at most, until a server that is to end does
 
 _FILES = {
@@ -276,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
         accepted = self.headers.get("Accept-Encoding", "") if self.headers else ""
         compressed = len(body) > _GZIP_BYTES and "gzip" in accepted
         if compressed:
-            body = gzip.compress(body, 5, mtime=0)
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
