@@ -2,13 +2,15 @@
 
     python benchmarks/watching.py
 
-Three parts: what the runtime's own thread does for the one report a second (it writes its metrics
-down), what the rank's telemetry thread does, and how long the steps of a job take with and without.
+Four parts: what the runtime's own thread does for the one report a second (it writes its metrics
+down), what the rank's telemetry thread does, what the launcher of a thousand simulated ranks does
+for their reports and for an answer, and how long the steps of a job take with and without.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import subprocess
 import sys
@@ -17,7 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+from support.watched_job import WatchedJob
+
 STEP_TENSORS = 50
+MANY = 1000  # ranks
 
 
 def median_us(call: Callable[[], object], times: int = 2000) -> float:
@@ -95,6 +101,31 @@ def job(watched: bool, seconds: float) -> float:
     return float(lines[-1])
 
 
+def of_launcher(times: int = 60) -> None:
+    """Reports in which everything has changed, as they come from hosts of eight, and an answer."""
+    from horoscale.watch.server import _GZIP_LEVEL, Answers
+
+    simulated = WatchedJob(MANY)
+    taken, answers, compressing = [], [], []
+    for _ in range(times):
+        payloads = simulated.payloads()
+        began = time.process_time()
+        for host, payload in payloads:
+            simulated.watch.report(json.loads(payload), host)
+        taken.append(time.process_time() - began)
+        began = time.process_time()
+        body = Answers(simulated.watch).json(None, 0)
+        answers.append(time.process_time() - began)
+        began = time.process_time()
+        compressed = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+        compressing.append(time.process_time() - began)
+    print(f"the launcher of {MANY} ranks, in ms of a core")
+    size = sum(len(payload) for _, payload in payloads)
+    print(f"  a second's reports  {median(taken) * 1e3:6.1f}  {size / 1e6:.2f} MB")
+    print(f"  an answer           {median(answers) * 1e3:6.1f}  {len(body) / 1e6:.2f} MB")
+    print(f"  compressing it      {median(compressing) * 1e3:6.1f}  {len(compressed) / 1e3:.0f} KB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5, help="jobs of each kind (default 5)")
@@ -115,6 +146,7 @@ def main() -> None:
         )
         one = json.loads(told.stdout)
         print(f"  {sets:3} process sets  {one['runtime_us']:7.1f}  {one['report_us']:8.1f}")
+    of_launcher()
     pairs = [(job(False, options.seconds), job(True, options.seconds)) for _ in range(options.runs)]
     print(f"a step of {STEP_TENSORS} tensors of 4 KiB on 2 ranks, in us: min, median, max of jobs")
     for name, values in zip(("not watched", "watched"), zip(*pairs, strict=True), strict=True):

@@ -7,10 +7,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import count, groupby
 from typing import Any
 
 from horoscale._core import HorovodInternalError
+from horoscale._rank_ranges import rank_ranges
 from horoscale.common import job
 
 _log = logging.getLogger("horoscale")
@@ -87,9 +87,7 @@ class Reporter:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return "0-3, 8" for 0, 1, 2, 3 and 8; long ones end in "…"."""
-    counter = count()
-    runs = [list(run) for _, run in groupby(sorted(ranks), lambda rank: rank - next(counter))]
-    return _cut(", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs))
+    return _cut(rank_ranges(sorted(ranks)).replace(",", ", "))
 
 
 def _sets(metrics: dict[str, Any], ranks: dict[int, list[int]]) -> list[dict[str, Any]]:

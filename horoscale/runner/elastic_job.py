@@ -36,6 +36,7 @@ from horoscale.runner.results import HeldResults, ResultsError
 
 _OPEN_OUTPUTS = 32  # of processes that have ended, for what their children print
 _CALL_OFF_S = 5.0  # to reach the store in this very process
+_TELLING_PAUSE = 9  # times as long as it took to tell who watches of all processes
 
 
 class ElasticJob(Job):
@@ -65,6 +66,7 @@ class ElasticJob(Job):
         self._finish: Finish | None = None
         self._control: ControlServer | None = None
         self._seen = -1  # revision of the driver that who watches knows
+        self._tell_at = 0.0  # not to be told before
 
     # ------------------------------------------------------------------ beginning
 
@@ -450,14 +452,15 @@ class ElasticJob(Job):
         if self._hears_hosts():
             deadlines.append(self._pulse.deadline)
         times += [one for one in deadlines if one is not None]
+        if self._has_news():
+            times.append(self._tell_at)
         waits = [max(0.0, one - now) for one in times]
         return min([*waits, *([] if timeout is None else [timeout])], default=None)
 
     def _check_deadlines(self) -> None:
         super()._check_deadlines()
-        if self._watching.wanted and self._seen != self._driver.revision:
-            self._seen = self._driver.revision
-            self._watching.membership(*self._driver.parts())
+        if self._has_news():
+            self._tell_membership()
         if self._stopped or self._finish is not None:
             return
         now = time.monotonic()
@@ -468,6 +471,19 @@ class ElasticJob(Job):
         if self._hears_hosts():
             self._check_silence(now)
         self._driver.check_deadlines(now)
+
+    def _has_news(self) -> bool:
+        return self._watching.wanted and self._seen != self._driver.revision
+
+    def _tell_membership(self) -> None:
+        """Tells who watches of all processes, as often as a tenth of the time is enough for."""
+        began = time.monotonic()
+        if began < self._tell_at:
+            return
+        self._seen = self._driver.revision
+        self._watching.membership(*self._driver.parts())
+        ended = time.monotonic()
+        self._tell_at = ended + _TELLING_PAUSE * (ended - began)
 
     def _hears_hosts(self) -> bool:
         """Whether what hosts answer is read: not while nobody takes the ranks' output."""

@@ -1,7 +1,9 @@
 """What horoscale.run() shows below a cell of a notebook: progress, and each rank's output, folded.
 
 The launcher serves the job's status on loopback meanwhile (--status-port), which tells of progress.
-What is shown is one display of IPython's, which is updated; nothing else has to be installed.
+What is shown is a display of IPython's, which is updated; nothing else has to be installed. At the
+end the output gets a display of its own: some front ends (the Jupyter console, Qt's) update none,
+and a kernel can't tell which it has.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from horoscale.runner.text import printable
 
@@ -32,7 +34,12 @@ _URL = re.compile(r"^horoscalerun: status: (http://\S+) \(token: HOROSCALE_STATU
 # Whatever proxy the environment names: the launcher is on loopback, and the token is for it alone.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-Display = Callable[[dict[str, str]], None]  # shows a bundle of MIME types, in place of the last one
+
+class Display(Protocol):
+    """Shows a bundle of MIME types."""
+
+    def __call__(self, bundle: dict[str, str], /, *, below: bool = False) -> None:
+        """Show it in place of the last one, or below it, for good."""
 
 
 def display_of_cell() -> Display | None:
@@ -44,7 +51,14 @@ def display_of_cell() -> Display | None:
     from IPython.display import display
 
     handle = display({"text/plain": "horoscale.run"}, raw=True, display_id=True)
-    return lambda bundle: handle.update(bundle, raw=True)
+
+    def show(bundle: dict[str, str], /, *, below: bool = False) -> None:
+        if below:
+            display(bundle, raw=True)
+        else:
+            handle.update(bundle, raw=True)
+
+    return show
 
 
 class _Output:
@@ -119,7 +133,7 @@ class NotebookOutput:
             self._job = self._ask() or self._job
         if now - self._shown_at >= _INTERVAL_S:
             self._shown_at = now
-            self._show(self._bundle(self._progress()))
+            self._show(_joined(_headline(self._progress()), self._said()))
 
     def finish(self, status: int) -> None:
         """Show how it ended: the launcher's exit status."""
@@ -128,7 +142,9 @@ class NotebookOutput:
                 self.feed(stream, "\n")
         seconds = f"{self._clock() - self._began:.1f} s"
         ended = f"ended well after {seconds}" if status == 0 else f"failed after {seconds}"
-        self._show(self._bundle(ended, failed=status != 0))
+        self._show(_headline(ended))
+        if self._outputs or self._own:
+            self._show(self._said(failed=status != 0), below=True)
 
     def _ask(self) -> Mapping[str, Any] | None:
         request = urllib.request.Request(
@@ -149,17 +165,30 @@ class NotebookOutput:
                 parts += [f"step {job['steps']}", f"{job['steps_per_second']:.3g} steps/s"]
         return " · ".join(parts)
 
-    def _bundle(self, progress: str, failed: bool = False) -> dict[str, str]:
+    def _said(self, failed: bool = False) -> dict[str, str]:
+        """Return what the ranks and the launcher have printed."""
         ordered = sorted(self._outputs.items(), key=lambda item: int(re.split("[,-]", item[0])[0]))
         folds = [_fold(ranks, output, failed and output.failed) for ranks, output in ordered]
         own = html.escape("\n".join(self._own))
-        page = f"<div><strong>horoscale.run</strong> {html.escape(progress)}</div>{''.join(folds)}"
-        text = [f"horoscale.run: {progress}"]
-        text += [f"[{ranks}] {line}" for ranks, output in ordered for line in output.lines]
+        text = [f"[{ranks}] {line}" for ranks, output in ordered for line in output.lines]
         return {
-            "text/html": page + (f"<pre>{own}</pre>" if own else ""),
+            "text/html": "".join(folds) + (f"<pre>{own}</pre>" if own else ""),
             "text/plain": "\n".join([*text, *self._own]),
         }
+
+
+def _headline(text: str) -> dict[str, str]:
+    return {
+        "text/html": f"<div><strong>horoscale.run</strong> {html.escape(text)}</div>",
+        "text/plain": f"horoscale.run: {text}",
+    }
+
+
+def _joined(head: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
+    return {
+        "text/html": head["text/html"] + rest["text/html"],
+        "text/plain": f"{head['text/plain']}\n{rest['text/plain']}",
+    }
 
 
 def _fold(ranks: str, output: _Output, is_open: bool) -> str:

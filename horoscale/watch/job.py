@@ -24,7 +24,7 @@ _INTERVAL_S = 1.0
 _KEPT_ENDED = 256  # processes that have ended, of those that are gone from an elastic job
 MOST_LINKS = 64
 _MOST_FINDINGS = 50
-_NOTES = ("mismatch", "balance", "compression")
+_NOTES = ("mismatch", "balance")
 
 
 class JobWatch:

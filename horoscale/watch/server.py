@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hmac
+import io
 import ipaddress
 import json
 import secrets
@@ -28,9 +29,10 @@ from horoscale.watch import prometheus
 from horoscale.watch.job import JobWatch
 
 _MOST_CONNECTIONS = 32  # at a time; further ones are closed
-_TIMEOUT_S = 20.0  # of a connection on which nothing comes
+_TIMEOUT_S = 20.0  # until a request is there, from the one before; to send an answer
 _FRESH_S = 0.5  # as long a snapshot is used again, however many ask
 _GZIP_BYTES = 1400
+_GZIP_LEVEL = 5
 _END_S = 0.1  # at most, until a server that is to end does
 
 _FILES = {
@@ -168,12 +170,48 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _Received(io.RawIOBase):
+    """What comes on a connection until a moment, however much time each byte takes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.until = float("inf")
+
+    def readable(self) -> bool:
+        """Say that it is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Receive something; raises TimeoutError."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        timeout = self._connection.gettimeout()
+        self._connection.settimeout(left)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(timeout)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
     timeout = _TIMEOUT_S
     server_version = f"horoscale/{__version__}"
     sys_version = ""
+
+    def setup(self) -> None:
+        """Read by ways of our own."""
+        super().setup()
+        self.rfile.close()
+        self._received = _Received(self.connection)
+        self.rfile = io.BufferedReader(self._received)
+
+    def handle_one_request(self) -> None:
+        """Take and answer a request."""
+        self._received.until = time.monotonic() + self.timeout
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """Answer."""
@@ -239,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
         accepted = self.headers.get("Accept-Encoding", "") if self.headers else ""
         compressed = len(body) > _GZIP_BYTES and "gzip" in accepted
         if compressed:
-            body = gzip.compress(body, 5, mtime=0)
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)

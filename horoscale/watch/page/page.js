@@ -4,7 +4,7 @@ const INTERVAL_MS = 1000;
 const LOST_AFTER = 3; // answers that did not come
 const POINTS = 120; // of the history, one a second
 const MOST_EVENTS = 200;
-const DECISIONS = new Set(["autotune", "balance", "compression", "view", "recovery", "start", "end"]);
+const DECISIONS = new Set(["autotune", "balance", "view", "recovery", "end"]);
 const PARTS = [
   ["computing", "Computing"],
   ["exposed", "Exposed"],

@@ -170,6 +170,7 @@ def test_benchmark_of_watching(tmp_path: Path) -> None:
     benchmark = ROOT / "benchmarks" / "watching.py"
     output = run(sys.executable, benchmark, "--runs", "1", "--seconds", "0.2", folder=tmp_path)
     assert "64 process sets" in output
+    assert "the launcher of 1000 ranks" in output
     assert "us more in the median pair" in output
 
 

@@ -6,10 +6,12 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from horoscale.driver import Rules
+from horoscale.runner import elastic_job
 from horoscale.runner.elastic_job import _OPEN_OUTPUTS, ElasticJob
 from horoscale.runner.elastic_spec import ElasticHost, ElasticSpec
 from horoscale.runner.job import JobSpec
@@ -38,6 +40,35 @@ def test_it_sleeps_while_nobody_takes_the_output(job: ElasticJob) -> None:
     job._console.drop()
     os.close(reader)
     os.close(writer)
+
+
+def test_telling_who_watches_takes_a_tenth_of_its_time(
+    job: ElasticJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    told = []
+
+    def tell(*_: object) -> None:
+        nonlocal now
+        told.append(now)
+        now += 0.5
+
+    monkeypatch.setattr(elastic_job, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(job._watching, "_watch", object())
+    monkeypatch.setattr(job._watching, "membership", tell)
+    job._check_deadlines()
+    assert told == [100.0]
+    job._check_deadlines()  # nothing is new
+    for _ in range(3):
+        job._driver.revision += 1
+        job._check_deadlines()
+    assert told == [100.0]
+    assert job._timeout() == pytest.approx(4.5)  # it wakes for what it has not told
+    now += 4.5
+    assert job._timeout() == 0.0
+    job._check_deadlines()
+    assert told == [100.0, 105.0]
+    assert not job._has_news()
 
 
 def test_a_full_disk_ends_the_job_with_an_error(

@@ -17,11 +17,16 @@ class Cell:
     def __init__(self, ranks: int = 2) -> None:
         self.now = 0.0
         self.shown: list[dict[str, str]] = []
-        self.output = NotebookOutput(self.shown.append, ranks, lambda: self.now)
+        self.displays: list[dict[str, str]] = [{}]  # as they are now
+        self.output = NotebookOutput(self.show, ranks, lambda: self.now)
+
+    def show(self, bundle: dict[str, str], /, *, below: bool = False) -> None:
+        self.shown.append(bundle)
+        self.displays[len(self.displays) if below else -1 :] = [bundle]
 
     @property
     def page(self) -> str:
-        return self.shown[-1]["text/html"]
+        return "".join(one["text/html"] for one in self.displays)
 
     def folds(self) -> list[str]:
         return re.findall(r"<summary>(.*?)</summary>", self.page)
@@ -62,7 +67,28 @@ def test_output_is_folded_by_rank() -> None:
     assert "<pre>one\ntwo</pre>" in cell.page
     assert "ended well after" in cell.page
     assert " open" not in cell.page
-    assert cell.shown[-1]["text/plain"].splitlines()[1:] == ["[0] zero", "[1] one", "[1] two"]
+    head, said = cell.displays
+    assert head["text/plain"].startswith("horoscale.run: ended well after")
+    assert said["text/plain"].splitlines() == ["[0] zero", "[1] one", "[1] two"]
+
+
+def test_all_output_is_shown_anew_at_the_end_for_front_ends_that_update_nothing() -> None:
+    cell = Cell()
+    cell.output.feed("stdout", "[0]<stdout>:zero\n")
+    assert len(cell.displays) == 1
+    assert cell.page.count("<code>zero</code>") == 1  # meanwhile, where it is updated
+    cell.output.feed("stderr", "horoscalerun: rank 1 failed first\n")
+    cell.output.finish(1)
+    assert len(cell.displays) == 2
+    assert cell.page.count("<code>zero</code>") == 1
+    assert cell.displays[1]["text/plain"] == "[0] zero\nhoroscalerun: rank 1 failed first"
+
+
+def test_without_output_there_is_one_line() -> None:
+    cell = Cell()
+    cell.output.finish(0)
+    assert len(cell.displays) == 1
+    assert "ended well after" in cell.page
 
 
 def test_what_ranks_print_is_text_and_no_page() -> None:

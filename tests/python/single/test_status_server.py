@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 
 import pytest
 from support.watched_job import WatchedJob
 
-from horoscale.watch.server import _MOST_CONNECTIONS, StatusServer
+from horoscale.watch.server import _MOST_CONNECTIONS, StatusServer, _Handler
 
 TOKEN = "a token that is long enough"
 
@@ -78,6 +80,28 @@ def test_a_connection_for_which_there_is_no_thread_keeps_no_place(
     for _ in range(2 * _MOST_CONNECTIONS):
         with pytest.raises(RuntimeError, match="can't start new thread"):
             served[1]._server.process_request(None, None)
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "])
+def test_who_sends_byte_by_byte_gets_no_more_time(
+    served: tuple[WatchedJob, StatusServer], monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 1.0)
+    with socket.create_connection(("127.0.0.1", served[1].port), timeout=0.1) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        connection.sendall(begin)
+        began = time.monotonic()
+        while time.monotonic() - began < 15:
+            try:
+                connection.sendall(b"x")
+                if connection.recv(1 << 16) == b"":
+                    break
+            except TimeoutError:
+                pass
+            except OSError:
+                break
+        assert 0.5 < time.monotonic() - began < 10
 
 
 def test_ipv6_is_served(served: tuple[WatchedJob, StatusServer]) -> None:

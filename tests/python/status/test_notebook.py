@@ -66,28 +66,29 @@ def executed(*cells: str, folder: Path, **options: object) -> nbformat.NotebookN
 
 def test_a_cell_shows_progress_and_output_folded_by_rank(kernel: Path) -> None:
     (cell,) = executed(PROGRAM, folder=kernel).cells
-    shown, result = cell.outputs
+    *shown, result = cell.outputs
     assert result["output_type"] == "execute_result"
     assert result["data"]["text/plain"] == "[0, 1]"
-    assert shown["output_type"] == "display_data"
-    page = shown["data"]["text/html"]
+    assert [one["output_type"] for one in shown] == ["display_data", "display_data"]
+    page = "".join(one["data"]["text/html"] for one in shown)
     assert "ended well after" in page
     for rank in (0, 1):
-        assert f"<summary>rank {rank} · 1 line · <code>rank {rank} is done</code>" in page
+        assert page.count(f"<summary>rank {rank} · 1 line · <code>rank {rank} is done</code>") == 1
+        assert f"[{rank}] rank {rank} is done" in shown[1]["data"]["text/plain"]
     assert "127.0.0.1" not in page
     assert "token" not in page
 
 
 def test_an_error_is_that_of_the_rank_as_in_a_terminal(kernel: Path) -> None:
     ended = executed(PROGRAM, FAILING, folder=kernel, allow_errors=True)
-    shown, error = ended.cells[1].outputs
+    *shown, error = ended.cells[1].outputs
     assert (error["output_type"], error["ename"]) == ("error", "ValueError")
     assert error["evalue"] == "the data is wrong"
     told = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"]))
     assert "RankError" in told
     assert "rank 1:" in told
     assert 'raise ValueError("the data is wrong")' in told
-    page = shown["data"]["text/html"]
+    page = "".join(one["data"]["text/html"] for one in shown)
     assert "failed after" in page
     assert "<details open>" in page
     assert "ValueError: the data is wrong" in page

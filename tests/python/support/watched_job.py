@@ -70,6 +70,12 @@ class WatchedJob:
 
     def second(self, steps: int = 6) -> None:
         """A second passes, in which the job makes so many steps; none while a rank is stalled."""
+        for host, payload in self.payloads(steps):
+            self.sent_bytes += len(payload)
+            self.watch.report(json.loads(payload), host)
+
+    def payloads(self, steps: int = 6) -> list[tuple[str, bytes]]:
+        """A second passes so; returns what each host reports."""
         self.now += 1.0
         if self.stalled:
             self.stalled_for += 1.0
@@ -81,8 +87,9 @@ class WatchedJob:
             totals[0] += steps / 6
             totals[1] += exposed
             totals[2] += waiting
+        told = []
         for first in range(0, self.size, 8):
             ranks = range(first, min(first + 8, self.size))
             payload = json.dumps({rank: self.report(rank) for rank in ranks}).encode()
-            self.sent_bytes += len(payload)
-            self.watch.report(json.loads(payload), self.host_of(first))
+            told.append((self.host_of(first), payload))
+        return told
