@@ -6,12 +6,7 @@
 #include "collectives/float16.h"
 #include "collectives/fold_target.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,f16c")
-#endif
+HS_BEGIN_AVX2
 
 namespace horoscale {
 namespace avx2 {
@@ -25,11 +20,7 @@ constexpr EncodingKernels kKernels = MakeKernels("avx2");
 }  // namespace avx2
 }  // namespace horoscale
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+HS_END_TARGET
 
 namespace horoscale {
 constinit const EncodingKernels kAvx2EncodingKernels = avx2::kKernels;

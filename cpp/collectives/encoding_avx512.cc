@@ -6,13 +6,7 @@
 #include "collectives/float16.h"
 #include "collectives/fold_target.h"
 
-#if defined(__clang__)
-#pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,prefer-vector-width=512")
-#endif
+HS_BEGIN_AVX512
 
 namespace horoscale {
 namespace avx512 {
@@ -26,11 +20,7 @@ constexpr EncodingKernels kKernels = MakeKernels("avx512");
 }  // namespace avx512
 }  // namespace horoscale
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+HS_END_TARGET
 
 namespace horoscale {
 constinit const EncodingKernels kAvx512EncodingKernels = avx512::kKernels;

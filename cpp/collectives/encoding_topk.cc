@@ -12,13 +12,11 @@ constexpr uint32_t kInfinity = 0x7f800000u;
 
 uint32_t Magnitude(float x) { return BitsOfFloat(x) & 0x7fffffffu; }
 
-// To nearest, ties to even. What is finite stays so; NaN is the one quiet NaN.
+// What is finite stays so.
 uint16_t ToBfloat16(float x) {
-  const uint32_t bits = BitsOfFloat(x);
-  if (Magnitude(x) > kInfinity) return 0x7fc0;
-  if (Magnitude(x) == kInfinity) return static_cast<uint16_t>(bits >> 16);
-  const auto rounded = static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-  return (rounded & 0x7fff) == kInfinity >> 16 ? static_cast<uint16_t>(rounded - 1) : rounded;
+  const uint16_t nearest = Bfloat16FromFloatBits(BitsOfFloat(x));
+  const bool overflows = Magnitude(x) < kInfinity && (nearest & 0x7fff) == kInfinity >> 16;
+  return overflows ? static_cast<uint16_t>(nearest - 1) : nearest;
 }
 
 // Bits from the lowest of the first byte on, in memory that was set to 0.
@@ -63,7 +61,7 @@ void TopK::Encode(std::byte* out, const float* values, float* residuals) const {
       if (i >> bit & 1) SetBit(low, found * low_bits_ + bit);
     }
     SetBit(gaps, (i >> low_bits_) + found);
-    sums[i] -= FloatFromBits(uint32_t{value} << 16);
+    sums[i] -= FloatFromBits(Bfloat16ToFloatBits(value));
     ++found;
   }
   if (residuals != nullptr && is_finite) std::copy_n(sums, count_, residuals);
@@ -82,7 +80,7 @@ void TopK::DecodeAndAdd(float* dst, const std::byte* in) const {
     uint16_t value = 0;
     std::memcpy(&value, in + 2 * found, sizeof(value));
     ++found;
-    if (place < count_) dst[place] += FloatFromBits(uint32_t{value} << 16);
+    if (place < count_) dst[place] += FloatFromBits(Bfloat16ToFloatBits(value));
   }
 }
 

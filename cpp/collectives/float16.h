@@ -1,5 +1,5 @@
-// float16 and float32, in integer arithmetic: for processors without conversion instructions, and
-// for the ends of arrays where there are some.
+// float16, bfloat16 and float32, in integer arithmetic: for processors without conversion
+// instructions, and for the ends of arrays where there are some.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,16 @@ namespace horoscale {
   const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
   const uint32_t number = sign | (magnitude >= 0x477ff000u ? 0x7c00u : finite);
   return static_cast<uint16_t>(magnitude > 0x7f800000u ? 0x7e00u : number);
+}
+
+[[gnu::always_inline]] inline uint32_t Bfloat16ToFloatBits(uint16_t upper_half) {
+  return uint32_t{upper_half} << 16;
+}
+
+// As Float16FromFloatBits().
+[[gnu::always_inline]] inline uint16_t Bfloat16FromFloatBits(uint32_t bits) {
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
 }
 
 }  // namespace horoscale

@@ -9,12 +9,7 @@
 #include "collectives/fold_kernels.h"
 #include "collectives/fold_target.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,f16c")
-#endif
+HS_BEGIN_AVX2
 
 namespace horoscale {
 namespace avx2 {
@@ -29,11 +24,7 @@ constexpr FoldKernels kKernels = MakeKernels("avx2");
 }  // namespace avx2
 }  // namespace horoscale
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+HS_END_TARGET
 
 namespace horoscale {
 constinit const FoldKernels kAvx2FoldKernels = avx2::kKernels;

@@ -9,13 +9,7 @@
 #include "collectives/fold_kernels.h"
 #include "collectives/fold_target.h"
 
-#if defined(__clang__)
-#pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,prefer-vector-width=512")
-#endif
+HS_BEGIN_AVX512
 
 namespace horoscale {
 namespace avx512 {
@@ -30,11 +24,7 @@ constexpr FoldKernels kKernels = MakeKernels("avx512");
 }  // namespace avx512
 }  // namespace horoscale
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+HS_END_TARGET
 
 namespace horoscale {
 constinit const FoldKernels kAvx512FoldKernels = avx512::kKernels;

@@ -50,9 +50,8 @@ struct Served {
 // What srun's users can do without any MPI.
 std::string WithoutMpi(const MpiLauncher& launcher) {
   if (launcher.name != "srun") return "";
-  return ". Or go without MPI: in the batch script, before srun, export "
-         "HOROSCALE_RENDEZVOUS=$(scontrol show hostnames | head -n 1):PORT, with a port that is "
-         "free on that host, and HOROSCALE_SECRET=$(openssl rand -hex 32)";
+  return ". Or go without MPI: with HOROSCALE_CONTROLLER=gloo srun's ranks meet by themselves "
+         "(docs/slurm.md)";
 }
 
 Status NoLibrary(const MpiLauncher& launcher, const Status& why) {

@@ -109,14 +109,11 @@ class Operator {
       std::memcpy(to, &single, sizeof(single));
     } else {
       const uint32_t bits = BitsOfFloat(single);
-      const auto half = dtype == DataType::kFloat16 ? Float16FromFloatBits(bits)
-                                                    : static_cast<uint16_t>(Rounded(bits) >> 16);
+      const auto half =
+          dtype == DataType::kFloat16 ? Float16FromFloatBits(bits) : Bfloat16FromFloatBits(bits);
       std::memcpy(to, &half, sizeof(half));
     }
   }
-
-  // To the nearest bfloat16, which is the upper half; ties to even.
-  static uint32_t Rounded(uint32_t bits) { return bits + 0x7fff + ((bits >> 16) & 1); }
 
   const NcclCommunicator& communicator_;
   int op_;

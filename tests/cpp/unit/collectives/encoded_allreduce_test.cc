@@ -233,7 +233,6 @@ TEST(EncodedAllreduceTest, BitsDontDependOnHowTensorsAreCut) {
 }
 
 TEST(EncodedAllreduceTest, AveragesAreDividedScaledAndRoundedOnce) {
-  std::mt19937_64 random(9);
   for (const Hosts& hosts : kShapes) {
     World world(hosts, {3000});
     world.NewGradients();
@@ -254,7 +253,6 @@ TEST(EncodedAllreduceTest, AveragesAreDividedScaledAndRoundedOnce) {
 }
 
 TEST(EncodedAllreduceTest, HalfTypesAreEncodedFromFloat32) {
-  std::mt19937_64 random(10);
   for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
     FickleHub hub({.members = 4, .hosts = {0, 0, 1, 1}});
     std::vector<testing::Bytes> in;

@@ -51,6 +51,9 @@ TEST_F(StepTimesTest, ANameThatComesNoMoreIsGivenUp) {
 TEST_F(StepTimesTest, NamesThatNeverComeAgainTakeNoMemoryForEver) {
   for (int i = 0; i < 100000; ++i) times_.OnSubmitted("once " + std::to_string(i), i);
   EXPECT_EQ(times_.totals().steps, 0u);
+  // The first one is forgotten: it has to come twice to begin the count.
+  for (int i = 0; i < 3; ++i) times_.OnSubmitted("once 0", 100000 + i);
+  EXPECT_EQ(times_.totals().steps, 1u);
 }
 
 TEST_F(StepTimesTest, BlockedTimeIsExposedWhereABucketIsExecutedAndWaitingElsewhere) {
