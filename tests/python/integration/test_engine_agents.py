@@ -20,9 +20,9 @@ from support.ranks import clean_environment
 from horoscale.engines.agents import job
 from horoscale.engines.agents.agent import Seat
 from horoscale.engines.agents.driver import Agents, AgentsError
-from horoscale.engines.agents.link import tls
+from horoscale.engines.agents.link import connect, tls
 from horoscale.runner.api import RankError
-from horoscale.runner.protocol import encode
+from horoscale.runner.protocol import Header, encode
 
 AGENT = """
 import pickle, sys
@@ -175,6 +175,29 @@ def test_a_proof_that_has_no_bytes_is_refused_as_any_other(cluster: Cluster) -> 
             writer.close()
 
     assert asyncio.run(show()) == b""
+    assert not cluster.agents._links
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"kind": "channel", "id": 7}, {"kind": "channel"}, {"kind": "agent"}, {"kind": "other"}],
+    ids=["too late", "no id", "no host", "unknown"],
+)
+def test_a_link_that_nobody_takes_is_closed(cluster: Cluster, header: Header) -> None:
+    late = cluster.agents._loop.create_future()
+    late.cancel()  # whoever waited has given up
+    cluster.agents._channels[7] = late
+
+    async def send() -> object:
+        invitation = cluster.agents.invitation
+        link = await connect("127.0.0.1", invitation.port, invitation.secret, WAIT_S)
+        try:
+            await link.send(header)
+            return await asyncio.wait_for(link.receive(), WAIT_S)
+        finally:
+            link.close()
+
+    assert asyncio.run(send()) is None
     assert not cluster.agents._links
 
 
