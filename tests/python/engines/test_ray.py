@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from support.examples import EXAMPLES, accuracy_of, run  # noqa: E402
 
 import horoscale.numpy as hvd  # noqa: E402
-from horoscale.ray import RayError, RayExecutor, static  # noqa: E402
+from horoscale.ray import RayError, RayExecutor, placement, static  # noqa: E402
 from horoscale.runner.outcome import RankError  # noqa: E402
 
 pytestmark = [
@@ -151,6 +152,29 @@ def test_executables_stay_with_their_ranks(cluster: Cluster) -> None:
         assert executor.execute(lambda counter: counter.value) == [8, 7]
     finally:
         executor.shutdown()
+
+
+class Unpicklable:
+    """What no actor can be made of."""
+
+    lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [(static, "Worker", Unpicklable), (placement, "placement_group_table", lambda _: {})],
+    ids=["actors", "slots"],
+)
+def test_places_are_given_back_where_a_start_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, value: Any
+) -> None:
+    executor = RayExecutor(QUICK, num_workers=4)  # all that there is room for
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, value)
+        with pytest.raises((TypeError, KeyError)):
+            executor.start()
+    executor.start()
+    executor.shutdown()
 
 
 def test_a_placement_group_that_the_caller_is_in_is_used(cluster: Cluster) -> None:
