@@ -69,8 +69,7 @@ def run_elastic(
     except AgentsError as error:
         raise RayError(str(error)) from error
     places = _Places(agents.invitation, shape, ranks.most)
-    options = ["--network-interface", ",".join(settings.nics)] if settings.nics else []
-    call = agents_job.Call(function, args, kwargs, env, options=options)
+    call = agents_job.Call(function, args, kwargs, env, nics=settings.nics)
     failure: str | None = "the job failed"
     try:
         try:

@@ -110,6 +110,24 @@ def test_ranks_get_what_the_call_says(cluster: Cluster) -> None:
     assert job.run(cluster.agents, 2, call) == [["1,3", "another"]] * 2
 
 
+def test_the_launcher_gets_the_networks_of_the_call(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def run(*call: object, options: list[str], **more: object) -> list[object]:
+        given.extend(options)
+        return []
+
+    monkeypatch.setattr(job.horoscale, "run", run)
+    job.run(cluster.agents, 1, job.Call(where, nics=["eth1", "eth2"], options=["--verbose"]))
+    assert given[given.index("--network-interface") + 1] == "eth1,eth2"
+    assert given[-1] == "--verbose"
+    given.clear()
+    job.run(cluster.agents, 1, job.Call(where))
+    assert "--network-interface" not in given
+
+
 def test_what_a_rank_raises_is_raised(cluster: Cluster) -> None:
     cluster.start(*four())
 
