@@ -96,8 +96,8 @@ def run(
             for index, worker in enumerate(workers[:size])
         ]
         flags = ["--verbose"] if verbose >= 2 else []
-        flags += ["--network-interface", ",".join(interfaces)] if interfaces else []
-        call = job.Call(fn, args, kwargs or {}, env or {}, options=[*flags, *options])
+        options = [*flags, *options]
+        call = job.Call(fn, args, kwargs or {}, env or {}, nics=interfaces, options=options)
         try:
             agents.wait(size, start_timeout or DEFAULT_START_TIMEOUT_S, lambda: _check(tasks))
         except AgentsError as error:

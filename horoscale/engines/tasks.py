@@ -2,16 +2,14 @@
 
 The engine's side asks each task where it runs, deals out the ranks (`place_tasks`), has one process
 serve the job's store (`horoscale.runner.rendezvous`), and hands every task its `variables` and the
-pickled function (`horoscale.runner.task.Task`). The task's side is `run_rank`. What the tasks give
-is opened by `values`.
+pickled function (`horoscale.runner.task.Task`). The task's side is `perform_rank`. What the tasks
+give is opened by `values`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horoscale.runner.environment import rank_environment, rendezvous_environment
@@ -34,20 +32,6 @@ def place_tasks(nodes: Sequence[str]) -> list[Place]:
 def variables(place: Place, rendezvous: str, secret: str) -> dict[str, str]:
     """Return what tells a process that it is this rank of the job, and how it meets the others."""
     return {**rank_environment(place), **rendezvous_environment(rendezvous, secret)}
-
-
-def run_rank(task: bytes, environment: Mapping[str, str]) -> bytes:
-    """Call the pickled task as a rank; return its Outcome, pickled.
-
-    The process may go on to other things: it leaves the job, and its environment is as it was. The
-    peers of a rank that raised are told why.
-    """
-    from horoscale.common import job
-
-    with _environment(environment):
-        outcome = perform_rank(task)
-        job.stop()
-    return outcome
 
 
 def perform_rank(task: bytes, first: Sequence[Any] = ()) -> bytes:
@@ -78,18 +62,3 @@ def values(outcomes: Mapping[int, Outcome], size: int, caller: str) -> list[Any]
         names = ", ".join(map(str, missing))
         raise RuntimeError(f"{caller}: ranks that ended without a result: {names}")
     return [pickle.loads(outcomes[rank].pickled or b"") for rank in range(size)]
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables set meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -59,3 +59,7 @@ class RanksOfJob:
             reset_seed()
             dist.init_process_group(BACKEND, init_method="horoscale://", timeout=self._timeout)
         return self.of_launcher
+
+    @classmethod
+    def register_strategies(cls, strategy_registry: Any) -> None:
+        """Do nothing: importing horoscale.lightning registers the strategies."""

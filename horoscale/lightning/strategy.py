@@ -168,7 +168,3 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
         if group is None and self._process_set is not None:
             group = self._process_set.to_group()
         return super().reduce(tensor, group, reduce_op)
-
-    @classmethod
-    def register_strategies(cls, strategy_registry: Any) -> None:
-        """Do nothing: importing horoscale.lightning registers the strategy."""

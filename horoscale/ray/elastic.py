@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError as RaysError
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horoscale.engines.agents import job as agents_job
@@ -68,15 +69,14 @@ def run_elastic(
     except AgentsError as error:
         raise RayError(str(error)) from error
     places = _Places(agents.invitation, shape, ranks.most)
-    options = ["--network-interface", ",".join(settings.nics)] if settings.nics else []
-    call = agents_job.Call(function, args, kwargs, env, options=options)
+    call = agents_job.Call(function, args, kwargs, env, nics=settings.nics)
     failure: str | None = "the job failed"
     try:
         try:
             agents.wait(ranks.num, settings.placement_group_timeout_s, places.check)
         except AgentsError as error:
             raise RayError(
-                f"{ranks.num} ranks of {shape} each: {error}; {describe_cluster(shape)}"
+                f"{ranks.num} ranks of {shape} each: {error}; {places.describe()}"
             ) from error
         results = agents_job.run_elastic(
             agents,
@@ -107,6 +107,7 @@ class _Places:
         self._numbers = itertools.count()
         self._held: dict[Any, tuple[Any, str]] = {}  # by the call of serve(): actor and node
         self._problem: str | None = None  # of an actor that could not become an agent
+        self._failure: str | None = None  # of the last one that failed, perhaps for once
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horoscale-ray", daemon=True)
         self._thread.start()
@@ -115,6 +116,11 @@ class _Places:
         """Raise RayError where actors can't become agents."""
         if self._problem is not None:
             raise RayError(self._problem)
+
+    def describe(self) -> str:
+        """Return what may keep actors from starting, for an error."""
+        room = describe_cluster(self._shape)
+        return room if self._failure is None else f"{room}; an actor failed: {self._failure}"
 
     def close(self) -> None:
         """Give the places back."""
@@ -148,6 +154,8 @@ class _Places:
                     )
                 elif "AgentError" in text:
                     self._problem = text.strip().splitlines()[-1]
+                else:
+                    self._failure = _in_a_line(error)
 
     def _fill(self) -> None:
         for node, resources in sorted(nodes().items()):
@@ -164,3 +172,11 @@ class _Places:
                 ).remote()
                 call = actor.serve.remote(self._invitation, next(self._numbers), node)
                 self._held[call] = (actor, node)
+
+
+def _in_a_line(error: RaysError) -> str:
+    """Return what an actor raised, or what Ray says of one that died."""
+    text = str(error).strip()
+    if isinstance(error, RayTaskError):  # a traceback
+        text = text.splitlines()[-1]
+    return " ".join(text.split())[:500]

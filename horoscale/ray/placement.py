@@ -74,14 +74,17 @@ def place_workers(
             )
         return Placement(current, slots[:wanted], own=False)
     group = placement_group([shape.bundle(ranks_per_bundle)] * bundles, strategy=strategy)
-    if not group.wait(seconds):
+    try:
+        if not group.wait(seconds):
+            raise RayError(
+                f"the cluster has no room for {wanted} ranks of {shape} each"
+                + (f", {ranks_per_bundle} on a host" if ranks_per_bundle > 1 else "")
+                + f" (strategy {strategy}), after {seconds:g} s: {describe_cluster(shape)}"
+            )
+        return Placement(group, _slots(group, shape, ranks_per_bundle), own=True)
+    except BaseException:
         remove_placement_group(group)
-        raise RayError(
-            f"the cluster has no room for {wanted} ranks of {shape} each"
-            + (f", {ranks_per_bundle} on a host" if ranks_per_bundle > 1 else "")
-            + f" (strategy {strategy}), after {seconds:g} s: {describe_cluster(shape)}"
-        )
-    return Placement(group, _slots(group, shape, ranks_per_bundle), own=True)
+        raise
 
 
 def nodes() -> dict[str, dict[str, float]]:

@@ -33,28 +33,19 @@ class StaticJob:
         settings: RaySettings,
         env: Mapping[str, str],
     ) -> None:
-        """Start an actor for each slot; begin() makes them the ranks of a job."""
+        """Take what begin() starts the ranks with; nothing is started yet."""
         self._placement = placement
+        self._shape = shape
         self._settings = settings
         self._env = env
-        self._places = places = place_tasks([slot.node for slot in placement.slots])
-        actor = ray.remote(Worker)
-        self._workers: dict[int, Any] = {
-            place.rank: actor.options(
-                num_cpus=shape.cpus,
-                num_gpus=shape.gpus,
-                max_restarts=0,
-                scheduling_strategy=placement.strategy(slot),
-            ).remote(place.rank)
-            for slot, place in sorted(
-                zip(placement.slots, places, strict=True), key=lambda pair: pair[1].rank
-            )
-        }
+        self._places = place_tasks([slot.node for slot in placement.slots])
+        self._workers: dict[int, Any] = {}
         self._lost: str | None = None
 
     def begin(self) -> None:
-        """Tell the actors which ranks they are. Raises RayError where one can't start."""
+        """Start an actor for each slot, as a rank. Raises RayError where one can't start."""
         settings = self._settings
+        self._start_actors()
         seconds = settings.placement_group_timeout_s + settings.timeout_s
         try:
             seats = self._seats(seconds)
@@ -135,6 +126,17 @@ class StaticJob:
                 ray.kill(worker)
         self._workers.clear()
         self._placement.release()
+
+    def _start_actors(self) -> None:
+        actor = ray.remote(Worker)
+        slots = zip(self._placement.slots, self._places, strict=True)
+        for slot, place in sorted(slots, key=lambda pair: pair[1].rank):
+            self._workers[place.rank] = actor.options(
+                num_cpus=self._shape.cpus,
+                num_gpus=self._shape.gpus,
+                max_restarts=0,
+                scheduling_strategy=self._placement.strategy(slot),
+            ).remote(place.rank)
 
     def _seats(self, seconds: float) -> list[Seat]:
         seats = [worker.seat.remote() for worker in self._workers.values()]

@@ -19,7 +19,7 @@ import ray
 from ray.train.backend import Backend, BackendConfig
 
 from horoscale.engines.tasks import place_tasks, variables
-from horoscale.runner.environment import encrypts
+from horoscale.ray.worker import serve_store
 from horoscale.runner.rendezvous import Rendezvous
 
 # Ray Train has two versions of its trainers, of which a variable chooses one.
@@ -110,8 +110,7 @@ def _node() -> str:
 
 
 def _serve(env: Mapping[str, str]) -> tuple[str, str]:
-    encrypt = encrypts({**os.environ, **env})
-    served = Rendezvous(ray.util.get_node_ip_address(), encrypt=encrypt)
+    served = serve_store(env)
     _rendezvous.append(served)
     return served.address, served.secret
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import ray
 
+from horoscale.engines.tasks import perform_rank
+from horoscale.runner.environment import encrypts
 from horoscale.runner.rendezvous import Rendezvous
 
 
@@ -44,11 +46,7 @@ class Worker:
 
         Returns host:port and the secret.
         """
-        from horoscale.runner.environment import encrypts
-
-        self._rendezvous = Rendezvous(
-            ray.util.get_node_ip_address(), encrypt=encrypts({**os.environ, **env})
-        )
+        self._rendezvous = serve_store(env)
         return self._rendezvous.address, self._rendezvous.secret
 
     def configure(self, variables: Mapping[str, str]) -> None:
@@ -57,8 +55,6 @@ class Worker:
 
     def create(self, task: bytes) -> bytes:
         """Call a pickled task that makes the object for execute(); return None's outcome."""
-        from horoscale.engines.tasks import perform_rank
-
         return perform_rank(task, (self._keep,))
 
     def _keep(self, made: Any) -> None:
@@ -66,14 +62,10 @@ class Worker:
 
     def perform(self, task: bytes) -> bytes:
         """Call a pickled task as this rank; return its outcome, pickled."""
-        from horoscale.engines.tasks import perform_rank
-
         return perform_rank(task)
 
     def execute(self, task: bytes) -> bytes:
         """Call a pickled task with the object that create() has made."""
-        from horoscale.engines.tasks import perform_rank
-
         return perform_rank(task, (self._executable,))
 
     def value(self, task: bytes) -> Any:
@@ -86,3 +78,8 @@ class Worker:
         except Exception as error:
             job.stop(f"{type(error).__name__}: {error}"[:300])
             raise
+
+
+def serve_store(env: Mapping[str, str]) -> Rendezvous:
+    """Serve the store of a job with these variables at this node's address."""
+    return Rendezvous(ray.util.get_node_ip_address(), encrypt=encrypts({**os.environ, **env}))

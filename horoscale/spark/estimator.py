@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -62,6 +63,15 @@ class Trained:
     model: bytes
     history: dict[str, list[float]]
     widths: tuple[int, ...]
+
+
+class Predictor(Protocol):
+    """A function from inputs to outputs, by the framework's model."""
+
+    model: Any
+
+    def __call__(self, inputs: list[Array]) -> list[Array]:
+        """Return the outputs of some rows."""
 
 
 def as_inputs(columns: Sequence[Array], shapes: Sequence[Sequence[int]] | None) -> list[Array]:
@@ -126,17 +136,17 @@ class HoroscaleEstimator(Estimator, _Parameters):  # type: ignore[misc]
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
 
+    @abstractmethod
     def _serialized(self) -> bytes:
         """What the ranks are to train."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _trainer(self) -> Callable[[Training], Trained]:
         """What each rank calls."""
-        raise NotImplementedError
 
-    def _predictor(self, model: bytes) -> Callable[[], Callable[[list[Array]], list[Array]]]:
-        """What opens a model in a task of Spark: a function from inputs to outputs."""
-        raise NotImplementedError
+    @abstractmethod
+    def _predictor(self, model: bytes) -> Callable[[], Predictor]:
+        """What opens a model, also in a task of Spark."""
 
     def _fit(self, dataset: DataFrame) -> HoroscaleModel:
         context = active_context()
@@ -225,14 +235,14 @@ class HoroscaleModel(Model):  # type: ignore[misc]
 
     def getModel(self) -> Any:  # noqa: N802 (pyspark.ml's style)
         """The framework's model."""
-        return self._predictor().model  # type: ignore[attr-defined]
+        return self._predictor().model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         from pyspark.ml.functions import array_to_vector
 
         parquet.check_columns(dataset, self._features)
         columns = [parquet.plain_column(dataset, name) for name in self._features]
-        predictions = _prediction(self._predictor, self._features, self._shapes)(*columns)
+        predictions = _prediction(self._predictor, self._shapes)(*columns)
         begin = 1  # of the first output among all
         for name, width in zip(self._outputs, self._trained.widths, strict=True):
             own = functions.slice(predictions, begin, width)
@@ -242,11 +252,7 @@ class HoroscaleModel(Model):  # type: ignore[misc]
         return dataset
 
 
-def _prediction(
-    predictor: Callable[[], Callable[[list[Array]], list[Array]]],
-    names: Sequence[str],
-    shapes: Sequence[Sequence[int]] | None,
-) -> Any:
+def _prediction(predictor: Callable[[], Predictor], shapes: Sequence[Sequence[int]] | None) -> Any:
     """A function of Spark's from the inputs to the outputs, one after the other, as an array."""
     import pandas as pd
 
@@ -259,7 +265,6 @@ def _prediction(
             flat = [np.asarray(one, np.float64).reshape(len(one), -1) for one in outputs]
             yield pd.Series(list(np.concatenate(flat, axis=1)))
 
-    del names
     # What Spark takes the kind of function from; as text it could not be resolved here.
     predict.__annotations__ = {
         "batches": Iterator[tuple[pd.Series, ...]],

@@ -81,9 +81,9 @@ def run(
     seconds = DEFAULT_START_TIMEOUT_S if start_timeout is None else start_timeout
     wait_for_slots(context, size, seconds)
     interfaces = list(nics or ())
-    flags = _flags(verbose, interfaces, prefix_output_with_timestamp)
+    options = [*_flags(verbose, prefix_output_with_timestamp), *options]
     call = agents_job.Call(
-        fn, args, kwargs or {}, env or {}, executable, stdout, stderr, [*flags, *options]
+        fn, args, kwargs or {}, env or {}, executable, stdout, stderr, interfaces, options
     )
     with _tasks(context, size, interfaces, barrier=True) as (agents, tasks):
         agents.wait(size, seconds, tasks.check)
@@ -136,9 +136,9 @@ def run_elastic(
     seconds = DEFAULT_START_TIMEOUT_S if start_timeout is None else start_timeout
     wait_for_slots(context, least, seconds)
     interfaces = list(nics or ())
-    flags = _flags(verbose, interfaces, prefix_output_with_timestamp)
+    options = [*_flags(verbose, prefix_output_with_timestamp), *options]
     call = agents_job.Call(
-        fn, args, kwargs or {}, env or {}, executable, stdout, stderr, [*flags, *options]
+        fn, args, kwargs or {}, env or {}, executable, stdout, stderr, interfaces, options
     )
     with _tasks(context, most, interfaces, barrier=False) as (agents, tasks):
         agents.wait(least, seconds, tasks.check)
@@ -158,10 +158,9 @@ def _check_count(name: str, value: int) -> None:
         raise ValueError(f"{name}: expected a positive number, not {value}")
 
 
-def _flags(verbose: int, nics: Sequence[str], timestamp: bool) -> list[str]:
+def _flags(verbose: int, timestamp: bool) -> list[str]:
     flags = ["--verbose"] if verbose >= 2 else []
-    flags += ["--prefix-output-with-timestamp"] if timestamp else []
-    return [*flags, "--network-interface", ",".join(nics)] if nics else flags
+    return [*flags, "--prefix-output-with-timestamp"] if timestamp else flags
 
 
 class _Tasks:

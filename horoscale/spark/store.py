@@ -25,7 +25,7 @@ class Store:
     ) -> None:
         """Find the file system and see that the folder can be written.
 
-        `storage_options` are fsspec's, such as credentials.
+        `storage_options` are fsspec's, such as credentials. They travel to whoever gets the store.
 
         Raises StoreError where there is no such file system, or the folder can't be written.
         """

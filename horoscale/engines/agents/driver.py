@@ -175,19 +175,23 @@ class Agents:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         link = self._adopt(reader, writer)
+        taken = False
         try:
             await link.prove(self._secret, server=True)
             frame = await within(link.receive(), CONNECT_S)
+            header: Header = frame[0] if frame is not None else {"kind": ""}
+            if header["kind"] == "agent":
+                await self._on_agent(link, header)
+            elif header["kind"] == "channel":
+                arrival = self._channels.pop(header["id"], None)
+                if arrival is not None and not arrival.done():  # done: it came too late
+                    arrival.set_result(link)
+                    taken = True
         except LinkError:
-            self._drop(link)
             return
-        header = frame[0] if frame is not None else {"kind": ""}
-        if header["kind"] == "agent":
-            await self._on_agent(link, header)
-        elif header["kind"] == "channel" and header["id"] in self._channels:
-            self._channels.pop(header["id"]).set_result(link)
-        else:
-            self._drop(link)
+        finally:
+            if not taken:
+                self._drop(link)
 
     def _adopt(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Link:
         link = Link(reader, writer)
@@ -195,8 +199,8 @@ class Agents:
         return link
 
     def _drop(self, link: Link) -> None:
-        link.close()
         self._links.discard(link)
+        link.close()
 
     async def _on_agent(self, link: Link, header: Header) -> None:
         agent = Agent(
@@ -218,7 +222,6 @@ class Agents:
         finally:
             with contextlib.suppress(ValueError):
                 self._agents.remove(agent)
-            self._drop(link)
 
     async def _on_shell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         shell = self._adopt(reader, writer)

@@ -24,6 +24,7 @@ class Call:
     executable: str | None = None  # the ranks' interpreter
     stdout: TextIO | None = None  # where what the ranks print goes; None: the driver's own
     stderr: TextIO | None = None
+    nics: Sequence[str] = ()  # network interfaces that hosts reach; all if there are none
     options: Sequence[str] = ()  # of horoscalerun
 
 
@@ -63,7 +64,9 @@ def _hosts(agents: Agents) -> str:
 
 
 def _run(call: Call, options: Sequence[str], **parameters: Any) -> list[Any]:
-    exports = [word for name in call.env for word in ("-x", name)]
+    own = [word for name in call.env for word in ("-x", name)]
+    if call.nics:
+        own += ["--network-interface", ",".join(call.nics)]
     with _streams(call.stdout, call.stderr):
         return horoscale.run(
             call.function,
@@ -71,7 +74,7 @@ def _run(call: Call, options: Sequence[str], **parameters: Any) -> list[Any]:
             call.kwargs,
             env={**os.environ, **call.env},
             executable=call.executable,
-            options=[*exports, *options, *call.options],
+            options=[*own, *options, *call.options],
             **parameters,
         )
 

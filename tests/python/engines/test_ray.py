@@ -6,8 +6,9 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from support.examples import EXAMPLES, accuracy_of, run  # noqa: E402
 
 import horoscale.numpy as hvd  # noqa: E402
-from horoscale.ray import RayError, RayExecutor, static  # noqa: E402
+from horoscale.engines.agents.driver import AgentsError  # noqa: E402
+from horoscale.ray import RayError, RayExecutor, elastic, placement, static  # noqa: E402
 from horoscale.runner.outcome import RankError  # noqa: E402
 
 pytestmark = [
@@ -153,6 +155,29 @@ def test_executables_stay_with_their_ranks(cluster: Cluster) -> None:
         executor.shutdown()
 
 
+class Unpicklable:
+    """What no actor can be made of."""
+
+    lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [(static, "Worker", Unpicklable), (placement, "placement_group_table", lambda _: {})],
+    ids=["actors", "slots"],
+)
+def test_places_are_given_back_where_a_start_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, value: Any
+) -> None:
+    executor = RayExecutor(QUICK, num_workers=4)  # all that there is room for
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, value)
+        with pytest.raises((TypeError, KeyError)):
+            executor.start()
+    executor.start()
+    executor.shutdown()
+
+
 def test_a_placement_group_that_the_caller_is_in_is_used(cluster: Cluster) -> None:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -252,6 +277,36 @@ def test_a_node_without_horoscale_is_told() -> None:
     message = static.start_failure(RuntimeError(said))
     assert message.startswith("a node of the cluster has no horoscale: install it there")
     assert message.endswith("ModuleNotFoundError: No module named 'horoscale.ray'")
+
+
+@pytest.mark.parametrize(
+    ("failing", "message"),
+    [
+        (lambda: os.stat("/no/such/disk"), "an actor failed: FileNotFoundError: .*/no/such/disk"),
+        (lambda: os._exit(3), "an actor failed: The actor died"),
+    ],
+    ids=["raises", "dies"],
+)
+def test_why_actors_of_an_elastic_job_fail_is_told(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, failing: Callable[[], Any], message: str
+) -> None:
+    class Place:
+        def serve(self, *arguments: Any) -> None:
+            failing()
+
+    def wait(self: Any, wanted: int, seconds: float, check: Callable[[], None]) -> None:
+        places, deadline = check.__self__, time.monotonic() + 60
+        while "an actor failed" not in places.describe():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        raise AgentsError("0 of 2 tasks have started")
+
+    monkeypatch.setattr(elastic, "Place", Place)
+    monkeypatch.setattr(elastic.Agents, "wait", wait)
+    executor = RayExecutor(QUICK, min_workers=2, max_workers=2)
+    executor.start()
+    with pytest.raises(RayError, match=f"0 of 2 tasks have started; its nodes .*{message}"):
+        executor.run(counts)
 
 
 def counts(steps: int, folder: str) -> tuple[int, int, int]:

@@ -33,6 +33,14 @@ def test_a_store_is_any_file_system(kind: str, tmp_path: Path) -> None:
         store.read(path)
 
 
+def test_a_stores_options_travel_and_are_not_shown() -> None:
+    """What docs/security.md says of them."""
+    store = Store.create("memory://store", {"secret": "of the bucket"})
+    data = DataFiles(store, (), ())  # what tasks and ranks get
+    assert pickle.loads(pickle.dumps(data)).store.storage_options == {"secret": "of the bucket"}
+    assert "of the bucket" not in repr(data)
+
+
 def test_a_store_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=r"store '.*/file/store' can't be written: .*"):

@@ -106,6 +106,7 @@ def test_a_keras_model_too(spark: Any, frame: Any, tmp_path: Path) -> None:
 
 def test_mistakes_are_told_before_anything_runs(spark: Any, frame: Any, tmp_path: Path) -> None:
     from horoscale.spark import Store, StoreError
+    from horoscale.spark.estimator import HoroscaleEstimator
     from horoscale.spark.parquet import DataError
     from horoscale.spark.torch import TorchEstimator
 
@@ -119,6 +120,8 @@ def test_mistakes_are_told_before_anything_runs(spark: Any, frame: Any, tmp_path
         TorchEstimator(**given, feature_cols=["z"]).fit(frame)
     with pytest.raises(TypeError, match="has no parameter epoch;"):
         TorchEstimator(**given, feature_cols=["x"], epoch=1)
+    with pytest.raises(TypeError, match="abstract"):
+        HoroscaleEstimator(**given, feature_cols=["x"])
     with pytest.raises(DataError, match="203 rows are too few for 300 ranks"):
         TorchEstimator(**given, feature_cols=["x"], num_proc=300).fit(frame)
 

@@ -20,9 +20,9 @@ from support.ranks import clean_environment
 from horoscale.engines.agents import job
 from horoscale.engines.agents.agent import Seat
 from horoscale.engines.agents.driver import Agents, AgentsError
-from horoscale.engines.agents.link import tls
+from horoscale.engines.agents.link import connect, tls
 from horoscale.runner.api import RankError
-from horoscale.runner.protocol import encode
+from horoscale.runner.protocol import Header, encode
 
 AGENT = """
 import pickle, sys
@@ -110,6 +110,24 @@ def test_ranks_get_what_the_call_says(cluster: Cluster) -> None:
     assert job.run(cluster.agents, 2, call) == [["1,3", "another"]] * 2
 
 
+def test_the_launcher_gets_the_networks_of_the_call(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def run(*call: object, options: list[str], **more: object) -> list[object]:
+        given.extend(options)
+        return []
+
+    monkeypatch.setattr(job.horoscale, "run", run)
+    job.run(cluster.agents, 1, job.Call(where, nics=["eth1", "eth2"], options=["--verbose"]))
+    assert given[given.index("--network-interface") + 1] == "eth1,eth2"
+    assert given[-1] == "--verbose"
+    given.clear()
+    job.run(cluster.agents, 1, job.Call(where))
+    assert "--network-interface" not in given
+
+
 def test_what_a_rank_raises_is_raised(cluster: Cluster) -> None:
     cluster.start(*four())
 
@@ -175,6 +193,29 @@ def test_a_proof_that_has_no_bytes_is_refused_as_any_other(cluster: Cluster) -> 
             writer.close()
 
     assert asyncio.run(show()) == b""
+    assert not cluster.agents._links
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"kind": "channel", "id": 7}, {"kind": "channel"}, {"kind": "agent"}, {"kind": "other"}],
+    ids=["too late", "no id", "no host", "unknown"],
+)
+def test_a_link_that_nobody_takes_is_closed(cluster: Cluster, header: Header) -> None:
+    late = cluster.agents._loop.create_future()
+    late.cancel()  # whoever waited has given up
+    cluster.agents._channels[7] = late
+
+    async def send() -> object:
+        invitation = cluster.agents.invitation
+        link = await connect("127.0.0.1", invitation.port, invitation.secret, WAIT_S)
+        try:
+            await link.send(header)
+            return await asyncio.wait_for(link.receive(), WAIT_S)
+        finally:
+            link.close()
+
+    assert asyncio.run(send()) is None
     assert not cluster.agents._links
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 
 import pytest
 
-from horoscale.engines.tasks import place_tasks, run_rank, values, variables
+from horoscale.engines.tasks import perform_rank, place_tasks, values, variables
 from horoscale.runner.outcome import Outcome, RankError
 from horoscale.runner.task import Task
 
@@ -37,19 +36,10 @@ def test_a_task_is_told_who_it_is_and_how_to_meet_the_others() -> None:
     assert told["HOROSCALE_RENDEZVOUS_SERVED"] == "1"
 
 
-def outcome_of(function: object, **environment: str) -> Outcome:
-    loaded = pickle.loads(run_rank(Task(function, (), {}).pickled(), environment))
+def outcome_of(function: object) -> Outcome:
+    loaded = pickle.loads(perform_rank(Task(function, (), {}).pickled()))
     assert isinstance(loaded, Outcome)
     return loaded
-
-
-def test_the_environment_is_the_ranks_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEEN", "before")
-    names = ("SEEN", "NEW")
-    outcome = outcome_of(lambda: [os.environ[name] for name in names], SEEN="a", NEW="b")
-    assert pickle.loads(outcome.pickled or b"") == ["a", "b"]
-    assert os.environ["SEEN"] == "before"
-    assert "NEW" not in os.environ
 
 
 def test_the_first_exception_that_is_no_consequence_is_raised_with_its_rank() -> None:
