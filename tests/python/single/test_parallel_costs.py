@@ -227,9 +227,8 @@ def test_segments_are_as_long_as_there_are_many() -> None:
 
 def test_where_groups_are() -> None:
     strategy = par.Strategy(tp=2, dp=4)
-    assert group(strategy, ["tp"], 4) == (type(group(strategy, ["tp"], 4)))(2, 1, 1)
-    of_dp = group(strategy, ["dp"], 4)
-    assert (of_dp.local, of_dp.hosts, of_dp.sharing) == (2, 2, 2)
+    assert group(strategy, ["tp"], 4) == Shape(2, 1, 1)
+    assert group(strategy, ["dp"], 4) == Shape(2, 2, 2)
 
 
 def test_memory_decides_where_stages_are_cut() -> None:
