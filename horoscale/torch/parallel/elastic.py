@@ -27,6 +27,7 @@ from horoscale.torch.parallel.checkpoint import folders
 from horoscale.torch.parallel.checkpoint.flat import RunState
 from horoscale.torch.parallel.checkpoint.loading import load, load_extra
 from horoscale.torch.parallel.checkpoint.saving import save
+from horoscale.torch.parallel.zero.elementwise import is_elementwise
 from horoscale.torch.parallel.zero.flat import FlatShards, Owned
 from horoscale.torch.parallel.zero.runs import Run
 from horoscale.torch.parallel.zero.sharded import sharded_of
@@ -317,7 +318,7 @@ def _index(own: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Index:
             numel = part["end"] - part["begin"]
             index.kinds.setdefault(name, {})[_VALUES] = part[_VALUES].dtype
             for key, value in part["state"].items():
-                if isinstance(value, torch.Tensor) and value.shape == (numel,):
+                if is_elementwise(value, numel):
                     index.kinds[name][key] = value.dtype
                 else:
                     index.single.setdefault(name, {})[key] = value
