@@ -22,7 +22,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -244,23 +244,27 @@ def formulas(options: argparse.Namespace, way: str, ranks: int) -> tuple[float, 
     return 16 * parameters, 4 * activations, 4 * (backward + 4 * h * h / tp)
 
 
-def measure(options: argparse.Namespace, way: str, ranks: int) -> list[float]:
-    """Run the ranks of one way; return what they have counted."""
-    sizes = (f"--{one}={getattr(options, one)}" for one in SIZES)
+def run_job(ranks: int, program: str, arguments: Sequence[str], seconds: float) -> list[float]:
+    """Run a program as a job in which tensors are given back; return what its ranks count."""
     command = [sys.executable, "-m", "horoscale.runner", "-np", str(ranks)]
-    command += [sys.executable, __file__, "--way", way, *sizes]
     done = subprocess.run(
-        command,
+        [*command, sys.executable, program, *arguments],
         env=os.environ | ALLOCATOR | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=SECONDS,
+        timeout=seconds,
         check=False,
     )
     if done.returncode:
-        sys.exit(f"{way} on {ranks} ranks has failed; its output is above")
+        sys.exit(f"{' '.join(arguments)} on {ranks} ranks has failed; its output is above")
     counted: list[float] = json.loads(done.stdout.partition("<stdout>:")[2])
     return counted
+
+
+def measure(options: argparse.Namespace, way: str, ranks: int) -> list[float]:
+    """Run the ranks of one way; return what they have counted."""
+    sizes = (f"--{one}={getattr(options, one)}" for one in SIZES)
+    return run_job(ranks, __file__, ["--way", way, *sizes], SECONDS)
 
 
 SIZES = {"width": 256, "heads": 8, "layers": 8, "length": 256, "batch": 8}

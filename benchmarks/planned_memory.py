@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from parallel_memory import ALLOCATOR, KINDS, Operations, proportional_set_size
+from parallel_memory import KINDS, Operations, proportional_set_size, run_job
 from torch import nn
 
 import horoscale.torch as hvd
@@ -153,20 +151,7 @@ def run_rank(kind: str, way: str) -> None:
 
 def measure(kind: str, way: str, ranks: int) -> list[float]:
     """Run the ranks of one way; return what they have counted."""
-    command = [sys.executable, "-m", "horoscale.runner", "-np", str(ranks)]
-    command += [sys.executable, __file__, "--model", kind, "--way", way]
-    done = subprocess.run(
-        command,
-        env=os.environ | ALLOCATOR | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{kind}, {way} on {ranks} ranks has failed; its output is above")
-    counted: list[float] = json.loads(done.stdout.partition("<stdout>:")[2])
-    return counted
+    return run_job(ranks, __file__, ["--model", kind, "--way", way], SECONDS)
 
 
 def main() -> None:

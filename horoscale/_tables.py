@@ -1,4 +1,4 @@
-"""Tables as text."""
+"""Tables as text, and times in them."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in ms, with three digits or more."""
+    return f"{seconds * 1e3:.3g}" if seconds < 0.9995 else f"{seconds * 1e3:,.0f}"

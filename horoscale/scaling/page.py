@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Sequence
 from io import StringIO
 
+from horoscale._tables import milliseconds
 from horoscale.scaling.runs import Measured
 
 PARTS = {
@@ -38,7 +39,7 @@ def rows(runs: Sequence[Measured], mode: str, samples: int | None) -> list[list[
         speedup = first.parts.step / step * (one.ranks / first.ranks if mode == "weak" else 1)
         line = [
             f"{one.ranks:,}",
-            f"{step * 1e3:.3g}" if step < 0.9995 else f"{step * 1e3:,.0f}",
+            milliseconds(step),
             *(f"{shares[part]:.0%}" for part in PARTS),
             f"{one.parts.efficiency:.0%}",
             f"{speedup:.2f}",

@@ -27,6 +27,7 @@ from horoscale.torch.parallel.checkpoint import folders
 from horoscale.torch.parallel.checkpoint.flat import RunState
 from horoscale.torch.parallel.checkpoint.loading import load, load_extra
 from horoscale.torch.parallel.checkpoint.saving import save
+from horoscale.torch.parallel.zero.elementwise import is_elementwise
 from horoscale.torch.parallel.zero.flat import FlatShards, Owned
 from horoscale.torch.parallel.zero.runs import Run
 from horoscale.torch.parallel.zero.sharded import sharded_of
@@ -57,7 +58,8 @@ class ElasticState(ObjectState):
                 state.commit()
 
     A commit takes memory for two copies of what this rank owns, and of what the rank owns whose
-    buddy it is; the last two commits are kept.
+    buddy it is; the last two commits are kept. Buffers, and in stages 1 and 2 frozen parameters,
+    count as a whole on each rank.
 
     With `--checkpoint-dir` all ranks write what they own while training goes on, by save(), with
     the objects under `extra["elastic"]`. A job begins from what any save() has written of such a
@@ -94,7 +96,10 @@ class ElasticState(ObjectState):
     # ------------------------------------------------------------ what a rank owns
 
     def shards(self) -> Mapping[str, Any]:
-        """Return what this rank owns of each parameter, with the optimizer's state of it."""
+        """Return what this rank owns of each parameter, with the optimizer's state of it.
+
+        And what every rank has whole: buffers, and in stages 1 and 2 frozen parameters.
+        """
         if "model" not in self.__dict__:
             return {}
         states = {owned.name: state for owned, state in self._states()}
@@ -108,8 +113,8 @@ class ElasticState(ObjectState):
             for shards in self._all_shards()
             for owned in shards.owned()
         }
-        buffers = dict(self.model.named_buffers())
-        return {"parameters": parameters, "buffers": buffers, "groups": self._groups()}
+        whole = _whole(self.model)
+        return {"parameters": parameters, "whole": whole, "groups": self._groups()}
 
     @torch.no_grad()
     def load_shards(self, shards: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
@@ -233,6 +238,14 @@ class ElasticState(ObjectState):
         return None
 
 
+def _whole(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers of a model, and the parameters that are not divided."""
+    divided = sharded_of(model).names
+    return dict(model.named_buffers()) | {
+        name: one for name, one in model.named_parameters() if id(one) not in divided
+    }
+
+
 class _Parts:
     """What the ranks have of a model that was divided among others."""
 
@@ -242,10 +255,11 @@ class _Parts:
         for one in own:
             for name, part in one["parameters"].items():
                 self._own.setdefault(name, []).append(part)
-        rest = (own[0]["buffers"], own[0]["groups"]) if own else None
-        told: list[tuple[_Index, Any]] = allgather_object((_index(self._own), rest))
+        told: list[tuple[_Index, bool]] = allgather_object((_index(self._own), bool(own)))
         self._ranks = [index for index, _ in told]
-        self._rest = next((one for _, one in told if one is not None), None)
+        source = next((rank for rank, (_, has) in enumerate(told) if has), None)
+        rest = (own[0]["whole"], own[0]["groups"]) if own else None
+        self._rest = None if source is None else broadcast_object(rest, source)
 
     def gathered(self, name: str, numel: int) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the values of a parameter and of its state, flat and whole. Collective."""
@@ -276,12 +290,12 @@ class _Parts:
         return next((one.single[name] for one in self._ranks if name in one.single), {})
 
     def load_rest(self, model: nn.Module, groups: list[dict[str, Any]]) -> None:
-        """Load buffers and the options of parameter groups."""
+        """Load what every rank has whole, and the options of parameter groups."""
         if self._rest is None:
             return
-        buffers, options = self._rest
-        own = dict(model.named_buffers())
-        for name, value in buffers.items():
+        whole, options = self._rest
+        own = _whole(model)
+        for name, value in whole.items():
             own[name].copy_(value)
         for group, one in zip(groups, options, strict=True):
             group.update(one)
@@ -304,7 +318,7 @@ def _index(own: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Index:
             numel = part["end"] - part["begin"]
             index.kinds.setdefault(name, {})[_VALUES] = part[_VALUES].dtype
             for key, value in part["state"].items():
-                if isinstance(value, torch.Tensor) and value.shape == (numel,):
+                if is_elementwise(value, numel):
                     index.kinds[name][key] = value.dtype
                 else:
                     index.single.setdefault(name, {})[key] = value

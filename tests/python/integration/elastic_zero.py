@@ -26,7 +26,9 @@ WIDTH = 21
 def model() -> nn.Module:
     torch.manual_seed(3)
     layers = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-    return nn.Sequential(nn.BatchNorm1d(WIDTH), *layers).double()
+    made = nn.Sequential(nn.BatchNorm1d(WIDTH), *layers).double()
+    made[1].bias.requires_grad_(False)
+    return made
 
 
 def loss(of: nn.Module, step: int) -> torch.Tensor:

@@ -41,7 +41,8 @@ def check(folder: Path, begin=None) -> int:
 
 def fresh():
     alone = model()
-    return alone, torch.optim.AdamW(alone.parameters(), lr=0.01), 0
+    trained = [one for one in alone.parameters() if one.requires_grad]
+    return alone, torch.optim.AdamW(trained, lr=0.01), 0
 
 
 @pytest.mark.parametrize("stage", [1, 3])
@@ -49,6 +50,17 @@ def test_a_job_goes_on_with_what_the_buddy_has(stage: int, tmp_path: Path) -> No
     """With fewer ranks, and then with a replacement."""
     run(tmp_path, 6, stage, "-np", 3, "--min-np", 2, kills=[(2, 0), (4, 1)], full=3)
     assert check(tmp_path) >= 6
+
+
+def test_frozen_parameters_of_a_checkpoint_outlive_a_rank(tmp_path: Path) -> None:
+    """The model that is made for the ranks that are left has others."""
+    alone, optimizer, step = fresh()
+    with torch.no_grad():
+        alone[1].bias.fill_(0.5)
+    place = tmp_path / "checkpoint"
+    par.save(place, alone, optimizer, extra={"elastic": {"step": step}})
+    run(tmp_path, 4, 2, "-np", 3, "--min-np", 2, "--resume", place, kills=[(2, 0)])
+    assert check(tmp_path, (alone, optimizer, step)) == 4
 
 
 @pytest.mark.timeout(360)  # four jobs

@@ -1,4 +1,4 @@
-"""Models that are planned, of each kind one, cut between their children."""
+"""Models that are planned, of each kind one, cut between their children, and a machine for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from horoscale.torch.parallel import Column, Numbers, Row
+from horoscale.torch.parallel.planning.machine import Link, Machine
 
 CLASSES, ROWS, LENGTH, WIDTH, HEADS = 5, 32, 6, 16, 4
 PLAN = {
@@ -18,6 +19,16 @@ TRANSFORMER_PLAN = PLAN | {
     "*.attention.out": Row(multiple_of="head_dim"),
     "*.attention": Numbers(("heads",)),
 }
+MACHINE = Machine(
+    flops=1e10,
+    memory_bandwidth=1e10,
+    slots=8,
+    message=Link(1e-5, 1e9),
+    collective=Link(1e-5, 1e9),
+    message_between=Link(1e-4, 1e8),
+    collective_between=Link(1e-4, 1e8),
+    overlap=0.5,
+)
 
 
 class Half(nn.Module):

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from math import inf
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from horoscale.common.objects import broadcast_object
 from horoscale.torch.parallel.mesh import Axis
+from horoscale.torch.parallel.planning.partition import cut
 
 
 def split(
@@ -69,37 +71,23 @@ def partition(costs: Sequence[float], parts: int) -> list[int]:
     Among the best ones it is the one with the least sum of squares of what the parts cost.
 
     Args:
-        costs: of the items; none is negative.
+        costs: of the items; none is negative or infinite.
         parts: how many.
 
     Returns:
         Where the parts begin, and where the last one ends.
 
     Raises:
-        ValueError: there are fewer items than parts, or a cost is negative.
+        ValueError: there are fewer items than parts, or a cost is negative or infinite.
     """
     if not 1 <= parts <= len(costs):
         raise ValueError(f"{len(costs)} items can't be cut into {parts} parts")
-    if min(costs) < 0:
-        raise ValueError(f"costs can't be negative: {list(costs)}")
+    if not all(0 <= one < inf for one in costs):
+        raise ValueError(f"costs can't be negative or infinite: {list(costs)}")
     sums = [0.0, *accumulate(costs)]
-    # best[end]: (largest sum, sum of squares, cuts) of the first `end` items, in so many parts.
-    best = {0: (0.0, 0.0, [0])}
-    for part in range(1, parts + 1):
-        ends = range(part, len(costs) - (parts - part) + 1)
-        best = {
-            end: min(
-                (
-                    max(largest, sums[end] - sums[begin]),
-                    squares + (sums[end] - sums[begin]) ** 2,
-                    [*cuts, end],
-                )
-                for begin, (largest, squares, cuts) in best.items()
-                if begin < end
-            )
-            for end in ends
-        }
-    return best[len(costs)][2]
+    found = cut(len(costs), parts, lambda begin, end, _: sums[end] - sums[begin])
+    assert found is not None
+    return found
 
 
 def measure(

@@ -59,23 +59,14 @@ class Cost:
         return max(one.total for one in self.memory)
 
 
-@dataclass(frozen=True)
-class Group:
-    """The ranks of an axis, as far as it matters where they are.
+class Group(Shape):
+    """The ranks of an axis, and what their operations take."""
 
-    Attributes:
-        local: how many of them are on one host, at most.
-        hosts: on how many hosts they are.
-        sharing: how many such groups use the link of a host at once.
-    """
-
-    local: int
-    hosts: int
-    sharing: int
+    __slots__ = ()
 
     def allreduce(self, nbytes: float, machine: Machine) -> float:
         """Return what an allreduce takes, as measured; else inside hosts, then between them."""
-        measured = machine.measured(Shape(self.local, self.hosts, self.sharing))
+        measured = machine.measured(self)
         if measured is not None:
             return measured.allreduce.seconds(nbytes)
         seconds = ring_seconds(nbytes, self.local, machine.collective)
@@ -95,7 +86,7 @@ class Group:
             Seconds that are never hidden; those that the bytes take; what part of these a backward
             pass hides.
         """
-        measured = machine.measured(Shape(self.local, self.hosts, self.sharing))
+        measured = machine.measured(self)
         if measured is None:
             return 0.0, self.allreduce(nbytes, machine), machine.overlap
         found = measured.averages

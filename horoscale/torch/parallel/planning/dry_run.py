@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from horoscale.torch.parallel.planning.recomputation import PRODUCTS, is_chain
-from horoscale.torch.parallel.planning.stand_ins import Collective, divide
+from horoscale.torch.parallel.planning.stand_ins import Collective, divide, nbytes_of
 from horoscale.torch.parallel.styles import Plan
 
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
@@ -205,20 +205,20 @@ def _run_unit(
             if learnt:
                 torch.autograd.backward(learnt, [torch.ones_like(one) for one in learnt])
         peak = max(peak, live.most - only_here)
-    gradients = sum(_nbytes(one.grad) for one in trained if one.grad is not None)
+    gradients = sum(nbytes_of(one.grad) for one in trained if one.grad is not None)
     transient = max(0, peak - sum(activations.values()) - gradients)
     del result, inputs
     state, update = _optimizer_state(trained, optimizer)
     passed = tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in outputs)
     unit = Unit(
         name,
-        {id(one): _nbytes(one) for one in parameters},
+        {id(one): nbytes_of(one) for one in parameters},
         frozenset(id(one) for one in trained),
         state,
-        sum(_nbytes(one) for one in module.buffers()),
+        sum(nbytes_of(one) for one in module.buffers()),
         activations,
-        sum(_nbytes(one) for one in values if isinstance(one, torch.Tensor)),
-        sum(_nbytes(one) for one in passed if isinstance(one, torch.Tensor)),
+        sum(nbytes_of(one) for one in values if isinstance(one, torch.Tensor)),
+        sum(nbytes_of(one) for one in passed if isinstance(one, torch.Tensor)),
         transient,
         update,
         tuple(rehearsal.sent),
@@ -309,7 +309,7 @@ def _optimizer_state(
         peak = live.most
     state = {
         id(parameter): sum(
-            _nbytes(value) for value in values.values() if isinstance(value, torch.Tensor)
+            nbytes_of(value) for value in values.values() if isinstance(value, torch.Tensor)
         )
         for parameter, values in made.state.items()
     }
@@ -379,7 +379,7 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in PRODUCTS:
-            self.nbytes += sum(map(_nbytes, _tensors(result)))
+            self.nbytes += sum(map(nbytes_of, _tensors(result)))
         return result
 
 
@@ -423,7 +423,3 @@ class Names:
             gone = weakref.ref(storage, lambda _: self._known.pop(address))
             self._known[address] = next(self._next) if number is None else number, gone
         return self._known[address][0]
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -20,6 +20,7 @@ from horoscale.torch.parallel.mesh import mesh_or_none
 from horoscale.torch.parallel.planning.dry_run import Live, Names
 from horoscale.torch.parallel.planning.memory import Memory, RankMemory
 from horoscale.torch.parallel.planning.numbers import readable_bytes
+from horoscale.torch.parallel.planning.stand_ins import nbytes_of
 
 _SMAPS = Path("/proc/self/smaps")
 _NAME = "horoscale.memory_report"
@@ -145,7 +146,7 @@ class _Gradients:
         ]
 
     def _note(self, _: torch.Tensor) -> None:
-        now = sum(_size(one.grad) for one in self._parameters if one.grad is not None)
+        now = sum(nbytes_of(one.grad) for one in self._parameters if one.grad is not None)
         self.most = max(self.most, now)
 
     def end(self) -> None:
@@ -203,10 +204,6 @@ def _nbytes(
             continue
         found += storage.nbytes() * (1.0 if part is None else part)
     return round(found)
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _shares() -> Callable[[int], float | None]:

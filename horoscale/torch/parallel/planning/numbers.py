@@ -11,11 +11,6 @@ def readable_bytes(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def milliseconds(seconds: float) -> str:
-    """Return a time in ms, with three digits or more."""
-    return f"{seconds * 1e3:.3g}" if seconds < 0.9995 else f"{seconds * 1e3:,.0f}"
-
-
 def bytes_of(text: int | str) -> int:
     """Return the bytes that a number or a text such as "16GiB" says.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from horoscale._tables import table
+from horoscale._tables import milliseconds, table
 from horoscale.common import job
 from horoscale.torch.parallel.mesh import Mesh, init
 from horoscale.torch.parallel.pipeline import Pipeline
@@ -19,7 +19,7 @@ from horoscale.torch.parallel.plan import tensor_parallel as divide_layers
 from horoscale.torch.parallel.planning.cost import Cost
 from horoscale.torch.parallel.planning.dry_run import Loss, units_of
 from horoscale.torch.parallel.planning.machine import Machine
-from horoscale.torch.parallel.planning.numbers import milliseconds, readable_bytes
+from horoscale.torch.parallel.planning.numbers import readable_bytes
 from horoscale.torch.parallel.planning.recomputation import recompute_segments, recompute_units
 from horoscale.torch.parallel.planning.strategy import Strategy
 from horoscale.torch.parallel.styles import Plan

@@ -25,6 +25,7 @@ from horoscale.torch.parallel.planning.dry_run import (
     shape_of,
     signature,
 )
+from horoscale.torch.parallel.planning.stand_ins import nbytes_of
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -86,7 +87,7 @@ def profile(
     values: tuple[Any, ...] = (x,) if isinstance(x, torch.Tensor) else tuple(x)
     fakes = list(rehearsal.units.values())
     kinds = _kinds(rehearsal, values)
-    states = [4 * sum(map(_nbytes, one.parameters())) for one in fakes]
+    states = [4 * sum(map(nbytes_of, one.parameters())) for one in fakes]
     found: dict[Any, list[Timing]] = {}
     passed: dict[Any, tuple[Any, ...]] = {}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -341,7 +342,3 @@ def _now(parameters: Sequence[nn.Parameter], clock: Clock) -> float:
     if parameters and parameters[0].is_cuda:
         torch.cuda.synchronize(parameters[0].device)
     return clock()
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

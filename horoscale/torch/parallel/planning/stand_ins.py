@@ -56,11 +56,11 @@ class _Column(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = F.linear(x, self.weight, self.bias)
         if self.is_counted and x.requires_grad:
-            self._sent.append(Collective("allreduce", _nbytes(x), False))
+            self._sent.append(Collective("allreduce", nbytes_of(x), False))
         if self.gathered is not None:
             ranks, features = self.gathered
             y = torch.cat([y] * ranks, -1)[..., :features]
-            self._sent.append(Collective("allgather", _nbytes(y), True))
+            self._sent.append(Collective("allgather", nbytes_of(y), True))
         return y
 
 
@@ -74,7 +74,7 @@ class _Row(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = F.linear(x, self.weight, self.bias)
-        self._sent.append(Collective("allreduce", _nbytes(y), True))
+        self._sent.append(Collective("allreduce", nbytes_of(y), True))
         return y
 
 
@@ -88,7 +88,7 @@ class _Embedding(nn.Module):
         is_own = words < self.weight.shape[0]
         y = F.embedding(words.masked_fill(~is_own, 0), self.weight)
         y = y.masked_fill(~is_own.unsqueeze(-1), 0.0)
-        self._sent.append(Collective("allreduce", _nbytes(y), True))
+        self._sent.append(Collective("allreduce", nbytes_of(y), True))
         return y
 
 
@@ -164,5 +164,6 @@ def divide(
     return made
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
+def nbytes_of(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor's values, whatever its layout."""
     return tensor.numel() * tensor.element_size()

@@ -53,3 +53,8 @@ def need_elementwise(
             "so that its parts can't be left to different ranks. Use AdamW or SGD, for example"
         )
     return kinds
+
+
+def is_elementwise(value: object, numel: int) -> bool:
+    """Tell whether something of a state has a value for each of so many elements."""
+    return isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == numel

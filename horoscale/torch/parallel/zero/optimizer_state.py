@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from horoscale.common import allgather_object
+from horoscale.torch.parallel.zero.elementwise import is_elementwise
 from horoscale.torch.parallel.zero.flat import FlatShards
 from horoscale.torch.parallel.zero.runs import Run
 from horoscale.torch.parallel.zero.sharded import Sharded
@@ -102,13 +103,13 @@ def _gather(optimizer: Divided, shards: FlatShards, runs: list[Run]) -> dict[str
     single: dict[str, dict[str, Any]] = {}  # values that are not one for each element
     kinds: dict[str, torch.dtype] = {}
     for run in runs:
-        state = optimizer.state.get(run.tensor, {})
+        state, numel = optimizer.state.get(run.tensor, {}), run.end - run.begin
         for key, value in state.items():
-            if _is_elementwise(value, run):
+            if is_elementwise(value, numel):
                 kinds[key] = value.dtype
         for owned in run.owned:
             single[owned.name] = {
-                key: value for key, value in state.items() if not _is_elementwise(value, run)
+                key: value for key, value in state.items() if not is_elementwise(value, numel)
             }
     if shards.axis.set is not None:
         answers = allgather_object((single, kinds), _EXCHANGE, shards.axis.set)
@@ -193,7 +194,3 @@ def _is_single(key: str, value: object, elementwise: Set[str]) -> bool:
     What an optimizer has for the element of a parameter without dimensions has none either.
     """
     return not torch.is_tensor(value) or (value.dim() == 0 and key not in elementwise)
-
-
-def _is_elementwise(value: object, run: Run) -> bool:
-    return torch.is_tensor(value) and value.dim() == 1 and len(value) == run.end - run.begin

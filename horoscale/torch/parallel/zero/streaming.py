@@ -18,6 +18,7 @@ from horoscale.torch.parallel.offload import Area, Store, Transfer
 from horoscale.torch.parallel.offload.direct import aligned
 from horoscale.torch.parallel.offload.store import CHUNK_BYTES
 from horoscale.torch.parallel.zero.bucket import Bucket
+from horoscale.torch.parallel.zero.elementwise import is_elementwise
 from horoscale.torch.parallel.zero.flat import FlatShards
 from horoscale.torch.parallel.zero.runs import Run
 from horoscale.torch.parallel.zero.sharded import Sharded
@@ -286,8 +287,3 @@ class Streaming:
         loaded.transfer.wait()
         for one in loaded.memory:
             self._store.give_back(one)
-
-
-def is_elementwise(value: object, numel: int) -> bool:
-    """Tell whether something of a state has a value for each of so many elements."""
-    return isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == numel
