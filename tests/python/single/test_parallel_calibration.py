@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from horoscale._tables import milliseconds
 from horoscale.torch.parallel.planning import calibration
 from horoscale.torch.parallel.planning.machine import (
     Averages,
@@ -23,7 +24,7 @@ from horoscale.torch.parallel.planning.measuring import (
     group_shapes,
     slots_of,
 )
-from horoscale.torch.parallel.planning.numbers import bytes_of, milliseconds
+from horoscale.torch.parallel.planning.numbers import bytes_of
 
 LINK = Link(1e-5, 1e9)
 GROUP = Measured(Shape(2, 1, 1), Link(1e-5, 1e9, ((1.0, 2.0),)), Averages(1e-4, 1e-5, 1e9, 0.5))
