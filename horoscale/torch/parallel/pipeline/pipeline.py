@@ -64,7 +64,7 @@ class Pipeline:
             loss: called with the last stage's output (a tuple if it returns one) and the target of
                 a microbatch; returns a scalar. Needed on the last stage's rank.
             schedule: "gpipe", "1f1b", "interleaved" (any number of stages for each rank) or "zb-h1"
-                (computes the gradients of weights where a rank would wait). See docs/parallel.md.
+                (computes the gradients of weights where a rank would wait). See docs/pipelines.md.
             microbatches: into how many parts the batch of a step is cut, along its first dimension.
             reduction: how the loss function reduces, so that the step's loss is that of the whole
                 batch: "mean" over rows, so that the losses are averaged with the microbatches'
