@@ -23,7 +23,7 @@ class Activity:
     """Computing and waiting time since the current job began, and the state of its process sets."""
 
     def __init__(self) -> None:
-        """Begin outside of any job."""
+        """Begin outside any job."""
         self._runtime: Callable[[], object] = lambda: None  # not kept: it has memory
         self._began = 0.0
 

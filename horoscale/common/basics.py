@@ -286,7 +286,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Tell whether tensors may be on CUDA devices. In this version they may not."""
+    """Return whether tensors may be on CUDA devices. In this version they may not."""
     return False
 
 

@@ -37,7 +37,7 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     - after a failure, with the state of the last commit that all survivors have;
     - after hosts were added or removed, with the current state: such a change happens at a commit.
 
-    Do not call collectives between init() and the call, outside of the function: a rank that joins
+    Do not call collectives between init() and the call, outside the function: a rank that joins
     a running job begins with state.sync().
 
     Returns the function's result, on the ranks of the job at its end. HorovodInternalError and
