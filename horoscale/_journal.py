@@ -1,4 +1,4 @@
-"""What the library notes for whoever watches the job: a few lines, the newest ones."""
+"""The library's most recent notes for the status page of a watched job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_CHARACTERS = 400
 
 
 class Note(NamedTuple):
-    """One line; `kind` says which part of the library speaks, such as "mismatch" or "balance"."""
+    """One line. `kind` is the part of the library, such as "mismatch" or "balance"."""
 
     number: int
     kind: str
@@ -24,7 +24,7 @@ _number = 0
 
 
 def note(kind: str, text: str) -> None:
-    """Keep a line. Any thread."""
+    """Add a line. Thread-safe."""
     global _number
     with _lock:
         _number += 1
@@ -32,6 +32,6 @@ def note(kind: str, text: str) -> None:
 
 
 def since(number: int) -> list[Note]:
-    """Return what was noted after that number, as far as it is kept. Any thread."""
+    """Return the notes after that number that are still kept. Thread-safe."""
     with _lock:
         return [one for one in _notes if one.number > number]

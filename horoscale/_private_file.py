@@ -1,4 +1,4 @@
-"""Files that only their owner may read, in folders where others may be able to write."""
+"""Files that only their owner may read, in folders that other users may be able to write to."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 
 def open_private(path: Path, folder: int | None = None) -> FileIO:
-    """Opens an empty file for writing, with mode 0600, which is no link, pipe or device.
+    """Open an empty regular file for writing, with mode 0600.
 
-    A file of an earlier time is emptied if it is this user's and has one name. `folder` is the
-    descriptor of the path's folder, for a caller that has made sure of it. Raises OSError.
+    An existing file is truncated if it belongs to this user and has one hard link. `folder` is the
+    descriptor of the path's folder, for a caller that has checked it. Raises OSError, also for a
+    link, pipe or device.
     """
     name = path if folder is None else path.name
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,10 +31,10 @@ def open_private(path: Path, folder: int | None = None) -> FileIO:
 
 
 def _take_over(descriptor: int, path: Path) -> None:
-    """Empties a file and keeps others from reading it."""
+    """Truncate a file and remove other users' permissions."""
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink != 1:
-        why = "no file of this user's, or one with several names"
+        why = "not a regular file of this user, or it has several hard links"
         raise OSError(errno.EPERM, why, str(path))
     os.fchmod(descriptor, 0o600)
     os.ftruncate(descriptor, 0)

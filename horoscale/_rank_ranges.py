@@ -1,4 +1,4 @@
-"""Ranks as messages and errors name them."""
+"""How messages and errors list ranks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 
 def rank_ranges(ranks: Iterable[int], most: int | None = None) -> str:
-    """Sorted ranks, such as 0-3,7; "…" instead of what comes after so many ranges."""
-    # Ranks that follow each other differ from their positions by the same number.
+    """Return sorted ranks as text, such as 0-3,7; "…" replaces ranges beyond `most`."""
+    # Consecutive ranks differ from their positions by the same number.
     runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
     parts = []
     for _, run in runs:
@@ -20,5 +20,5 @@ def rank_ranges(ranks: Iterable[int], most: int | None = None) -> str:
 
 
 def named(ranks: Sequence[int], most: int | None = None) -> str:
-    """Such as "rank 3" or "ranks 0-3,7"."""
+    """Return text such as "rank 3" or "ranks 0-3,7"."""
     return f"rank{'s' if len(ranks) > 1 else ''} {rank_ranges(ranks, most)}"

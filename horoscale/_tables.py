@@ -1,4 +1,4 @@
-"""Tables as text, and times in them."""
+"""Text tables, and the times in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns as wide as needed, all to the right but the first."""
+    """Return aligned columns. The first is left-aligned, the others are right-aligned."""
     lines = [heading, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heading))]
     return "\n".join(

@@ -1,7 +1,7 @@
-"""Tells torch, whenever it is imported, that torch.distributed has the backend "horoscale".
+"""Registers torch.distributed's backend "horoscale" whenever torch is imported.
 
-torch calls announce() by an entry point. It runs in every program that imports torch where
-horoscale is installed, so it loads nothing: the first group does.
+torch calls announce() through an entry point, in every program that imports torch if horoscale is
+installed. It therefore loads nothing. The first process group does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells C and C++ programs how to build with the installed library: python -m horoscale.config."""
+"""Compiler and linker flags for C and C++ programs: python -m horoscale.config."""
 
 from __future__ import annotations
 

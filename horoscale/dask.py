@@ -1,11 +1,11 @@
-"""Jobs on Dask: a function on ranks, one for each worker of a cluster.
+"""Jobs on Dask: run a function on ranks, one for each worker of a cluster.
 
     from distributed import Client
     import horoscale.dask
 
     accuracies = horoscale.dask.run(Client(), train)
 
-The ranks are processes of their own, which the launcher starts through tasks on the workers.
+The ranks are separate processes, which the launcher starts through tasks on the workers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["DaskError", "run"]
 
 DEFAULT_START_TIMEOUT_S = 60.0
-_END_S = 15.0  # for agents that were sent home, and what they run
+_END_S = 15.0  # for dismissed agents and their processes
 
 
 class DaskError(RuntimeError):
-    """Dask is not there, or can't run such a job; the message is for the user."""
+    """Dask is not installed or cannot run the job. The message is for the user."""
 
 
 def run(
@@ -45,42 +45,43 @@ def run(
     verbose: int = 1,
     options: Sequence[str] = (),
 ) -> list[Any]:
-    """Calls `fn(*args, **kwargs)` on ranks, one for each worker, and returns what it gave, by rank.
+    """Call `fn(*args, **kwargs)` on ranks, one for each worker, and return the results by rank.
 
-    A task that is pinned to its worker holds a thread there as long as the job takes. The workers
-    of one machine are one host, whose ranks share memory. Workers need a connection to this
-    process, and to each other's machines.
+    A task that is pinned to its worker occupies a thread there for the duration of the job. Workers
+    on the same machine form one host, whose ranks share memory. Workers must be able to connect to
+    this process and to each other's machines.
 
     Args:
-        client: of the cluster.
-        fn: called on every rank, where it calls `hvd.init()`; may be a lambda.
+        client: the client of the cluster.
+        fn: the function to call on every rank, which calls `hvd.init()`; may be a lambda.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        num_proc: how many workers to use; all that there are if None.
+        num_proc: the number of workers to use. None: all of the cluster's workers.
         start_timeout: seconds for the tasks to start (default 60).
-        env: variables of the ranks, beside this process' own that go to other hosts.
-        nics: network interfaces of this machine that workers reach.
-        verbose: 2 tells what the launcher does.
+        env: environment variables for the ranks, in addition to those that horoscalerun forwards
+            from this process to other hosts.
+        nics: network interfaces of this machine that workers can reach.
+        verbose: 2 logs what the launcher does.
         options: further flags of horoscalerun, such as ["--timeline-filename", "trace.json"].
 
     Raises:
         The exception of the first rank that raised, caused by a RankError with rank and traceback.
-        RuntimeError: a rank ended without raising, such as by a signal.
+        RuntimeError: a rank ended without raising, for example because of a signal.
         DaskError: there are too few workers, or their tasks do not start.
     """
     try:
         from distributed import wait
     except ImportError as error:
         raise DaskError(
-            f"horoscale.dask needs distributed, which is not there ({error}): "
+            f"horoscale.dask needs distributed, which is not installed ({error}): "
             "pip install 'horoscale[dask]'"
         ) from error
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     size = len(workers) if num_proc is None else num_proc
     if not 1 <= size <= len(workers):
         raise DaskError(
-            f"{size} ranks need {max(size, 1)} workers, and the cluster has {len(workers)}: start "
-            "fewer ranks (num_proc), or more workers"
+            f"{size} ranks need {max(size, 1)} workers, but the cluster has {len(workers)}: start "
+            "fewer ranks (num_proc) or more workers"
         )
     interfaces = list(nics or ())
     try:
@@ -110,12 +111,12 @@ def run(
         agents.close()
         try:
             wait(tasks, timeout=_END_S)
-        except asyncio.TimeoutError:  # they are behind others, or their workers are gone
+        except asyncio.TimeoutError:  # they are queued behind other tasks, or their worker is gone
             client.cancel(tasks)
 
 
 def _agent(invitation: Invitation, index: int, worker: str) -> None:
-    """In a task of Dask: be the agent until the job is over."""
+    """Run the agent inside a Dask task until the job is over."""
     host = worker.rpartition("://")[2].rpartition(":")[0] or worker
     serve(invitation, Seat(host.strip("[]").replace(":", "."), index))
 

@@ -1,7 +1,7 @@
-"""What does a step cost the control plane of a large job? `python -m horoscale.simulate --help`.
+"""Simulates the control plane of a large job: `python -m horoscale.simulate --help`.
 
-The decisions are those of the runtime's own classes; the links between the ranks are a model.
-docs/scaling.md has the method and results.
+The runtime's own classes make the decisions. The links between the ranks are a model.
+docs/scaling.md describes the method and the results.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add(
-        "--ranks", type=int, nargs="+", default=[16384], metavar="N", help="one job for each number"
+        "--ranks", type=int, nargs="+", default=[16384], metavar="N", help="job sizes to simulate"
     )
-    add("--shape", nargs="+", choices=("flat", "tree"), default=["flat", "tree"], help="of reports")
-    add("--ranks-per-host", type=int, default=8, help="in the tree; flat counts none as local")
-    add("--fan-out", type=int, default=16, help="hosts that report to one host, in the tree")
-    add("--tensors", type=int, default=160, help="allreduced in every step")
+    add("--shape", nargs="+", choices=("flat", "tree"), default=["flat", "tree"], help="path of reports")
+    add("--ranks-per-host", type=int, default=8, help="in the tree; ignored for flat")
+    add("--fan-out", type=int, default=16, help="hosts below each host in the tree")
+    add("--tensors", type=int, default=160, help="allreduces per step")
     add("--tensor-kib", type=int, default=256, help="size of each tensor")
-    add("--steps", type=int, default=5, help="steps after the cold one; the median is shown")
+    add("--steps", type=int, default=5, help="steps after the first one; their median is shown")
     add("--link-us", type=float, default=5.0, help="latency of a link")
-    add("--message-us", type=float, default=0.5, help="processor time of a message at each end")
+    add("--message-us", type=float, default=0.5, help="CPU time per message at each end")
     add("--gbit", type=float, default=100.0, help="bandwidth of a rank's network interface")
-    add("--jitter-us", type=float, default=0.0, help="ranks begin a step at random within this")
-    add("--seed", type=int, default=1, help="of the jitter")
-    add("--no-core-time", action="store_true", help="the core takes no time: messages alone count")
+    add("--jitter-us", type=float, default=0.0, help="random delay of each rank's step")
+    add("--seed", type=int, default=1, help="seed of the jitter")
+    add("--no-core-time", action="store_true", help="count only messages, not the core's CPU time")
     add("--plot", type=Path, action="append", default=[], metavar="FILE", help="PNG, SVG or PDF")
     options = parser.parse_args(arguments)
     if min(options.ranks) < 1 or options.tensors < 1 or options.steps < 1:
-        parser.error("--ranks, --tensors and --steps are at least 1")
+        parser.error("--ranks, --tensors and --steps must be at least 1")
     if options.ranks_per_host < 1 or options.fan_out < 1:
-        parser.error("--ranks-per-host and --fan-out are at least 1")
+        parser.error("--ranks-per-host and --fan-out must be at least 1")
     if options.gbit <= 0:
-        parser.error("--gbit is greater than 0")
+        parser.error("--gbit must be greater than 0")
     return options
 
 

@@ -14,7 +14,7 @@ class HorovodInternalError(RuntimeError):
 
 
 class MismatchError(HorovodInternalError):
-    """The members of a process set contradict each other about one operation. The job goes on."""
+    """The members of a process set contradict each other about one operation. The job continues."""
 
 
 class DuplicateNameError(ValueError):

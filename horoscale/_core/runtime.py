@@ -270,8 +270,8 @@ class Runtime:
     ) -> JoinedBuffer:
         """Return `nbytes` of each of these ranks, at its offset, as one piece of memory.
 
-        Raises ValueError where a rank's memory can't be reached, or does not consist of whole
-        pages; HorovodInternalError where the system refuses.
+        Raises ValueError if a rank's memory can't be reached, or does not consist of whole
+        pages; HorovodInternalError if the system refuses.
         """
         out = ffi.new("void **")
         check(lib.hs_shared_join(self._pointer, ranks, offsets, len(ranks), nbytes, out))
@@ -327,7 +327,7 @@ class Runtime:
 class _InitThread(threading.Thread):
     """Calls hs_init(), which may wait for other ranks for long: Ctrl-C must not wait for it.
 
-    If nobody waits for the thread any more, the runtime that it gets is freed with it.
+    If nobody waits for the thread any longer, the runtime that it gets is freed with it.
     """
 
     def __init__(self, options: object, keep_alive: object) -> None:

@@ -1,6 +1,6 @@
 """What all bindings share: the job, process sets, errors, objects, and the rules for arguments.
 
-The rules, each in one function of horoscale.common.arguments that every binding calls:
+Each rule is one function of horoscale.common.arguments, which every binding calls:
 
     resolve_op(op, average)     Average unless one of the two is given; both are an error; Adasum is
                                 not there yet; what takes sums alone passes allowed=SUMS
@@ -8,17 +8,17 @@ The rules, each in one function of horoscale.common.arguments that every binding
                                 operators of integers and bool alone
     set_id(process_set)         the id for Runtime.enqueue(); the set must be registered, and this
                                 rank in it
-    check_root(root, set)       a root is a global rank, also inside a process set, and in the set
-    check_member(…, rank, set)  so is the peer of a message
-    check_splits(splits, …)     one for each member, none negative, in sum at most the rows
-    check_all_split(splits, …)  the same for reducescatter, in sum exactly the rows
-    check_even_split(rows, set) alltoall without splits deals out evenly or not at all
-    check_has_rows(shape, …)    what deals with rows takes no 0-d tensor
-    scattered_rows(rows, …)     reducescatter leaves the lower ranks one row more, without splits
+    check_root(root, set)       a root is a global rank, even in a process set, and a member of it
+    check_member(…, rank, set)  the same for the peer of a message
+    check_splits(splits, …)     one per member, none negative, their sum at most the rows
+    check_all_split(splits, …)  the same for reducescatter, their sum exactly the rows
+    check_even_split(rows, set) alltoall without splits needs rows that divide evenly
+    check_has_rows(shape, …)    operations on rows do not accept a 0-d tensor
+    scattered_rows(rows, …)     without splits, reducescatter gives the lower ranks one extra row
 
-The arithmetic is not theirs: average of integers, scale factors and accumulation are the core's.
-What a rank can see to be wrong by itself raises at once and sends nothing; what takes the other
-ranks to see (shapes that differ) raises MismatchError on every member.
+The core does the arithmetic: averages of integers, scale factors and accumulation. An error that a
+rank can detect alone is raised immediately, before anything is sent. An error that only a
+comparison with other ranks reveals (such as different shapes) raises MismatchError on every member.
 """
 
 from horoscale.common import exports as _exports

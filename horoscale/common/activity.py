@@ -1,4 +1,4 @@
-"""What this rank does, in numbers: a part of what it reports each second."""
+"""This rank's activity in numbers, part of its report each second."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _INTERVAL_S = 1.0
 
 
 class Activity:
-    """Computing and waiting since the present job began, and what its process sets are at."""
+    """Computing and waiting time since the current job began, and the state of its process sets."""
 
     def __init__(self) -> None:
-        """Begin outside of any job."""
+        """Begin outside any job."""
         self._runtime: Callable[[], object] = lambda: None  # not kept: it has memory
         self._began = 0.0
 
     def read(self) -> dict[str, Any]:
-        """Return values of JSON; none between two jobs. Any thread, one at a time."""
+        """Return JSON values, or none between two jobs. Any thread, one at a time."""
         return self.read_with_metrics()[0]
 
     def read_with_metrics(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the same, and the metrics that it was made of."""
+        """Return the same, and the metrics from which it was computed."""
         if not job.is_initialized() or job.is_standby():
             return {}, {}
         try:
             runtime = job.current_runtime()
             metrics, ranks = runtime.metrics(), runtime.process_sets()
-        except (ValueError, HorovodInternalError):  # it has ended meanwhile
+        except (ValueError, HorovodInternalError):  # the job has ended in the meantime
             return {}, {}
         now, waiting = time.monotonic(), metrics["waiting_seconds"]
         if runtime is not self._runtime():
@@ -52,10 +52,10 @@ class Activity:
 
 
 class Reporter:
-    """A thread that calls a function once a second, whatever the others do.
+    """A thread that calls a function once a second, independently of other threads.
 
-    The function may run code of the user's, such as a property of the state: what it raises is
-    logged, once, and the next second it is called again.
+    The function may run user code, such as a property of the state. An exception is logged once,
+    and the function is called again a second later.
     """
 
     def __init__(self, report: Callable[[], None]) -> None:
@@ -66,7 +66,7 @@ class Reporter:
         self._thread.start()
 
     def end(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         self._ended.set()
         self._thread.join()
 
@@ -78,7 +78,7 @@ class Reporter:
             except Exception as error:
                 if not logged:
                     _log.warning(
-                        "how far this rank is can't be told: %s: %s (said once)",
+                        "cannot report this rank's progress: %s: %s (logged once)",
                         type(error).__name__,
                         error,
                     )
@@ -86,12 +86,12 @@ class Reporter:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return "0-3, 8" for 0, 1, 2, 3 and 8; long ones end in "…"."""
+    """Return "0-3, 8" for 0, 1, 2, 3 and 8; a long list ends in "…"."""
     return _cut(rank_ranges(sorted(ranks)).replace(",", ", "))
 
 
 def _sets(metrics: dict[str, Any], ranks: dict[int, list[int]]) -> list[dict[str, Any]]:
-    """Return the global set, and those of the others that have waited longest."""
+    """Return the global set, and the other sets that have waited longest."""
     order = sorted(
         ((int(key), one) for key, one in metrics["progress"].items()),
         key=lambda pair: (pair[0] != 0, -pair[1]["pending_seconds"], pair[0]),

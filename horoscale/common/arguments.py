@@ -1,4 +1,4 @@
-"""The rules for arguments that every binding shares. See the package's docstring for a summary."""
+"""Argument checks that every binding shares. The package's docstring summarizes them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 SUMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
-_MOST_RANGES = 16  # of ranks that an error lists
+_MOST_RANGES = 16  # ranges of ranks that an error lists
 
 
 def resolve_op(
     op: int | None, average: bool | None = None, allowed: Iterable[ReduceOp] = tuple(ReduceOp)
 ) -> ReduceOp:
-    """Return the operator that `op`, or the deprecated `average`, asks for; Average by default.
+    """Return the operator that `op`, or the deprecated `average`, selects; Average by default.
 
-    Raises ValueError where both are given or the operator is unknown, UnsupportedError where it is
-    not `allowed`, TypeError where an operator came in the place of `average`.
+    Raises ValueError if both are given or the operator is unknown, UnsupportedError if it is not
+    `allowed`, TypeError if an operator was passed in the position of `average`.
     """
     if average is not None:
         if op is not None:
-            raise ValueError("give op= or average=, not both: average is the deprecated one")
+            raise ValueError("give op= or average=, not both; average= is deprecated")
         if isinstance(average, ReduceOp):
-            raise TypeError(f"the operator is given by keyword: op={average.label}")
+            raise TypeError(f"pass the operator by keyword: op={average.label}")
         warnings.warn(
             "average= is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
         )
@@ -38,7 +38,7 @@ def resolve_op(
     resolved = ReduceOp.AVERAGE if op is None else ReduceOp(op)
     if resolved not in allowed:
         names = " and ".join(one.label for one in allowed)
-        raise UnsupportedError(f"op={resolved.label} is not possible here, only {names}")
+        raise UnsupportedError(f"op={resolved.label} is not supported here, only {names}")
     if resolved is ReduceOp.ADASUM:
         raise UnsupportedError("op=Adasum is not in this version of horoscale")
     return resolved
@@ -46,14 +46,14 @@ def resolve_op(
 
 @cache
 def check_reduction(dtype: DataType, op: ReduceOp) -> None:
-    """Raise UnsupportedError if the operator is not defined for the type (Average of bool)."""
+    """Raise UnsupportedError if the operator is not defined for the dtype (Average of bool)."""
     _core.check_reduction(dtype, op)
 
 
 def set_id(process_set: ProcessSet) -> int:
     """Return the id of a process set that this process may run an operation on.
 
-    Raises ValueError before hvd.init(), where the set is not registered, and on a rank outside it.
+    Raises ValueError before hvd.init(), if the set is not registered, and on a rank outside it.
     """
     runtime = current_runtime()
     if process_set is global_process_set:
@@ -80,15 +80,15 @@ def members_of(process_set: ProcessSet) -> list[int]:
 
 
 def check_root(root_rank: int, process_set: ProcessSet) -> int:
-    """Return `root_rank`, a global rank also inside a process set; raise as check_member()."""
+    """Return `root_rank`, a global rank even in a process set. Raises like check_member()."""
     return check_member("root_rank", root_rank, process_set)
 
 
 def check_member(argument: str, rank: int, process_set: ProcessSet) -> int:
-    """Return the `rank` that an argument gives, a global one also inside a process set.
+    """Return the `rank` that an argument gives: a global rank, even in a process set.
 
-    Raises ValueError if it is outside, or this process may not use the set; TypeError if it is no
-    number.
+    Raises ValueError if the rank is not in the set or this process may not use the set, TypeError
+    if it is not a number.
     """
     identity = set_id(process_set)
     number = index(rank)
@@ -100,9 +100,10 @@ def check_member(argument: str, rank: int, process_set: ProcessSet) -> int:
 
 
 def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
-    """Return alltoall's or scatter's splits as a list: how many `rows` go to each member.
+    """Return the splits of alltoall or scatter as a list: how many `rows` go to each member.
 
-    Raises ValueError if there is not one for each member, one is negative, or they need more rows.
+    Raises ValueError if their number is not that of the members, if one is negative, or if their
+    sum exceeds `rows`.
     """
     result = [index(split) for split in splits]
     members = len(members_of(process_set))
@@ -116,29 +117,29 @@ def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> l
 
 
 def check_all_split(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
-    """Return reducescatter's splits as a list: all of the `rows` are dealt out.
+    """Return the splits of reducescatter as a list. They distribute all of the `rows`.
 
-    Raises ValueError as check_splits(), and if rows are left.
+    Raises ValueError like check_splits(), and if rows are left over.
     """
     result = check_splits(splits, rows, process_set)
     if sum(result) != rows:
-        raise ValueError(f"splits={result} deals out {sum(result)} rows, but the tensor has {rows}")
+        raise ValueError(f"splits={result} covers {sum(result)} rows, but the tensor has {rows}")
     return result
 
 
 def check_even_split(rows: int, process_set: ProcessSet) -> None:
-    """Raise ValueError if alltoall can't deal out `rows` evenly."""
+    """Raise ValueError if alltoall cannot divide `rows` evenly."""
     members = len(members_of(process_set))
     if rows % members:
         raise ValueError(
-            f"the {rows} rows can't be dealt out evenly to {members} ranks: give splits="
+            f"the {rows} rows cannot be divided evenly among {members} ranks: give splits="
         )
 
 
 def extents_of(shape: Any) -> tuple[int, ...]:
     """Return the extents of a shape, or of a single extent, given as integers of any kind.
 
-    Raises ValueError if one is negative, TypeError if one is no integer.
+    Raises ValueError if one is negative, TypeError if one is not an integer.
     """
     try:
         extents: tuple[int, ...] = (index(shape),)
@@ -150,7 +151,7 @@ def extents_of(shape: Any) -> tuple[int, ...]:
 
 
 def titled(operation: str, name: str | None, process_set: int) -> str:
-    """Return what errors call an operation: allgather "x" on process set 0."""
+    """Return the name of an operation in errors: allgather "x" on process set 0."""
     title = operation if name is None else f'{operation} "{name}"'
     return f"{title} on process set {process_set}"
 
@@ -164,10 +165,10 @@ def check_has_rows(shape: Sequence[int], operation: str) -> None:
 def check_out(
     shape: Sequence[int], rows: int | None, row_shape: Sequence[int], operation: str
 ) -> None:
-    """Raise ValueError unless a result of these rows has the shape of out=.
+    """Raise ValueError unless a result with this number of rows has the shape of out=.
 
-    `rows` is None where their number is known only when the operation is done. `operation` is as
-    titled() makes it.
+    `rows` is None if the number is known only when the operation has completed. `operation` comes
+    from titled().
     """
     expected = tuple(row_shape)
     if shape and tuple(shape[1:]) == expected and rows in (None, shape[0]):
@@ -187,10 +188,10 @@ def check_group_out(group: Sequence[object], out: Sequence[object] | None) -> No
 
 
 def scattered_rows(rows: int, process_set: ProcessSet, splits: Sequence[int] | None = None) -> int:
-    """Return how many of the `rows` reducescatter leaves on this rank.
+    """Return how many of the `rows` reducescatter gives to this rank.
 
-    Those that `splits` says; without it, the first ranks of the set take one more where the number
-    doesn't divide.
+    `splits` decides if it is given. Otherwise the rows are divided evenly, and the first ranks of
+    the set take one extra row each until the remainder is used up.
     """
     members = members_of(process_set)
     position = members.index(current_runtime().topology.rank)

@@ -1,4 +1,4 @@
-"""Starting and ending a job, and the questions about it."""
+"""Starting, ending and querying a job."""
 
 from __future__ import annotations
 
@@ -67,22 +67,21 @@ def init(
     comm: Any = None,
     process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None = None,
 ) -> None:
-    """Join the job and meet its other ranks. A second call does nothing.
+    """Join the job and connect to its other ranks. A second call does nothing.
 
     Args:
-        comm: the ranks that take part, the same list on each of them, which are numbered anew in
-            this order; or the mpi4py communicator whose ranks take part; or a list of
-            communicators, of which the first is the job's and each further one names a process
-            set; None: all ranks of the job.
-        process_sets: process sets to register from the start; what any rank names is registered on
-            all. "dynamic" allows add_process_set() and remove_process_set() later.
+        comm: which ranks take part. A list of ranks, the same on each of them; they are renumbered
+            in the order of the list. Or an mpi4py communicator. Or a list of communicators: the
+            first is the job's, and each of the others defines a process set. None: all ranks.
+        process_sets: process sets to register at the start. A set that any rank lists is registered
+            on all ranks. "dynamic" allows add_process_set() and remove_process_set() later.
 
     Raises:
-        ValueError: an argument or a variable is wrong (the message names it), this rank
-            is not in `comm`, or a second call names process sets that are not registered.
-        HorovodInternalError: ranks did not come within HOROSCALE_START_TIMEOUT seconds, or the
-            job's secret is wrong, or an MPI launcher started this process and MPI can't be used, or
-            torchrun did and its store can't be.
+        ValueError: an argument or an environment variable is invalid (the message names it), this
+            rank is not in `comm`, or a second call lists process sets that are not registered.
+        HorovodInternalError: ranks did not arrive within HOROSCALE_START_TIMEOUT seconds; or the
+            job's secret is wrong; or an MPI launcher started this process but MPI cannot be used;
+            or torchrun started it but its store cannot be used.
     """
     ranks, job_comm, comm_sets = _members_of(comm)
     dynamic, own_sets = _sets_of(process_sets)
@@ -91,7 +90,9 @@ def init(
         if is_initialized():
             new = [one for one in own_sets if one.process_set_id is None]
             if new:
-                raise ValueError(f"hvd.init() was called before: add {new} with add_process_set()")
+                raise ValueError(
+                    f"hvd.init() was already called: add {new} with hvd.add_process_set()"
+                )
             return
         handle = 0 if job_comm is None else communicators.handle_of(job_comm)
         while True:
@@ -109,7 +110,7 @@ def init(
 
 
 def _may_begin_again(error: BaseException) -> bool:
-    """In an elastic job whose ranks have changed meanwhile: wait for the next view."""
+    """In an elastic job whose ranks have changed in the meantime: wait for the next view."""
     link = elastic_link()
     if link is None or isinstance(error, MismatchError):
         return False
@@ -120,7 +121,7 @@ def _may_begin_again(error: BaseException) -> bool:
 
 
 def _members_of(comm: object) -> tuple[list[int], Any, list[ProcessSet]]:
-    """Return the ranks (empty: all) or the communicator of the job, and the sets beside it."""
+    """Return the ranks (empty: all) or the communicator of the job, and its process sets."""
     if comm is None:
         return [], None, []
     members: list[Any] = list(comm) if isinstance(comm, list | tuple | range) else [comm]
@@ -136,7 +137,7 @@ def _members_of(comm: object) -> tuple[list[int], Any, list[ProcessSet]]:
 
 
 def _sets_of(process_sets: object) -> tuple[bool, list[ProcessSet]]:
-    """Return whether sets may be added later, and the sets to begin with."""
+    """Return whether sets may be added later, and the initial sets."""
     dynamic = environment.switch("DYNAMIC_PROCESS_SETS")
     if process_sets is None:
         return dynamic, []
@@ -152,20 +153,20 @@ def _sets_of(process_sets: object) -> tuple[bool, list[ProcessSet]]:
 
 
 def shutdown() -> None:
-    """Leave the job, without waiting for other ranks. Pending operations fail.
+    """Leave the job without waiting for other ranks. Pending operations fail.
 
-    hvd.init() may follow, on all ranks. Does nothing where no job was joined.
+    All ranks may then call hvd.init() again. Does nothing if this process is not in a job.
     """
     job.stop()
 
 
 def rank(process_set: ProcessSet = global_process_set) -> int:
-    """Return the number of this process, from 0, in the job or among the ranks of a process set.
+    """Return the rank of this process in the job or in a process set, counted from 0.
 
-    Raises ValueError before hvd.init(), and where the set is not registered or this process does
-    not belong to it.
+    Raises ValueError before hvd.init(), if the set is not registered, or if this process does not
+    belong to it.
     """
-    if process_set.process_set_id == 0:  # not "is": compilers of Python look at values alone
+    if process_set.process_set_id == 0:  # not "is": compilers for Python compare values only
         return current_runtime().topology.rank
     position = process_set.rank()
     if position is None:
@@ -174,9 +175,9 @@ def rank(process_set: ProcessSet = global_process_set) -> int:
 
 
 def size(process_set: ProcessSet = global_process_set) -> int:
-    """Return the number of processes of the job or of a process set.
+    """Return the number of processes in the job or in a process set.
 
-    Raises ValueError before hvd.init(), and where the set is not registered.
+    Raises ValueError before hvd.init(), or if the set is not registered.
     """
     if process_set.process_set_id == 0:
         return current_runtime().topology.size
@@ -187,12 +188,12 @@ def size(process_set: ProcessSet = global_process_set) -> int:
 
 
 def _unregistered(process_set: ProcessSet) -> str:
-    current_runtime()  # says it better, where there is none
+    current_runtime()  # raises the better error if there is none
     return f"{process_set} is not registered"
 
 
 def local_rank() -> int:
-    """Return the number of this process among those of its host. ValueError before hvd.init()."""
+    """Return the rank of this process among those of its host. Raises ValueError before init()."""
     return current_runtime().topology.local_rank
 
 
@@ -202,7 +203,10 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Return the number of this host among those with this local rank. ValueError before init."""
+    """Return the position of this host among the hosts that have this local rank.
+
+    Raises ValueError before hvd.init().
+    """
     return current_runtime().topology.cross_rank
 
 
@@ -212,15 +216,17 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Tell whether all hosts have the same number of ranks. Raises ValueError before hvd.init()."""
+    """Return whether all hosts have the same number of ranks. ValueError before hvd.init()."""
     return current_runtime().topology.homogeneous
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write what this rank does from now on to a file that Perfetto or chrome://tracing opens.
+    """Start to record this rank's operations in a file for Perfetto or chrome://tracing.
 
-    Ranks above 0 append ".rank<N>" to the path. `mark_cycles` marks every executed plan entry.
-    Raises ValueError before hvd.init(), HorovodInternalError where the file can't be written.
+    Ranks above 0 append ".rank<N>" to the path. `mark_cycles` adds a mark for each executed plan
+    entry.
+
+    Raises ValueError before hvd.init(), HorovodInternalError if the file cannot be written.
     """
     current_runtime().timeline_start(file_path, mark_cycles)
 
@@ -236,32 +242,32 @@ def metrics() -> dict[str, Any]:
 
 
 def mpi_threads_supported() -> bool:
-    """Tell whether MPI allows calls of several threads: a job over MPI has to have that."""
+    """Return whether MPI allows calls from several threads, which a job over MPI requires."""
     return mpi_enabled()
 
 
 def mpi_enabled() -> bool:
-    """Tell whether the ranks of this job met over MPI. False where no job was joined."""
+    """Return whether the ranks of this job met over MPI. False if no job was joined."""
     return is_initialized() and current_runtime().over_mpi
 
 
 def mpi_built() -> bool:
-    """Tell whether there is an MPI library that can be used."""
+    """Return whether a usable MPI library is installed."""
     return _available("mpi")
 
 
 def gloo_enabled() -> bool:
-    """Tell whether the native backend, which is in Gloo's place, moves the data of this job."""
+    """Return whether the native backend, which takes Gloo's place, moves the data of this job."""
     return True
 
 
 def gloo_built() -> bool:
-    """Tell whether there is the native backend, which is in Gloo's place."""
+    """Return whether the native backend, which takes Gloo's place, is available."""
     return _available("native")
 
 
 def nccl_built() -> bool:
-    """Tell whether there is an NCCL backend."""
+    """Return whether the NCCL backend is available."""
     return _available("nccl")
 
 
@@ -270,20 +276,20 @@ def _available(backend: str) -> bool:
 
 
 def ddl_built() -> bool:
-    """Tell whether there is a DDL backend. There is none."""
+    """Return False: horoscale has no DDL backend."""
     return False
 
 
 def ccl_built() -> bool:
-    """Tell whether there is a oneCCL backend. There is none."""
+    """Return False: horoscale has no oneCCL backend."""
     return False
 
 
 def cuda_built() -> bool:
-    """Tell whether tensors may be on CUDA devices. In this version they may not."""
+    """Return whether tensors may be on CUDA devices. In this version they may not."""
     return False
 
 
 def rocm_built() -> bool:
-    """Tell whether tensors may be on ROCm devices. They may not."""
+    """Return False: tensors on ROCm devices are not supported."""
     return False

@@ -1,9 +1,9 @@
-"""How ranks meet that a batch system has started, with nothing written by hand.
+"""Rendezvous for ranks that a batch system has started, without configuration.
 
-The first rank serves the job's store, and leaves where and with which secret in a file in the
-user's home, which the nodes of a cluster share; only this user can read it. It is gone when all
-have met. Where the variables give a secret no file is needed: the store is at the first node, at a
-port that follows from the job's number.
+The first rank serves the job's store. It writes the store's address and secret to a file in the
+user's home directory, which the nodes of a cluster share and only this user can read. The file is
+removed when all ranks have met. If the environment gives a secret, no file is needed: the store is
+on the first node, at a port derived from the job's id.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from horoscale.engines.batch import BatchTask
 from horoscale.engines.batch_systems import find_task
 
 _SECRET_BYTES = 32
-_FOLDER = ".horoscale"  # in the home
+_FOLDER = ".horoscale"  # in the home directory
 _MAX_BYTES = 4096
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 0.5
-# What a process manager of MPI tells its ranks; srun without --mpi is none.
+# Set by an MPI process manager for its ranks. srun without --mpi is not one.
 _PROCESS_MANAGERS = ("PMI_RANK", "PMIX_RANK")
-# What an mpirun says, which may have been started by the batch system's tasks.
+# Set by an mpirun, which the batch system's tasks may have started.
 _MPIRUN_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
-_met: dict[tuple[int, ...], Identity] = {}  # later jobs of these processes meet there too
+_met: dict[tuple[int, ...], Identity] = {}  # later jobs of these processes meet there, too
 _servers: list[StoreServer] = []  # until the process ends
-_left: list[Path] = []  # files, until all have met
+_left: list[Path] = []  # files to remove when all ranks have met
 
 
 def identity(ranks: Sequence[int]) -> Identity | None:
-    """Return which rank a batch system says that this process is; None where MPI or nobody does.
+    """Return this process' identity from the batch system's variables.
 
-    `ranks` are those that take part, or empty. May block for START_TIMEOUT seconds, for the first
-    of them.
+    Returns None if the ranks meet over MPI or no batch system started them. `ranks` are those that
+    take part; empty means all. May wait for the first of them for START_TIMEOUT seconds.
 
-    Raises ValueError where a variable does not parse, HorovodInternalError where ranks can't meet.
+    Raises ValueError if a variable does not parse, HorovodInternalError if the ranks cannot meet.
     """
     task = find_task(os.environ)
     if task is None or _is_mpi(task):
@@ -54,19 +54,19 @@ def identity(ranks: Sequence[int]) -> Identity | None:
         os.environ["HOROSCALE_HOSTNAME"] = task.node
     key = tuple(ranks)
     if ranks and task.rank not in ranks:
-        return Identity(task.rank, task.size)  # the core tells it so
+        return Identity(task.rank, task.size)  # the core raises the error
     if key not in _met:
         _met[key] = _meet(task, ranks)
     return _met[key]
 
 
 def _is_mpi(task: BatchTask) -> bool:
-    """Whether the ranks meet over MPI: they have a process manager, and there is a library."""
+    """Return whether the ranks meet over MPI: a process manager and an MPI library are present."""
     sizes = [os.environ[name] for name in _MPIRUN_SIZES if name in os.environ]
     if any(size != str(task.size) for size in sizes):
         return True
     if variable("CONTROLLER")[1] is not None:
-        return False  # "mpi" is the core's business
+        return False  # the core handles "mpi"
     manages = any(name in os.environ for name in _PROCESS_MANAGERS)
     return manages and bool(build_info()["backends"]["mpi"]["available"])
 
@@ -97,9 +97,9 @@ def _serve(task: BatchTask) -> tuple[str, str]:
         server = StoreServer(",".join(addresses), 0, secret, encrypt=switch("ENCRYPT"))
     except (OSError, HorovodInternalError) as error:
         raise HorovodInternalError(
-            f"rank {task.rank} can't serve the job's store at {node}, which is the address of "
-            f"{task.node}: {error}. Export HOROSCALE_RENDEZVOUS=host:port and HOROSCALE_SECRET in "
-            "the batch script to say where rank 0 is"
+            f"rank {task.rank} cannot serve the job's store at {node}, the address of "
+            f"{task.node}: {error}. To choose the address of rank 0, export "
+            "HOROSCALE_RENDEZVOUS=host:port and HOROSCALE_SECRET in the batch script"
         ) from None
     _servers.append(server)
     return f"{_bracketed(node)}:{server.port}", secret
@@ -113,7 +113,7 @@ def _bracketed(host: str) -> str:
 
 
 def _folder() -> Path:
-    """Return the folder of the files; make it if there is none."""
+    """Return the folder for the files; create it if necessary."""
     folder = Path("~").expanduser() / _FOLDER
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -125,8 +125,8 @@ def _folder() -> Path:
 
 
 _WITHOUT_FILE = (
-    "where nodes share no home that can be written, export HOROSCALE_SECRET=$(openssl rand -hex "
-    "32) in the batch script, before the command that starts the ranks"
+    "if the nodes do not share a writable home directory, export HOROSCALE_SECRET=$(openssl rand "
+    "-hex 32) in the batch script, before the command that starts the ranks"
 )
 
 
@@ -134,11 +134,11 @@ def _check_private(found: os.stat_result, path: Path, of_others: int) -> None:
     if found.st_uid != os.geteuid():
         raise HorovodInternalError(f"{path} belongs to user {found.st_uid}, not to you")
     if stat.S_ISLNK(found.st_mode) or found.st_mode & of_others:
-        raise HorovodInternalError(f"others can change or read {path}: remove it")
+        raise HorovodInternalError(f"other users can read or change {path}: remove it")
 
 
 def _leave(path: Path, text: str) -> None:
-    """Write the file, at once and for this user only; it is removed when all have met."""
+    """Write the file atomically, readable by this user only; remove it when all have met."""
     new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -154,7 +154,7 @@ def _leave(path: Path, text: str) -> None:
 
 
 def remove_file() -> None:
-    """Remove what the first rank has left; to be called when all have met."""
+    """Remove the first rank's file. Called when all ranks have met."""
     while _left:
         with contextlib.suppress(OSError):
             _left.pop().unlink()
@@ -169,8 +169,8 @@ def _find(path: Path, task: BatchTask, first: int) -> tuple[str, str]:
         if left <= 0:
             raise HorovodInternalError(
                 f"rank {task.rank} of {task.size}, on {task.node}, finds no file {path} of rank "
-                f"{first} after {seconds:g} s (HOROSCALE_START_TIMEOUT): that rank has not called "
-                f"hvd.init(), or its home is another: {_WITHOUT_FILE}"
+                f"{first} after {seconds:g} s (HOROSCALE_START_TIMEOUT). That rank has not called "
+                f"hvd.init(), or it has a different home directory: {_WITHOUT_FILE}"
             )
         time.sleep(min(wait, left))
         wait = min(1.5 * wait, _LAST_WAIT_S)
@@ -179,9 +179,9 @@ def _find(path: Path, task: BatchTask, first: int) -> tuple[str, str]:
 
 
 def _read(path: Path) -> str | None:
-    """Return what is in the file; None while there is none."""
+    """Return the contents of the file; None while it does not exist."""
     try:
-        # Over the network a folder that is opened is looked at anew for files that were not there.
+        # On a network file system, opening the folder refreshes the client's list of its files.
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -193,4 +193,4 @@ def _read(path: Path) -> str | None:
         return file.read(_MAX_BYTES)
 
 
-atexit.register(remove_file)  # ranks that did not come
+atexit.register(remove_file)  # if ranks did not arrive

@@ -1,4 +1,4 @@
-"""Batches: sends and receives that are under way at once."""
+"""Batches: sends and receives that are in progress at the same time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class P2POp(NamedTuple):
     """One send or receive of a batch().
 
     Args:
-        op: the function: send, recv or recv_any (or what starts the same: send_async, …).
-        tensor: what is sent, or received into.
-        peer: the global rank that it is sent to, or received from; recv_any takes none.
-        tag: tells messages between the same two ranks apart.
-        process_set: both ranks belong to it.
+        op: the function send, recv or recv_any, or its asynchronous form (send_async, …).
+        tensor: the tensor to send or to receive into.
+        peer: the global rank to send to or to receive from. recv_any takes none.
+        tag: distinguishes messages between the same two ranks.
+        process_set: the set to which both ranks belong.
     """
 
     op: Callable[..., Any]
@@ -28,25 +28,25 @@ class P2POp(NamedTuple):
 
 
 class Waitable(Protocol):
-    """A handle of any binding."""
+    """A handle from any binding."""
 
     def wait(self) -> Any:
         """Wait for the operation and return its result."""
 
 
 class Kind(NamedTuple):
-    """The functions of a binding that do the same, and what they do."""
+    """The equivalent functions of a binding, and how to prepare one."""
 
     functions: Sequence[Callable[..., Any]]
-    # Called with tensor, peer (if it takes one), tag and set; raises what is wrong with them, and
-    # returns what starts the operation.
+    # Called with tensor, peer (if it takes one), tag and set. Raises if one of them is invalid, and
+    # returns a function that starts the operation.
     prepare: Callable[..., Any]
     takes_peer: bool = True
     is_send: bool = False
 
 
 class _NotStarted:
-    """What stands for an operation that failed when it was started."""
+    """Stands in for an operation that failed when it was started."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -58,9 +58,9 @@ class _NotStarted:
 def run_batch(operations: Sequence[P2POp], kinds: Sequence[Kind]) -> list[Any]:
     """Start all operations, wait for them, and return their results.
 
-    All are prepared before the first one is started: where one is wrong, nothing is under way. The
-    sends are started first: when a rank asks for what the other one sends, it has offered its own,
-    so that NCCL is given messages that cross together.
+    All are prepared before the first one is started, so that an invalid one leaves nothing in
+    progress. The sends start first: a rank has offered its own messages by the time it asks for its
+    peer's, so that NCCL receives messages in opposite directions together.
     """
     chosen = [_kind_of(operation, kinds) for operation in operations]
     starts = [prepare(operation, kinds) for operation in operations]
@@ -71,20 +71,20 @@ def run_batch(operations: Sequence[P2POp], kinds: Sequence[Kind]) -> list[Any]:
 
 
 def prepare(operation: P2POp, kinds: Sequence[Kind]) -> Any:
-    """Return what the kind of an operation makes of it.
+    """Return the prepared form of an operation.
 
-    Raises TypeError or ValueError where it is of none, or its peer is missing, or one too many.
+    Raises TypeError or ValueError if its kind is unknown, or its peer is missing or superfluous.
     """
     kind = _kind_of(operation, kinds)
     rest = operation.tag, operation.process_set
     if not kind.takes_peer:
         if operation.peer is not None:
             raise ValueError(
-                f"peer={operation.peer} has no meaning for recv_any, which receives from any rank"
+                f"recv_any receives from any rank and takes no peer, but has peer={operation.peer}"
             )
         return kind.prepare(operation.tensor, *rest)
     if operation.peer is None:
-        raise ValueError("a send or recv of a batch needs a peer")
+        raise ValueError("a send or recv in a batch needs a peer")
     return kind.prepare(operation.tensor, operation.peer, *rest)
 
 
@@ -98,7 +98,7 @@ def _kind_of(operation: P2POp, kinds: Sequence[Kind]) -> Kind:
 
 
 def _started(start: Callable[[], Waitable]) -> Waitable:
-    """Start an operation; where its set has failed, the others of the batch go on all the same."""
+    """Start an operation. If its set has failed, the rest of the batch still runs."""
     try:
         return start()
     except HorovodInternalError as error:
@@ -106,7 +106,7 @@ def _started(start: Callable[[], Waitable]) -> Waitable:
 
 
 def wait_for_all(handles: Sequence[Waitable]) -> list[Any]:
-    """Wait for all of them, also if some fail; return their results or raise the first failure."""
+    """Wait for all handles, even if some fail; return the results or raise the first failure."""
     results: list[Any] = []
     failure: Exception | None = None
     for handle in handles:

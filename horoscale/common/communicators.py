@@ -1,4 +1,4 @@
-"""mpi4py's communicators: what horoscale needs of them. mpi4py is never imported here."""
+"""Helpers for mpi4py communicators, without importing mpi4py."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 
 def is_communicator(value: object) -> bool:
-    """Tell whether a value is a communicator of mpi4py (which need not be installed)."""
+    """Return whether a value is an mpi4py communicator. mpi4py need not be installed."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and isinstance(value, mpi.Comm)
 
 
 def check(comm: Any, user: str) -> None:
-    """Raise ValueError for what is not a group of ranks that holds this one."""
+    """Raise ValueError unless `comm` is one group of ranks that includes this rank."""
     mpi = sys.modules["mpi4py.MPI"]
     if comm == mpi.COMM_NULL:
         raise ValueError(
-            f"{user}: MPI.COMM_NULL, which Split() and Create() give to ranks that they leave out: "
-            "such a rank names no process set here"
+            f"{user}: MPI.COMM_NULL is not a group of ranks. Split() and Create() return it on the "
+            "ranks that they leave out: on such a rank, omit the process set"
         )
     if comm.Is_inter():
         raise ValueError(f"{user}: an intercommunicator has two groups; give comm.Merge() of it")
 
 
 def handle_of(comm: Any) -> int:
-    """Return the handle of a communicator as the MPI library has it."""
+    """Return the MPI library's handle of a communicator."""
     mpi: Any = sys.modules["mpi4py.MPI"]
     handle = comm.handle if hasattr(comm, "handle") else mpi._handleof(comm)
     bits: int = 8 * mpi._sizeof(comm)
@@ -34,7 +34,7 @@ def handle_of(comm: Any) -> int:
 
 
 def job_group(comm: Any, ranks: Sequence[int]) -> Any:
-    """Return the MPI group of a job: of `comm`, or of these ranks of the world; no ranks: all."""
+    """Return the MPI group of a job: that of `comm`, or of these ranks of the world (none: all)."""
     if comm is not None:
         return comm.Get_group()
     mpi: Any = sys.modules["mpi4py.MPI"]
@@ -43,7 +43,7 @@ def job_group(comm: Any, ranks: Sequence[int]) -> Any:
 
 
 def ranks_in(comm: Any, group: Any) -> list[int]:
-    """Return the ranks in a job's group of a communicator's members, in its order.
+    """Return the ranks of a communicator's members in a job's group, in the communicator's order.
 
     Raises ValueError if one of them is not in the job.
     """

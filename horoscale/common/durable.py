@@ -1,4 +1,4 @@
-"""Files that are on the disk, also if the machine stops."""
+"""Durable files, which survive a crash of the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, through to the disk."""
+    """Write a file and sync it to disk."""
     with open(path, "w") as file:
         file.write(text)
         file.flush()
@@ -15,7 +15,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Let what a file has been given reach the disk."""
+    """Sync the contents of a file to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -24,7 +24,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the names of a folder reach the disk: files that were made, renamed or removed."""
+    """Sync a folder's entries to disk: files that were created, renamed or removed."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

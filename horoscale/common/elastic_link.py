@@ -1,8 +1,8 @@
-"""A rank's connection with the driver of its elastic job.
+"""A rank's connection to the driver of its elastic job.
 
-The driver gives it to the process as an open descriptor, which nobody else has: whoever holds it
-was started by the job. Both sides write lines of JSON. A thread reads what the driver says, so
-that an interruption is known without asking.
+The process inherits it from the driver as an open descriptor. No other process has it, so its
+holder was started by the job. Both sides write lines of JSON. A thread reads the driver's messages,
+so that the rank learns of an interruption without polling.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from horoscale._core import HorovodInternalError
 from horoscale.common.views import Provisional, View
 
 VARIABLE = "HOROSCALE_ELASTIC_LINK"  # DESCRIPTOR:INODE
-MAX_LINE_BYTES = 1 << 20  # of a view of some 20,000 ranks
+MAX_LINE_BYTES = 1 << 20  # fits a view of about 20,000 ranks
 MAX_REPORT_BYTES = 32 << 10
 _HELLO_S = 30.0
-_REPORT_INTERVAL_S = 0.9  # a second, and the clock of who is to report each second
+_REPORT_INTERVAL_S = 0.9  # one a second, with tolerance for the caller's clock
 _STATUS_S = 10.0
 _MAX_COMMITS = 16
 _MAX_CAUSE = 2000  # characters
 
 
 class LeftJobError(RuntimeError):
-    """This rank has left its elastic job: the driver told it to, or has gone. The message says why.
+    """This rank has left its elastic job: the driver told it to, or is gone. The message says why.
 
-    `status` is what the process should exit with: 0 where it is no failure.
+    `status` is the exit status for the process: 0 if leaving is not a failure.
     """
 
     def __init__(self, why: str, status: int) -> None:
@@ -46,12 +46,12 @@ class LeftJobError(RuntimeError):
 
 
 class ElasticLink:
-    """The rank's end. Any thread may use it."""
+    """The rank's end of the connection. Any thread may use it."""
 
     def __init__(self, connection: socket.socket, timeout: float = _HELLO_S) -> None:
-        """Take a connection, and wait for the driver's first words for `timeout` seconds.
+        """Take a connection, and wait up to `timeout` seconds for the driver's first message.
 
-        Raises HorovodInternalError where they do not come or can't be understood.
+        Raises HorovodInternalError if it does not arrive or cannot be decoded.
         """
         self._connection = connection
         self._changed = threading.Condition()
@@ -71,7 +71,7 @@ class ElasticLink:
             self._changed.wait_for(lambda: self._greeted or self._gone is not None, timeout)
             if not self._greeted:
                 raise HorovodInternalError(
-                    f"the driver of this elastic job said nothing for {timeout:g} s"
+                    f"the driver of this elastic job sent nothing for {timeout:g} s"
                     if self._gone is None
                     else str(self._gone)
                 )
@@ -83,15 +83,15 @@ class ElasticLink:
             return self._view
 
     def provisional(self) -> Provisional | None:
-        """Return what a standby counts as until it has a view; None in a process that has one."""
+        """Return a standby's provisional place; None in a process that has a view."""
         with self._changed:
             return None if self._view is not None else self._provisional
 
     def interruption(self) -> int:
-        """Return how often the driver has asked for a change since it gave this view.
+        """Return how often the driver has requested a change since it sent this view.
 
-        0 while it wants nothing. Does not block. The members agree on the largest of their numbers
-        at a commit; where it is not 0, each of them calls next_view().
+        0 if it has requested none. Does not block. At a commit the members agree on the largest of
+        their numbers. If it is not 0, each of them calls next_view().
         """
         return self._interruption
 
@@ -100,11 +100,10 @@ class ElasticLink:
 
         Args:
             commits: the numbers of the commits that this process holds; empty if it has no state.
-            cause: what failed here, or None where nothing did: after an interruption, and in a
-                standby that is ready.
+            cause: what failed here; None after an interruption and in a standby that is ready.
 
-        Raises LeftJobError if the driver told this rank to leave, or is gone. The driver bounds the
-        wait: it ends the job when too few ranks are left for --elastic-timeout seconds.
+        Raises LeftJobError if the driver told this rank to leave or is gone. The driver bounds the
+        wait: it ends the job if there are too few ranks for --elastic-timeout seconds.
         """
         if any(type(one) is not int or one < 0 for one in commits):
             raise ValueError(f"commits are numbers, not {commits!r}")
@@ -119,7 +118,7 @@ class ElasticLink:
             }
         )
         with self._changed:
-            # In slices, so that Ctrl-C is heard wherever the platform's lock is not interrupted.
+            # In slices, so that Ctrl-C works on platforms where it does not interrupt a lock.
             while self._gone is None and (self._newest is None or self._newest.number <= number):
                 self._changed.wait(1.0)
             if self._gone is not None:
@@ -129,13 +128,13 @@ class ElasticLink:
             return self._view
 
     def report_due(self) -> bool:
-        """Tell whether report() would not drop what it is given."""
+        """Return whether report() would send its values instead of dropping them."""
         return time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S
 
     def status(self) -> dict[str, Any]:
-        """Ask the driver how the job is, and return what `horoscalerun --status --json` shows.
+        """Ask the driver for the job's status; return what `horoscalerun --status --json` shows.
 
-        Raises HorovodInternalError where no answer comes within ten seconds.
+        Raises HorovodInternalError if no answer arrives within ten seconds.
         """
         with self._changed:
             before = self._statuses
@@ -145,13 +144,16 @@ class ElasticLink:
                 lambda: self._statuses > before or self._gone is not None, _STATUS_S
             )
             if self._statuses == before:
-                raise HorovodInternalError("the driver of this elastic job did not tell its status")
+                raise HorovodInternalError(
+                    "the driver of this elastic job did not report its status within "
+                    f"{_STATUS_S:g} s"
+                )
             return self._status
 
     def report(self, **progress: Any) -> None:
-        """Tell the driver how far this rank is; values of JSON. More than one a second is dropped.
+        """Report this rank's progress to the driver as JSON values, at most once a second.
 
-        Users see it with `horoscalerun --status`.
+        More frequent reports are dropped. `horoscalerun --status` shows them.
         """
         now = time.monotonic()
         if now - self._reported_at >= _REPORT_INTERVAL_S:
@@ -159,19 +161,19 @@ class ElasticLink:
             self._send({"kind": "progress", "values": progress})
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _send(self, message: dict[str, Any]) -> None:
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if len(line) > MAX_REPORT_BYTES:
-            raise ValueError(f"a report of {len(line)} bytes; at most {MAX_REPORT_BYTES} can be")
+            raise ValueError(f"the report has {len(line)} bytes; at most {MAX_REPORT_BYTES} fit")
         try:
             with self._sending:
                 self._connection.sendall(line)
         except OSError:
-            pass  # the listener meets the end, too, and knows what to say
+            pass  # the listener sees the end of the connection, too, and reports it
 
     def _listen(self) -> None:
         try:
@@ -180,11 +182,11 @@ class ElasticLink:
                     if not line.endswith(b"\n"):
                         break
                     self._take(json.loads(line))
-            why = "the driver of this elastic job has gone"
+            why = "the driver of this elastic job is gone"
         except OSError as error:
-            why = f"the driver of this elastic job has gone: {error}"
+            why = f"the driver of this elastic job is gone: {error}"
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            why = f"the driver of this elastic job can't be understood: {error!r}"
+            why = f"cannot decode a message from the driver of this elastic job: {error!r}"
         with self._changed:
             if self._gone is None:
                 self._gone = LeftJobError(why, 1)
@@ -208,7 +210,7 @@ class ElasticLink:
             elif kind == "leave":
                 self._gone = LeftJobError(str(message["why"]), int(message["status"]))
             else:
-                raise ValueError(f"an unknown message {kind!r}")
+                raise ValueError(f"unknown message {kind!r}")
             self._changed.notify_all()
 
 
@@ -217,10 +219,10 @@ _link: ElasticLink | None = None
 
 
 def elastic_link() -> ElasticLink | None:
-    """Return the connection with the driver; None in a process that no driver has started.
+    """Return the connection to the driver; None in a process that no driver has started.
 
-    Raises HorovodInternalError where the driver has started this process but can't be reached, such
-    as from a program between them that closes descriptors.
+    Raises HorovodInternalError if the driver started this process but cannot be reached, for
+    example because a program between them closes descriptors.
     """
     global _link
     with _lock:
@@ -230,12 +232,12 @@ def elastic_link() -> ElasticLink | None:
 
 
 def _take_descriptor(given: str) -> socket.socket:
-    """Return the socket that the variable names, if it is still the one that it was."""
+    """Return the socket that the variable names, if its descriptor was not reused."""
     descriptor, _, inode = given.partition(":")
     try:
         number = int(descriptor)
         if os.fstat(number).st_ino != int(inode):
-            raise OSError("another file has the descriptor")
+            raise OSError("the descriptor now refers to another file")
         os.set_inheritable(number, False)
         return socket.socket(fileno=number)
     except (OSError, ValueError) as error:
@@ -250,7 +252,7 @@ def _after_fork_in_child() -> None:
     global _link, _lock
     _lock = threading.Lock()
     _link = None
-    os.environ.pop(VARIABLE, None)  # a child takes no part in the job
+    os.environ.pop(VARIABLE, None)  # a child is not part of the job
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

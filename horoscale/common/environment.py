@@ -1,4 +1,4 @@
-"""What the environment says about the job, where Python has to know before the core reads it."""
+"""Variables about the job that Python needs before the core reads the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def variable(name: str) -> tuple[str, str | None]:
 
 
 def switch(name: str) -> bool:
-    """Return a variable as a bool; raise ValueError naming it if it is none."""
+    """Return a variable as a bool; raise ValueError naming it if it is neither 1 nor 0."""
     full_name, value = variable(name)
     word = (value or "").strip().lower()
     if word not in _TRUE | _FALSE:
@@ -28,7 +28,7 @@ def switch(name: str) -> bool:
 
 
 def start_timeout() -> float:
-    """Return how many seconds ranks may take to meet; raise ValueError if it is none."""
+    """Return how many seconds ranks may take to meet; raise ValueError if it does not parse."""
     name, text = variable("START_TIMEOUT")
     if text is None:
         return _START_TIMEOUT_S

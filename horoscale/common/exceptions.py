@@ -1,4 +1,4 @@
-"""The exceptions that users meet, in Horovod's place for them."""
+"""The exceptions that users handle, in the module where Horovod has them."""
 
 from horoscale._core.errors import (
     DuplicateNameError,
@@ -19,9 +19,9 @@ __all__ = [
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
-    """The set of hosts has changed: an elastic job begins anew from its last commit."""
+    """The set of hosts has changed: an elastic job restarts from its last commit."""
 
     def __init__(self, skip_sync: bool = False) -> None:
-        """`skip_sync`: only hosts were removed, so that no state needs to be sent again."""
+        """`skip_sync`: hosts were only removed, so no state needs to be sent again."""
         super().__init__(skip_sync)
         self.skip_sync = skip_sync

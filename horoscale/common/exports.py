@@ -1,6 +1,6 @@
-"""The names that every binding exports alike: the job, its process sets, operators and errors.
+"""The names that every binding exports: the job, its process sets, operators and errors.
 
-Each of them says `from horoscale.common.exports import *` and adds this `__all__` to its own, which
+Each binding does `from horoscale.common.exports import *` and adds this `__all__` to its own, which
 type checkers and editors follow.
 """
 

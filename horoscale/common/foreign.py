@@ -1,8 +1,8 @@
-"""Ranks that somebody else's launcher has started, and how they find each other.
+"""Rendezvous for ranks that a third-party launcher has started.
 
-HOROSCALE_ and MPI's variables are the core's business. Here is what torchrun sets, or anything else
-that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as it does. Batch systems such as Slurm have
-batch_meeting.
+The core reads the HOROSCALE_ variables and those of MPI. This module handles torchrun, and any
+launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun does. Batch systems
+such as Slurm are in batch_meeting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _SECRET_BYTES = 32
 _LOOPBACK = "127.0.0.1"
-_JOB_KEY = "job"  # in our store: which one it is of
+_JOB_KEY = "job"  # in our store: the job to which it belongs
 _JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "MASTER_ADDR",
@@ -41,13 +41,13 @@ _known: Identity | None = None
 
 
 def identity(ranks: Sequence[int]) -> Identity | None:
-    """Return who a foreign launcher says that this process is; None if there is none.
+    """Return this process' identity from a third-party launcher; None if there is none.
 
-    `ranks` are those that take part in the job, or empty. Under torchrun it blocks until the first
-    of them has come, for at most START_TIMEOUT seconds.
+    `ranks` are those that take part in the job; empty means all. Under torchrun this blocks until
+    the first of them has arrived, for at most START_TIMEOUT seconds.
 
-    Raises ValueError where a variable does not parse, HorovodInternalError where torchrun's store
-    can't be used.
+    Raises ValueError if a variable does not parse, HorovodInternalError if torchrun's store cannot
+    be used.
     """
     if _known is not None:
         return _known
@@ -57,7 +57,7 @@ def identity(ranks: Sequence[int]) -> Identity | None:
     rendezvous = variable("RENDEZVOUS")[1] is not None
     if _is_torchrun():
         rank, size = _number("RANK"), _number("WORLD_SIZE")
-        # A rank that takes no part is told so by the core.
+        # The core raises the error on a rank that does not take part.
         if size > 1 and not rendezvous and (not ranks or rank in ranks):
             return _meet_through_torch(rank, size, ranks)
     elif (by_batch_system := batch_meeting.identity(ranks)) is not None:
@@ -70,7 +70,7 @@ def identity(ranks: Sequence[int]) -> Identity | None:
 
 
 def is_launched() -> bool:
-    """Tell whether a launcher that hvd.init() knows has started this process."""
+    """Return whether a launcher that hvd.init() recognizes has started this process."""
     ours = any(variable(name)[1] is not None for name in ("RANK", "CONTROLLER"))
     srun = os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     return ours or srun or _is_torchrun() or any(name in os.environ for name in _MPI)
@@ -78,7 +78,7 @@ def is_launched() -> bool:
 
 @contextlib.contextmanager
 def known_as(known: Identity) -> Iterator[None]:
-    """Have identity() return this meanwhile, whatever the environment says."""
+    """Make identity() return this value inside the block, regardless of the environment."""
     global _known
     _known = known
     try:
@@ -88,10 +88,10 @@ def known_as(known: Identity) -> Iterator[None]:
 
 
 def meet_on_one_host(store: Any, rank: int, size: int) -> Identity:
-    """Return the identity of ranks of this host that have nothing but a store of torch's.
+    """Return the identity of ranks on this host that share only a torch store.
 
-    Rank 0 serves our store on loopback, and says in torch's at which port. Who writes there can
-    lead ranks to no store but this user's own, as only those have the file with its secret.
+    Rank 0 serves our store on loopback and publishes its port in torch's store. A forged entry can
+    lead ranks only to another store of this user, because only those have the secret's file.
     """
     encrypt = switch("ENCRYPT")
     if rank == 0:
@@ -107,40 +107,41 @@ def meet_on_one_host(store: Any, rank: int, size: int) -> Identity:
 
 
 def _is_torchrun() -> bool:
-    """Whether these variables start ranks; under mpirun they may be set for torch's sake."""
+    """Return whether torchrun started this rank; under mpirun, users may set these for torch."""
     if not all(name in os.environ for name in _TORCHRUN):
         return False
     return "TORCHELASTIC_RUN_ID" in os.environ or not any(name in os.environ for name in _MPI)
 
 
-# Both until the process ends: ranks that come later, and later jobs, use them too.
+# Both live until the process ends: ranks that arrive later, and later jobs, use them, too.
 _store: Any = None
 _served: dict[str, tuple[StoreServer, bytes]] = {}
 
 
 def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
-    """Have the first rank serve our store, and tell by torch's where.
+    """Let the first rank serve our store and publish its address in torch's.
 
-    Any process that reaches torch's store can read and write there. So ranks of one host take no
-    more from it than a port on loopback; their secret is in a file (see LocalSecret in the core).
-    Ranks of several hosts learn the secret there too, unless the variables say what it is.
+    Any process that reaches torch's store can read and write it. Ranks on one host therefore take
+    only a loopback port from it; their secret is in a file (see LocalSecret in the core). Ranks on
+    several hosts also take the secret from it, unless a variable gives the secret.
 
-    What is told may lead to another job of this user, which has the same secret or a file of its
-    own. Each rank therefore knows by its own environment which job it is of. A secret that is given
-    is used with that mixed in; where there is none, the store at a port of loopback, which has
-    proved to be this user's, says whose it is.
+    A published address may lead to another job of this user, which has the same secret or its own
+    file. Each rank therefore derives from its own environment which job it belongs to. A given
+    secret is combined with that. Without one, the store on loopback, which has proved to be this
+    user's, names its job.
     """
     global _store
     server = ranks[0] if ranks else 0
     key = f"rendezvous/{zlib.crc32(repr(tuple(ranks)).encode()):08x}"
     one_host = _on_one_host(size)
-    encrypt = switch("ENCRYPT")  # errors of variables are told on all ranks, before any waits
+    encrypt = switch("ENCRYPT")  # invalid variables raise on all ranks before any of them waits
     job, given = _job(ranks), job_secret()
     secret = hmac.new(given.encode(), job.encode(), "sha256").hexdigest() if given else None
     if not one_host and encrypt and not secret:
         raise ValueError(
-            "HOROSCALE_ENCRYPT=1 needs a secret where torchrun starts ranks on several hosts, as "
-            "torch's store would send it in clear: set HOROSCALE_SECRET_FILE to the same for all"
+            "HOROSCALE_ENCRYPT=1 needs a secret where torchrun starts ranks on several hosts, "
+            "because torch's store would send it in clear: set HOROSCALE_SECRET_FILE to the same "
+            "file on all of them"
         )
     try:
         _store = _store or _torch_store(rank, size)
@@ -148,9 +149,9 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
             _served[key] = _serve(one_host, secret, job, encrypt)
             _store.set(key, _served[key][1])
         told = _served[key][1] if rank == server else _store.get(key)
-    except RuntimeError as error:  # of torch, or ours
+    except RuntimeError as error:  # from torch or from us
         raise HorovodInternalError(
-            f"rank {rank} of {size} can't meet rank {server} through torch's store at "
+            f"rank {rank} of {size} cannot reach rank {server} through torch's store at "
             f"MASTER_ADDR={os.environ['MASTER_ADDR']}, MASTER_PORT={os.environ['MASTER_PORT']}: "
             f"{error}"
         ) from None
@@ -160,12 +161,12 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
         rendezvous, _, learned = told.decode(errors="replace").partition(" ")
     if rank != server and (one_host or secret):
         _check_job(rendezvous, secret, job, encrypt)
-    # What is told here goes for nothing where the variables say what the secret is.
+    # The secret from torch's store is ignored if a variable gives one.
     return Identity(rank, size, rendezvous, secret or learned or None)
 
 
 def _job(ranks: Sequence[int]) -> str:
-    """Return what tells this job from others of this user, by nothing that torch's store says."""
+    """Return what distinguishes this job from the user's others, independently of torch's store."""
     variables = [f"{name}={os.environ.get(name, '')}" for name in _JOB_VARIABLES]
     return ", ".join([*variables, f"ranks {list(ranks)}" if ranks else "all ranks"])
 
@@ -173,8 +174,9 @@ def _job(ranks: Sequence[int]) -> str:
 def _check_job(rendezvous: str, secret: str | None, job: str, encrypt: bool) -> None:
     """Raise HorovodInternalError unless the store at `rendezvous` is that of this job.
 
-    Who relays this connection to the right store can lead the next one elsewhere: to no store that
-    lacks the secret, where one is given. Where none is, nobody else can listen at the port.
+    An attacker who relays this connection to the right store could redirect the next one. With a
+    secret, the other store would have to know it. Without one, no other process can listen at the
+    port.
     """
     host, _, port = rendezvous.rpartition(":")
     try:
@@ -182,19 +184,19 @@ def _check_job(rendezvous: str, secret: str | None, job: str, encrypt: bool) -> 
             host.strip("[]"), _port(port.encode()), secret, start_timeout(), encrypt=encrypt
         )
         found = store.get(_JOB_KEY, timeout=0).decode(errors="replace")
-        why = f"it is of the job with {found!r}"
+        why = f"it belongs to the job with {found!r}"
     except HorovodInternalError as error:
         found, why = None, str(error)
     if found != job:
         raise HorovodInternalError(
-            f"torch's store leads to {rendezvous}, which can't be authenticated as the store of "
-            f"this job, with {job!r}: {why}. All ranks of a job need the same of these variables; "
-            "if they have, somebody else has written to torch's store"
+            f"torch's store leads to {rendezvous}, which cannot be authenticated as the store of "
+            f"this job, with {job!r}: {why}. Set these variables to the same values on all ranks. "
+            "If they are the same, another process has written to torch's store"
         )
 
 
 def _on_one_host(size: int) -> bool:
-    """Whether all ranks are here: torchrun says so, or their meeting point can't be elsewhere."""
+    """Return whether all ranks are on this host, by torchrun's variables or a loopback address."""
     if "LOCAL_WORLD_SIZE" in os.environ:
         return _number("LOCAL_WORLD_SIZE") == size
     try:
@@ -207,7 +209,7 @@ def _on_one_host(size: int) -> bool:
 def _serve(
     one_host: bool, secret: str | None, job: str, encrypt: bool
 ) -> tuple[StoreServer, bytes]:
-    """Serve our store; also return what the others are told of it."""
+    """Serve our store; also return what to publish about it."""
     if one_host:
         address = _LOOPBACK
     else:
@@ -226,12 +228,12 @@ def _serve(
 
 def _port(told: bytes) -> int:
     if not told.isdigit() or int(told) > 65535:
-        raise HorovodInternalError(f"torch's store tells {told[:80]!r} where a port should be")
+        raise HorovodInternalError(f"torch's store has {told[:80]!r} where a port was expected")
     return int(told)
 
 
 def _torch_store(rank: int, size: int) -> Any:
-    """Connect to torchrun's store, or where there is none to one that rank 0 serves."""
+    """Connect to torchrun's store or, if there is none, to one that rank 0 serves."""
     try:
         torch: Any = importlib.import_module("torch.distributed")
     except ImportError as error:
@@ -247,14 +249,14 @@ def _torch_store(rank: int, size: int) -> Any:
         is_master=rank == 0 and not of_agent,
         timeout=timedelta(seconds=start_timeout()),
         wait_for_workers=False,
-        multi_tenant=True,  # the user's torch.distributed may serve at this port as well
+        multi_tenant=True,  # the user's torch.distributed may serve at this port, too
     )
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return torch.PrefixStore(f"horoscale/attempt{attempt}", store)
 
 
 def own_address(peer: str, port: int) -> str:
-    """Return the address of this machine on the way to another one, or to itself."""
+    """Return this machine's address on the route to `peer`, which may be itself."""
     error: OSError | None = None
     for family, kind, _, _, address in socket.getaddrinfo(peer, port, type=socket.SOCK_DGRAM):
         try:
@@ -263,7 +265,7 @@ def own_address(peer: str, port: int) -> str:
                 return str(probe.getsockname()[0])
         except OSError as failed:
             error = failed
-    raise HorovodInternalError(f"there is no way to {peer}: {error}")
+    raise HorovodInternalError(f"there is no route to {peer}: {error}")
 
 
 def _number(name: str) -> int:

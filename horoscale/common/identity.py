@@ -1,4 +1,4 @@
-"""Identity: who this process is in a job, where the core would not know."""
+"""Identity: this process' rank and rendezvous, if the core cannot determine them itself."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Identity:
-    """A rank, and how it meets the others; None: as the core finds out itself."""
+    """A rank, and how it meets the others. None: as the core determines it."""
 
     rank: int
     size: int
     rendezvous: str | None = None  # host:port of the job's store
     secret: str | None = None
-    served: bool = True  # somebody serves the store at the rendezvous; else rank 0 is to
+    served: bool = True  # the store at the rendezvous runs already; otherwise rank 0 serves it

@@ -31,29 +31,29 @@ def current_runtime() -> Runtime:
     runtime = _runtime
     if runtime is None:
         raise ValueError(_no_runtime())
-    return cast("Runtime", runtime)  # a standby raises where it is not like one
+    return cast("Runtime", runtime)  # a standby raises for what it does not implement
 
 
 def is_standby() -> bool:
-    """Tell whether this process has joined an elastic job that has no place for it yet."""
+    """Return whether this process has joined an elastic job that has no place for it yet."""
     return isinstance(_runtime, Standby)
 
 
 def is_initialized() -> bool:
-    """Tell whether hvd.init() was called, and hvd.shutdown() was not called since."""
+    """Return whether hvd.init() was called, and hvd.shutdown() was not called since."""
     return _runtime is not None
 
 
 def before_end(finish: Callable[[], None]) -> None:
-    """Have `finish` called before this process leaves a job, unless it leaves because it failed.
+    """Call `finish` before this process leaves a job, unless it leaves because of a failure.
 
-    What it raises is raised by shutdown().
+    shutdown() raises the exception of `finish`.
     """
     _before_end.append(finish)
 
 
 def at_start(use: Callable[[Runtime], None]) -> None:
-    """Have `use` called with the runtime of each job that begins, and of one that has begun."""
+    """Call `use` with the runtime of each job that begins, and of the current one."""
     with _lock:
         _at_start.append(use)
         if isinstance(_runtime, Runtime):
@@ -61,17 +61,17 @@ def at_start(use: Callable[[Runtime], None]) -> None:
 
 
 def at_end(forget: Callable[[], None]) -> None:
-    """Have `forget` called whenever a job of this process has ended."""
+    """Call `forget` whenever a job of this process has ended."""
     _at_end.append(forget)
 
 
 def at_join(forget: Callable[[], None]) -> None:
-    """Have `forget` called whenever all ranks have joined."""
+    """Call `forget` whenever all ranks have joined."""
     _at_join.append(forget)
 
 
 def joined() -> None:
-    """Tell those who want to know that all ranks have joined."""
+    """Call the functions that at_join() registered."""
     for forget in _at_join:
         forget()
 
@@ -84,12 +84,12 @@ def lock() -> AbstractContextManager[bool]:
 def start(
     ranks: Sequence[int] = (), mpi_comm: int = 0, view: View | None = None
 ) -> Runtime | Standby:
-    """Join the job of all ranks, or of `ranks` only, which then are numbered anew in that order.
+    """Join the job of all ranks, or of `ranks` only, which are renumbered in that order.
 
-    `mpi_comm` is the handle of an MPI communicator whose ranks are the job. In an elastic job,
-    `view` is the one to join: HorovodInternalError where it can't be complete any more, and the
-    caller then asks for the next. None: the one that this process is in, or the next that can be
-    started; a process that is in none gets a Standby.
+    `mpi_comm` is the handle of an MPI communicator whose ranks form the job. In an elastic job,
+    `view` is the view to join. HorovodInternalError means that it can no longer become complete,
+    and the caller asks for the next one. None: this process' view, or the next one that can be
+    started. A process without a view gets a Standby.
     """
     global _runtime
     if _forked:
@@ -97,7 +97,10 @@ def start(
     link = elastic_link()
     if link is not None:
         if ranks or mpi_comm:
-            raise ValueError("hvd.init(comm) has no meaning in an elastic job: its ranks change")
+            raise ValueError(
+                "hvd.init(comm) cannot be used in an elastic job, because its ranks change: "
+                "call hvd.init() without comm"
+            )
         _runtime = _join(view) if view is not None else _join_first(link)
         return _begun(_runtime)
     known = None if mpi_comm else foreign.identity(ranks)
@@ -125,12 +128,12 @@ def _begun(runtime: Runtime | Standby) -> Runtime | Standby:
 
 
 def _join_first(link: ElasticLink) -> Runtime | Standby:
-    """Join a view of an elastic job as a process that holds no state yet."""
+    """Join a view of an elastic job, in a process that holds no state yet."""
     view = link.view()
     provisional = link.provisional()
     if view is None:
         if provisional is None:
-            raise HorovodInternalError("the driver of this elastic job gave neither view nor rank")
+            raise HorovodInternalError("the driver of this elastic job sent neither view nor rank")
         return Standby(provisional)
     while True:
         try:
@@ -173,14 +176,14 @@ def _leave(failure: str | None) -> None:
 def _no_runtime() -> str:
     if _forked:
         return (
-            "this process was forked from a rank after hvd.init() and takes no part in its job: "
+            "this process was forked from a rank after hvd.init() and is not part of its job: "
             "call horoscale in the parent, or start the process with 'spawn'"
         )
     return "horoscale is not initialized: call hvd.init() first"
 
 
 def _watch_exit() -> None:
-    """Leave the job when the interpreter ends; say why where an exception ends it."""
+    """Leave the job when the interpreter exits; report the exception that ended it, if any."""
     if not _ExitWatch.installed:
         _ExitWatch.installed = True
         _ExitWatch.previous_hook = sys.excepthook
@@ -198,7 +201,7 @@ class _ExitWatch:
     def excepthook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        # An interactive session goes on after an error.
+        # An interactive session continues after an error.
         if not hasattr(sys, "ps1") and not sys.flags.interactive:
             stop(failure=f"{kind.__name__}: {error}"[:300])
         _ExitWatch.previous_hook(kind, error, trace)
@@ -206,7 +209,7 @@ class _ExitWatch:
 
 def _after_fork_in_child() -> None:
     global _runtime, _forked, _lock
-    _lock = threading.RLock()  # a thread that does not exist here may hold the other
+    _lock = threading.RLock()  # a thread that the fork did not copy may hold the other
     if _runtime is not None:
         _forked = True
         _runtime = None

@@ -1,4 +1,4 @@
-"""Messages from one rank to another: what sends and receives of all bindings share."""
+"""Point-to-point messages: what all bindings' sends and receives share."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ _MAX_TAG = 2**62 - 1
 
 
 class Channel(IntEnum):
-    """Spaces of tags: messages of one never meet receives of another."""
+    """Tag spaces. A message in one never matches a receive in another."""
 
     TENSORS = 0
-    GRADIENTS = 1  # of what was sent with the same tag
+    GRADIENTS = 1  # of tensors that were sent with the same tag
     OBJECT_HEADERS = 2
-    OBJECTS = 3  # by numbers that the headers give
+    OBJECTS = 3  # tagged by the numbers in the headers
     GROUPS = 4  # those of torch.distributed's process groups
-    GROUP_BARRIERS = 5  # what they tell each other in monitored_barrier()
+    GROUP_BARRIERS = 5  # the messages of monitored_barrier()
     SNAPSHOTS = 6  # of elastic states
 
 
 class Source(Enum):
-    """What a receive may take messages of, where that isn't a rank."""
+    """Sources of a receive other than a single rank."""
 
     ANY = "any rank"
 
 
-# Not None, which users pass by mistake.
+# Not None, which users may pass by mistake.
 ANY: Final = Source.ANY
 
 
 class Place(NamedTuple):
-    """What a message is made of, or where it is received."""
+    """The memory that a message is sent from or received into."""
 
     address: int
     dtype: DataType
     elements: int
     owner: object  # of the memory
-    device: Device | None = None  # where that is; None: the host
+    device: Device | None = None  # where the memory is; None: the host
 
 
 class Prepared(NamedTuple):
-    """A send or a receive that is known to be right, and can be started."""
+    """A send or a receive that has been validated and can be started."""
 
     message: MessageArg
     is_send: bool
     owner: object  # of the memory
 
     def start(self) -> _core.Handle:
-        """Start it. The result of a receive's handle is the rank that has sent."""
+        """Start it. The handle of a receive returns the sender's rank."""
         return current_runtime().start_message(self.message, self.is_send, False, self.owner)
 
     def run(self) -> int:
-        """Do it and wait; return the rank that has sent."""
+        """Run it and wait; return the sender's rank."""
         return current_runtime().run_message(self.message, self.is_send, self.owner)
 
 
@@ -72,33 +72,33 @@ class View(Generic[T]):
         with hvd.recv_view((64, 128), dtype, src=0) as tensor:
             use(tensor)
 
-    The sender's send() waits until it is released: by release(), at the end of the `with` block, or
-    when the last tensor made of it goes. What is read from it later may have changed.
+    The sender's send() waits until the view is released: by release(), at the end of the `with`
+    block, or when the last tensor made from it is freed. Data that is read later may have changed.
     """
 
     def __init__(self, message: _core.MessageView, tensor: T) -> None:
-        """`tensor` is made of the message's memory."""
+        """`tensor` refers to the message's memory."""
         self._message = message
         self._tensor: T | None = tensor
 
     @property
     def tensor(self) -> T:
-        """What was sent, to be read. ValueError after release()."""
+        """The message, for reading only. Raises ValueError after release()."""
         if self._tensor is None:
-            raise ValueError("the view has been released: its memory is the sender's again")
+            raise ValueError("the view has been released: its memory belongs to the sender again")
         return self._tensor
 
     @property
     def source(self) -> int:
-        """The global rank that has sent it."""
+        """The global rank of the sender."""
         return self._message.source
 
     def release(self) -> None:
-        """Give the message back to its sender, who may change it. Later calls do nothing.
+        """Return the memory to the sender, which may then change it. Later calls do nothing.
 
         Raises:
-            RankFailedError: a rank of the process set was lost while the message was seen: the
-                sender may have gone on, and changed it.
+            RankFailedError: a rank of the process set was lost while the message was in use. The
+                sender may have continued and changed it.
         """
         self._tensor = None
         self._message.release()
@@ -113,7 +113,7 @@ class View(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Release it."""
+        """Release the message."""
         if error is None:
             self.release()
             return
@@ -128,7 +128,7 @@ def sending(
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> Prepared:
-    """Prepare to send what is at a place to the global rank `dst`."""
+    """Prepare to send the memory at a place to the global rank `dst`."""
     message = _message(place, check_peer("dst", dst, process_set), tag, process_set, channel)
     return Prepared(message, True, place.owner)
 
@@ -140,7 +140,7 @@ def receiving(
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> Prepared:
-    """Prepare to receive to a place, from the global rank `src` or from ANY."""
+    """Prepare to receive into a place from the global rank `src` or from ANY."""
     message = _message(place, check_source(src, process_set), tag, process_set, channel)
     return Prepared(message, False, place.owner)
 
@@ -148,7 +148,7 @@ def receiving(
 def receive_view(
     dtype: DataType, elements: int, nbytes: int, src: int | None, tag: int, process_set: ProcessSet
 ) -> _core.MessageView:
-    """Receive so many elements from the global rank `src`, or from any (None), where they are."""
+    """Receive this many elements from the global rank `src`, or from any (None), without a copy."""
     peer = check_source(ANY if src is None else src, process_set)
     place = Place(0, dtype, elements, None)
     message = _message(place, peer, tag, process_set, Channel.TENSORS)
@@ -171,9 +171,10 @@ def _message(
 
 
 def check_peer(argument: str, rank: int, process_set: ProcessSet) -> int:
-    """Return `rank`, a global rank also inside a process set.
+    """Return `rank`, a global rank even in a process set.
 
-    Raises ValueError if it is outside, or the set is not to be used; TypeError if it is no number.
+    Raises ValueError if the rank is not in the set or this process may not use the set, TypeError
+    if it is not a number.
     """
     if rank is None:
         hint = ": recv_any() receives from any rank" if argument == "src" else ""
@@ -189,8 +190,8 @@ def check_source(src: int | Source, process_set: ProcessSet) -> int:
 
 
 def check_tag(tag: int) -> int:
-    """Return the tag; ValueError if it is none, TypeError if it is no integer."""
+    """Return the tag; raise ValueError if it is out of range, TypeError if it is not an integer."""
     number = index(tag)
     if not 0 <= number <= _MAX_TAG:
-        raise ValueError(f"tag={tag} is not from 0 to 2**62 - 1")
+        raise ValueError(f"tag={tag} is not between 0 and 2**62 - 1")
     return number

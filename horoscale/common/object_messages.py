@@ -1,8 +1,8 @@
 """Messages of picklable objects.
 
-An object is two messages: its content, under a number that its sender has given no other one, and a
-header with that number, under the tag of the user. So nothing that happens to one object, and no
-other thread, can have a header and a content taken for each other that don't belong together.
+An object is sent as two messages: its content, under a number that is unique for the sender, and a
+header with that number, under the user's tag. A header therefore never matches the content of
+another object, whatever fails and however many threads send.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ def send_object(
 ) -> None:
     """Send a picklable object to one rank, which calls recv_object().
 
-    Between hosts nobody can change it on the way. Unless it is small, this waits until it is
-    received.
+    Between hosts the object is protected against modification in transit. Unless it is small, this
+    waits until it is received.
 
     Args:
-        obj: what cloudpickle can serialise.
-        dst: the global rank that it is for.
-        tag: tells objects between the same two ranks apart; from 0.
-        process_set: both ranks belong to it.
+        obj: any object that cloudpickle can serialize.
+        dst: the global rank of the receiver.
+        tag: distinguishes objects between the same two ranks; 0 or greater.
+        process_set: the set to which both ranks belong.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or rank, tag or process set are wrong.
+        TypeError, ValueError: before hvd.init(), or rank, tag or process set are invalid.
         RankFailedError: a rank of the process set died or left.
-        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+        HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     content = cloudpickle.dumps(obj)
     number = next(_numbers)
     header = array("q", [len(content), number])
-    # The content first: no header promises what a Ctrl-C between the two has kept from being sent.
+    # The content first: after a Ctrl-C between the two, no header announces unsent content.
     messages = [
         sending(_bytes_of(content), dst, number, process_set, Channel.OBJECTS),
         sending(_bytes_of(header), dst, tag, process_set, Channel.OBJECT_HEADERS),
@@ -57,22 +57,22 @@ def send_object(
 
 
 def recv_object(src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the next object that a rank sends here by send_object(), with this tag.
+    """Return the next object that a rank sends to this one by send_object() with this tag.
 
-    A call that is ended by Ctrl-C has taken no object: the next one returns it.
+    A call that Ctrl-C interrupts takes no object: the next call returns it.
 
     Args:
-        src: the global rank that sends it.
-        tag: as send_object() is given it.
-        process_set: both ranks belong to it.
+        src: the global rank of the sender.
+        tag: the tag that the sender passed to send_object().
+        process_set: the set to which both ranks belong.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or rank, tag or process set are wrong.
+        TypeError, ValueError: before hvd.init(), or rank, tag or process set are invalid.
         RankFailedError: a rank of the process set died or left.
-        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+        HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     incoming = _Incoming(src, tag, process_set)
-    # A thread goes on with what its last such call was interrupted in.
+    # A thread resumes the receive in which its previous call was interrupted.
     key = threading.get_ident(), set_id(process_set), src, tag
     incoming = _incoming.setdefault(key, incoming)
     try:
@@ -85,7 +85,7 @@ def recv_object(src: int, tag: int = 0, process_set: ProcessSet = global_process
 
 
 class _Incoming:
-    """An object that is received. A Ctrl-C at any time loses nothing of it."""
+    """An object being received. A Ctrl-C at any time loses nothing of it."""
 
     def __init__(self, src: int, tag: int, process_set: ProcessSet) -> None:
         self._source = src, process_set
@@ -96,7 +96,7 @@ class _Incoming:
         self._handles: list[_core.Handle] = []  # of the header, then of the content
 
     def wait(self) -> bytearray:
-        """Wait for the object; go on with that if an earlier call was interrupted."""
+        """Wait for the object; resume if an earlier call was interrupted."""
         if not self._handles:
             self._start(self._receive_header)
         self._handles[0].wait()
@@ -122,7 +122,7 @@ def _forget_set(identity: int) -> None:
         _incoming.pop(key, None)
 
 
-at_removal(_forget_set)  # of a set that has failed: removal waits for what is pending
+at_removal(_forget_set)  # only of a failed set, because removal waits for pending operations
 job.at_end(_incoming.clear)
 
 

@@ -1,7 +1,7 @@
 """Broadcast and allgather of picklable objects.
 
-Unpickling runs code. The bytes come from ranks of the job alone, which have proved that they know
-its secret, and what was changed between hosts is not unpickled (docs/security.md).
+Unpickling runs code. The bytes come only from ranks of the job, which have proved that they know
+its secret. Data that was modified between hosts is not unpickled (docs/security.md).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank; it is pickled, also for the root itself.
+    """Return the root's object on every rank. The root gets an unpickled copy, too.
 
     Args:
-        obj: what cloudpickle can serialise; ignored on ranks other than the root.
-        root_rank: the global rank that sends.
-        name: tells this call from others that are pending; None: matched by order.
+        obj: any object that cloudpickle can serialize; ignored on ranks other than the root.
+        root_rank: the global rank of the sender.
+        name: identifies this call among pending ones. None: calls are matched by their order.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: before hvd.init(), or root or process set are wrong.
-        HorovodInternalError: a rank failed, or the ranks contradict each other.
+        ValueError: before hvd.init(), or root or process set are invalid.
+        HorovodInternalError: a rank failed, or the ranks' calls do not match.
     """
     runtime = current_runtime()
     identity = set_id(process_set)
@@ -45,16 +45,16 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Return the objects of all ranks, in the order of the ranks; each is pickled.
+    """Return the objects of all ranks in rank order. All of them are unpickled copies.
 
     Args:
-        obj: what cloudpickle can serialise.
-        name: tells this call from others that are pending; None: matched by order.
+        obj: any object that cloudpickle can serialize.
+        name: identifies this call among pending ones. None: calls are matched by their order.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: before hvd.init(), or the process set is wrong.
-        HorovodInternalError: a rank failed, or the ranks contradict each other.
+        ValueError: before hvd.init(), or the process set is invalid.
+        HorovodInternalError: a rank failed, or the ranks' calls do not match.
     """
     runtime = current_runtime()
     identity = set_id(process_set)

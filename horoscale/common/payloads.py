@@ -1,6 +1,6 @@
-"""Collectives on bytes, which objects and the agreement on process sets are built from.
+"""Collectives on bytes, the basis for objects and for the agreement on process sets.
 
-They are sealed: bytes that were changed between hosts never get to where they would be unpickled.
+The bytes are authenticated: data that was modified between hosts is never unpickled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from horoscale._core import DataType, OpKind, Runtime, TensorArg, address_of
 def allgather_bytes(
     runtime: Runtime, payload: bytes, members: int, name: str | None = None, process_set: int = 0
 ) -> list[bytes]:
-    """Return the payload of each of the set's `members`, in the order of their ranks."""
+    """Return the payloads of the set's `members` in rank order."""
     handle = runtime.enqueue(
         OpKind.ALLGATHER,
         tensors=[TensorArg(address_of(payload), 0, DataType.UINT8, (len(payload),))],
@@ -37,7 +37,7 @@ def broadcast_bytes(
     name: str | None = None,
     process_set: int = 0,
 ) -> bytes:
-    """Return the root's payload; the others pass None."""
+    """Return the root's payload. The other ranks pass None."""
 
     def broadcast(buffer: bytearray | array[int], dtype: DataType, step: str) -> None:
         address = address_of(buffer)

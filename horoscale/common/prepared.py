@@ -1,19 +1,18 @@
-"""The short way for what comes again: one call of the library, little made in Python.
+"""The fast path for repeated operations: one call into the library, little work in Python.
 
-Preparing a call in the general way takes longer than a small operation. Each function here returns
-a template, which runs or starts the operation on memory at two addresses, or a message's, which
-starts it on memory at one; it is found again when the same is asked for. Those of collectives take:
+Validating and describing a call takes longer than a small operation itself. Each function here
+returns a cached template. A collective's template runs or starts the operation on two addresses, a
+message's template on one. The functions for collectives take:
 
-    dtype: of the elements, as the framework calls it.
+    dtype: the framework's dtype of the elements.
     shape: of the tensor, whose elements lie in C order.
-    data_type: gives the runtime's name of the dtype.
-    name: tells this operation from others that are pending; None: matched by order.
+    data_type: maps the dtype to the runtime's.
+    name: identifies this operation among pending ones. None: matched by the order of calls.
     process_set: the ranks that take part.
     priority: higher is more urgent.
 
-All raise ValueError: an argument is wrong, or there is no job.
-
-prepared_message() takes the dtype, the number of elements, and what send() and recv() take.
+All raise ValueError if an argument is invalid or no job was joined. prepared_message() takes the
+dtype, the number of elements, and the arguments of send() and recv().
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from horoscale.common.process_sets import ProcessSet, at_removal, global_process
 
 
 def _forget(_: object) -> None:
-    """Another set may be given the id, with other ranks."""
+    """Clear the caches: a removed set's id may be reused for a set with other ranks."""
     runtime = current_runtime()
     runtime.templates.clear()
     runtime.messages.clear()
@@ -70,8 +69,8 @@ def prepared_allreduce(
 ) -> Template:
     """Find an allreduce.
 
-    `op` is as resolve_op() takes it; each rank's values are multiplied by `prescale` before the
-    reduction, the result by `postscale`.
+    `op` is as for resolve_op(). Each rank's values are multiplied by `prescale` before the
+    reduction, and the result by `postscale`.
     """
     templates = current_runtime().templates
     identity = 0 if process_set is global_process_set else set_id(process_set)
@@ -183,7 +182,7 @@ def prepared_message(
     runtime = current_runtime()
     identity = 0 if process_set is global_process_set else set_id(process_set)
     key = (is_send, peer, tag, channel, identity, dtype, elements)
-    # What is equal to a number that was given before may be of a type that is refused.
+    # A cached value may equal one whose type would be rejected.
     is_known = type(tag) is int and (type(peer) is int or peer is ANY)
     message = runtime.messages.get(key) if is_known else None
     if message is None:
@@ -224,5 +223,5 @@ def _check_room(
     out: Any, rows: int | None, dtype: Any, shape: Sequence[int], operation: str
 ) -> None:
     if out.dtype != dtype:
-        raise ValueError(f"out= is of {out.dtype}, the result of {operation} of {dtype}")
+        raise ValueError(f"out= has dtype {out.dtype}, but the result of {operation} has {dtype}")
     check_out(out.shape, rows, shape[1:], operation)

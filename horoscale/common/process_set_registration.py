@@ -1,4 +1,4 @@
-"""Registration: what hvd.init(process_sets=...) names on any rank becomes sets of the whole job."""
+"""Registration: sets that hvd.init(process_sets=...) lists on any rank are registered on all."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def begin_process_sets(
     comm: Any = None,
     job_ranks: Sequence[int] = (),
 ) -> None:
-    """Register what hvd.init(process_sets=...) named on any rank, in one order on all. Collective.
+    """Register the sets that any rank passes to hvd.init(process_sets=...). Collective.
 
-    The job is that of the communicator `comm`, or of the ranks `job_ranks` of the world.
+    They are registered in the same order on all ranks. The job is that of the communicator `comm`, or of the ranks `job_ranks` of the
+    world.
 
-    Raises ValueError on every rank if one of them named something wrong, or if the ranks disagree
+    Raises ValueError on every rank if one of them lists an invalid set, or if the ranks disagree
     about "dynamic".
     """
     begin(runtime, dynamic)
@@ -63,7 +64,10 @@ def begin_process_sets(
             raise ValueError(f"hvd.init(process_sets=...) on rank {one['rank']}: {one['problem']}")
     if len({one["dynamic"] for one in said}) > 1:
         ranks = [one["rank"] for one in said if one["dynamic"]]
-        raise ValueError(f'hvd.init(process_sets="dynamic") was called on ranks {ranks} only')
+        raise ValueError(
+            f'hvd.init(process_sets="dynamic") was called on ranks {ranks} only: '
+            "call it on all ranks or on none"
+        )
     agreed = _agreed_order([_names(one["sets"]) for one in said])
     distinct = {name: _is_distinct(name, said) for name in agreed}
     for name in agreed:
@@ -76,9 +80,9 @@ def begin_process_sets(
 
 
 class _Name(NamedTuple):
-    """Which of the sets that init() is given: the ranks, and how many there were of these before.
+    """Identifies a set passed to init(): its ranks, and how many sets of these ranks precede it.
 
-    Of distinct sets those at the same place among their like are one.
+    Distinct sets of the same ranks are matched by their position among these.
     """
 
     ranks: tuple[int, ...]
@@ -86,7 +90,7 @@ class _Name(NamedTuple):
 
 
 def _names(lists_of_ranks: Sequence[Sequence[int]]) -> list[_Name]:
-    """Return the names of the sets that a rank has given."""
+    """Return the names of the sets that a rank lists."""
     seen: Counter[tuple[int, ...]] = Counter()
     names = []
     for ranks in map(tuple, lists_of_ranks):
@@ -96,7 +100,7 @@ def _names(lists_of_ranks: Sequence[Sequence[int]]) -> list[_Name]:
 
 
 def _is_distinct(name: _Name, said: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether a set is distinct; ValueError if the ranks disagree about it."""
+    """Return whether a set is distinct; raise ValueError if the ranks disagree about it."""
     by_answer: dict[bool, list[int]] = {}
     for one in said:
         names = _names(one["sets"])
@@ -113,9 +117,9 @@ def _is_distinct(name: _Name, said: Sequence[dict[str, Any]]) -> bool:
 def _resolve(
     process_set: ProcessSet, runtime: Runtime, comm: Any, job_ranks: Sequence[int]
 ) -> str | None:
-    """Find the ranks of a set that was made from a communicator, or return what is wrong."""
+    """Set the ranks of a set that was made from a communicator, or return the problem."""
     if process_set.survival is not None and process_set.survival.rule is not None:
-        # Its ranks are those of this job, whatever it had in an earlier one.
+        # Its ranks are resolved in this job, regardless of those in an earlier one.
         try:
             process_set.ranks = ranks_by_rule(process_set, runtime)
         except ValueError as error:
@@ -126,7 +130,7 @@ def _resolve(
     if not runtime.over_mpi:
         return (
             f"{process_set} was made from an MPI communicator, but MPI did not start this job's "
-            "ranks: for MPI each of them is alone. Start the job with mpirun or horoscalerun --mpi"
+            "ranks, so MPI sees each of them alone. Start the job with mpirun or horoscalerun --mpi"
         )
     try:
         group = communicators.job_group(comm, job_ranks)
@@ -138,7 +142,7 @@ def _resolve(
 
 
 def _all_gave_communicators(name: _Name, said: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether each member of a set made it from a communicator."""
+    """Return whether each member of a set made it from a communicator."""
     return all(
         (name, True) in zip(_names(one["sets"]), one["from_comm"], strict=True)
         for one in said
@@ -147,7 +151,7 @@ def _all_gave_communicators(name: _Name, said: Sequence[dict[str, Any]]) -> bool
 
 
 def _agreed_order(lists_of_names: Sequence[Sequence[_Name]]) -> list[_Name]:
-    """Return what any rank named, each once: by place in the lists, then by rank."""
+    """Return all ranks' names without duplicates, by position in the lists, then by rank."""
     same_places = zip_longest(*lists_of_names)
     return list(dict.fromkeys(name for names in same_places for name in names if name is not None))
 

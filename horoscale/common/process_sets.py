@@ -1,4 +1,4 @@
-"""Process sets: groups of ranks that run collectives among themselves, side by side with others."""
+"""Process sets: groups of ranks that run collectives concurrently with other groups."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from horoscale._core import HorovodInternalError, OpKind, Runtime, SetFlags
 from horoscale.common import communicators, job
 
-# Adding and removing share a name, so that ranks that contradict each other find out.
+# Adding and removing share a name, so that contradicting calls are detected.
 REGISTRATION = "horoscale.process_sets"
-# From here on ids are of sets that their members have made.
+# Ids from here on belong to sets that only their members registered.
 FIRST_ID_BY_MEMBERS = 1 << 30
-_NO_SET = -1  # the target of a removal that removes nothing
+_NO_SET = -1  # the target of a removal without effect
 
 
 class ProcessSet:
-    """A group of ranks. It is registered by hvd.init() or add_process_set() before it is used."""
+    """A group of ranks. Register it with hvd.init() or add_process_set() before use."""
 
     process_set_id: int | None
     ranks: list[int] | None  # sorted, unless it is ordered
@@ -32,18 +32,18 @@ class ProcessSet:
     def __init__(
         self, ranks_or_comm: Iterable[int], *, ordered: bool = False, distinct: bool = False
     ) -> None:
-        """Describe the set of these global ranks, or of a communicator's ranks.
+        """Describe the set of these global ranks, or of an mpi4py communicator's ranks.
 
-        The ranks are sorted, unless `ordered` says that they stay in the order given: rank() and
-        results that come rank by rank (allgather, alltoall, reducescatter, gather, scatter) follow
-        it. Roots and peers are global ranks all the same, and sums have the same bits.
+        The ranks are sorted unless `ordered` is true. An ordered set keeps the given order: rank()
+        and results with one part per rank (allgather, alltoall, reducescatter, gather, scatter)
+        follow it. Roots and peers are still global ranks, and sums still have the same bits.
 
-        There is one set of the same ranks in the same order, unless `distinct` asks for another
-        one.
+        Only one set of the same ranks in the same order can be registered, unless `distinct` asks
+        for a separate one.
 
-        The ranks of an mpi4py communicator are known from hvd.init(process_sets=...) on, which
-        registers the set; where Split() gave it, each rank names the one that it is in. If the set
-        is ordered it has the communicator's order.
+        The ranks of a communicator are determined by hvd.init(process_sets=...), which registers
+        the set. If Split() made the communicators, each rank passes its own. An ordered set has the
+        communicator's order.
         """
         self.process_set_id = None
         self.ordered = ordered
@@ -74,12 +74,13 @@ class ProcessSet:
         return process_set
 
     def to_group(self, timeout: timedelta | None = None) -> Any:
-        """Return the process group of torch.distributed's backend "horoscale" that this set is.
+        """Return this set as a process group of torch.distributed's backend "horoscale".
 
-        Where from_group() gave the set, that is the group which it was given. Else the set's
-        members call this, as they call dist.new_group(); later calls return the same group, until
-        it is destroyed, which leaves the set as it is. `timeout` is the new group's. Operations
-        without a name are matched by the order of the calls on both.
+        If the set came from from_group(), this returns that group. Otherwise the first call
+        creates a group with this `timeout`, and all members of the set must make it, as for
+        dist.new_group(). Later calls return the same group until it is destroyed. Destroying it
+        does not affect the set. Operations without a name are matched by the order of the calls on
+        both the set and the group.
 
         Raises ValueError if the set is not registered, this rank is not in it, or
         init_process_group() was not called.
@@ -88,15 +89,15 @@ class ProcessSet:
         return distributed.process_group(self, timeout)
 
     def size(self) -> int | None:
-        """Return the number of its ranks, or None while it is not registered."""
+        """Return the number of ranks in the set, or None if it is not registered."""
         if self.process_set_id is None or self.ranks is None:
             return None
         return len(self.ranks)
 
     def rank(self) -> int | None:
-        """Return this process' position among its ranks, or None while it is not registered.
+        """Return this process' rank in the set, or None if the set is not registered.
 
-        Raises ValueError in a process that does not belong to it.
+        Raises ValueError in a process that does not belong to the set.
         """
         if self.process_set_id is None or self.ranks is None:
             return None
@@ -106,7 +107,7 @@ class ProcessSet:
         return self.ranks.index(own)
 
     def included(self) -> bool | None:
-        """Tell whether this process is in it, or None where that is not known (before init)."""
+        """Return whether this process is in the set, or None if that is unknown (before init)."""
         if self.ranks is None or not job.is_initialized():
             return None
         return job.current_runtime().topology.rank in self.ranks
@@ -116,18 +117,18 @@ class ProcessSet:
             return NotImplemented
         if self.ranks != other.ranks or self.process_set_id != other.process_set_id:
             return False
-        # Before they are registered distinct ones differ in nothing else.
+        # Until they are registered, distinct sets differ only in identity.
         is_one = self.process_set_id is not None or not (self.distinct or other.distinct)
         return self is other or is_one
 
     __hash__ = None  # type: ignore[assignment]  # equality changes with registration
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProcessSet:
-        """Return the set itself: a copied model goes on in the group that the job knows."""
+        """Return the set itself: a copied model continues to use the registered set."""
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the global set by its name: where it is loaded it is the one of that job."""
+        """Pickle the global set by reference: loading returns the global set of that process."""
         if self is global_process_set:
             return "global_process_set"
         return super().__reduce_ex__(protocol)
@@ -143,7 +144,7 @@ class ProcessSet:
 def _make_global() -> ProcessSet:
     process_set = ProcessSet([0])
     process_set.process_set_id = 0
-    process_set.ranks = None  # known from init on
+    process_set.ranks = None  # determined by init
     return process_set
 
 
@@ -155,7 +156,7 @@ _at_removal: list[Callable[[int], None]] = []
 
 
 def at_removal(forget: Callable[[int], None]) -> None:
-    """Have `forget` called with the id of each set that is removed: another set may get it."""
+    """Call `forget` with the id of each set that is removed, because ids are reused."""
     _at_removal.append(forget)
 
 
@@ -167,26 +168,25 @@ def add_process_set(
     members_only: bool = False,
     tag: str = "",
 ) -> ProcessSet:
-    """Register a process set after hvd.init(process_sets="dynamic"). Every rank has to call it.
+    """Register a process set after hvd.init(process_sets="dynamic"). Every rank must call it.
 
-    `ordered` and `distinct` are ProcessSet's own, for where ranks are given.
+    `ordered` and `distinct` have the same meaning as in ProcessSet. They apply if ranks are given.
 
-    With `members_only` the set's members call it, and no other rank takes part, whatever that is
-    doing; process_sets="dynamic" is not needed. Calls are matched by their ranks: those of the same
-    ranks that several threads make at once need a `tag` each. Such a set is known to its members
-    alone; of CUDA tensors it takes messages only. It can also be made when ranks outside of it have
-    died.
+    With `members_only`, only the set's members call it. Other ranks do not take part, and
+    process_sets="dynamic" is not needed. Calls are matched by their ranks: if several threads
+    register the same ranks concurrently, give each call its own `tag`. Such a set is known only to
+    its members, and its operations on CUDA tensors are limited to messages. It can be registered
+    even after ranks outside it have died.
 
-    Returns the set, which can be used at once. Raises ValueError where a set of the same ranks
-    exists or the ranks are wrong; MismatchError where the ranks that call it contradict each other;
-    RankFailedError where a rank that has to take part is lost; DuplicateNameError where a call of
-    the same ranks and tag is pending; NotImplementedError for communicators, which differ from rank
-    to rank.
+    Returns the set, ready for use. Raises ValueError if a set of the same ranks exists or the ranks
+    are invalid; MismatchError if the ranks' calls do not match; RankFailedError if a rank that must
+    take part is lost; DuplicateNameError if a call with the same ranks and tag is pending;
+    NotImplementedError for communicators, which differ from rank to rank.
     """
     runtime = job.current_runtime()
     if not members_only:
         if isinstance(process_set, ProcessSet) and _is_made_by_members(process_set):
-            raise ValueError(f"{process_set} is registered already, by its members alone")
+            raise ValueError(f"{process_set} is already registered, with members_only=True")
         if not job.is_standby():
             _need_dynamic("add_process_set")
         if tag:
@@ -201,8 +201,8 @@ def add_process_set(
         process_set = ProcessSet(process_set, ordered=ordered, distinct=distinct)
     elif ordered or distinct:
         raise ValueError(
-            "hvd.add_process_set() takes ordered= and distinct= for ranks: "
-            "give them to ProcessSet()"
+            "hvd.add_process_set() takes ordered= and distinct= only with a list of ranks: "
+            "pass them to ProcessSet()"
         )
     if job.is_standby() and not members_only:  # the first view registers it
         standby: Any = runtime
@@ -213,21 +213,21 @@ def add_process_set(
     problem = problem or problem_with_range(process_set.ranks, runtime)
     if problem:
         raise ValueError(problem)
-    # That there is one of these ranks is for all to find out together: a rank that raised by itself
-    # would leave the others waiting for it if they add or remove something else.
+    # All ranks must detect together that such a set exists. A rank that raised alone would leave
+    # the others waiting if they add or remove a different set.
     flags = SetFlags.BY_MEMBERS if members_only else SetFlags(0)
     register(runtime, process_set.ranks, flags | _flags_of(process_set), process_set, tag)
     return process_set
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Take a registered set out of the job. Every rank has to call it.
+    """Remove a registered set from the job. Every rank must call it.
 
-    A set that was added with members_only=True is removed by its members. If it has lost one of
-    them, each of the others removes it by itself.
+    The members alone remove a set that was added with members_only=True. If the set has lost a
+    member, each of the others removes it independently.
 
-    Returns False, and does nothing, for the global set and for one that is not registered. Raises
-    MismatchError where the ranks of the job contradict each other, in this too.
+    Returns False and does nothing for the global set and for a set that is not registered. Raises
+    MismatchError if the ranks' calls do not match, also in whether the set is registered.
     """
     runtime = job.current_runtime()
     set_id = process_set.process_set_id
@@ -248,16 +248,16 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def give_up_process_set(process_set: ProcessSet, *, abandon: bool = False) -> None:
-    """Do remove_process_set() for a set of its members' own, without waiting for them.
+    """Remove a members_only set without waiting for the other members.
 
-    It can't be used any more here, and is gone once all members have given it up and what is
-    pending is done. With `abandon` that is not waited for: it fails, on all members.
+    This rank can no longer use the set. It is removed when all members have given it up and pending
+    operations have completed. With `abandon`, pending operations fail on all members instead.
     """
     set_id = process_set.process_set_id
     assert set_id is not None
     assert _is_made_by_members(process_set)
     _forget_set(process_set, set_id)
-    with contextlib.suppress(HorovodInternalError, ValueError):  # it is lost already
+    with contextlib.suppress(HorovodInternalError, ValueError):  # it has failed already
         job.current_runtime().enqueue(
             OpKind.REMOVE_PROCESS_SET,
             name=REGISTRATION,
@@ -282,7 +282,7 @@ def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
 
 
 def registered(set_id: int) -> ProcessSet:
-    """Return the process set of an id; ValueError if this process knows none."""
+    """Return the process set with an id; raise ValueError if this process knows none."""
     if set_id == 0:
         return global_process_set
     try:
@@ -297,12 +297,12 @@ def known_sets() -> dict[int, ProcessSet]:
 
 
 def are_dynamic() -> bool:
-    """Tell whether sets may be added and removed."""
+    """Return whether sets may be added and removed."""
     return _dynamic
 
 
 def begin(runtime: Runtime, dynamic: bool) -> None:
-    """Begin a job: no set but the global one is registered."""
+    """Begin a job, in which only the global set is registered."""
     global _dynamic
     global_process_set.ranks = list(range(runtime.topology.size))
     _dynamic = dynamic
@@ -315,7 +315,7 @@ def register(
     process_set: ProcessSet | None,
     tag: str = "",
 ) -> int:
-    """Register a set of these ranks, which `process_set` is from then on. Collective.
+    """Register a set of these ranks for the object `process_set`. Collective.
 
     Returns its id.
     """
@@ -331,10 +331,9 @@ def register(
 
 
 def register_again(runtime: Runtime, ranks: list[int], process_set: ProcessSet | None) -> int:
-    """Register a set of a former job with the ranks that it has in this one. Collective.
+    """Register a set of a previous job with the ranks that it has in this one. Collective.
 
-    Sets may have equal ranks by now, because members are lost: they stay sets of their own. Returns
-    the id.
+    Sets that lost members may now have equal ranks. They remain separate sets. Returns the id.
     """
     flags = SetFlags.ORDERED
     if ranks in runtime.process_sets().values():
@@ -346,11 +345,11 @@ def register_again(runtime: Runtime, ranks: list[int], process_set: ProcessSet |
 
 
 def ranks_by_rule(process_set: ProcessSet, runtime: Runtime) -> list[int]:
-    """Return the ranks that the rule of a set accepts: see surviving_sets."""
+    """Return the ranks that a set's rule accepts (see surviving_sets)."""
     size = runtime.topology.size
     ranks = [rank for rank in range(size) if process_set.survival.rule(rank, size)]
     if not ranks:
-        raise ValueError("the rule of a process set accepts no rank")
+        raise ValueError(f"the rule of a process set accepts none of the {runtime.size} ranks")
     return ranks
 
 
@@ -361,23 +360,23 @@ def _is_made_by_members(process_set: ProcessSet) -> bool:
 
 def _flags_of(process_set: ProcessSet) -> SetFlags:
     flags = SetFlags.ORDERED if process_set.ordered else SetFlags(0)
-    # Of one that is registered all find out together that there is one already.
+    # All ranks detect together that such a set is already registered.
     is_another = process_set.distinct and process_set.process_set_id is None
     return flags | SetFlags.DISTINCT if is_another else flags
 
 
 def problem_if_registered(process_set: ProcessSet) -> str | None:
-    """Return what is wrong with registering a set, if it is registered already."""
+    """Return the problem with registering a set if it is already registered."""
     if process_set.ranks is None or process_set.process_set_id is not None:
-        return f"{process_set} is registered already"
+        return f"{process_set} is already registered"
     return None
 
 
 def problem_with_range(ranks: Sequence[int], runtime: Runtime) -> str | None:
-    """Return what is wrong with registering a set, if the job does not have its ranks."""
+    """Return the problem with registering a set if the job does not have its ranks."""
     size = runtime.topology.size
     if min(ranks) < 0 or max(ranks) >= size:
-        return f"process set {ranks}: ranks are from 0 to {size - 1}"
+        return f"process set {ranks}: ranks must be between 0 and {size - 1}"
     return None
 
 
@@ -390,7 +389,7 @@ def _need_dynamic(function: str) -> None:
 
 
 def _forget() -> None:
-    """Nothing is registered once the job has ended; the objects can serve the next one."""
+    """Unregister all sets at the end of a job. Their objects can be used in the next one."""
     global _dynamic
     for process_set in _registered.values():
         process_set.process_set_id = None

@@ -1,6 +1,6 @@
-"""Tensors that are divided among the members of a set, each of which sees all of them.
+"""Tensors that are divided among the members of a set and readable by all of them.
 
-On one host the members map each other's parts side by side, so that to gather them moves nothing.
+On one host the members map each other's parts side by side, so gathering them moves no data.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from horoscale.common.process_sets import ProcessSet
 from horoscale.common.synchronization import barrier
 
 T = TypeVar("T")
-_SAID = struct.Struct("qq")  # where a shard lies, and its bytes
-_REFUSED = -2  # instead of where it lies; -1: in memory that others can't reach
+_SAID = struct.Struct("qq")  # a shard's location, and its bytes
+_REFUSED = -2  # in place of the location; -1: in memory that others cannot map
 
-# Shards that other members see. They are freed when no member can see them any more.
+# Shards that other members have mapped. They are freed when no member maps them any longer.
 _seen_by_others: dict[int, OwnedBuffer] = {}
 job.at_end(_seen_by_others.clear)
 
 
 class Memory(NamedTuple):
-    """What the members of a set have allocated together."""
+    """Memory that the members of a set have allocated together."""
 
     own: OwnedBuffer
-    joined: JoinedBuffer | None  # None: this rank can't see all members' memory
+    joined: JoinedBuffer | None  # None: this rank cannot map all members' memory
 
 
 class Shards(Generic[T]):
     """A tensor whose rows are divided equally among the members of a process set.
 
-    Made by hvd.empty_sharded().
+    Created by hvd.empty_sharded().
 
     Attributes:
-        own: this rank's rows. Only they may be written.
-        whole: the rows of all members, in the order of the set, as gather() has left them.
-        is_view: whether `whole` is the members' own memory, on one host; `own` is a part of it
-            then, and what a member writes may be seen at once. Otherwise gather() copies.
+        own: this rank's rows. Write only to these.
+        whole: the rows of all members in the order of the set, as of the last gather().
+        is_view: whether `whole` maps the members' own memory, on one host. `own` is then a part of
+            it, and a member's writes may be visible immediately. Otherwise gather() copies.
         process_set: the set.
     """
 
@@ -54,7 +54,7 @@ class Shards(Generic[T]):
         process_set: ProcessSet,
         copy: Callable[[], object],
     ) -> None:
-        """Tie what the bindings made of the memory; `copy` gathers where it isn't joined."""
+        """Combine the bindings' tensors; `copy` gathers if the memory is not joined."""
         self.own = own
         self.whole = whole
         self.process_set = process_set
@@ -63,14 +63,14 @@ class Shards(Generic[T]):
 
     @property
     def is_view(self) -> bool:
-        """Whether gather() copies nothing."""
+        """Whether gather() makes no copy."""
         return self._memory is not None and self._memory.joined is not None
 
     def gather(self) -> T:
-        """Return `whole` with what all members have written before they called this. Collective.
+        """Return `whole` with all that the members wrote before they called this. Collective.
 
-        Where `is_view`, a member that goes on to write its rows changes what the others see: let
-        them finish reading first, by hvd.barrier() or whatever they send after it.
+        If `is_view`, a member that writes its rows afterwards changes what the others see. Let them
+        finish reading first, for example with hvd.barrier().
 
         Raises ValueError after close(), HorovodInternalError if a member fails.
         """
@@ -83,12 +83,12 @@ class Shards(Generic[T]):
         return self.whole
 
     def close(self) -> None:
-        """Give the memory back. Collective: all members call it. Later calls do nothing.
+        """Free the memory. Collective: all members must call it. Later calls do nothing.
 
-        `own` is valid for as long as it is used; `whole` reads as zeros where `is_view`. Without
-        this call the memory is kept until hvd.shutdown(), because other members may look at it.
+        `own` stays valid as long as it is referenced. If `is_view`, `whole` reads as zeros. Without
+        this call the memory is kept until hvd.shutdown(), because other members may read it.
 
-        Raises HorovodInternalError if a member fails; the memory is kept then.
+        Raises HorovodInternalError if a member fails. The memory is then kept.
         """
         if self._memory is None:
             return
@@ -101,10 +101,10 @@ class Shards(Generic[T]):
 
 
 def allocate(nbytes: int, process_set: ProcessSet) -> Memory:
-    """Allocate `nbytes` on each member of the set, and join them if that is possible. Collective.
+    """Allocate `nbytes` on each member of the set, and join them if possible. Collective.
 
-    Raises, on all members, MismatchError where they ask for different sizes, HorovodInternalError
-    where one of them has not got its memory.
+    Raises on all members: MismatchError if they request different sizes, HorovodInternalError if
+    one of them could not allocate its memory.
     """
     runtime = job.current_runtime()
     identity = set_id(process_set)
@@ -113,7 +113,7 @@ def allocate(nbytes: int, process_set: ProcessSet) -> Memory:
     try:
         own = runtime.shared_alloc(nbytes)
         said = _SAID.pack(runtime.shared_offset(own), nbytes)
-    except HorovodInternalError as error:  # the others wait to hear of it
+    except HorovodInternalError as error:  # the others wait for this rank's result
         own, said = error, _SAID.pack(_REFUSED, nbytes)
     heard = [
         _SAID.unpack(one) for one in allgather_bytes(runtime, said, len(members), None, identity)
@@ -133,7 +133,7 @@ def allocate(nbytes: int, process_set: ProcessSet) -> Memory:
         )
     try:
         joined = runtime.shared_join(members, [offset for offset, _ in heard], nbytes)
-    except (ValueError, HorovodInternalError):  # another host, pieces of pages, no address space
+    except (ValueError, HorovodInternalError):  # another host, partial pages, no address space
         joined = None
     verdicts = allgather_bytes(runtime, bytes([joined is not None]), len(members), None, identity)
     if b"\0" in verdicts:
@@ -147,6 +147,6 @@ def check_rows(rows: int, process_set: ProcessSet) -> int:
     members = len(members_of(process_set))
     if rows % members:
         raise ValueError(
-            f"{rows} rows can't be divided equally among the {members} ranks of {process_set}"
+            f"{rows} rows cannot be divided equally among the {members} ranks of {process_set}"
         )
     return rows // members

@@ -1,4 +1,4 @@
-"""Standby: what a process of an elastic job has instead of a runtime until it gets a place."""
+"""Standby: takes the place of the runtime in an elastic job's process that has no view yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horoscale.common.views import Provisional
 
 
 class Standby:
-    """A provisional rank, which is never 0, and no peers. Collectives raise and say so."""
+    """A provisional rank, never 0, without peers. Collectives raise an error that says so."""
 
     def __init__(self, provisional: Provisional) -> None:
         self.topology = Topology(
@@ -22,20 +22,20 @@ class Standby:
             homogeneous=True,
         )
         self.over_mpi = False
-        # What hvd.init() was called with, for the first view.
+        # The arguments of hvd.init(), for the first view.
         self.process_sets: list[Any] = []
         self.dynamic = False
 
     def shutdown(self) -> None:
-        """Do nothing: there is nobody to leave."""
+        """Do nothing: there are no peers to leave."""
 
     def shutdown_failed(self, reason: str) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: there are no peers to notify."""
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise ValueError for everything that needs peers."""
         raise ValueError(
-            "this process has no place in its elastic job yet, and so no peers: until then only "
-            "rank(), size() and their kin work, and give provisional numbers. Collectives belong "
-            "into the function that hvd.elastic.run wraps"
+            "this process has no place in its elastic job yet, and so no peers. Until it has one, "
+            "only rank(), size() and similar functions work, and return provisional numbers. Move "
+            "collectives into the function that hvd.elastic.run wraps"
         )

@@ -1,10 +1,10 @@
-"""Process sets that go on when the ranks of an elastic job change.
+"""Process sets that survive a change of the ranks of an elastic job.
 
-A set is told again who its members are: by a rule on (rank, size), or by who they were. A member is
-a slot of a host: a process that replaces another takes its place. What is known of the sets goes on
-from view to view, on all ranks alike; the source tells it to newcomers, whose own objects take
-their places in the order in which they were made. So sets that are gone keep their places: also
-for ranks that have missed a view whose start failed, or half of a removal.
+In each view a set's members are determined again: by a rule on (rank, size), or by identity. A
+member is a slot on a host, so a replacement process takes the place of the one that it replaces.
+All ranks carry the same list of sets from view to view. The source sends it to new ranks, which
+match their own objects by the order of creation. Removed sets therefore keep their positions in the
+list, also for ranks that missed a view whose start failed or one half of a removal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rule = Callable[[int, int], bool]
 
 @dataclass(frozen=True)
 class Survival:
-    """What becomes of a process set when the ranks change."""
+    """What happens to a process set when the ranks change."""
 
     rule: Rule | None = None
     on_loss: OnLoss = "shrink"
@@ -35,13 +35,13 @@ class Survival:
 
 @dataclass
 class _Kept:
-    """One set, as it is known from view to view."""
+    """One set, as it is carried from view to view."""
 
-    members: list[str]  # identities, in the order of the set; none: it is gone for good
+    members: list[str]  # identities in the order of the set; empty: removed for good
     on_loss: str
     process_set: ProcessSet | None  # this process' object for it
-    ranks: list[int] | None = None  # in the present view; None: it is not registered there
-    set_id: int | None = None  # in the present view
+    ranks: list[int] | None = None  # in the current view; None: not registered there
+    set_id: int | None = None  # in the current view
     ordered: bool = False
 
 
@@ -52,27 +52,28 @@ class _Sets:
     kept: list[_Kept] = field(default_factory=list)
     declared: list[ProcessSet] = field(default_factory=list)  # in a standby
     dynamic: bool = False
-    entered: bool = True  # the job's sets are all there: it did not fail while it began
+    entered: bool = True  # all of the job's sets are registered: its start did not fail
 
 
 _sets = _Sets()
 
 
 def surviving(ranks_or_rule: Iterable[int] | Rule, *, on_loss: OnLoss = "shrink") -> ProcessSet:
-    """Return a process set that says what becomes of it when the ranks change.
+    """Return a process set with a policy for changes of the ranks.
 
     Args:
-        ranks_or_rule: its ranks; or a function of (rank, size) that tells which ranks belong to it,
-            which is asked again whenever the ranks change, on all of them with the same answer.
-        on_loss: for ranks, what to do when a member is lost for which no other process takes its
-            slot of the host. "shrink": go on without it; "drop": the set is not registered any
-            more; "wait": it is not until the slot is taken again. Sets made by ProcessSet() shrink.
+        ranks_or_rule: a list of ranks; or a function of (rank, size) that returns whether the rank
+            belongs to the set. The function is called again whenever the ranks change, and must
+            return the same on all of them.
+        on_loss: with a list, what to do if a member is lost and no other process takes its slot on
+            the host. "shrink": continue without it. "drop": unregister the set. "wait": unregister
+            the set until the slot is taken again. Sets created by ProcessSet() shrink.
 
-    Register it as any other: by hvd.init(process_sets=[...]) or add_process_set(). Raises
-    ValueError where an argument is wrong.
+    Register the set like any other: with hvd.init(process_sets=[...]) or add_process_set(). Raises
+    ValueError if an argument is invalid.
     """
     if on_loss not in ("shrink", "drop", "wait"):
-        raise ValueError(f'on_loss={on_loss!r} is none of "shrink", "drop" and "wait"')
+        raise ValueError(f'on_loss={on_loss!r} must be "shrink", "drop" or "wait"')
     if callable(ranks_or_rule):
         process_set = ProcessSet([0], distinct=True)  # it may accept the ranks of another one
         process_set.ranks = None  # until the number of ranks is known
@@ -84,9 +85,9 @@ def surviving(ranks_or_rule: Iterable[int] | Rule, *, on_loss: OnLoss = "shrink"
 
 
 def keep(view: View | None) -> None:
-    """Take note of the sets of the job that is about to end, which was that of `view`."""
+    """Record the sets of the job of `view`, which is about to end."""
     if not job.is_initialized() or not _sets.entered:
-        return  # it did not begin: what is known is as it was
+        return  # it did not begin, so the list is unchanged
     if job.is_standby():
         standby = cast("Standby", job.current_runtime())
         _sets.declared, _sets.dynamic = list(standby.process_sets), standby.dynamic
@@ -98,11 +99,11 @@ def keep(view: View | None) -> None:
             continue
         if now.get(one.set_id) == one.ranks:
             one.process_set = objects.get(one.set_id)
-        else:  # removed, and the id may be another set's
+        else:  # removed, and the id may belong to another set
             one.members, one.ranks, one.set_id = [], None, None
     seen = {0, *(one.set_id for one in _sets.kept)}
     for set_id, ranks in sorted(now.items()):
-        # What members have made among themselves others do not know: it ends with its view.
+        # Other ranks do not know the sets that only their members registered: these end here.
         if set_id not in seen and set_id < process_sets.FIRST_ID_BY_MEMBERS:
             process_set = objects.get(set_id)
             survival = None if process_set is None else process_set.survival
@@ -117,8 +118,8 @@ def keep(view: View | None) -> None:
 def enter_view(view: View | None) -> None:
     """Join the job of a view and register the sets again. Collective over the view's ranks.
 
-    `view` is None where views do not change: it is the same job again. Raises HorovodInternalError
-    if the ranks do not meet.
+    `view` is None in a job whose ranks do not change. Raises HorovodInternalError if the ranks do
+    not meet.
     """
     _sets.entered = False
     runtime = job.start() if view is None else job.start(view=view)
@@ -161,7 +162,7 @@ def _register_again(runtime: Runtime, view: View | None) -> None:
 
 
 def _ranks_in(one: _Kept, size: int, view: View | None) -> list[int] | None:
-    """Return the ranks of a set in a view; None if it is not there."""
+    """Return the ranks of a set in a view; None if the set is not registered in it."""
     if not one.members:
         return None
     survival = None if one.process_set is None else one.process_set.survival
@@ -183,5 +184,5 @@ def _identities(view: View | None, ranks: Sequence[int]) -> list[str]:
 
 
 def _slot(identity: str) -> str:
-    """Return the host and the slot of a member, without its incarnation."""
+    """Return the host and slot of a member, without its incarnation."""
     return identity.rpartition(":")[0]

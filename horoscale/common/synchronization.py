@@ -1,4 +1,4 @@
-"""The collectives without data: barrier and join."""
+"""Collectives without data: barrier and join."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from horoscale.common.process_sets import ProcessSet, global_process_set
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until every rank of the process set has come here.
+    """Wait until every rank of the process set has called this.
 
-    Raises ValueError before hvd.init() or for a wrong set, HorovodInternalError if a rank fails.
+    Raises ValueError before hvd.init() or for an invalid set, HorovodInternalError if a rank fails.
     """
     identity = set_id(process_set)
     current_runtime().enqueue(OpKind.BARRIER, process_set=identity, will_wait=True).wait()
 
 
 def join() -> int:
-    """Take no further part in the job's operations until every rank has joined.
+    """Signal that this rank has no more data, and wait until every rank has joined.
 
-    Until then the others reduce without this rank: Average still divides by the number of all
-    ranks (see JOIN_AVERAGE in docs/configuration.md). What needs this rank, such as allgather,
-    raises HorovodInternalError on the others. Call it when this rank has no more data. Returns the
-    last rank to join. Raises ValueError before hvd.init(), HorovodInternalError if a rank fails.
+    Until then the other ranks reduce without this one. Average still divides by the number of all
+    ranks (see JOIN_AVERAGE in docs/configuration.md). Operations that need this rank, such as
+    allgather, raise HorovodInternalError on the other ranks.
+
+    Returns the last rank to join. Raises ValueError before hvd.init(), HorovodInternalError if a
+    rank fails.
     """
     handle = current_runtime().enqueue(OpKind.JOIN, will_wait=True)
     handle.wait()

@@ -1,9 +1,9 @@
-"""What this rank tells the launcher of a watched job (horoscalerun --status-port) each second.
+"""Each second's report to the launcher of a watched job (horoscalerun --status-port).
 
-The supervisor of the host has given it one end of a pair of sockets, as it gives ranks of elastic
-jobs their link to the driver. A thread of Python's writes to it: lines of JSON, of which each has
-what has changed since the one before. The runtime is asked for its metrics once a second; nothing
-else of it is touched.
+The process inherits one end of a socket pair from its host's supervisor, as ranks of elastic jobs
+inherit their link to the driver. A Python thread writes lines of JSON to it. Each line contains
+what has changed since the line before. The runtime is involved only when the thread reads its
+metrics, once a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from horoscale.common.elastic_link import elastic_link
 VARIABLE = "HOROSCALE_STATUS_LINK"  # DESCRIPTOR:INODE
 INTERVAL_S = 1.0
 MAX_LINE_BYTES = 32 << 10
-_SEND_S = 5.0  # for a supervisor that is stopped, while this process may want to end
+_SEND_S = 5.0  # bounds the wait for a stopped supervisor when this process exits
 _MOST_LINKS = 16
 _MOST_NOTES = 16
 
@@ -34,16 +34,16 @@ _counters: dict[str, int] = {}
 
 
 def set_counters(counters: Mapping[str, int]) -> None:
-    """Say how far the script is: "commit", "epoch", "step", "batch"."""
+    """Set the script's progress counters: "commit", "epoch", "step", "batch"."""
     global _counters
     _counters = dict(counters)
 
 
 class Telemetry:
-    """The thread that tells. It ends with the process, or when nobody listens any more."""
+    """The reporting thread. It ends with the process or when the supervisor is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Begin to tell, at once and each second."""
+        """Send a first report, then one each second."""
         self.process = os.getpid()
         self._connection = connection
         self._connection.settimeout(_SEND_S)
@@ -55,11 +55,11 @@ class Telemetry:
         threading.Thread(target=self._run, name="horoscale-telemetry", daemon=True).start()
 
     def hasten(self) -> None:
-        """Tell now."""
+        """Report now."""
         self._due.set()
 
     def tell(self, values: dict[str, Any]) -> None:
-        """Write a line with what of the values has changed, and what was noted."""
+        """Write a line with the changed values and the new notes."""
         with self._telling:
             changed = {
                 name: value
@@ -78,18 +78,18 @@ class Telemetry:
             self._noted = notes[-1].number if notes else self._noted
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # the supervisor has gone, and ends this process
+        with contextlib.suppress(OSError):  # the supervisor is gone, which ends this process
             while True:
                 self._due.clear()
                 self.tell(self.read())
                 self._due.wait(INTERVAL_S)
 
     def read(self) -> dict[str, Any]:
-        """Return all there is to tell; nothing but the script's counters between two jobs."""
+        """Return all values to report; between two jobs only the script's counters."""
         activity, metrics = self._activity.read_with_metrics()
         at = round(time.monotonic(), 3)
         if not metrics:
-            return {**_counters, "at": at, "view": 0, "sets": []}  # nothing is pending any more
+            return {**_counters, "at": at, "view": 0, "sets": []}  # nothing is pending
         steps = metrics["steps"]
         sets = metrics["process_sets"].values()
         links = sorted(metrics["link_bytes_sent"].items(), key=lambda item: -item[1])
@@ -114,7 +114,7 @@ class Telemetry:
 
 
 def _view() -> int:
-    """Return the number of the view that this rank is in; 0 in a job whose ranks stay."""
+    """Return the number of this rank's view; 0 in a job that is not elastic."""
     link = elastic_link()
     view = None if link is None else link.view()
     return 0 if view is None else view.number
@@ -124,7 +124,7 @@ _telemetry: Telemetry | None = None
 
 
 def _begin(_: Runtime) -> None:
-    """Take a job that has begun: the first one begins the telling as well."""
+    """Handle the start of a job. The first job starts the reporting thread."""
     global _telemetry
     if _telemetry is None and (given := os.environ.get(VARIABLE)) is not None:
         connection = _inherited(given)
@@ -136,16 +136,16 @@ def _begin(_: Runtime) -> None:
 
 
 def _end() -> None:
-    """Tell what was noted last: the process may end."""
-    # Also called in a forked child, before it has forgotten this one, whose lock it can't take: the
-    # thread that may have held it is not there.
+    """Send the last notes, because the process may exit."""
+    # Also called in a forked child before it drops this object. It must not take the lock: the
+    # thread that may have held it does not exist in the child.
     if _telemetry is not None and _telemetry.process == os.getpid():
         with contextlib.suppress(OSError):
             _telemetry.tell({})
 
 
 def _inherited(given: str) -> socket.socket | None:
-    """Return the socket that the variable names, if it still is the one that it was."""
+    """Return the socket that the variable names, if its descriptor was not reused."""
     descriptor, _, inode = given.partition(":")
     try:
         number = int(descriptor)
@@ -160,11 +160,11 @@ def _inherited(given: str) -> socket.socket | None:
 def _after_fork_in_child() -> None:
     global _telemetry
     _telemetry = None
-    os.environ.pop(VARIABLE, None)  # a child takes no part in the job
+    os.environ.pop(VARIABLE, None)  # a child is not part of the job
 
 
 def watch() -> None:
-    """Have the jobs of this process told of, where a supervisor listens. Called once."""
+    """Report this process' jobs if a supervisor listens. Called once."""
     if VARIABLE in os.environ:
         job.at_start(_begin)
         job.at_end(_end)

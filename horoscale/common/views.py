@@ -1,7 +1,7 @@
-"""A View is what an elastic job is made of for a while: its ranks, numbered by the driver.
+"""Views: the membership of an elastic job between two changes, with ranks assigned by the driver.
 
-Views are values. The driver numbers them 1, 2, 3, … and sends each to its members as JSON; nothing
-of one view has a meaning in another.
+Views are values. The driver numbers them 1, 2, 3, … and sends each to its members as JSON. Ranks
+and set ids of one view have no meaning in another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_MEMBER = 400  # characters of an identity
 
 @dataclass(frozen=True)
 class View:
-    """The job as one of its ranks sees it."""
+    """An elastic job's membership as seen by one of its ranks."""
 
     number: int  # 1, 2, 3 …
     rank: int
@@ -28,14 +28,14 @@ class View:
     cross_rank: int
     cross_size: int
     members: tuple[str, ...]  # identity of each rank: "host:slot:incarnation"
-    # By rank: the rank it had in the preceding view; None for one that does not hold the commit.
+    # By rank: the rank it had in the preceding view; None for a rank that does not hold the commit.
     previous: tuple[int | None, ...]
-    source: int  # the rank whose state the others take; it has a previous rank while one lives
-    commit: int  # number of the commit that all survivors go back to (0: none)
-    skip_sync: bool  # nobody is new and nobody restores; the same on all ranks
+    source: int  # the rank whose state the others take; a survivor while there is one
+    commit: int  # number of the commit to which all survivors return (0: none)
+    skip_sync: bool  # no rank is new and none restores; the same on all ranks
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the fields contradict each other."""
+        """Raise ValueError if the fields contradict each other."""
         _check_view(self)
 
     @property
@@ -49,17 +49,17 @@ class View:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> View:
-        """Return the view that to_json() wrote; raise ValueError if it is none."""
+        """Return the view that to_json() wrote; raise ValueError if the text is invalid."""
         try:
             return cls.from_fields(json.loads(text))
         except RecursionError:
-            raise ValueError("a view that is nested") from None
+            raise ValueError("a view must not be nested") from None
 
     @classmethod
     def from_fields(cls, fields: object) -> View:
-        """Return the view that these values of JSON are; raise ValueError if they are none."""
+        """Return the view with these JSON fields; raise ValueError if they are invalid."""
         if not isinstance(fields, dict) or fields.keys() != _FIELDS.keys():
-            raise ValueError("a view has exactly the fields " + ", ".join(_FIELDS))
+            raise ValueError("a view must have exactly the fields " + ", ".join(_FIELDS))
         for name, check in _FIELDS.items():
             if not check(fields[name]):
                 raise ValueError(f"a view's {name} can't be {str(fields[name])[:80]!r}")
@@ -69,7 +69,7 @@ class View:
 
 @dataclass(frozen=True)
 class Provisional:
-    """What a process counts as while no view has it: never rank 0."""
+    """The provisional place of a process that is in no view. It is never rank 0."""
 
     rank: int
     size: int
@@ -79,18 +79,18 @@ class Provisional:
     cross_size: int
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a rank that can't be."""
+        """Raise ValueError for an impossible rank."""
         if not 0 < self.rank < self.size <= MAX_RANKS or not 0 <= self.local_rank < self.local_size:
-            raise ValueError(f"a provisional rank {self.rank} of {self.size}")
+            raise ValueError(f"invalid provisional rank {self.rank} of {self.size}")
 
     @classmethod
     def from_fields(cls, fields: object) -> Provisional:
-        """Return what these values of JSON are; raise ValueError if they are none."""
+        """Return the object with these JSON fields; raise ValueError if they are invalid."""
         names = list(cls.__dataclass_fields__)
         if not isinstance(fields, dict) or sorted(fields) != sorted(names):
-            raise ValueError("a provisional rank has exactly the fields " + ", ".join(names))
+            raise ValueError("a provisional rank must have exactly the fields " + ", ".join(names))
         if not all(_is_number(value) for value in fields.values()):
-            raise ValueError("a provisional rank is made of numbers")
+            raise ValueError("the fields of a provisional rank must be numbers")
         return cls(**fields)
 
 
@@ -103,7 +103,7 @@ def views_of(
     commit: int,
     skip_sync: bool,
 ) -> list[View]:
-    """Return the same view as each of its members sees it; a host's ranks are consecutive."""
+    """Return a view for each of its members. A host's ranks are consecutive."""
     hosts = [member.rsplit(":", 2)[0] for member in members]
     order = list(dict.fromkeys(hosts))
     counts = {host: hosts.count(host) for host in order}
@@ -142,7 +142,7 @@ def views_of(
 
 
 def _is_number(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_NUMBER  # a bool is an int, too
+    return type(value) is int and 0 <= value <= _MAX_NUMBER  # a bool is also an int
 
 
 def _is_members(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """The Keras of this process: Keras 3, or Keras 2 (tf_keras) where TF_USE_LEGACY_KERAS selects it.
 
-That variable says what tf.keras is; what is here follows it, so that both are the same Keras.
+That variable selects tf.keras. This module follows it, so that both are the same Keras.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if IS_LEGACY:
         import tf_keras as keras
     except ImportError as error:
         raise ImportError(
-            f"TF_USE_LEGACY_KERAS selects Keras 2 ({error}): pip install tf_keras, in the version "
-            "of TensorFlow, or unset the variable"
+            f"TF_USE_LEGACY_KERAS selects Keras 2, which is not installed ({error}): pip install "
+            "tf_keras in the version that matches TensorFlow, or unset the variable"
         ) from error
 else:
     import keras
@@ -29,13 +29,13 @@ __all__ = ["IS_LEGACY", "backend", "keras", "to_numpy"]
 
 
 def backend() -> str:
-    """Return the name of the backend that Keras runs on, such as "torch"."""
+    """Return the name of the Keras backend, such as "torch"."""
     name: str = keras.backend.backend()
     return name
 
 
 def to_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """Return the value of a number, an array, a tensor or a variable of Keras, as an own array."""
+    """Return a copy of a number, an array, a tensor or a Keras variable as an array."""
     if not IS_LEGACY:
         value = keras.ops.convert_to_numpy(value)
     elif hasattr(value, "numpy"):  # a tensor or a variable

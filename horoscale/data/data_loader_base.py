@@ -73,7 +73,7 @@ class AsyncDataLoaderMixin:
     def close_async_loader(self) -> None:
         """End the background threads, and wait until they have ended.
 
-        A pass that is under way raises RuntimeError where it would go on. A new pass may begin
+        A pass that is under way raises RuntimeError if it would continue. A new pass may begin
         afterwards.
         """
         for prefetch in list(self._passes):

@@ -67,7 +67,7 @@ class _Queue:
 class Prefetch(Iterator[Any]):
     """Iterates over what `iterate()` returns, at most `size` items ahead, in a daemon thread.
 
-    One thread at a time may consume it. A thread can't survive a fork: a child that goes on with
+    One thread at a time may consume it. A thread can't survive a fork: a child that continues with
     its parent's Prefetch gets a RuntimeError.
     """
 

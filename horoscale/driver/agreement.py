@@ -48,7 +48,7 @@ def in_order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Cand
     age: dict[str, tuple[int, int]] = {}
     for position, host in enumerate(hosts):
         age[host] = (_age(candidates, host, last), position)
-    for one in candidates:  # on hosts that are not listed any more
+    for one in candidates:  # on hosts that are not listed any longer
         age.setdefault(one.host, (_age(candidates, one.host, last), len(hosts)))
     ordered = sorted(candidates, key=lambda one: (age[one.host], one.host, one.slot, one.process))
     first = next((at for at, one in enumerate(ordered) if one.rank is not None), 0)

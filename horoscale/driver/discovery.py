@@ -116,7 +116,7 @@ class ScriptDiscovery:
     ) -> None:
         """Begin. Both functions are called in the thread; an error that stays is told once.
 
-        `on_hosts` may raise ValueError or OSError where it can't use the hosts.
+        `on_hosts` may raise ValueError or OSError if it can't use the hosts.
         """
         self._script = script
         self._slots_per_host = slots_per_host

@@ -104,7 +104,7 @@ class Driver:
         self._handle(Ended(process, status, why), now)
 
     def host_lost(self, host: str, why: str, now: float) -> None:
-        """Take that there is no way to a host any more."""
+        """Take that there is no way to a host any longer."""
         self._handle(HostLost(host, why), now)
 
     def drain(self, host: str, now: float) -> None:
@@ -144,12 +144,12 @@ class Driver:
         return membership.view, membership.resets, parts
 
     def is_leaving(self, process: int) -> bool:
-        """Tell whether a process was told to end, or has ended."""
+        """Return whether a process was told to end, or has ended."""
         known = self._membership.processes.get(process)
         return known is None or known.part in (Part.LEAVING, Part.STOPPING)
 
     def status(self, now: float) -> dict[str, Any]:
-        """Return what there is to know of the job, as values of JSON."""
+        """Return what there is to know of the job, as JSON values."""
         membership = self._membership
         unknown = Progress(now)
         ranks = {

@@ -37,7 +37,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class HostLost:
-    """There is no way to a host any more; nothing runs there."""
+    """There is no way to a host any longer; nothing runs there."""
 
     host: str
     why: str
@@ -96,7 +96,7 @@ class SendInterrupt:
 
 @dataclass(frozen=True)
 class SendLeave:
-    """Tell a process that it has no place in the job any more."""
+    """Tell a process that it has no place in the job any longer."""
 
     process: int
     status: int  # what it should exit with
@@ -105,7 +105,7 @@ class SendLeave:
 
 @dataclass(frozen=True)
 class CallOff:
-    """Have the start of a view fail for all who are at it: it can't be complete any more."""
+    """Have the start of a view fail for all who are at it: it can't be complete any longer."""
 
     view: int
     why: str

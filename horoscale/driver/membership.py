@@ -56,7 +56,7 @@ class Rules:
     bans: BanPolicy = field(default_factory=BanPolicy)
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the numbers contradict each other."""
+        """Raise ValueError if the numbers contradict each other."""
         if not 1 <= self.min_np <= self.np <= self.max_np:
             raise ValueError(
                 f"min_np ({self.min_np}), np ({self.np}) and max_np ({self.max_np}) are not in "
@@ -91,7 +91,7 @@ class Process:
 
 @dataclass
 class _Change:
-    """Why there has to be another view, and until when is waited for what."""
+    """Why there must be another view, and until when is waited for what."""
 
     failed: bool
     deaths: bool
@@ -276,7 +276,7 @@ class Membership:
             self._actions.append(Start(number, process.host, process.slot, view))
 
     def _is_short(self, have: int, needed: int, now: float) -> bool:
-        """Whether the job has to wait for more; ends it if it has waited for too long."""
+        """Whether the job must wait for more; ends it if it has waited for too long."""
         if have >= needed:
             self._short_since, self._short_is_told = None, False
             return False
@@ -302,7 +302,7 @@ class Membership:
                 self._stop(process, self.rules.grace_s, "has no place any more")
 
     def _start_standbys(self, now: float) -> None:
-        """Fill free slots; but survivors that can go on alone make their first step before that.
+        """Fill free slots; but survivors that can continue alone make their first step before that.
 
         What a standby imports would take the cores from them.
         """

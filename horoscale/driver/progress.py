@@ -63,7 +63,7 @@ class Progress:
         return (after - before) / (ended - began) if ended - began >= _LEAST_WINDOW_S else None
 
     def describe(self, now: float) -> dict[str, Any]:
-        """Return it as values of JSON."""
+        """Return it as JSON values."""
         return {
             "progress": self.counters,
             "reported_seconds_ago": round(now - self.reported_at, 1),

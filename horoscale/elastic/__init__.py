@@ -1,4 +1,4 @@
-"""Elastic training: a job goes on while ranks die, come and go.
+"""Elastic training: a job continues while ranks fail, join and leave.
 
     import horoscale.torch as hvd
 
@@ -14,8 +14,8 @@
 
     train(state)
 
-This package needs no framework; horoscale.torch.elastic, .tensorflow.elastic and .keras.elastic
-have the states of theirs beside it. docs/elastic.md is the guide.
+This package needs no framework. horoscale.torch.elastic, .tensorflow.elastic and .keras.elastic
+add the states of their frameworks. docs/elastic.md is the guide.
 """
 
 from horoscale.common.surviving_sets import surviving

@@ -1,4 +1,4 @@
-"""What the ranks agree on at each commit, in one small allreduce."""
+"""The agreement of the ranks at each commit, in one small allreduce."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NAME = "elastic.commit"
 
 
 def agree(interruption: int, number: int, due: bool = False) -> tuple[int, bool]:
-    """Return the largest interruption that any rank knows of, when all ranks are at this commit.
+    """Return the largest interruption number of any rank, when all ranks are at this commit.
 
-    And whether any rank says that this commit is due to go to disk.
+    Also returns whether any rank requests that this commit be written to disk.
 
-    Raises MismatchError if ranks are at other commits, HorovodInternalError if a rank failed.
+    Raises MismatchError if ranks are at different commits, HorovodInternalError if a rank failed.
     """
     said = array("q", [interruption, number, -number, due])
     address = address_of(said)
@@ -32,7 +32,7 @@ def agree(interruption: int, number: int, due: bool = False) -> tuple[int, bool]
     if highest != -minus_lowest:
         raise MismatchError(
             f"ranks call commit() or check_host_updates() out of step: one is at commit "
-            f"{-minus_lowest}, another at {highest}, this one at {number}. All ranks have to call "
+            f"{-minus_lowest}, another at {highest}, this one at {number}. All ranks must call "
             "them equally often: commit after the same number of batches"
         )
     return agreed, bool(any_due)

@@ -1,4 +1,4 @@
-"""Kinds of arrays that snapshots hold as bytes: numpy's here, others where their framework is."""
+"""Kinds of arrays that snapshots hold as bytes: NumPy's here, other frameworks' elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-# The element types by their names in safetensors files.
+# Element types by their names in safetensors files.
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4,
     "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8, "C128": 16,
@@ -26,42 +26,42 @@ _FROM_NUMPY = {np.dtype(name): ours for ours, name in _NUMPY.items()}
 
 @dataclass(frozen=True)
 class Spec:
-    """Element type, by its name in safetensors files, and shape of an array."""
+    """The shape of an array and its element type, by the name in safetensors files."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the elements have."""
+        """The size of the elements in bytes."""
         return ITEM_BYTES[self.dtype] * prod(self.shape)
 
 
 class ArrayKind(Protocol):
-    """How arrays of one framework become bytes, and bytes such arrays."""
+    """Converts the arrays of one framework to bytes and back."""
 
     name: str
 
     def matches(self, value: Any) -> bool:
-        """Tell whether `value` is an array of this kind whose element type has a name."""
+        """Return whether `value` is an array of this kind with a supported element type."""
 
     def spec(self, array: Any) -> Spec:
-        """Return what is needed beside the bytes."""
+        """Return the element type and shape, which the bytes do not contain."""
 
     def read(self, array: Any, into: Bytes) -> None:
         """Copy the elements, in C order."""
 
     def make(self, spec: Spec, data: Bytes) -> Any:
-        """Return a new array of these bytes."""
+        """Return a new array with these bytes."""
 
 
 class NumpyArrays:
-    """Arrays of numpy; its scalars are none."""
+    """NumPy arrays, without NumPy's scalars."""
 
     name = "numpy"
 
     def matches(self, value: Any) -> bool:
-        """Tell whether `value` is a plain array."""
+        """Return whether `value` is a plain array."""
         return type(value) is np.ndarray and value.dtype in _FROM_NUMPY
 
     def spec(self, array: Any) -> Spec:
@@ -81,20 +81,20 @@ _kinds: dict[str, ArrayKind] = {"numpy": NumpyArrays()}
 
 
 def register_kind(kind: ArrayKind) -> None:
-    """Have snapshots hold arrays of a further kind as bytes."""
+    """Make snapshots hold arrays of a further kind as bytes."""
     _kinds[kind.name] = kind
 
 
 def kind_of(value: Any) -> ArrayKind | None:
-    """Return the kind of an array; None of what is no array, or one that has to be pickled."""
+    """Return the kind of an array; None for other values and for arrays that must be pickled."""
     return next((kind for kind in _kinds.values() if kind.matches(value)), None)
 
 
 def kind_named(name: str) -> ArrayKind:
-    """Return a kind by name; ValueError if its framework's module is not imported."""
+    """Return a kind by name; raise ValueError if its framework's module is not imported."""
     try:
         return _kinds[name]
     except KeyError:
         raise ValueError(
-            f"the state has arrays of {name}: import horoscale.{name}.elastic to load it"
+            f"the state contains arrays of {name}: import horoscale.{name}.elastic to load it"
         ) from None

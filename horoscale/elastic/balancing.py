@@ -1,6 +1,6 @@
-"""How large each rank's batch is to be, by what a sample costs it: pure functions.
+"""Each rank's batch size from its cost per sample: pure functions.
 
-A cost is the seconds that a rank computes for one sample. 0.0 stands for one that is not known.
+A cost is the time in seconds that a rank computes for one sample. 0.0 means unknown.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from statistics import median
 
 
 def balanced(total: int, costs: Sequence[float], most: int | None = None) -> list[int]:
-    """Split `total` samples so that the rank which computes longest does so as briefly as can be.
+    """Split `total` samples so that the slowest rank computes as briefly as possible.
 
-    Each rank gets at least one sample, and at most `most`. A rank whose cost is not known counts as
-    one of the others. Raises ValueError where the samples can't be split so.
+    Each rank gets at least one sample and at most `most`. A rank with an unknown cost counts as
+    average. Raises ValueError if no such split exists.
     """
     limit = total if most is None else most
     if not len(costs) <= total <= limit * len(costs):
@@ -21,7 +21,7 @@ def balanced(total: int, costs: Sequence[float], most: int | None = None) -> lis
     costs = known(costs)
     whole = sum(1.0 / one for one in costs)
     sizes = [min(max(int(total / one / whole), 1), limit) for one in costs]
-    # About right; what is missing goes to who is done with one more first.
+    # An approximation. Each remaining sample goes to the rank that would finish it first.
     while sum(sizes) < total:
         free = (i for i, size in enumerate(sizes) if size < limit)
         sizes[min(free, key=lambda i: (sizes[i] + 1) * costs[i])] += 1
@@ -34,7 +34,7 @@ def balanced(total: int, costs: Sequence[float], most: int | None = None) -> lis
 def rebalanced(
     sizes: Sequence[int], costs: Sequence[float], hysteresis: float, most: int | None = None
 ) -> list[int]:
-    """Return better sizes, or these: a change has to shorten the step by a part of `hysteresis`."""
+    """Return better sizes, or these unless the step gets shorter by a fraction of `hysteresis`."""
     proposed = balanced(sum(sizes), costs, most)
     all_known = known(costs)
     if step_seconds(proposed, all_known) < (1.0 - hysteresis) * step_seconds(sizes, all_known):
@@ -43,12 +43,12 @@ def rebalanced(
 
 
 def step_seconds(sizes: Sequence[int], costs: Sequence[float]) -> float:
-    """Return for how long the slowest rank computes."""
+    """Return how long the slowest rank computes."""
     return max(size * cost for size, cost in zip(sizes, costs, strict=True))
 
 
 def known(costs: Sequence[float]) -> list[float]:
-    """Put the median in the place of costs that are not known; 1.0 where none is."""
+    """Replace unknown costs by the median, or by 1.0 if none is known."""
     there = [one for one in costs if one > 0.0]
     usual = median(there) if there else 1.0
     return [one if one > 0.0 else usual for one in costs]

@@ -1,4 +1,4 @@
-"""Who keeps a copy of whose shards, and who gets them when ranks are gone: pure functions."""
+"""Which rank keeps a copy of whose shards, and who gets a lost rank's: pure functions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class ShardsLostError(RuntimeError):
-    """A rank's shards are gone, with the rank and its buddy. The message says which."""
+    """Shards are lost because a rank and its buddy are both gone. The message names them."""
 
 
 class Transfer(NamedTuple):
-    """The shards of one former rank, from the present rank that has them to the one that gets them.
+    """The shards of one former rank, the current rank that holds them, and the one that gets them.
 
-    Where both are the same nothing is sent.
+    If both are the same, nothing is sent.
     """
 
     former: int
@@ -24,8 +24,9 @@ class Transfer(NamedTuple):
 def buddies_of(hosts: Sequence[str]) -> list[int]:
     """Return, for each rank, the rank that keeps a copy of its shards.
 
-    It is on the next host, at the same place there, so that a host can be lost; on one host it is
-    the next rank. `hosts` are the ranks' hosts. A single rank has itself.
+    The buddy has the same position on the next host, so that the shards survive the loss of a host.
+    If there is only one host, it is the next rank. A single rank is its own buddy. `hosts` are the
+    hosts by rank.
     """
     order = list(dict.fromkeys(hosts))
     if len(order) == 1:
@@ -39,16 +40,16 @@ def buddies_of(hosts: Sequence[str]) -> list[int]:
 
 
 def transfers(former: Sequence[int | None], buddies: Sequence[int]) -> list[Transfer]:
-    """Return how the shards of all former ranks get to the present ones, in the former's order.
+    """Return how the shards of all former ranks get to the current ones, by former rank.
 
-    Ranks that are still there keep theirs. Those of ranks that are gone go to newcomers, one each
-    while there are any; what is left stays with the buddies, who then have several.
+    Surviving ranks keep their shards. The shards of lost ranks go to new ranks, one each. If there
+    are too few new ranks, the buddies keep the rest and then hold several.
 
     Args:
-        former: the rank that each present one had, None for a newcomer.
-        buddies: of each former rank.
+        former: each current rank's former rank; None for a new rank.
+        buddies: each former rank's buddy.
 
-    Raises ShardsLostError where neither a rank nor its buddy is left.
+    Raises ShardsLostError if a rank and its buddy are both gone.
     """
     now = {one: rank for rank, one in enumerate(former) if one is not None}
     lost = [one for one, buddy in enumerate(buddies) if one not in now and buddy not in now]

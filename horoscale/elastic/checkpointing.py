@@ -1,8 +1,8 @@
-"""Checkpointing: when commits go to disk. Rank 0 writes them, in a thread, from the commit itself.
+"""Checkpointing: when commits are written to disk. A thread on rank 0 writes them.
 
-HOROSCALE_CHECKPOINT_DIR=D        where
-HOROSCALE_CHECKPOINT_EVERY=60s    or a number of commits; 60s if it is not set
-HOROSCALE_RESUME=D                begin with the newest checkpoint that is there
+HOROSCALE_CHECKPOINT_DIR=D        the folder
+HOROSCALE_CHECKPOINT_EVERY=60s    a time or a number of commits; default 60s
+HOROSCALE_RESUME=D                start from the newest checkpoint in a folder
 
 horoscalerun sets them: --checkpoint-dir, --checkpoint-every, --resume.
 """
@@ -34,7 +34,7 @@ from horoscale.elastic.pace import Pace
 from horoscale.elastic.shard_files import ShardGroup
 from horoscale.elastic.snapshot import Snapshot
 
-# This rank's shards of some commits: which they are, its rank, and what it has.
+# This rank's shards of some commits: their group, the rank, and the shards.
 Own = Sequence[tuple[ShardGroup, int, Snapshot]]
 
 _log = logging.getLogger("horoscale")
@@ -42,36 +42,36 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Checkpointing:
-    """Writes the commits of one state, from time to time."""
+    """Periodically writes the commits of one state."""
 
     def __init__(self, folder: Path, seconds: float, commits: int) -> None:
-        """Write to `folder` when `seconds` have passed, or every so many `commits` if not 0."""
+        """Write to `folder` every `seconds`, or every `commits` commits if that is not 0."""
         self._folder = folder
         self._seconds = seconds
         self._commits = commits
         self._written_at = time.monotonic()
         self._thread: threading.Thread | None = None
         self._writing = threading.Lock()
-        self._hurry = threading.Event()  # nothing is trained meanwhile
+        self._hurry = threading.Event()  # set when training does not run
 
     def is_due(self, number: int) -> bool:
-        """Tell whether a commit is due to be written: on rank 0, which decides for all."""
+        """Return whether a commit is due to be written. Rank 0 decides for all."""
         if current_runtime().topology.rank != 0 or (self._thread and self._thread.is_alive()):
-            return False  # if the disk is slower, the next commit will do
+            return False  # the disk is slower than the interval: take the next commit
         if self._commits:
             return number % self._commits == 0
         return time.monotonic() - self._written_at >= self._seconds
 
     def committed(self, commits: Commits, shards: Own = ()) -> None:
-        """Begin to write a commit that is due and that all ranks have.
+        """Start to write a commit that is due and that all ranks have.
 
-        Rank 0 writes what all have; each rank its own shards, where it has some.
+        Rank 0 writes the shared values. Each rank writes its own shards, if it has any.
         """
         is_first = current_runtime().topology.rank == 0
         own = [one for one in shards if one[0].number == commits.confirmed][-1:]
         if not (is_first or own):
             return
-        if self._thread is not None:  # is it still writing? Then rank 0's disk is quicker
+        if self._thread is not None:  # if it is still writing, rank 0's disk is faster
             self._hurry.set()
             self._thread.join()
         self._written_at = time.monotonic()
@@ -82,9 +82,9 @@ class Checkpointing:
         self._thread.start()
 
     def write_now(self, commits: Commits, shards: Own = (), *, only_shards: bool = False) -> None:
-        """Write the last commit, after what is being written: the job ends.
+        """Finish the write in progress, then write the last commit, because the job ends.
 
-        With shards, all commits that are here: another rank may not know of the last one.
+        With shards, write all commits that this rank holds: another rank may lack the last one.
         """
         self.hurry()
         numbers = [] if only_shards else [commits.confirmed]
@@ -93,25 +93,25 @@ class Checkpointing:
         self._writer(commits, numbers, list(shards))()
 
     def hurry(self) -> None:
-        """Write without rests what is being written: nobody trains any more."""
+        """Finish the write in progress without pauses, because training has ended."""
         self._hurry.set()
 
     def first_number(self, number: int) -> int:
-        """Return the number of the commit that a job begins with, if that is to be `number`.
+        """Return the number for the first commit of a job: `number`, or a higher one.
 
-        None is below the checkpoints that are there: what an earlier job has left is older.
+        It is above those of the existing checkpoints, so that an earlier job's count as older.
         """
         newest = newest_number(self._folder)
         return number if number >= newest else newest + 1
 
     def _writer(self, commits: Commits, numbers: Sequence[int], shards: Own) -> Callable[[], None]:
-        """Return what writes these commits, which are kept for it from now on."""
+        """Return a function that writes these commits. They are retained for it from now on."""
         kept = contextlib.ExitStack()
         read = [kept.enter_context(commits.reading(number)) for number in numbers]
         groups = {group.number: group for group, _, _ in shards}  # of the last view
 
         def write() -> None:
-            """Write; that a disk is full does not end training, which goes on in memory."""
+            """Write. A full disk does not end training, which continues in memory."""
             try:
                 with kept, self._writing:
                     for group, rank, snapshot in shards:
@@ -120,7 +120,7 @@ class Checkpointing:
                         did = self._pace(snapshot).did
                         write_checkpoint(self._folder, number, snapshot, did, groups.get(number))
             except OSError as error:
-                _log.error("the checkpoint in %s could not be written: %s", self._folder, error)
+                _log.error("cannot write the checkpoint in %s: %s", self._folder, error)
 
         return write
 
@@ -129,9 +129,9 @@ class Checkpointing:
 
 
 def checkpointing() -> Checkpointing | None:
-    """Return what the variables ask for; None where they name no folder.
+    """Return the checkpointing that the environment requests; None if it names no folder.
 
-    Raises ValueError where one does not parse.
+    Raises ValueError if a variable does not parse.
     """
     _, folder = variable("CHECKPOINT_DIR")
     if not folder:
@@ -141,9 +141,9 @@ def checkpointing() -> Checkpointing | None:
 
 
 def resumed() -> tuple[int, Snapshot] | None:
-    """Return the checkpoint that this job is to begin with.
+    """Return the number and the values of the checkpoint from which this job starts.
 
-    None where the variable is not set, and where there is none yet. Raises ValueError where there
+    None if the variable is not set, or if there is no checkpoint yet. Raises ValueError if there
     should be one.
     """
     _, given = variable("RESUME")
@@ -152,20 +152,20 @@ def resumed() -> tuple[int, Snapshot] | None:
     folder = Path(given)
     _, own = variable("CHECKPOINT_DIR")
     if not has_checkpoints(folder) and may_begin_anew(folder, Path(own) if own else None):
-        _log.warning("there is no checkpoint in %s yet: training begins anew", folder)
+        _log.warning("there is no checkpoint in %s yet: training starts from the beginning", folder)
         return None
     return read_checkpoint(folder)
 
 
 def resumed_shards(number: int) -> tuple[str, dict[str, Any]] | None:
-    """Return where the shards of the checkpoint are that resumed() gave, as values of JSON."""
+    """Return the location of the shards of the checkpoint from resumed(), as JSON values."""
     _, given = variable("RESUME")
     found = shards_of(Path(given or "").absolute(), number)
     return None if found is None else (str(found[0]), found[1].to_fields())
 
 
 def parse_interval(text: str) -> tuple[float, int]:
-    """Return the seconds between checkpoints, or 0.0, and the commits between them, or 0.
+    """Return the seconds between checkpoints (or 0.0) and the commits between them (or 0).
 
     `text` is a time, such as "60s", "5m" or "1.5h", or a number of commits. Raises ValueError.
     """
@@ -179,7 +179,7 @@ def parse_interval(text: str) -> tuple[float, int]:
 
 
 def interval() -> tuple[float, int]:
-    """Return what parse_interval() does of the variable. Raises ValueError."""
+    """Return the variable as parsed by parse_interval(). Raises ValueError."""
     name, value = variable("CHECKPOINT_EVERY")
     try:
         return parse_interval(value or "60s")

@@ -1,12 +1,12 @@
-"""Checkpoints: commits on disk, from which a job goes on that has ended, on any number of ranks.
+"""Checkpoints: commits on disk, from which a job resumes on any number of ranks.
 
     DIR/LATEST                          the name of the newest one
     DIR/commit-000000000042/
         manifest.json                   number, tree of the values, element types, sizes, hashes
         tensors.safetensors             the tensors, in a public format
 
-A checkpoint is written beside its place and renamed, so that there is never half a one. Values that
-are neither tensors nor plain are pickled in the manifest: load only what this user has written.
+A checkpoint is written to a temporary folder and renamed, so it is never incomplete. Values that
+are neither tensors nor of plain types are pickled in the manifest: load only trusted checkpoints.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ def write_checkpoint(
     did: Callable[[int], None] = lambda nbytes: None,
     shards: ShardGroup | None = None,
 ) -> Path:
-    """Write a commit, through to the disk, and return its place; do nothing if it is there.
+    """Write a commit, sync it to disk, and return its folder; do nothing if it exists.
 
-    `shards` belong to it, which the ranks write. `did` is called with the bytes of each piece that
-    has been written. The newest three are kept. Raises OSError where it can't be written; what was
-    there is kept.
+    `shards` is the group of shards that belong to it, which the ranks write. `did` is called with
+    the number of bytes of each piece written. The newest three checkpoints are kept. Raises OSError
+    if the commit cannot be written; existing checkpoints are then kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{_PREFIX}{number:012}"
     _write_folder(place, number, snapshot, did, shards)
     _point_to(folder, place.name)
-    # What is older is not needed any more, nor what processes have left that died writing.
+    # Older checkpoints are no longer needed, nor the files of processes that died while writing.
     left = [one for one in folder.glob(f".{_PREFIX}*") if one.name < f".{place.name}"]
     whole = [one for one in _all(folder) if not _lacks_shards(one)]
-    # The newest may become whole; older ones never, such as where a rank can't write its shards.
+    # The newest may still become complete. Older ones never will, for example if a rank cannot
+    # write its shards.
     kept = {*whole[-KEPT:], *_all(folder)[-KEPT:]}
     for one in [*(one for one in _all(folder) if one not in kept), *left]:
         shutil.rmtree(one, ignore_errors=True)
@@ -71,9 +72,9 @@ def write_shards(
     snapshot: Snapshot,
     did: Callable[[int], None] = lambda nbytes: None,
 ) -> None:
-    """Write a rank's shards of a commit, through to the disk; do nothing if they are there.
+    """Write a rank's shards of a commit and sync them to disk; do nothing if they exist.
 
-    Raises OSError where they can't be written.
+    Raises OSError if they cannot be written.
     """
     place = group.place(folder, rank)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -81,14 +82,14 @@ def write_shards(
 
 
 def read_shards(folder: Path, group: ShardGroup, rank: int) -> Snapshot:
-    """Return the shards of a rank. Raises OSError or ValueError where they are not whole."""
+    """Return the shards of a rank. Raises OSError or ValueError if they are incomplete."""
     return _read(group.place(folder, rank))[1]
 
 
 def shards_of(folder: Path, number: int) -> tuple[Path, ShardGroup] | None:
-    """Return where the shards of a checkpoint are; None where it has none.
+    """Return the location of a checkpoint's shards; None if it has none.
 
-    `folder` has the checkpoint, or is it.
+    `folder` is the checkpoint or the folder that contains it.
     """
     place = folder if (folder / _MANIFEST).exists() else folder / f"{_PREFIX}{number:012}"
     fields = json.loads((place / _MANIFEST).read_text()).get("shards")
@@ -96,9 +97,9 @@ def shards_of(folder: Path, number: int) -> tuple[Path, ShardGroup] | None:
 
 
 def read_checkpoint(folder: Path) -> tuple[int, Snapshot]:
-    """Return the number and the values of the newest checkpoint in a folder that is whole.
+    """Return the number and the values of the newest complete checkpoint in a folder.
 
-    Raises ValueError where there is none; damaged ones are named in the message.
+    Raises ValueError if there is none. The message names damaged ones.
     """
     problems = []
     for place in _candidates(folder):
@@ -112,28 +113,28 @@ def read_checkpoint(folder: Path) -> tuple[int, Snapshot]:
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Tell whether a folder has checkpoints or is one, whole or not.
+    """Return whether a folder is or contains a checkpoint, complete or not.
 
-    Those of models whose training state is divided count, which states of their own load.
+    Checkpoints of a divided training state count, too, although other classes load them.
     """
     divided = [folder / _DIVIDED, *folder.glob(f"checkpoint-*/{_DIVIDED}")]
     return bool(_candidates(folder)) or any(one.exists() for one in divided)
 
 
 def may_begin_anew(folder: Path, own: Path | None) -> bool:
-    """Tell whether a job that is to resume from a folder without checkpoints begins anew there.
+    """Return whether a job that resumes from a folder without checkpoints may start from scratch.
 
-    A job that is started again may have ended before its first checkpoint. So the folder may be
-    empty, or `own`, where the job writes its own ones, also if that is not there yet.
+    A restarted job may have ended before its first checkpoint. So the folder may be empty, or be
+    `own`, to which the job writes its checkpoints and which need not exist yet.
     """
     if own is not None and folder.absolute() == own.absolute():
         return True
-    # What is left of a checkpoint that was being written counts as nothing.
+    # The remains of an interrupted write do not count.
     return folder.is_dir() and all(one.name.startswith(".") for one in folder.iterdir())
 
 
 def newest_number(folder: Path) -> int:
-    """Return the highest number of a checkpoint in a folder, whole or not; 0: there is none."""
+    """Return the highest number of a checkpoint in a folder, complete or not; 0 if none."""
     return max(map(_number_of, _all(folder)), default=0)
 
 
@@ -148,7 +149,7 @@ def _lacks_shards(place: Path) -> list[int]:
         fields = json.loads((place / _MANIFEST).read_text()).get("shards")
         return [] if fields is None else ShardGroup.from_fields(fields).missing(place.parent)
     except (OSError, ValueError, TypeError, AttributeError):
-        return []  # what is damaged is told when it is read
+        return []  # damage is reported when it is read
 
 
 def _write_folder(
@@ -158,7 +159,7 @@ def _write_folder(
     did: Callable[[int], None],
     shards: ShardGroup | None = None,
 ) -> None:
-    """Write beside its place, and rename: there is never half of it."""
+    """Write to a temporary folder and rename it, so that the result is never incomplete."""
     if place.exists():
         return
     beside = place.parent / f".{place.name}.{secrets.token_hex(4)}"
@@ -200,7 +201,7 @@ def _read(place: Path) -> tuple[int, Snapshot]:
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, this version reads {FORMAT}")
     if lacking := _lacks_shards(place):
-        raise ValueError(f"the shards of ranks {lacking} are not there")
+        raise ValueError(f"the shards of ranks {lacking} are missing")
     specs = {
         name: Spec(dtype, tuple(shape)) for name, (dtype, shape) in manifest["tensors"].items()
     }
@@ -210,7 +211,7 @@ def _read(place: Path) -> tuple[int, Snapshot]:
 
 
 def _move(beside: Path, place: Path) -> None:
-    """Rename; another rank may have been quicker with the same commit."""
+    """Rename; another rank may have written the same commit first."""
     try:
         os.rename(beside, place)
     except OSError:
@@ -230,7 +231,7 @@ def _point_to(folder: Path, name: str) -> None:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, or the folder if it is one, the newest first."""
+    """Return the checkpoints in a folder, or the folder if it is one, newest first."""
     if (folder / _MANIFEST).exists():
         return [folder]
     return _all(folder)[::-1]

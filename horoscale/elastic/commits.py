@@ -1,8 +1,8 @@
-"""Commits: the last two commits of a state on this rank, numbered alike on all ranks.
+"""Commits: the last two commits of a state on this rank, with the same numbers on all ranks.
 
-save() writes commit n + 1 while commit n is kept; that all ranks have written it confirms it. No
-rank begins n + 2 before every rank has n + 1, so that ranks which break off at any moment have one
-commit in common, and two places are enough. A third one is made while another thread reads one.
+save() writes commit n + 1 while commit n is kept. It is confirmed when all ranks have written it.
+No rank begins n + 2 before every rank has n + 1. Ranks that are interrupted at any moment therefore
+have one commit in common, and two buffers are enough. A third is used while a thread reads one.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from horoscale.elastic.snapshot import Snapshot
 
 
 class Commits:
-    """What this rank can go back to."""
+    """The commits to which this rank can return."""
 
     def __init__(self) -> None:
         """Begin without any."""
         self.confirmed = 0  # the last number that all ranks are known to have
-        self.agreed = False  # by a sync(): before it the numbers mean nothing to other ranks
+        self.agreed = False  # by a sync(): before it, the numbers have no meaning to other ranks
         self._slots: dict[int, Snapshot] = {}
         self._read: list[Snapshot] = []  # by threads
         self._lock = threading.Lock()
 
     def held(self) -> list[int]:
-        """Return the numbers of the commits here, in order; none before the first sync()."""
+        """Return the numbers of this rank's commits in order; none before the first sync()."""
         return sorted(self._slots) if self.agreed else []
 
     @property
     def newest(self) -> int:
-        """The number of the newest commit here, whether confirmed or not; 0: there is none."""
+        """The number of this rank's newest commit, confirmed or not; 0 if there is none."""
         return max(self._slots, default=0)
 
     def save(self, value: Any) -> None:
-        """Write the commit after the last confirmed one, in the place of the oldest."""
+        """Write the commit after the last confirmed one, into the oldest buffer."""
         number = self.confirmed + 1
         spare = self._take_spare(number)
         spare.take(value)
         self._slots[number] = spare
 
     def confirm(self) -> int:
-        """Take note that all ranks have written the commit that was saved last; return it."""
+        """Record that all ranks have written the last saved commit; return its number."""
         if self.confirmed + 1 in self._slots:
             self.confirmed += 1
         return self.confirmed
@@ -53,16 +53,16 @@ class Commits:
         return self._slots[max(self._slots)] if self._slots else None
 
     def go_back(self, number: int) -> Snapshot | None:
-        """Forget what is newer than a commit; where it is not here, return the newest that is."""
+        """Drop commits newer than this one; return it, or the newest left if it is missing."""
         if number in self._slots:
             self._slots = {n: one for n, one in self._slots.items() if n <= number}
             self.confirmed = number
         return self.latest()
 
     def release(self) -> Snapshot:
-        """Forget what this process has saved before it was in the job, which counts for nobody.
+        """Drop the commit that this process saved before it joined the job.
 
-        Return it, for its memory; an empty one where there is none.
+        Returns its snapshot so that the memory can be reused, or an empty snapshot.
         """
         if self.agreed:
             return Snapshot()
@@ -70,19 +70,19 @@ class Commits:
         return released
 
     def replace(self, snapshot: Snapshot, number: int) -> None:
-        """Begin anew with one commit that all ranks have."""
+        """Start over with one commit that all ranks have."""
         self._slots = {number: snapshot}
         self.confirmed = number
         self.agreed = True
 
     @contextmanager
     def reading(self, number: int | None = None) -> Iterator[tuple[int, Snapshot] | None]:
-        """Give a commit, by default the last confirmed one, to a thread.
+        """Yield a commit, by default the last confirmed one, to a thread.
 
-        It is not written to meanwhile. None where it is not there.
+        It is not overwritten inside the block. None if this rank does not have it.
         """
         with self._lock:
-            number = self.confirmed if number is None else number  # once: it may grow meanwhile
+            number = self.confirmed if number is None else number  # read once: it may grow
             snapshot = self._slots.get(number)
             if snapshot is not None:
                 self._read.append(snapshot)
@@ -95,7 +95,7 @@ class Commits:
                     del self._read[at]
 
     def _take_spare(self, number: int) -> Snapshot:
-        """Return a snapshot to write to; until it is complete it is no commit."""
+        """Return a snapshot to write to. It is not a commit until it is complete."""
         with self._lock:
             if number in self._slots:
                 spare = self._slots.pop(number)
@@ -103,6 +103,6 @@ class Commits:
                 spare = self._slots.pop(min(self._slots))
             else:
                 return Snapshot()
-            # After a sync() snapshots share what was not sent.
+            # After a sync(), snapshots share the blocks that were not sent.
             is_read = any(spare is one or spare.shares(one) for one in self._read)
             return Snapshot() if is_read else spare

@@ -1,4 +1,4 @@
-"""DataPlan: deals each position of an epoch's permutation out once, whatever the ranks do."""
+"""DataPlan: distributes each sample of an epoch exactly once, even if the ranks change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from horoscale.elastic.load_balance import Balance
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank has of one step's samples."""
+    """One rank's share of a step's samples."""
 
-    indices: list[int]  # of samples; empty on some ranks where fewer samples than ranks are left
-    total: int  # how many samples all ranks have in this step
-    # Of this rank's mean over `indices`: the average of weighted means is the mean over the samples
-    # of all ranks. 0.0 where there are none, which have no mean.
+    indices: list[int]  # of samples; empty on some ranks if fewer samples than ranks are left
+    total: int  # number of samples of all ranks in this step
+    # The weight of this rank's mean over `indices`: the average of the weighted means is the mean
+    # over the samples of all ranks. 0.0 if this rank has no samples.
     weight: float
 
     def __len__(self) -> int:
@@ -30,7 +30,7 @@ class Share:
 
 
 class DataPlan:
-    """A position in an epoch's permutation of the samples, from which each step takes some.
+    """A position in an epoch's permutation of the samples. Each step takes the next samples.
 
         plan = hvd.elastic.DataPlan(len(samples), batch_size=32)
         state = hvd.elastic.ObjectState(plan=plan)
@@ -41,10 +41,10 @@ class DataPlan:
             state.commit()
         plan.next_epoch()
 
-    A step takes as many positions as all ranks together have in a batch and deals them out by rank.
-    The position is all that is committed, so that after a change of the ranks the others go on
-    where the committed model was: each position of an epoch is in it exactly once. The last step of
-    an epoch is short, and dealt out in proportion.
+    A step takes one global batch of positions and divides it by rank. A commit contains only the
+    position. After a change of the ranks, training therefore continues at the position of the
+    committed model, and the model has seen each sample of an epoch exactly once. The last step of
+    an epoch may be short; it is divided in proportion to the batch sizes.
     """
 
     def __init__(
@@ -57,27 +57,28 @@ class DataPlan:
         """Begin with epoch 0.
 
         Args:
-            length: how many samples there are.
-            batch_size: samples of one rank in a step; or one number for each rank, which has to be
-                set anew when their number changes (in a reset callback); or balance().
-            shuffle: permute the samples, in each epoch in another way; the same on all ranks.
-            seed: of the permutations.
+            length: the number of samples.
+            batch_size: samples per rank and step; or a list with one number for each rank, which a
+                reset callback must replace when the number of ranks changes; or balance().
+            shuffle: whether to permute the samples, differently in each epoch; the same on all
+                ranks.
+            seed: the seed of the permutations.
 
-        Raises ValueError where a size is below 1, or the length negative.
+        Raises ValueError if a batch size is below 1 or the length is negative.
         """
         if length < 0:
-            raise ValueError(f"a data plan can't have {length} samples")
+            raise ValueError(f"length={length}: the number of samples must not be negative")
         self.length = length
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
-        self.position = 0  # how many positions of the permutation are taken
+        self.position = 0  # number of positions of the permutation that were taken
         self._order: tuple[int, list[int]] | None = None  # an epoch and its permutation
         self.batch_size = batch_size
 
     @property
     def batch_size(self) -> int | Sequence[int] | Balance:
-        """Samples of one rank in a step, or of each rank. May be changed between steps."""
+        """Samples per step of one rank, or of each rank. May be changed between steps."""
         return self._batch_size
 
     @batch_size.setter
@@ -87,11 +88,11 @@ class DataPlan:
             return
         sizes = [value] if isinstance(value, int) else list(value)
         if not sizes or any(one < 1 for one in sizes):
-            raise ValueError(f"batch_size={value!r}: each rank takes at least one sample in a step")
+            raise ValueError(f"batch_size={value!r}: each rank needs at least one sample per step")
         self._batch_size = value if isinstance(value, int) else tuple(value)
 
     def __iter__(self) -> Iterator[Share]:
-        """Deal out what is left of the epoch to this rank of the job, step by step."""
+        """Yield this rank's shares of the rest of the epoch, step by step."""
         while self.position < self.length:
             topology = job.current_runtime().topology
             share = self.take(topology.rank, topology.size)
@@ -102,9 +103,9 @@ class DataPlan:
                 yield share
 
     def take(self, rank: int, size: int) -> Share:
-        """Return the share of one of `size` ranks in the next step, which is taken from then on.
+        """Take the next step, and return the share of one of `size` ranks in it.
 
-        Raises ValueError where there are batch sizes of another number of ranks.
+        Raises ValueError if the batch sizes are for a different number of ranks.
         """
         counts = self._counts(size)
         ends = [self.position, *(self.position + end for end in accumulate(counts))]
@@ -115,31 +116,31 @@ class DataPlan:
         return Share(indices, total, len(indices) * size / total if total else 0.0)
 
     def next_epoch(self) -> None:
-        """Begin the next epoch, with another permutation."""
+        """Begin the next epoch, with a new permutation."""
         self.epoch += 1
         self.position = 0
 
     def before_commit(self) -> None:
-        """Balance the load, where that is asked for: called by states that hold the plan."""
+        """Balance the load if requested. Called by states that hold the plan."""
         if isinstance(self._batch_size, Balance):
             self._batch_size.decide()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a commit holds."""
+        """Return the values for a commit."""
         state: dict[str, Any] = {"epoch": self.epoch, "position": self.position}
         if isinstance(self._batch_size, Balance):
             state["balance"] = self._batch_size.state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to where state_dict() was called."""
+        """Go to the position at which state_dict() was called."""
         self.epoch = state_dict["epoch"]
         self.position = state_dict["position"]
         if isinstance(self._batch_size, Balance) and "balance" in state_dict:
             self._batch_size.load_state_dict(state_dict["balance"])
 
     def _counts(self, size: int) -> list[int]:
-        """Return how many samples each rank takes in the next step."""
+        """Return the number of samples of each rank in the next step."""
         match self._batch_size:
             case int(one):
                 sizes = [one] * size
@@ -166,7 +167,7 @@ class DataPlan:
 
 
 def in_proportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Split a number in proportion to weights, by largest remainder; ties go to lower places."""
+    """Split a number in proportion to weights, by largest remainder; ties go to lower indices."""
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]
     counts = [int(one) for one in exact]

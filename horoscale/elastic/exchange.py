@@ -19,10 +19,10 @@ def exchange(
     incoming: Sequence[int],
     memory: Mapping[str, Block] | None = None,
 ) -> list[Snapshot]:
-    """Send snapshots to ranks, and return those that come from others, in their order.
+    """Send snapshots to ranks, and return the received ones in the order of their senders.
 
-    No rank is sent two by another one. Blocks of `memory` that are alike are written to and become
-    the arriving snapshot's, of which there is one then. Raises HorovodInternalError if a rank
+    A rank sends at most one snapshot to another. With `memory`, there is one arriving snapshot,
+    which reuses blocks of the same element type and shape. Raises HorovodInternalError if a rank
     failed.
     """
     handles = []
@@ -39,7 +39,7 @@ def exchange(
 
 
 def _receive(peer: int, memory: Mapping[str, Block]) -> tuple[Snapshot, list[Any]]:
-    """Return a snapshot that is being received, and the operations that do it."""
+    """Return a snapshot that is being received, and the pending operations."""
     length = array("q", [0])
     _start(peer, length, 8, False).wait()
     header = bytearray(length[0])
@@ -55,7 +55,7 @@ def _receive(peer: int, memory: Mapping[str, Block]) -> tuple[Snapshot, list[Any
 
 
 def _blocks(peer: int, snapshot: Snapshot, is_send: bool) -> list[Any]:
-    """Begin to send or to receive all that has bytes."""
+    """Start to send or receive all blocks that are not empty."""
     return [
         _start(peer, block.data, block.spec.nbytes, is_send)
         for block in snapshot.blocks.values()

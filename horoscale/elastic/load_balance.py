@@ -1,4 +1,4 @@
-"""balance(): batch sizes of the ranks that follow their speeds, for a DataPlan."""
+"""balance(): batch sizes that follow the ranks' speeds, for a DataPlan."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _NAME = "elastic.balance"
 def balance(
     batch_size: int, *, most: int | None = None, every: int = 10, hysteresis: float = 0.05
 ) -> Balance:
-    """Have the ranks' batch sizes follow their speeds, so that none waits for the slowest.
+    """Adapt the ranks' batch sizes to their speeds, so that none waits for the slowest.
 
         plan = hvd.elastic.DataPlan(len(samples), batch_size=hvd.elastic.balance(64))
         state = hvd.elastic.TorchState(model, optimizer, plan=plan)
 
-    All ranks together take `batch_size` times their number of samples in a step, as ever; how many
-    of these each one takes is decided anew every few steps, at a commit of the state that holds the
-    plan. Measured is for how long a rank computes for a sample: the time between two shares of the
-    plan, without that in which it waits for operations of horoscale.
+    The global batch stays `batch_size` times the number of ranks. Every few steps, at a commit of
+    the state that holds the plan, its division among the ranks is decided again. The decision is
+    based on each rank's computing time per sample: the time between two shares of the plan, without
+    the time spent waiting for horoscale's operations.
 
-    Gradients have to be weighted by the samples: see Share.weight.
+    Weight the gradients by the samples: see Share.weight.
 
     Args:
-        batch_size: samples of a rank in a step, on average.
-        most: of one rank, for its memory's sake; None: no limit.
-        every: steps between two decisions, at least.
-        hysteresis: sizes change where that shortens a step by more than this part of it.
+        batch_size: samples per rank and step, on average.
+        most: the most samples of one rank, to bound its memory. None: no limit.
+        every: the minimum number of steps between two decisions.
+        hysteresis: sizes change only if that shortens a step by more than this fraction.
 
-    Raises ValueError for numbers that make no sense.
+    Raises ValueError for numbers that are out of range.
     """
     return Balance(batch_size, most=most, every=every, hysteresis=hysteresis)
 
 
 class Balance:
-    """What balance() returns."""
+    """The batch sizes that balance() returns."""
 
     def __init__(self, batch_size: int, *, most: int | None, every: int, hysteresis: float) -> None:
-        """Begin with equal sizes."""
+        """Start with equal sizes."""
         if batch_size < 1 or (most is not None and most < batch_size):
             raise ValueError(
                 f"balance({batch_size}, most={most}): expected 1 <= batch_size <= most"
@@ -59,18 +59,18 @@ class Balance:
         self.most = most
         self.every = every
         self.hysteresis = hysteresis
-        # The same on all ranks, by rank. A place is a host's slot: a process that takes the place
-        # of another counts as fast as that was.
+        # The same on all ranks, by rank. A place is a slot on a host: a replacement process is
+        # assumed to be as fast as its predecessor.
         self._places: list[str] = []
         self._sizes: list[int] = []
         self._costs: list[float] = []
         self._steps = 0  # since the last decision
-        # This rank's own, per sample, since then.
+        # This rank's own costs per sample since then.
         self._measured: list[float] = []
         self._given: float | None = None
 
     def sizes(self, ranks: int) -> list[int]:
-        """Return the batch size of each of so many ranks, as they are now."""
+        """Return the current batch size of each of `ranks` ranks."""
         places = _places(ranks)
         if places != self._places:
             costs = dict(zip(self._places, self._costs, strict=True))
@@ -82,27 +82,27 @@ class Balance:
 
     @contextmanager
     def measuring(self, samples: int) -> Iterator[None]:
-        """Measure a step in which this rank has so many samples. The same steps on all ranks."""
+        """Measure a step in which this rank has `samples` samples. The same steps on all ranks."""
         self._steps += 1
         self._given = None
         runtime = current_runtime()
         began, waited = time.monotonic(), runtime.waiting_seconds()
-        yield  # an exception is no end of a step
+        yield  # a step that raises is not measured
         seconds = time.monotonic() - began - (runtime.waiting_seconds() - waited)
         seconds = seconds if self._given is None else self._given
         if samples and seconds > 0.0:
             self._measured.append(seconds / samples)
 
     def measured(self, seconds: float) -> None:
-        """Say for how long this rank has computed in this step, where that is known better.
+        """Set this rank's computing time in this step, if you can measure it more precisely.
 
-        To be called in each step, for example with the time between two CUDA events: the host's
-        clock does not see what a GPU waits for, nor what TensorFlow does.
+        Call it in each step, for example with the time between two CUDA events: the host's clock
+        does not see for what a GPU waits, nor what TensorFlow executes.
         """
         self._given = seconds
 
     def decide(self) -> None:
-        """Change the sizes, if that is due and worth it. Collective, at a commit.
+        """Change the sizes if that is due and worthwhile. Collective, at a commit.
 
         Raises HorovodInternalError if a rank failed.
         """
@@ -119,7 +119,7 @@ class Balance:
                 _journal.note("balance", f"batch sizes by rank are now {_listed(self._sizes)}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a commit holds."""
+        """Return the values for a commit."""
         return {
             "places": list(self._places),
             "sizes": list(self._sizes),
@@ -128,7 +128,7 @@ class Balance:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to where state_dict() was called."""
+        """Restore the values of state_dict()."""
         self._places = list(state_dict["places"])
         self._sizes = list(state_dict["sizes"])
         self._costs = list(state_dict["costs"])
@@ -148,7 +148,7 @@ def _places(ranks: int) -> list[str]:
 
 
 def _gather(own: float) -> list[float]:
-    """Return what each rank gives."""
+    """Return all ranks' values by rank."""
     runtime = current_runtime()
     given = array("d", [0.0] * runtime.topology.size)
     given[runtime.topology.rank] = own

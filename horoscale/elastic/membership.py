@@ -1,7 +1,7 @@
-"""Membership: the view of the job that this process is in, and how it gets to the next one.
+"""Membership: this process' current view of the job, and the transition to the next one.
 
-A launcher that starts elastic jobs decides on views; each rank has a link to it. Ranks that mpirun
-or torchrun started have none, and one view for ever: those that came.
+The launcher of an elastic job decides on views, and each rank has a link to it. Ranks that mpirun
+or torchrun started have no link, and their membership never changes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from horoscale.driver.progress import Progress
 
 
 class Membership:
-    """The view that this process is in."""
+    """This process' view of the job."""
 
     def __init__(self, link: ElasticLink | None) -> None:
-        """Begin in the view of the link; a standby is in none."""
+        """Start in the view of the link. A standby has none."""
         self._link = link
         self._view = link.view() if link is not None else None
         self._activity = Activity()
@@ -40,7 +40,7 @@ class Membership:
 
     @property
     def standby(self) -> bool:
-        """Whether this process waits for its first view."""
+        """Whether this process is waiting for its first view."""
         return self._link is not None and self._view is None
 
     @property
@@ -55,36 +55,36 @@ class Membership:
 
     @property
     def begins(self) -> bool:
-        """Whether nobody has a commit: the job begins, or has failed before its first sync()."""
+        """Whether no rank has a commit: the job begins, or failed before its first sync()."""
         return self._view is None or self._view.commit == 0
 
     @property
     def shares_commit(self) -> bool:
-        """Whether all ranks of the view are at one commit, but for those that have joined."""
+        """Whether all ranks of the view, except those that have joined, are at one commit."""
         return self._view is not None and self._view.commit > 0
 
     @property
     def joined(self) -> bool:
-        """Whether this rank has not got the commit of the view."""
+        """Whether this rank lacks the commit of the view."""
         return self._view is not None and self._view.previous[self._view.rank] is None
 
     def interruption(self) -> int:
-        """Return how often a change was asked for since this view began; 0: never."""
+        """Return how often a change was requested since this view began; 0: never."""
         return 0 if self._link is None else self._link.interruption()
 
     def report(self, progress: dict[str, int]) -> None:
-        """Tell the launcher what this rank does, once a second at most. Any thread."""
+        """Report this rank's progress to the launcher, at most once a second. Thread-safe."""
         telemetry.set_counters(progress)
         if self._link is None or not self._link.report_due():
             return
-        if self._reporting.acquire(blocking=False):  # else another thread does
+        if self._reporting.acquire(blocking=False):  # else another thread is reporting
             try:
                 self._link.report(**progress, **self._activity.read())
             finally:
                 self._reporting.release()
 
     def status(self) -> dict[str, Any]:
-        """Return what there is to know of the job: see horoscale.elastic.status()."""
+        """Return the job's status: see horoscale.elastic.status()."""
         if self._link is not None:
             return self._link.status()
         topology, now = current_runtime().topology, time.monotonic()
@@ -102,9 +102,10 @@ class Membership:
         return {"view": 0, "size": topology.size, "resets": 0, "processes": [own], "findings": []}
 
     def next_view(self, commits: Sequence[int], error: Exception | None) -> View | None:
-        """Leave the job, and wait for the view that comes next; None where views do not change.
+        """Leave the job and wait for the next view; None in a job whose ranks do not change.
 
-        `error` is why, where it is a failure. Raises LeftJobError where this rank has no place.
+        `error` is the cause if it is a failure. Raises LeftJobError if this rank has no place in
+        the next view.
         """
         surviving_sets.keep(self._view)
         error = _leave(error)
@@ -114,16 +115,16 @@ class Membership:
         return self._link.next_view(commits=commits, cause=cause)
 
     def enter(self, view: View | None) -> None:
-        """Join the job of a view, with the process sets of the former one. Collective."""
+        """Join the job of a view, with the process sets of the previous one. Collective."""
         self._view = view
         surviving_sets.enter_view(view)
 
 
 def _leave(error: Exception | None) -> Exception | None:
-    """End the runtime; return the failure that was met, by then or in doing so."""
+    """End the runtime; return the earlier failure, or one that this causes."""
     own = error is not None and not isinstance(error, RankFailedError)
     try:
-        # A rank that has met the death of another does not call itself failed.
+        # A rank that detected the death of another does not report itself as failed.
         job.stop(failure=f"{type(error).__name__}: {error}"[:300] if own else None)
     except HorovodInternalError as late:
         return error or late
@@ -142,6 +143,6 @@ def membership() -> Membership:
 
 
 def use_link(link: ElasticLink | None) -> None:
-    """Have a link of the caller's instead of the launcher's, for tests."""
+    """Use the caller's link instead of the launcher's, for tests."""
     global _membership
     _membership = Membership(link)

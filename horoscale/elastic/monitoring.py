@@ -1,4 +1,4 @@
-"""status(): how the ranks of the job are, asked by one of them."""
+"""status(): the state of the job's ranks, for one of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from horoscale.elastic.membership import membership
 
 
 def status() -> dict[str, Any]:
-    """Return what `horoscalerun --status --json` shows, as values of JSON. Not collective.
+    """Return what `horoscalerun --status --json` shows, as JSON values. Not collective.
 
-    Each rank of an elastic job tells its launcher once a second, from hvd.elastic.run() on, how far
-    it is, for how long it has computed and waited, and what its process sets wait for. `findings`
-    names what does not advance, and stragglers; docs/elastic.md has the fields.
+    From hvd.elastic.run() on, each rank of an elastic job reports to the launcher once a second:
+    its progress, the time spent computing and waiting, and what its process sets wait for.
+    `findings` lists ranks and sets without progress, and stragglers. docs/elastic.md describes the
+    fields.
 
-    In other jobs there is nobody to ask: `processes` has this rank alone, with the same fields,
-    `view` is 0, and `findings` has nothing.
+    A job that is not elastic has no such launcher. `processes` then contains only this rank, with
+    the same fields; `view` is 0, and `findings` is empty.
 
-    Raises ValueError without hvd.init(), HorovodInternalError where the launcher does not answer.
+    Raises ValueError before hvd.init(), HorovodInternalError if the launcher does not answer.
     """
     return membership().status()

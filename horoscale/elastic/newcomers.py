@@ -1,4 +1,4 @@
-"""Newcomers get the commit that all others have, each from one of them; nothing is hashed."""
+"""New ranks get the commit that all others have, each from one of them, without hashing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from horoscale.common.views import View
 from horoscale.elastic.exchange import exchange
 from horoscale.elastic.snapshot import Snapshot
 
-_MOST = 2  # newcomers that a rank gives to; beyond that a broadcast is quicker
+_MOST = 2  # new ranks that one rank sends to; with more, a broadcast is faster
 
 
 def givers(hosts: Sequence[str], previous: Sequence[int | None]) -> dict[int, int] | None:
-    """Return, for each newcomer, the rank that gives it the commit.
+    """Return, for each new rank, the rank that sends it the commit.
 
-    It is on the newcomer's host if one there has the commit, and gives to as few others as can be.
-    None where some rank would have to give to more than two. `hosts` and `previous` are those of
-    the ranks: newcomers had no rank before.
+    The sender is on the same host if a rank there has the commit. The load is spread evenly. None
+    if some rank would have to send to more than two. `hosts` and `previous` are by rank; a new rank
+    has no previous one.
     """
     have = [rank for rank, before in enumerate(previous) if before is not None]
     given: Counter[int] = Counter()
@@ -35,7 +35,7 @@ def givers(hosts: Sequence[str], previous: Sequence[int | None]) -> dict[int, in
 
 
 def give(view: View, giver_of: dict[int, int], commit: Snapshot) -> None:
-    """Give a view's commit to the newcomers whose giver this rank is.
+    """Send a view's commit to the new ranks that get it from this one.
 
     Raises HorovodInternalError if one of them failed.
     """
@@ -43,9 +43,9 @@ def give(view: View, giver_of: dict[int, int], commit: Snapshot) -> None:
 
 
 def take(view: View, giver_of: dict[int, int], memory: Snapshot) -> Snapshot:
-    """Return a view's commit on a newcomer, in memory of another snapshot where it fits.
+    """Receive a view's commit on a new rank, reusing the memory of another snapshot where it fits.
 
-    Raises HorovodInternalError if the giver failed: the memory has undefined content then.
+    Raises HorovodInternalError if the sender failed. The memory then has undefined content.
     """
     [arrived] = exchange([], [giver_of[view.rank]], memory.blocks)
     return arrived

@@ -10,20 +10,20 @@ from horoscale.elastic.state import NumberedState
 
 
 class ObjectState(NumberedState):
-    """Holds objects that are committed, restored and sent to new ranks: its keyword arguments.
+    """Holds its keyword arguments: objects that are committed, restored and sent to new ranks.
 
         state = ObjectState(epoch=0, batch=0)
         state.epoch += 1
         state.commit()
 
-    Each keyword is an attribute from then on. One that has state_dict() and load_state_dict(), such
-    as a learning rate scheduler, stays the same object; others are replaced. Arrays in dicts, lists
-    and tuples are kept as bytes, and what is no plain type is pickled. sync() sends what was saved
-    last.
+    Each keyword becomes an attribute. An object with state_dict() and load_state_dict(), such as a
+    learning rate scheduler, is updated in place; others are replaced. Arrays in dicts, lists and
+    tuples are stored as bytes. Objects that are not of plain types are pickled. sync() sends the
+    values that were saved last.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        """Keep the objects, as the first commit."""
+        """Save the objects as the first commit."""
         self._names = sorted(kwargs)
         self.__dict__.update(kwargs)
         super().__init__()
@@ -47,7 +47,7 @@ class ObjectState(NumberedState):
 
 
 def is_stateful(value: Any) -> bool:
-    """Tell whether a value gives and takes its state by itself."""
+    """Return whether a value has state_dict() and load_state_dict()."""
     return (
         not isinstance(value, type)
         and callable(getattr(value, "state_dict", None))

@@ -1,4 +1,4 @@
-"""A pace for work in the background, which shares cores, caches and memory with training."""
+"""Throttling for background work that shares cores, caches and memory with training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 SHARE = 0.2  # of the time
-_LEAST_S = 0.002  # of work, before a rest
+_LEAST_S = 0.002  # of work before a pause
 
 
 class Pace:
-    """Has a thread rest between pieces of its work, so that it works for a fifth of the time."""
+    """Pauses a thread between pieces of its work, so that it works a fifth of the time."""
 
     def __init__(
         self,
@@ -23,11 +23,10 @@ class Pace:
         """Begin.
 
         Args:
-            hurry: when it is set there are no rests any more.
-            total: how much there is to do, in any unit.
-            budget_s: there are none, either, while it would be done later than this; None: it may
-                take as long as it likes.
-            clock: tells the seconds.
+            hurry: once set, there are no more pauses.
+            total: the amount of work, in any unit.
+            budget_s: there are no pauses while the work would exceed this time. None: no limit.
+            clock: returns the time in seconds.
         """
         self._hurry = hurry
         self._total = total
@@ -37,7 +36,7 @@ class Pace:
         self._done = 0
 
     def did(self, amount: int) -> None:
-        """Take note of a piece that is done, and rest if it is time."""
+        """Record a piece that is done, and pause if it is time."""
         self._done += amount
         now = self._clock()
         worked = now - self._resumed

@@ -1,7 +1,7 @@
-"""Files of the public safetensors format: a header of JSON, then the bytes of the tensors.
+"""Files in the public safetensors format: a JSON header, then the bytes of the tensors.
 
-https://github.com/huggingface/safetensors describes it. Element types that it does not have are
-written as bytes ("U8"); whoever reads them has to know their own type.
+https://github.com/huggingface/safetensors describes it. Element types that the format lacks are
+written as bytes ("U8"), and the reader must know the original type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from horoscale.elastic.arrays import Spec
 from horoscale.elastic.snapshot import Block
 
-_MAX_HEADER_BYTES = 100 << 20  # the format's own bound
+_MAX_HEADER_BYTES = 100 << 20  # the format's own limit
 _PIECE_BYTES = 1 << 20
 _NOT_THERE = {"C128"}
 
@@ -26,9 +26,9 @@ _NOT_THERE = {"C128"}
 def write_tensors(
     path: Path, blocks: Mapping[str, Block], did: Callable[[int], None] = lambda nbytes: None
 ) -> tuple[int, str]:
-    """Write a file, through to the disk; return its bytes and their BLAKE2b hash, in hex.
+    """Write a file and sync it to disk; return its size and its BLAKE2b hash in hex.
 
-    `did` is called with the bytes of each piece that has been written.
+    `did` is called with the number of bytes of each piece written.
     """
     digest = hashlib.blake2b(digest_size=32)
     size = 0
@@ -44,20 +44,20 @@ def write_tensors(
 
 
 def read_tensors(path: Path, specs: Mapping[str, Spec], size: int, digest: str) -> dict[str, Block]:
-    """Return the blocks of a file that write_tensors() wrote; raise ValueError if it is another."""
+    """Return the blocks of a file from write_tensors(); raise ValueError if it does not match."""
     content = np.fromfile(path, np.uint8)
     if content.size != size or hashlib.blake2b(content.data, digest_size=32).hexdigest() != digest:
-        raise ValueError(f"{path} is damaged: it is not what its manifest says")
+        raise ValueError(f"{path} is damaged: size or hash differ from its manifest")
     length = int.from_bytes(content[:8].tobytes(), "little")
     if length > min(_MAX_HEADER_BYTES, content.size - 8):
-        raise ValueError(f"{path} is no safetensors file")
+        raise ValueError(f"{path} is not a safetensors file")
     header: dict[str, Any] = json.loads(content[8 : 8 + length].tobytes())
     data = content[8 + length :]
     blocks = {}
     for name, spec in specs.items():
         begin, end = header[name]["data_offsets"]
         if not 0 <= begin <= end <= data.size or end - begin != spec.nbytes:
-            raise ValueError(f"{path}: tensor {name} is not what the manifest says")
+            raise ValueError(f"{path}: tensor {name} does not match the manifest")
         blocks[name] = Block(spec, data[begin:end].copy())
     return blocks
 

@@ -1,4 +1,4 @@
-"""ShardedStream: deals shards of a data set that can only be read in order out to the ranks."""
+"""ShardedStream: distributes the shards of a sequentially readable data set among the ranks."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from horoscale.common.payloads import allgather_bytes
 from horoscale.elastic.membership import membership
 
 _NAME = "elastic.stream"
-_DONE = "done"  # all of a shard is read
+_DONE = "done"  # a shard is read to its end
 _END = object()
-_AT = "at"  # a shard is read up to a state of its own
+_AT = "at"  # a shard is read up to a saved state
 
 
 class Stateful(Protocol):
-    """What a shard is opened as, such as a StatefulDataLoader of torchdata."""
+    """The interface of an open shard, such as torchdata's StatefulDataLoader."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Go on after the last load_state_dict(), or begin."""
+        """Continue from the last load_state_dict(), or start at the beginning."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration is; can be pickled."""
+        """Return the position of the iteration, as a picklable value."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have the next iteration go on where state_dict() was called."""
+        """Make the next iteration continue where state_dict() was called."""
 
 
 class ShardedStream:
-    """Reads each shard on one rank at a time, and knows at each commit how far all of them are.
+    """Reads each shard on one rank at a time, and records all shards' positions at each commit.
 
         stream = hvd.elastic.ShardedStream(files, open_file)
         state = hvd.elastic.TorchState(model, optimizer, stream=stream)
 
-        for batch in stream:  # None on a rank that has none while others do
+        for batch in stream:  # None on a rank that has no batch while others do
             optimizer.zero_grad()
             if batch is not None:
                 loss = mean_loss(model, batch) * hvd.size() / stream.active
@@ -46,34 +46,34 @@ class ShardedStream:
             state.commit()
         stream.next_epoch()
 
-    Shards that are not read to their end are dealt out anew when the ranks change, and go on where
-    the committed model was, so that each item of an epoch is in it exactly once. A rank reads its
-    shards one after the other. All ranks iterate together: each step is a small allreduce.
+    When the ranks change, unfinished shards are redistributed and continue at the positions of the
+    committed model, so the model has seen each item of an epoch exactly once. A rank reads its
+    shards one after the other. All ranks iterate in lockstep: each step runs a small allreduce.
 
-    Attributes: epoch; active, how many ranks have an item in this step.
+    Attributes: `epoch`; `active`, the number of ranks that have an item in this step.
     """
 
     def __init__(self, shards: Sequence[Any], open_shard: Callable[[Any], Stateful]) -> None:
         """Begin with epoch 0.
 
         Args:
-            shards: names or whatever `open_shard` takes, the same on all ranks.
-            open_shard: opens one of them at its beginning.
+            shards: names or other arguments for `open_shard`, the same on all ranks.
+            open_shard: opens a shard at its beginning.
         """
         self.epoch = 0
         self.active = 0
         self._shards = list(shards)
         self._open_shard = open_shard
-        self._reached: dict[int, tuple[Any, ...]] = {}  # by shard; nothing of those not begun
-        self._own: list[int] | None = None  # shards of this rank that are left
-        self._dealt: frozenset[int] = frozenset()  # these, and those it has read
+        self._reached: dict[int, tuple[Any, ...]] = {}  # by shard; none for unread shards
+        self._own: list[int] | None = None  # this rank's unfinished shards
+        self._dealt: frozenset[int] = frozenset()  # these, and those that it has finished
         self._dealt_in: int | None = None  # the view
         self._open: tuple[Stateful, Iterator[Any]] | None = None  # the first of them
 
     def __iter__(self) -> Iterator[Any]:
-        """Give this rank's next items until no rank has any. Collective.
+        """Yield this rank's next items until no rank has any. Collective.
 
-        Raises HorovodInternalError if a rank failed, and what a shard raises.
+        Raises HorovodInternalError if a rank failed, and the exceptions of a shard.
         """
         while True:
             has, item = self._next()
@@ -83,13 +83,13 @@ class ShardedStream:
             yield item
 
     def next_epoch(self) -> None:
-        """Read all shards from their beginnings."""
+        """Begin the next epoch: read all shards from the beginning."""
         self.epoch += 1
         self._reached = {}
         self._close()
 
     def before_commit(self) -> None:
-        """Learn how far all shards are: called by states that hold the stream. Collective."""
+        """Collect all shards' positions. Called by states that hold the stream. Collective."""
         runtime = current_runtime()
         self._note()
         own = pickle.dumps({one: self._reached[one] for one in self._dealt & set(self._reached)})
@@ -98,11 +98,11 @@ class ShardedStream:
             self._reached.update(pickle.loads(told))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a commit holds."""
+        """Return the values for a commit."""
         return {"epoch": self.epoch, "reached": dict(self._reached)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to where state_dict() was called."""
+        """Go to the positions at which state_dict() was called."""
         self.epoch = state_dict["epoch"]
         self._reached = dict(state_dict["reached"])
         self._close()
@@ -119,7 +119,7 @@ class ShardedStream:
         return False, None
 
     def _left(self) -> list[int]:
-        """Return this rank's shards that are left, after dealing them out anew if ranks changed."""
+        """Return this rank's unfinished shards, redistributed if the ranks have changed."""
         view = membership().view
         now = None if view is None else view.number
         if self._own is None or now != self._dealt_in:
@@ -140,7 +140,7 @@ class ShardedStream:
         return self._open[1]
 
     def _note(self) -> None:
-        """Take note of how far the shard is that is open."""
+        """Record the position of the open shard."""
         if self._open is not None and self._own:
             self._reached[self._own[0]] = (_AT, self._open[0].state_dict())
 
@@ -150,7 +150,7 @@ class ShardedStream:
 
 
 def _count(has: bool) -> int:
-    """Return on how many ranks it is so."""
+    """Return the number of ranks on which `has` is true."""
     said = array("i", [has])
     address = address_of(said)
     current_runtime().enqueue(

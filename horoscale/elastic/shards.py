@@ -1,4 +1,4 @@
-"""Copies of what each rank holds alone: with each commit they go to a buddy, which keeps them."""
+"""Copies of each rank's shards. Each commit sends them to the rank's buddy, which keeps them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = "elastic.shards"
 
 
 class Generation(NamedTuple):
-    """A commit, and the view whose ranks have copies of it: after a change both may be there."""
+    """A commit, and the view whose ranks have copies of it. Two views may share a commit."""
 
     number: int
     view: int
@@ -27,7 +27,7 @@ class Generation(NamedTuple):
 
 @dataclass
 class _Copies:
-    """What this rank has of one generation: its shards, and those of others, by rank then."""
+    """This rank's part of one generation: its own shards and others', by their rank in its view."""
 
     rank: int
     buddies: list[int]
@@ -35,16 +35,16 @@ class _Copies:
 
 
 class ShardKeeper:
-    """The shards of this rank and of those whose buddy it is, in the generations that may count."""
+    """This rank's shards and those that it keeps as a buddy, in the recoverable generations."""
 
     def __init__(self) -> None:
         """Begin without any."""
         self._kept: dict[Generation, _Copies] = {}
 
     def commit(self, view: View, number: int, shards: Mapping[str, Any]) -> None:
-        """Keep the present shards as those of a commit, and exchange copies. Collective.
+        """Save the current shards as those of a commit, and exchange copies. Collective.
 
-        Raises HorovodInternalError if a rank failed; earlier generations are still there then.
+        Raises HorovodInternalError if a rank failed. Earlier generations are then kept.
         """
         own = Snapshot()
         own.take(dict(shards))
@@ -57,15 +57,15 @@ class ShardKeeper:
         self._kept[Generation(number, view.number)] = kept
 
     def keep(self, rank: int, ranks: int, number: int, shards: Mapping[str, Any]) -> None:
-        """Keep the present shards as those of a commit where ranks do not change: no copies."""
+        """Save the current shards as those of a commit, without copies if ranks do not change."""
         own = Snapshot()
         own.take(dict(shards))
         self._kept[Generation(number, 0)] = _Copies(rank, [*range(ranks)], {rank: own})
 
     def own(self, job: str) -> list[tuple[ShardGroup, int, Snapshot]]:
-        """Return this rank's own shards of each generation, which group that is, and the rank.
+        """Return the group, the rank and this rank's own shards of each generation.
 
-        Any thread.
+        Thread-safe.
         """
         return [
             (
@@ -77,24 +77,24 @@ class ShardKeeper:
         ]
 
     def has(self, number: int) -> bool:
-        """Tell whether this rank has what it is to have of a commit."""
+        """Return whether this rank has its part of a commit."""
         return any(key.number == number for key in self._kept)
 
     def confirm(self, number: int) -> None:
-        """Forget what is older than the commit before one that all ranks have."""
+        """Drop generations older than the predecessor of a commit that all ranks have."""
         self._kept = {key: one for key, one in self._kept.items() if key.number >= number - 1}
 
     def forget_before(self, view: int) -> None:
-        """Forget copies of earlier views, none of which all ranks had: the job begins."""
+        """Drop the copies of earlier views, which were never complete: the job begins."""
         self._kept = {key: one for key, one in self._kept.items() if key.view >= view}
 
     def recover(self, number: int) -> list[tuple[int, Any]] | None:
-        """Return the shards of a commit that are this rank's from now on, by their former ranks.
+        """Return the shards of a commit that this rank takes over, with their former ranks.
 
-        None where no rank has any: the job begins. Collective. Raises ShardsLostError, on all
-        ranks alike, HorovodInternalError if a rank failed.
+        None if no rank has any, because the job begins. Collective. Raises ShardsLostError on all
+        ranks, HorovodInternalError if a rank failed.
         """
-        # A commit that not all ranks had is made again.
+        # A commit that not all ranks had is repeated.
         self._kept = {key: one for key, one in self._kept.items() if key.number <= number}
         runtime = current_runtime()
         rank, size = runtime.topology.rank, runtime.topology.size
@@ -121,7 +121,7 @@ class ShardKeeper:
 def _choose(
     known: Sequence[Mapping[Generation, tuple[int, list[int]]]], number: int
 ) -> tuple[Generation | None, list[Transfer]]:
-    """Return the newest generation of a commit of which all shards are there."""
+    """Return the newest generation of a commit that has all shards."""
     found = sorted({key for one in known for key in one if key.number == number}, reverse=True)
     failure = None
     for key in found:

@@ -1,7 +1,7 @@
-"""Snapshot: a tree of values at one moment, its arrays as bytes that can be hashed, sent, written.
+"""Snapshot: a tree of values at one moment, with arrays as bytes to hash, send and write.
 
-The tree is what JSON can hold. A value of a plain type stands for itself, a container is tagged, an
-array is the name of its block, anything else is pickled:
+The tree contains only JSON values. A value of a plain type is stored as it is, a container is
+tagged, an array is replaced by the name of its block, and anything else is pickled:
 
     {"dict": [[key, value], ...]}  {"list": [...]}  {"tuple": [...]}
     {"array": [kind, name]}        {"pickle": base64}
@@ -40,19 +40,19 @@ class Block:
         return Block(spec, np.empty(spec.nbytes, np.uint8))
 
     def digest(self) -> bytes:
-        """Return a hash of the bytes: two blocks of one digest and spec are equal."""
+        """Return a hash of the bytes. Blocks with the same digest and spec are equal."""
         return hashlib.blake2b(self.data.data, digest_size=16).digest()
 
 
 @dataclass
 class Snapshot:
-    """A tree and its blocks by name, which is where an array was found: "model.0.weight"."""
+    """A tree, and its blocks by the path of each array: "model.0.weight"."""
 
     tree: Any = None
     blocks: dict[str, Block] = field(default_factory=dict)
 
     def take(self, value: Any) -> None:
-        """Hold this value from now on; memory of arrays that are alike is used again."""
+        """Replace the content by this value, reusing the memory of arrays with equal specs."""
         used: dict[str, Block] = {}
 
         def keep(array: Any, path: str) -> Any:
@@ -71,7 +71,7 @@ class Snapshot:
         self.blocks = used
 
     def value(self, *path: str) -> Any:
-        """Return the value anew, or what it has at a path of keys.
+        """Return a new copy of the value, or of the part at a path of keys.
 
         Nothing in it shares memory with the snapshot.
         """
@@ -87,12 +87,12 @@ class Snapshot:
         return _decode(tree, make)
 
     def shares(self, other: Snapshot) -> bool:
-        """Tell whether the snapshots have memory in common."""
+        """Return whether the snapshots share memory."""
         return any(other.blocks.get(name) is block for name, block in self.blocks.items())
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its arrays have."""
+        """The size of its arrays in bytes."""
         return sum(block.spec.nbytes for block in self.blocks.values())
 
 

@@ -1,4 +1,4 @@
-"""State: what elastic training commits, goes back to, and gives to new ranks."""
+"""State: the values that elastic training commits, restores and sends to new ranks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _COUNTERS = ("epoch", "step", "batch")  # attributes that --status shows
 
 
 class State:
-    """The interface that hvd.elastic.run() needs; subclasses say how save, restore and sync work.
+    """The interface that hvd.elastic.run() needs. Subclasses implement save, restore and sync.
 
-    Use ObjectState or a framework's state, which do, and keep two numbered commits.
+    Use ObjectState or a framework's state, which implement them and keep two numbered commits.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        """Take no arguments of its own: those of subclasses end here."""
-        # Read by existing scripts: what was announced by on_hosts_updated(), and when.
+        """Accept and ignore the keyword arguments of subclasses."""
+        # Read by existing scripts: the changes that on_hosts_updated() announced, and when.
         self._host_messages: queue.Queue[tuple[float, Any]] = queue.Queue()
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], None]] = []
@@ -43,15 +43,15 @@ class State:
         super().__init__(**kwargs)
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Have functions called, in this order, when the ranks of the job have changed.
+        """Register functions to call, in this order, when the ranks of the job have changed.
 
-        They are called without arguments after the job has begun anew and before sync(): to change
-        the learning rate with hvd.size(), for example. Process sets are registered by then.
+        They are called without arguments after the job has restarted and before sync(), for
+        example to scale the learning rate by hvd.size(). Process sets are registered by then.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Take note of a new job: called by run()."""
+        """Handle a restart of the job. Called by run()."""
         self._host_messages = queue.Queue()
         self.reset()
         for callback in self._reset_callbacks:
@@ -59,15 +59,15 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: float, result: Any) -> None:
-        """Announce a change of the hosts, which the next commit() on all ranks finds."""
+        """Announce a change of the hosts, which the next commit() detects on all ranks."""
         self._last_updated_timestamp = timestamp
         self._host_messages.put((timestamp, result))
 
     def commit(self) -> None:
-        """Save the state, and see whether hosts have come or go. Collective.
+        """Save the state, and check whether hosts were added or removed. Collective.
 
-        Raises HostsUpdatedInterrupt, on all ranks at the same commit, where the ranks are to
-        change; MismatchError where the ranks are not at the same commit; HorovodInternalError if a
+        Raises HostsUpdatedInterrupt, on all ranks at the same commit, if the ranks are about to
+        change; MismatchError if the ranks are not at the same commit; HorovodInternalError if a
         rank failed.
         """
         self._before_commit()
@@ -77,9 +77,9 @@ class State:
         self._saved = False
 
     def check_host_updates(self) -> None:
-        """See whether hosts have come or go, without saving. Collective.
+        """Check whether hosts were added or removed, without saving. Collective.
 
-        Raises as commit() does.
+        Raises the same exceptions as commit().
         """
         self._copy_shards()
         announced = int(not self._host_messages.empty())
@@ -104,65 +104,64 @@ class State:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give all ranks the values of the oldest one. Collective."""
+        """Send the values of the oldest rank to all ranks. Collective."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Do what has to be done when the ranks have changed, before the reset callbacks."""
+        """Handle a change of the ranks, before the reset callbacks."""
 
     def shards(self) -> Mapping[str, Any] | None:
-        """Return what this rank holds alone, by name; None where ranks have nothing of their own.
+        """Return the values that only this rank holds, by name; None if ranks hold no such values.
 
-        With each commit it goes to a rank on another host, or on this one if there is no other, as
-        a copy for the case that this rank is lost. The same on all ranks: a mapping, which may be
-        empty, or None.
+        Each commit copies them to a rank on another host (or on this one, if there is no other), in
+        case this rank is lost. All ranks must return a mapping, which may be empty, or all None.
         """
         return None
 
     def load_shards(self, shards: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        """Take shards that are this rank's from now on: called after a change of the ranks.
+        """Take over shards after a change of the ranks.
 
-        `shards` has pairs of a former rank and what shards() gave there at the commit that all go
-        on from: this rank's own first, where it had some, then those of a rank that is gone. It is
-        empty for a newcomer that takes nobody's place. The values are new ones.
+        `shards` contains pairs of a former rank and the value of its shards() at the commit from
+        which all ranks continue: first this rank's own, if it had some, then those of lost ranks.
+        It is empty on a new rank that replaces none. The values are new copies.
         """
         raise NotImplementedError
 
-    # What run() asks of states. Those that keep numbered commits override the rest.
+    # The hooks of run(). States with numbered commits override the rest.
 
     def _before_commit(self) -> None:
-        """Do what has to be done before the values are saved, on all ranks alike."""
+        """Prepare for saving the values, on all ranks."""
 
     def _copy_shards(self) -> None:
-        """Exchange copies of shards for the commit that was saved last, if there are none yet."""
+        """Exchange copies of the shards of the last saved commit, if there are none yet."""
 
     def _after_change(self) -> None:
-        """Do what has to be done when the ranks have changed and sync() is not needed."""
+        """Handle a change of the ranks that does not need sync()."""
 
     def _before_change(self) -> None:
-        """Save what would be lost, for ranks are about to come or go."""
+        """Save values that would be lost, because the ranks are about to change."""
         if not self._saved:
             self.save()
 
     def _saved_is_present(self, *, until_sync: bool) -> None:
-        """Take note that nothing has changed since the last save(), if sync() comes next."""
+        """Record that nothing has changed since the last save(), if sync() comes next."""
         self._saved = until_sync
 
     def _give_up(self) -> None:
-        """Keep what can be kept: the job ends by a failure."""
+        """Write what can be saved, because the job ends with a failure."""
 
     def _last_words(self) -> Callable[[], None] | None:
-        """Return what keeps what can be kept when this process is told to end, from any thread."""
+        """Return a function, callable from any thread, that saves the state on SIGTERM."""
         return None
 
     def _finish(self) -> None:
-        """Keep what is to outlast the job: the function has returned."""
+        """Write the final state, because the function has returned."""
 
     def _end(self) -> None:
-        """Be quick with what goes on in the background: the function has been left."""
+        """Hurry background work, because the function has been left."""
 
     def _progress(self) -> dict[str, int]:
-        """Return how far training is: those of the usual counters that the state has."""
+        """Return the progress of training: the usual counters, as far as the state has them."""
         counters = ((name, getattr(self, name, None)) for name in _COUNTERS)
         return {name: value for name, value in counters if type(value) is int}
 
@@ -176,28 +175,28 @@ class State:
         return 0
 
     def _is_due(self) -> bool:
-        """Tell whether this rank says that the commit is to go to disk."""
+        """Return whether this rank requests that the commit be written to disk."""
         return False
 
     def _confirm(self, due: bool) -> None:
-        """Take note that all ranks have the commit, and whether it is due to go to disk."""
+        """Record that all ranks have the commit, and write it to disk if it is due."""
 
 
 class NumberedState(State):
     """A state whose commits are snapshots of one value."""
 
     def __init__(self, **kwargs: Any) -> None:
-        """Begin without commits: subclasses save() when they are complete."""
+        """Start without commits. Subclasses call save() at the end of their constructor."""
         self._commits = Commits()
         self._checkpointing = checkpointing()
         self._shards = ShardKeeper()
-        self._job = secrets.token_hex(4)  # until the source tells its own
-        self._has_copies = False  # of all ranks' shards, since a commit that they share
-        self._resumed_from: Any = None  # where the shards are that the job begins with, until then
+        self._job = secrets.token_hex(4)  # replaced by the source's
+        self._has_copies = False  # of all ranks' shards, for a shared commit
+        self._resumed_from: Any = None  # location of the shards to start with, until they are read
         super().__init__(**kwargs)
 
     def save(self) -> None:
-        """Keep the present values, to go back to: as the next commit, once all ranks have it."""
+        """Save the current values, as the next commit once all ranks have it."""
         self._commits.save(self._capture())
 
     def restore(self) -> None:
@@ -207,15 +206,15 @@ class NumberedState(State):
             self._load(latest.value())
 
     def sync(self) -> None:
-        """Give all ranks the values of the rank that the job has chosen: one that has survived.
+        """Send the values of a surviving rank, which the job chooses, to all ranks.
 
-        Sent are what was saved last and, for a framework's model, what it is now; nothing but what
-        differs. Where ranks have just gone back to a commit that they share, only those that have
-        joined get it. It is a commit of its own. Collective; raises HorovodInternalError if a rank
-        fails.
+        It sends the values that were saved last, but the current values of a framework's model.
+        Only values that differ are sent. If ranks have just restored a shared commit, only new
+        ranks receive it. sync() counts as a commit. Collective. Raises HorovodInternalError if a
+        rank fails.
         """
         saved, self._saved = self._saved, False
-        # A reset callback may have changed what only some ranks have.
+        # A reset callback may have changed values on some ranks only.
         if (
             membership().shares_commit
             and all_agree(saved or membership().joined)
@@ -232,26 +231,26 @@ class NumberedState(State):
             if self._checkpointing is not None:
                 number = self._checkpointing.first_number(number)
         snapshot, number, was_own = send_snapshot(own, number, membership().source)
-        if not (saved and was_own):  # else it is present
+        if not (saved and was_own):  # else it is loaded already
             self._load(snapshot.value())
         self._commits.replace(snapshot, number)
         self._after_change()
 
     def _capture(self) -> Any:
-        """Return the present values, of which a snapshot can be taken."""
+        """Return the current values, for a snapshot."""
         raise NotImplementedError
 
     def _load(self, value: Any) -> None:
-        """Make what _capture() returned the present values."""
+        """Set the values to a result of _capture()."""
         raise NotImplementedError
 
     def _refresh(self) -> None:
-        """Save what sync() sends as it is now, not as it was saved last."""
+        """Save the current values of what sync() must not send as saved last."""
 
     def _welcome(self) -> bool:
-        """Give the commit that all others have to those that have joined; tell whether it is done.
+        """Send the shared commit to the ranks that have joined; return whether that was done.
 
-        It is not where too many have.
+        It is not done if too many have joined.
         """
         view = membership().view
         assert view is not None
@@ -263,7 +262,7 @@ class NumberedState(State):
             assert commit is not None
             give(view, giver_of, commit)
             return True
-        # Memory that has been written to before is filled faster.
+        # Writing to memory that was used before is faster.
         commit = take(view, giver_of, self._commits.release())
         self._load(commit.value())
         self._commits.replace(commit, view.commit)
@@ -283,7 +282,7 @@ class NumberedState(State):
             self._shards.keep(topology.rank, topology.size, self._number(), shards)
 
     def _after_change(self) -> None:
-        """Get the shards of the commit, and give copies to the present buddies."""
+        """Recover the shards of the commit, and send copies to the current buddies."""
         if self.shards() is None:
             return
         recovered = None
@@ -299,12 +298,12 @@ class NumberedState(State):
             self.load_shards(recovered)
         self._keep_shards(self.shards() or {})
         if view is not None and membership().begins:
-            all_agree(True)  # none counts on the first copies before all are there
+            all_agree(True)  # no rank relies on the first copies before all exist
         self._has_copies = True
-        self._resumed_from = None  # from now on a rank that is lost has left a copy
+        self._resumed_from = None  # from now on every rank's shards have a copy
 
     def _resumed_shards(self) -> list[tuple[int, Any]] | None:
-        """Learn the job's name, and return this rank's part of the shards that it begins with."""
+        """Receive the job's name, and return this rank's part of the shards to start with."""
         runtime, source = current_runtime(), membership().source
         own = json.dumps([self._job, self._resumed_from]).encode()
         is_source = runtime.topology.rank == source
@@ -363,7 +362,7 @@ class NumberedState(State):
         try:
             writes = current_runtime().topology.local_rank == 0
         except ValueError:
-            writes = True  # between two views nobody knows who is left
+            writes = True  # between two views it is unknown which ranks are left
         self._give_up(only_shards=not writes)
 
     def _finish(self) -> None:
@@ -374,7 +373,7 @@ class NumberedState(State):
             self._checkpointing.hurry()
 
     def _resumed(self) -> tuple[Snapshot, int] | None:
-        """Return the checkpoint to begin with, if this rank is to send it."""
+        """Return the checkpoint to start from, if this rank sends it."""
         if current_runtime().topology.rank != membership().source:
             return None
         checkpoint = resumed()

@@ -1,7 +1,7 @@
-"""Termination: what is done between SIGTERM and the end of this process.
+"""Termination: the work between SIGTERM and the end of this process.
 
-The main thread may be deep in a backward pass, or wait for ranks that have gone, where it runs no
-handler of Python's. So a thread does it, which is woken by the signal itself.
+The main thread may be in a backward pass or waiting for lost ranks, and then runs no Python signal
+handlers. A thread that the signal wakes does the work instead.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
-_STATUS = 128 + signal.SIGTERM  # as a shell tells it
+_STATUS = 128 + signal.SIGTERM  # as a shell reports it
 
 
 @contextlib.contextmanager
 def before_sigterm(last: Callable[[], None] | None) -> Iterator[None]:
-    """While the context lasts, have SIGTERM call `last` in a thread and then end this process.
+    """Inside the block, make SIGTERM call `last` in a thread and then end this process.
 
-    Nothing is changed where there is nothing to call, where the program has a handler of its own,
-    and outside of the main thread.
+    Does nothing if `last` is None, if the program has its own handler, and outside the main thread.
     """
     if (
         last is None
@@ -45,7 +44,7 @@ def before_sigterm(last: Callable[[], None] | None) -> Iterator[None]:
     _handlers.append(handler)
     signal.signal(signal.SIGTERM, handler)
     former = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-    if former != -1:  # an event loop's: the handler has to do
+    if former != -1:  # an event loop uses it: rely on the handler
         signal.set_wakeup_fd(former)
     try:
         yield
@@ -60,16 +59,16 @@ def before_sigterm(last: Callable[[], None] | None) -> Iterator[None]:
         woken.close()
 
 
-_handlers: list[object] = []  # ours, while it is set
+_handlers: list[object] = []  # ours, while they are set
 
 
 def _restore_default() -> None:
-    if signal.getsignal(signal.SIGTERM) in _handlers:  # else the program has set its own
+    if signal.getsignal(signal.SIGTERM) in _handlers:  # else the program has set another
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Forking(threading.local):
-    """What the forking thread had blocked."""
+    """The signals that the forking thread had blocked."""
 
     mask: set[int | signal.Signals] | None = None
 
@@ -90,7 +89,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Let children, such as data loaders, end by SIGTERM as they did."""
+    """Restore the default, so that SIGTERM still ends children such as data loaders."""
     if _handlers:
         signal.set_wakeup_fd(-1)
         _restore_default()

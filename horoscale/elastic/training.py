@@ -1,4 +1,4 @@
-"""run(): calls a function again and again until it returns, while ranks come, go and die."""
+"""run(): calls a function until it returns, while ranks fail, join and leave."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a function survive ranks that die, come and go.
+    """Make a training function survive ranks that fail, join and leave.
 
         @hvd.elastic.run
         def train(state, data):
             while state.epoch < 10: ...
 
-    The function is called with the same state on all ranks, and called again whenever the ranks
+    The function is called with the same state on all ranks. It is called again whenever the ranks
     have changed:
 
     - after a failure, with the state of the last commit that all survivors have;
-    - after hosts were added or removed, with the state as it is: the change is made at a commit.
+    - after hosts were added or removed, with the current state: such a change happens at a commit.
 
-    Between init() and the call no collective may be called outside of the function: a rank that
-    joins a running job begins with state.sync().
+    Do not call collectives between init() and the call, outside the function: a rank that joins
+    a running job begins with state.sync().
 
-    Returns what the function returns, on the ranks that are there at the end. What is a mistake
-    (MismatchError, DuplicateNameError) and any other exception than HorovodInternalError and
-    HostsUpdatedInterrupt leaves it. A rank that has no place any more ends by SystemExit.
+    Returns the function's result, on the ranks of the job at its end. HorovodInternalError and
+    HostsUpdatedInterrupt are handled. Programming errors (MismatchError, DuplicateNameError) and
+    all other exceptions propagate. A rank that no longer has a place exits by SystemExit.
     """
 
     @functools.wraps(func)
@@ -68,13 +68,13 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
 
 def is_mistake(error: HorovodInternalError) -> bool:
-    """Tell whether an error would come again: the program has to be changed."""
+    """Return whether an error is a programming error, which would occur again."""
     return isinstance(error, MismatchError)
 
 
 @contextmanager
 def _reporting(state: State) -> Iterator[None]:
-    """Have this rank tell each second what it does, where somebody listens."""
+    """Report this rank's activity each second, if the launcher listens."""
     if not membership().elastic:
         yield
         return
@@ -86,14 +86,14 @@ def _reporting(state: State) -> Iterator[None]:
 
 
 class _Training:
-    """One call of a function that run() was given."""
+    """One call of a function that run() wraps."""
 
     def __init__(self, state: State, member: Membership) -> None:
         self._state = state
         self._member = member
         self._sync = True
         self._changed = False  # the ranks, since the last sync
-        self._enter: Callable[[], None] | None = None  # what is left to do before the next attempt
+        self._enter: Callable[[], None] | None = None  # remaining work before the next attempt
         self._failed = False
 
     def run(self, func: Callable[[], T]) -> T:
@@ -124,7 +124,7 @@ class _Training:
                 self._prepare(error)
 
     def _prepare(self, error: Exception | None) -> None:
-        """Leave the job's present view; what _enter() does then may fail as well."""
+        """Leave the job's current view. The subsequent _enter() may fail, too."""
         self._failed = self._failed or error is not None
         view = self._member.next_view(self._state._held(), error)
 

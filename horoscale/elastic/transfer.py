@@ -18,7 +18,7 @@ _NAME = "elastic.sync"
 
 
 def all_agree(agree: bool) -> bool:
-    """Tell whether all ranks say so. Collective; HorovodInternalError if a rank failed."""
+    """Return whether all ranks agree. Collective. Raises HorovodInternalError if a rank failed."""
     said = array("B", [agree])
     _allreduce(said, ReduceOp.MIN, f"{_NAME}.agree")
     return bool(said[0])
@@ -27,16 +27,16 @@ def all_agree(agree: bool) -> bool:
 def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snapshot, int, bool]:
     """Return the source's snapshot, its number, and whether it is equal to this rank's.
 
-    `own` is what this rank has: blocks that are equal to the source's are not sent, where that is
-    so on all ranks. It is not changed: what arrives goes to new memory, for if the transfer breaks
-    off it has to be there still. Collective over all ranks.
+    `own` is this rank's snapshot. Blocks that are equal on all ranks are not sent. `own` is not
+    modified, because it is still needed if the transfer fails: received blocks go to new memory.
+    Collective over all ranks.
 
     Raises HorovodInternalError if a rank failed.
     """
     runtime = current_runtime()
     own = own or Snapshot()
     is_source = runtime.topology.rank == source
-    digests = {name: block.digest() for name, block in own.blocks.items()}  # all ranks at a time
+    digests = {name: block.digest() for name, block in own.blocks.items()}  # on all ranks concurrently
     header = None
     if is_source:
         specs = [
@@ -55,7 +55,7 @@ def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snaps
     )
     had_all = not any(missing) and own.tree == tree
     if missing:
-        _allreduce(missing, ReduceOp.MAX, f"{_NAME}.missing")  # what any rank lacks
+        _allreduce(missing, ReduceOp.MAX, f"{_NAME}.missing")  # blocks that any rank lacks
     result = Snapshot(tree)
     to_send: list[Block] = []
     for (name, spec, _), differs in zip(wanted, missing, strict=True):

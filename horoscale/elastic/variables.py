@@ -1,4 +1,4 @@
-"""VariablesState: a state of variables, in the frameworks that have them."""
+"""VariablesState: a state that holds a framework's variables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from horoscale.elastic.objects import ObjectState
 
 
 class VariablesState(ObjectState):
-    """Holds objects, and what a subclass reads from variables and assigns to them."""
+    """Holds objects, and the values of variables that a subclass reads and assigns."""
 
     def read_variables(self) -> dict[str, list[Any]]:
-        """Return the present values as arrays of numpy, in lists by what they belong to."""
+        """Return the current values as NumPy arrays, in lists by their owner."""
         raise NotImplementedError
 
     def assign_variables(self, values: dict[str, list[Any]]) -> None:
-        """Make values that read_variables() returned the present ones."""
+        """Assign values that read_variables() returned."""
         raise NotImplementedError
 
     def _capture(self) -> Any:
@@ -32,34 +32,34 @@ class VariablesState(ObjectState):
 
 
 def check_built(model: Any) -> None:
-    """Raise ValueError for a model of Keras that has no weights yet."""
+    """Raise ValueError for a Keras model that has no weights yet."""
     if not model.built:
         raise ValueError(
-            f"the model {model.name!r} is not built, so that it has no weights to keep: call "
-            "model.build(input_shape), or the model with a batch, before making the state"
+            f"the model {model.name!r} is not built and has no weights to save: call "
+            "model.build(input_shape), or the model with a batch, before creating the state"
         )
 
 
 def build_optimizer(optimizer: Any, model: Any) -> None:
-    """Give an optimizer of Keras its variables: all ranks have them from the start."""
+    """Create a Keras optimizer's variables, so that all ranks have them from the start."""
     if not getattr(optimizer, "built", False):
         optimizer.build(model.trainable_variables)
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Return the variables of an optimizer of Keras 3 or 2."""
+    """Return the variables of a Keras 3 or Keras 2 optimizer."""
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)
 
 
 class KerasModelState(VariablesState):
-    """Holds a model of Keras, its optimizer, and objects."""
+    """Holds a Keras model, its optimizer, and objects."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Keep the values, as the first commit.
+        """Save the values as the first commit.
 
-        `optimizer` is the one that the model was compiled with, if None is given. Raises ValueError
-        where the model is not built.
+        `optimizer` defaults to the one with which the model was compiled. Raises ValueError if the
+        model is not built.
         """
         check_built(model)
         self.model = model
@@ -69,7 +69,7 @@ class KerasModelState(VariablesState):
         super().__init__(**kwargs)
 
     def to_array(self, variable: Any) -> Any:
-        """Return the value of a variable as an array of numpy."""
+        """Return the value of a variable as a NumPy array."""
         return variable.numpy()
 
     def read_variables(self) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""What the ranks of a job have to do around Keras' fit()."""
+"""What the ranks of a job must do around Keras' fit()."""
 
 from __future__ import annotations
 

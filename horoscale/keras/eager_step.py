@@ -102,7 +102,7 @@ class EagerStep:
         return apply(self.reduce(gradients, variables))
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients reduced over the ranks; on a rank outside of the set as they are."""
+        """Return the gradients reduced over the ranks; on a rank outside the set as they are."""
         results = list(gradients)
         if not self._process_set.included():
             return results

@@ -55,7 +55,7 @@ class KerasState(KerasModelState):
     """
 
     def to_array(self, variable: Any) -> Any:
-        """Return the value of a variable as an array of numpy."""
+        """Return the value of a variable as an NumPy array."""
         return to_numpy(variable)
 
 
@@ -102,7 +102,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, state: Any) -> None:
-        """Keep it in this state, which has to have a `batch`."""
+        """Keep it in this state, which must have a `batch`."""
         super().__init__()
         self._state = state
         self._first = 0
@@ -128,7 +128,7 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, state: Any) -> None:
-        """Keep it in this state, which has to have an `epoch`."""
+        """Keep it in this state, which must have an `epoch`."""
         super().__init__()
         self._state = state
         self._first = 0

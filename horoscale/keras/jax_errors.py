@@ -24,7 +24,7 @@ _RANK_FAILED = re.compile(
 
 
 def with_our_errors(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Have a function raise HorovodInternalError where JAX says that a rank has failed."""
+    """Have a function raise HorovodInternalError if JAX says that a rank has failed."""
 
     @functools.wraps(func)
     def wrapper(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

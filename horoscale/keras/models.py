@@ -1,4 +1,4 @@
-"""Loading models so that training goes on."""
+"""Loading models so that training continues."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     off for the model that uses it; the steps are graphs all the same.
 
     Args:
-        optimizer: any keras.optimizers.Optimizer. A LossScaleOptimizer has to be in here, not
+        optimizer: any keras.optimizers.Optimizer. A LossScaleOptimizer must be in here, not
             around the result: the ranks decide together whether their gradients are finite.
         name: accepted as Horovod's; an optimizer of Keras has a name.
         device_dense: where the operation is placed for tensors, with the TensorFlow backend,
@@ -114,7 +114,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         The optimizer, with register_local_var(variable) beside.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
+        ValueError: an argument is invalid, or hvd.init() was not called.
     """
     if isinstance(optimizer, _Distributed | DistributedLegacy):
         raise ValueError("the optimizer is a DistributedOptimizer already")
@@ -150,7 +150,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 
 def is_optimizer(value: Any) -> bool:
-    """Tell whether it is an optimizer of Keras."""
+    """Return whether it is an optimizer of Keras."""
     kinds = [keras.optimizers.Optimizer]
     if IS_LEGACY:
         kinds += [keras.optimizers.legacy.Optimizer]
@@ -173,7 +173,7 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
         As DistributedOptimizer().
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
+        ValueError: an argument is invalid, or hvd.init() was not called.
     """
     layers = tuple(_layers(local_layers))
     distributed = DistributedOptimizer(optimizer, *args, **kwargs)
@@ -209,7 +209,7 @@ def _turn_off_xla() -> None:
     """Have models with a DistributedOptimizer make graphs that XLA does not compile.
 
     XLA knows no operation of ours; Keras would choose it wherever there is an accelerator. Of an
-    optimizer nothing is asked before the graph is made: it is the model that has to be told.
+    optimizer nothing is asked before the graph is made: it is the model that must be told.
     """
     owner = next(cls for cls in keras.Model.__mro__ if "make_train_function" in vars(cls))
     plain = owner.make_train_function

@@ -20,7 +20,7 @@ class Pods:
     def __init__(self, selector: str, namespace: str | None = None) -> None:
         """Find the cluster: that of this pod, or else kubectl's.
 
-        Raises ClusterError where there is none, or no client for it.
+        Raises ClusterError if there is none, or no client for it.
         """
         try:
             from kubernetes import client, config
@@ -54,7 +54,7 @@ class Pods:
     def usable(self) -> set[str]:
         """The names of the pods that are ready and not about to be taken away.
 
-        Raises ClusterError where the API gives no answer.
+        Raises ClusterError if the API gives no answer.
         """
         try:
             found = self._api.list_namespaced_pod(

@@ -40,7 +40,7 @@ def contiguous(tensor: ArrayLike) -> Array:
 
 
 def is_plain(tensor: object) -> TypeGuard[Array]:
-    """Tell whether this is an array whose own memory can be changed, from first to last."""
+    """Return whether this is an array whose own memory can be changed, from first to last."""
     return type(tensor) is np.ndarray and tensor.flags.carray
 
 

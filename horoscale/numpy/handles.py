@@ -25,7 +25,7 @@ class Handle(Generic[T]):
         self._finish: Callable[[_core.Handle], T] | None = finish
 
     def done(self) -> bool:
-        """Tell whether the operation is done, well or not."""
+        """Return whether the operation is done, well or not."""
         return self._finish is None or self._operation.done()
 
     def wait(self) -> T:
@@ -51,7 +51,7 @@ class Handle(Generic[T]):
 
 
 def poll(handle: Handle[T]) -> bool:
-    """Tell whether an asynchronous operation is done, so that synchronize() will not wait."""
+    """Return whether an asynchronous operation is done, so that synchronize() will not wait."""
     return handle.done()
 
 

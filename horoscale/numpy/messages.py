@@ -113,11 +113,11 @@ def send(
         process_set: both ranks belong to it.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is invalid.
         MismatchError: it is received into another dtype or number of elements; on these two ranks
             only (of a small message on the receiver only).
         RankFailedError: a rank of the process set died or left.
-        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+        HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     if is_plain(tensor):
         _start(True, tensor, dst, tag, process_set).wait()
@@ -128,7 +128,7 @@ def send(
 def send_async(
     tensor: ArrayLike, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[None]:
-    """Start send() and return a handle at once. The array may not change meanwhile."""
+    """Start send() and return a handle immediately. The array may not change meanwhile."""
     return _prepare_send(tensor, dst, tag, process_set)()
 
 
@@ -144,10 +144,10 @@ def recv(
         process_set: both ranks belong to it.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is invalid.
         MismatchError: the message has another dtype or number of elements; on these two ranks only.
         RankFailedError: a rank of the process set died or left.
-        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+        HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     if is_plain(tensor):
         _start(False, tensor, src, tag, process_set).wait()
@@ -159,14 +159,14 @@ def recv(
 def recv_async(
     tensor: Array, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[Array]:
-    """Start recv() and return a handle at once. The message is there after synchronize()."""
+    """Start recv() and return a handle immediately. The message is there after synchronize()."""
     return _prepare_recv(tensor, src, tag, process_set)()
 
 
 def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
     """Receive into an array what comes first from any rank with this tag; return that rank.
 
-    Arguments and errors are those of recv(). RankFailedError where a rank has left in good order,
+    Arguments and errors are those of recv(). RankFailedError if a rank has left cleanly,
     once for each tag: called again, it waits for the ranks that are left.
     """
     return _recv_and_wait(tensor, ANY, tag, process_set)
@@ -175,7 +175,7 @@ def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_proce
 def recv_any_async(
     tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[int]:
-    """Start recv_any() and return a handle at once; its result is the rank that has sent."""
+    """Start recv_any() and return a handle immediately; its result is the rank that has sent."""
     return _prepare_recv_any(tensor, tag, process_set)()
 
 
@@ -206,7 +206,7 @@ def recv_view(
         The view: its `tensor` is the array, its `source` the rank that has sent it.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is invalid.
         MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
             raises RankFailedError.
     """
@@ -232,7 +232,7 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
         For each operation what the function returns: None, the array, or recv_any()'s rank.
 
     Raises:
-        TypeError, ValueError: this is no such list, or an argument is wrong; nothing was started.
+        TypeError, ValueError: this is no such list, or an argument is invalid; nothing was started.
         MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
     """
     return run_batch(operations, _KINDS)

@@ -283,7 +283,7 @@ def broadcast(
 
     Args:
         tensor: an array, of the same shape and type on every rank; only the root's values count.
-        root_rank: the global rank whose array it is, also inside a process set.
+        root_rank: the global rank whose array it is, even in a process set.
         name: tells this call from others that are pending; None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.

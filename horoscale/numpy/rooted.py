@@ -199,7 +199,7 @@ def reduce(
 
     Args:
         tensor: an array, of the same shape and type on every rank.
-        root_rank: the global rank that gets the result, also inside a process set.
+        root_rank: the global rank that gets the result, even in a process set.
         op: as allreduce(); Average by default.
         name: tells this call from others that are pending; None: matched by the order of calls.
         prescale_factor: multiplies every rank's values before.
@@ -211,7 +211,7 @@ def reduce(
         On the root a new array, with the values that allreduce() gives; None elsewhere.
 
     Raises:
-        ValueError: as allreduce(); also for a root outside of the process set.
+        ValueError: as allreduce(); also for a root outside the process set.
         HorovodInternalError: as allreduce(); MismatchError also if the roots differ.
     """
     return _reduce_out_of_place(
@@ -307,7 +307,7 @@ def gather(
     Args:
         tensor: an array with at least one dimension; the first may differ between the ranks and may
             be 0, the others and the type are the same.
-        root_rank: the global rank that gets the result, also inside a process set.
+        root_rank: the global rank that gets the result, even in a process set.
         name: tells this call from others that are pending; None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
@@ -316,7 +316,7 @@ def gather(
         On the root a new array, None elsewhere.
 
     Raises:
-        ValueError: as allgather(); also for a root outside of the process set.
+        ValueError: as allgather(); also for a root outside the process set.
         HorovodInternalError: as allgather(); MismatchError also if the roots differ.
     """
     return _gather(tensor, root_rank, name, process_set, priority, will_wait=True).wait()
@@ -351,7 +351,7 @@ def scatter(
         tensor: an array with at least one dimension. Elsewhere than on the root its rows don't
             count and may be none: it says the type and the shape of a row, which are the same on
             all ranks.
-        root_rank: the global rank that sends, also inside a process set.
+        root_rank: the global rank that sends, even in a process set.
         splits: how many rows go to each rank; rows beyond their sum stay. Read on the root alone.
             None: evenly, and the lower ranks get one more where the number doesn't divide.
         name: tells this call from others that are pending; None: matched by the order of calls.
@@ -362,7 +362,7 @@ def scatter(
         A new array with this rank's rows.
 
     Raises:
-        ValueError: as allgather(); also for a root outside of the process set and, on the root, for
+        ValueError: as allgather(); also for a root outside the process set and, on the root, for
             `splits` of a wrong length, with a negative element, or that need more rows than there
             are.
         HorovodInternalError: as allgather(); MismatchError also if the roots differ.

@@ -38,7 +38,7 @@ def empty_sharded(
     Raises:
         ValueError: before hvd.init(), an extent is negative, the first one can't be divided by the
             number of members, there is none, or the type is not supported.
-        MismatchError: the members ask for different sizes; all of them get this.
+        MismatchError: the members ask for different sizes; raised on all of them.
         HorovodInternalError: there is not enough memory, or a member failed.
     """
     shape = extents_of(size[0] if len(size) == 1 else size)

@@ -128,7 +128,7 @@ def parse_hosts(
 ) -> tuple[tuple[tuple[str, int], ...] | None, int | None]:
     """Return the fixed hosts, or None where the script says, and the slots of others.
 
-    Raises UsageError where fixed hosts can never be enough.
+    Raises UsageError if fixed hosts can never be enough.
     """
     slots = _count("--slots-per-host", arguments.slots_per_host)
     if arguments.host_discovery_script is not None:
@@ -148,14 +148,14 @@ def parse_hosts(
 
 
 def check_checkpoints(job_environment: Mapping[str, str]) -> None:
-    """Raise UsageError where checkpoints are to be written nowhere."""
+    """Raise UsageError if checkpoints are to be written nowhere."""
     every = read_by_ranks(job_environment, "CHECKPOINT_EVERY")
     if every and not read_by_ranks(job_environment, "CHECKPOINT_DIR"):
         raise usage.UsageError("--checkpoint-every needs --checkpoint-dir DIR")
 
 
 def check_resumable(job_environment: Mapping[str, str]) -> None:
-    """Raise UsageError where a job would look for a checkpoint in vain, on this host."""
+    """Raise UsageError if a job would look for a checkpoint in vain, on this host."""
     folder = read_by_ranks(job_environment, "RESUME")
     if not folder:
         return

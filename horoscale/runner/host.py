@@ -125,7 +125,7 @@ class HostLink:
         self._process.returncode = status
 
     def _read_errors(self) -> None:
-        for _ in range(_ERROR_READS):  # who goes on writing gets its turn again
+        for _ in range(_ERROR_READS):  # a host that writes more gets its turn again
             if self._stderr is None:
                 return
             try:

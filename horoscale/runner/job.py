@@ -34,7 +34,7 @@ from horoscale.runner.watching import StatusSpec, Watching
 SURVIVORS_S = 2.0
 # At the end of an interrupted job a slow reader may take the rest of the output for so long.
 DRAIN_S = 2.0
-# After the grace, until a supervisor has to have ended: more than it needs to report stuck ranks.
+# After the grace, until a supervisor must have ended: more than it needs to report stuck ranks.
 SUPERVISORS_S = 15.0
 # So much of what one host's supervisor and remote shell say themselves is shown.
 MAX_NOTES = 1000
@@ -421,7 +421,7 @@ class Job:
         self._console.put("stderr", f"{LAUNCHER}: {text}\n".encode(errors="backslashreplace"))
 
     def _note(self, host: str, text: str) -> None:
-        """Says what a host has sent; one that goes on and on must not fill a disk with it."""
+        """Says what a host has sent; a host that never stops must not fill the disk."""
         lines, characters = self._noted.get(host, (0, 0))
         if lines >= MAX_NOTES or characters >= MAX_NOTE_CHARACTERS:
             return

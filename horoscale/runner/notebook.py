@@ -1,7 +1,7 @@
 """What horoscale.run() shows below a cell of a notebook: progress, and each rank's output, folded.
 
 The launcher serves the job's status on loopback meanwhile (--status-port), which tells of progress.
-What is shown is a display of IPython's, which is updated; nothing else has to be installed. At the
+What is shown is a display of IPython's, which is updated; nothing else must be installed. At the
 end the output gets a display of its own: some front ends (the Jupyter console, Qt's) update none,
 and a kernel can't tell which it has.
 """
@@ -43,7 +43,7 @@ class Display(Protocol):
 
 
 def display_of_cell() -> Display | None:
-    """Return what shows something below the cell that is running; None outside of a notebook."""
+    """Return what shows something below the cell that is running; None outside a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):

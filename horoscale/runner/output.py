@@ -38,7 +38,7 @@ class LineSplitter:
         complete = b""
         if self._partial and self._partial[-1].endswith(b"\r") and not data.startswith(b"\n"):
             complete = self.finish()
-        # A carriage return at the very end has to wait: its newline may be under way.
+        # A carriage return at the very end must wait: its newline may be under way.
         end = 1 + max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1))
         if end > 0:
             complete += self.finish() + data[:end]

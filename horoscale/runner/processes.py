@@ -55,7 +55,7 @@ def send_signal(pid: int, signum: int, *, group: bool = False) -> None:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Tell whether a process has a handler for the signal; false if it has ended."""
+    """Return whether a process has a handler for the signal; false if it has ended."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))
@@ -65,7 +65,7 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def kill_descendants(seconds: float) -> list[int]:
-    """Kills and reaps all descendants of this process, which has to be a subreaper.
+    """Kills and reaps all descendants of this process, which must be a subreaper.
 
     Blocks for at most `seconds`. Returns those that did not end (stuck inside the kernel).
     """

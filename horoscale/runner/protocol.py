@@ -34,7 +34,7 @@ another one carry `host`, the index of theirs.
         pong     the answer to `ping`
         refused  rank, error: the command could not be started
         stuck    pids that did not end after SIGKILL
-        lost     error: no supervisor there, or not any more; `greeted`: there was one
+        lost     error: no supervisor there, or not any longer; `greeted`: there was one
         note     text: what the remote shell or the supervisor wrote to standard error
 
 What a supervisor sends is not taken on trust: see checked_report().
@@ -148,7 +148,7 @@ def _parse(text: bytes) -> Header:
 
 # ---------------------------------------------------------------- what supervisors may say
 
-Check = Callable[[Any], Any]  # gives the value to go on with; ValueError if it can't be
+Check = Callable[[Any], Any]  # gives the value to continue with; ValueError if it can't be
 
 
 def _number(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Which hosts have fallen silent: those whose supervisors do not answer any more.
+"""Which hosts have fallen silent: those whose supervisors do not answer any longer.
 
 A machine that loses its power closes no connection. Ranks find that out after
 NETWORK_TIMEOUT_SECONDS; the launcher is to know by then as well.

@@ -47,7 +47,7 @@ def resolve_hosts(given: Sequence[Host], shell: RemoteShell) -> Machines:
     Names of this machine are one host, whose supervisor needs no remote shell; a shell that the
     user names is used for all hosts.
 
-    Raises HostsError where options contradict each other.
+    Raises HostsError if options contradict each other.
     """
     if shell.command is not None:
         words = _shell_words(given, shell)

@@ -40,7 +40,7 @@ class ResultsTooLargeError(ResultsError):
 
 @contextlib.contextmanager
 def _in_temporary_file() -> Iterator[None]:
-    """Raise ResultsError where the disk is full, or can't be written."""
+    """Raise ResultsError if the disk is full, or can't be written."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ class ResultWriter:
     def add(self, rank: int, piece: bytes) -> None:
         """A rank has handed in a piece of its outcome.
 
-        Raises ResultsError where it is not kept, and ResultsTooLargeError where it never could be.
+        Raises ResultsError if it is not kept, and ResultsTooLargeError if it never could be.
         """
         frame = encode({"kind": "result", "rank": rank}, piece)
         if len(frame) > self._left:

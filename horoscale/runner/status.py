@@ -24,7 +24,7 @@ Status = dict[str, Any]
 def show_status(ask: Callable[[], Status], as_json: bool, show: Callable[[str], object]) -> None:
     """Show the status once; on a terminal, with rich, until Ctrl-C or the end of the job.
 
-    Raises control.ControlError where the job can't be asked for the first time.
+    Raises control.ControlError if the job can't be asked for the first time.
     """
     status = ask()
     if as_json:

@@ -36,12 +36,12 @@ from horoscale.runner.reach import Probe, reserve_port
 
 _READ_BYTES = 1 << 16
 _MAX_PIPE_BYTES = 1 << 20  # no pipe holds more
-_MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print have to wait
+_MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print must wait
 _MAX_UNREPORTED_BYTES = 1 << 20  # with more unsent nothing is reported to who watches the job
 _MAX_ERROR = 2000  # characters of one that is reported
 _STUCK_S = 10.0  # after SIGKILL; only a process stuck inside the kernel takes longer
 _KILL_INTERVAL_S = 0.05
-_LINKS_S = 2.0  # after SIGKILL here, until supervisors below have to be done with theirs
+_LINKS_S = 2.0  # after SIGKILL here, until supervisors below must be done with theirs
 
 # Streams that a rank may have besides its standard ones: a function's result for horoscale.run().
 _RESULT = "result"
@@ -446,7 +446,7 @@ class Supervisor:
     def _drain(self, descriptors: Sequence[int]) -> None:
         """Forwards what pipes hold."""
         for descriptor in descriptors:
-            for _ in range(_MAX_PIPE_BYTES // _READ_BYTES):  # a stranger may go on writing
+            for _ in range(_MAX_PIPE_BYTES // _READ_BYTES):  # a stranger may continue writing
                 if not self._on_output(descriptor):
                     break
 

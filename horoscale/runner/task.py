@@ -112,6 +112,6 @@ def _failure(error: Exception) -> Outcome:
     try:
         pickled = cloudpickle.dumps(error)
         pickle.loads(pickled)
-    except Exception:  # a class with its own idea of pickling: its text has to do
+    except Exception:  # a class with its own idea of pickling: its text must do
         return Outcome(None, text)
     return Outcome(pickled, text)

@@ -10,7 +10,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 def printable(text: str) -> str:
     r"""The text as one line that a terminal only prints.
 
-    Colours and the spaces at the end are left out; what else is not printable, such as a line's
+    Colors and the spaces at the end are left out; what else is not printable, such as a line's
     end, an escape sequence, a character that reverses the direction of writing, or half of a
     surrogate pair, is escaped as in Python: \x1b. Doing it again changes nothing.
     """

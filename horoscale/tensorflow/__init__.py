@@ -22,11 +22,11 @@ What all collectives have in common:
                     eager operations are matched by the order of the calls on each rank, those of
                     a graph by the names of the function and the tensor.
     grouped_f()     works on a list of tensors, all or none of them.
-    Gradients       are registered, on the same process set: every rank has to run the backward
+    Gradients       are registered, on the same process set: every rank must run the backward
                     pass. They are scaled as Horovod's: a tensor that all ranks hold alike counts as
                     one tensor, and its gradient is the average of theirs.
     Errors          what one rank can see to be wrong raises ValueError there at once, or
-                    tf.errors.InvalidArgumentError where only the kernel sees it; for an unusable
+                    tf.errors.InvalidArgumentError if only the kernel sees it; for an unusable
                     process set it is both. What the ranks contradict each other about is
                     tf.errors.FailedPreconditionError on all of them, a rank that died or has joined
                     tf.errors.UnknownError, hvd.shutdown() meanwhile tf.errors.AbortedError.

@@ -15,7 +15,7 @@ class GradientAggregation:
     """Sums gradients on this rank and reduces the sums every `passes` times.
 
     The sums and the count are variables: it works alike in eager mode, in a tf.function and in a
-    graph of TensorFlow 1. All ranks have to call it equally often.
+    graph of TensorFlow 1. All ranks must call it equally often.
     """
 
     def __init__(self, reduction: GradientReduction, passes: int, average: bool) -> None:

@@ -105,6 +105,6 @@ class TensorFlowKerasState(KerasModelState):
         """Keep the values, as the first commit.
 
         `optimizer` is the one that the model was compiled with, if None is given; `backend` is
-        accepted as Horovod's. Raises ValueError where the model is not built.
+        accepted as Horovod's. Raises ValueError if the model is not built.
         """
         super().__init__(model, optimizer, **kwargs)

@@ -75,7 +75,7 @@ class GradientReduction:
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the reduced gradients of variables; None stays None.
 
-        On a rank outside of the process set they stay as they are: it trains on its own.
+        On a rank outside the process set they stay as they are: it trains on its own.
         """
         results = list(gradients)
         if not self.process_set.included():
@@ -189,7 +189,7 @@ class GradientReduction:
 
 
 def chosen_groups(num_groups: int, groups: Any) -> Any:
-    """Return `groups`, or what the older `num_groups` asks for; ValueError where both are given."""
+    """Return `groups`, or what the older `num_groups` asks for; ValueError if both are given."""
     if num_groups and groups is not None:
         raise ValueError("give groups= or num_groups=, not both: num_groups is the older one")
     return num_groups or groups

@@ -1,7 +1,7 @@
 """Messages of tensors from one rank to another: send, recv and what belongs to them.
 
 All of them are one op, which starts its messages and is done when the last one is. The ops of a
-tf.function run in the order of the program, as eager calls do: what has to be under way at once is
+tf.function run in the order of the program, as eager calls do: what must be under way at once is
 one batch(). Gradients are messages of the same tag in a channel of their own.
 """
 
@@ -91,14 +91,14 @@ def send(
 
     Returns:
         A zero of the tensor's dtype. Its gradient is received from `dst`, where that of recv()'s
-        result has to be computed as well: add it to the loss.
+        result must be computed as well: add it to the loss.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is invalid.
         tf.errors.FailedPreconditionError: it is received into another dtype or number of elements;
             on these two ranks only (of a small message on the receiver only).
         tf.errors.UnknownError: a rank of the process set died or left.
-        tf.errors.OpError: another failure, such as hvd.shutdown() meanwhile.
+        tf.errors.OpError: another failure, such as a concurrent hvd.shutdown().
     """
     [result], _ = _exchange([_sent(tensor, dst, tag, process_set)], process_set)
     return result
@@ -112,7 +112,7 @@ def recv(
     Args:
         like: a tensor, variable or array of the message's shape and dtype, or a tf.TensorSpec. Its
             values are not read. Where a gradient with respect to it is computed, that of the result
-            is sent back to `src`, where that of send()'s result has to be computed as well.
+            is sent back to `src`, where that of send()'s result must be computed as well.
         src: the global rank that sends; also the own one.
         tag: as send() is given it.
         process_set: both ranks belong to it.
@@ -132,7 +132,7 @@ def recv_any(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Receive what comes first from any rank with this tag.
 
-    Arguments and errors are those of recv(). It fails where a rank has left in good order, once for
+    Arguments and errors are those of recv(). It fails where a rank has left cleanly, once for
     each tag: called again, it waits for the ranks that are left.
 
     Returns:
@@ -155,7 +155,7 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
         For each operation what the function returns: a zero, the tensor, or the pair of recv_any().
 
     Raises:
-        TypeError, ValueError: this is no such list, or an argument is wrong.
+        TypeError, ValueError: this is no such list, or an argument is invalid.
         tf.errors.OpError: as send(); the first failure, after all are done.
     """
     if not operations:

@@ -58,8 +58,8 @@ def allreduce(
         A tensor of the same shape and dtype, or tf.IndexedSlices.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
-        tf.errors.FailedPreconditionError: the ranks contradict each other; all of them get this.
+        ValueError: an argument is invalid, or hvd.init() was not called.
+        tf.errors.FailedPreconditionError: the ranks' calls do not match; raised on all of them.
         tf.errors.UnknownError: a rank failed.
     """
     if isinstance(tensor, tf.IndexedSlices):
@@ -233,7 +233,7 @@ def broadcast_(
 ) -> list[Any]:
     """Give variables the root's values, all in one operation, and return them.
 
-    In a graph of TensorFlow 1 it returns what the session has to run: the assignments.
+    In a graph of TensorFlow 1 it returns what the session must run: the assignments.
     """
     targets = list(variables)
     if not targets:

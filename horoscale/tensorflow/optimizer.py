@@ -105,7 +105,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         of tf.compat.v1.train one that wraps it. Both have register_local_var(variable).
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
+        ValueError: an argument is invalid, or hvd.init() was not called.
     """
     from horoscale.keras import optimizer as of_keras  # which needs this package
 

@@ -15,7 +15,7 @@ from horoscale.tensorflow.ops import allreduce
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
     """keras.layers.BatchNormalization over the batches of all ranks, which may differ in size.
 
-    Every rank has to run it in training, forward and backward.
+    Every rank must run it in training, forward and backward.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
         A tape of the class of `gradtape`, with register_local_source(variable) beside.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
+        ValueError: an argument is invalid, or hvd.init() was not called.
     """
     cls = type(gradtape)
     distributed: Any = type(cls.__name__, (_DistributedTape, cls), {"__module__": cls.__module__})

@@ -18,7 +18,7 @@ What all collectives have in common:
     f_()            works in place and returns its argument; it is not recorded by autograd.
     grouped_f()     works on a list of tensors, all or none of them.
     Gradients       out-of-place collectives are differentiable on the same process set: every rank
-                    has to run the backward pass. They are scaled as Horovod's: a tensor that all
+                    must run the backward pass. They are scaled as Horovod's: a tensor that all
                     ranks hold alike counts as one tensor, and its gradient is the average of theirs
                     (the results of allgather and broadcast). What the root of reduce and gather
                     gets is there once. So a loss that all ranks compute alike

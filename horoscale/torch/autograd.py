@@ -37,5 +37,5 @@ def connect(
 
 
 def needs_gradient(inputs: Sequence[torch.Tensor]) -> bool:
-    """Tell whether autograd would record an operation on these tensors here and now."""
+    """Return whether autograd would record an operation on these tensors here and now."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)

@@ -62,7 +62,7 @@ def make_bucket(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]
 
 
 def fits(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    """Tell whether values may go to a place: a parameter may have changed since it was made."""
+    """Return whether values may go to a place: a parameter may have changed since it was made."""
     return (
         tensor.dtype == place.dtype
         and tensor.shape == place.shape
@@ -71,7 +71,7 @@ def fits(tensor: torch.Tensor, place: torch.Tensor) -> bool:
 
 
 def lies_as_in(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    """Tell whether values that fit are in memory of their own, in the order of their place."""
+    """Return whether values that fit are in memory of their own, in the order of their place."""
     plain = type(tensor) is torch.Tensor and not (tensor.is_conj() or tensor.is_neg())
     return plain and tensor.stride() == place.stride()
 

@@ -26,7 +26,7 @@ for _prepare in (
 
 
 def is_followed(tensor: torch.Tensor) -> bool:
-    """Tell whether autograd follows what is made of a tensor here."""
+    """Return whether autograd follows what is made of a tensor here."""
     return tensor.requires_grad and torch.is_grad_enabled()
 
 
@@ -42,7 +42,7 @@ def run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:
-    """Tell whether values can go from the memory of one tensor to that of another as they are."""
+    """Return whether values can go from the memory of one tensor to that of another as they are."""
     return (
         not is_compiling()
         and is_plain(tensor)

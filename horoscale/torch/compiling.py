@@ -31,7 +31,7 @@ is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling"
 def outside_graph(function: Function) -> Function:
     """Have the compiler leave a function alone, with all that it calls.
 
-    Where compiled code calls it the graph ends, the function runs as ever, and another graph
+    Where compiled code calls it the graph ends, the function runs as usual, and another graph
     begins. That is what @torch.compiler.disable does, which puts a slow call in front of the
     function, though, and imports the compiler where nobody compiles.
     """

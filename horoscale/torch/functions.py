@@ -37,7 +37,7 @@ def broadcast_parameters(
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
+        ValueError: an argument is invalid, or hvd.init() was not called.
         MismatchError: the ranks' parameters of one name differ in shape or dtype.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
@@ -70,11 +70,11 @@ def broadcast_optimizer_state(
     Args:
         optimizer: over parameters of the same order and shapes on all ranks.
         root_rank: the global rank that sends.
-        model: for Horovod's sake; not needed.
+        model: accepted for compatibility with Horovod; not needed.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: the optimizers have different parameters, another argument is wrong, or
+        ValueError: the optimizers have different parameters, another argument is invalid, or
             hvd.init() was not called.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """

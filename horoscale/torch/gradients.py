@@ -109,7 +109,7 @@ class Gradient:
         return value
 
     def can_move(self, value: torch.Tensor) -> bool:
-        """Tell whether an operation can take what take() gave to its place in shared memory."""
+        """Return whether an operation can take what take() gave to its place in shared memory."""
         return value is self._place or value is self._moved
 
     def apart(self, value: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ class Gradient:
         return copy.copy_(value)
 
     def changed(self) -> bool:
-        """Tell whether `.grad` is not what it was at take()."""
+        """Return whether `.grad` is not what it was at take()."""
         gradient = self.parameter.grad
         return gradient is not self._own or _version(gradient) != self._version
 
@@ -137,7 +137,7 @@ class Gradient:
         self.parameter.grad = result
 
     def has_values(self) -> bool:
-        """Tell whether there is a `.grad` that is not all zeros. Reads all of it, if it is."""
+        """Return whether there is a `.grad` that is not all zeros. Reads all of it, if it is."""
         gradient = self.parameter.grad
         if gradient is None:
             return False

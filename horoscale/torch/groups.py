@@ -136,7 +136,7 @@ class GradientGroup:
         return self.state in (State.PARTIAL, State.IN_FLIGHT)
 
     def done(self) -> bool:
-        """Tell whether finish() would return, or raise, at once."""
+        """Return whether finish() would return, or raise, at once."""
         return all(handle.done() for handle, _ in self._in_flight)
 
     def serves(self, owner: Owner) -> bool:

@@ -41,7 +41,7 @@ class Handle:
 
     @outside_graph
     def done(self) -> bool:
-        """Tell whether wait() would return (or raise) at once."""
+        """Return whether wait() would return (or raise) at once."""
         operation = self._operation
         if operation is None:
             return True
@@ -76,7 +76,7 @@ class Handle:
 
 @outside_graph
 def poll(handle: Handle) -> bool:
-    """Tell whether an operation is done, so that synchronize() would return without waiting.
+    """Return whether an operation is done, so that synchronize() would return without waiting.
 
     Args:
         handle: what an _async function returned.
@@ -85,7 +85,7 @@ def poll(handle: Handle) -> bool:
         True if it is done, well or not.
 
     Raises:
-        ValueError: this is no handle.
+        ValueError: this is not a handle.
     """
     if isinstance(handle, Handle):
         return handle.done()
@@ -104,11 +104,11 @@ def synchronize(handle: Handle) -> Outcome:
         CUDA tensors are ready for what the current stream is given from now on.
 
     Raises:
-        ValueError: this is no handle.
+        ValueError: this is not a handle.
         MismatchError: the ranks contradict each other (shapes, dtypes, op, root); they all get this
             error, and further operations work.
-        RankFailedError: a rank died or left; its process sets can't be used any more.
-        HorovodInternalError: any other failure, such as hvd.shutdown() meanwhile.
+        RankFailedError: a rank died or left; its process sets can't be used any longer.
+        HorovodInternalError: any other failure, such as a concurrent hvd.shutdown().
     """
     if isinstance(handle, Handle):  # not by a function, whose call costs as much as all of this
         return handle.wait()

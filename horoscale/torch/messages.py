@@ -177,11 +177,11 @@ def send(
         call its backward().
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is invalid.
         MismatchError: it is received into another dtype or number of elements; on these two ranks
             only (of a small message on the receiver only).
         RankFailedError: a rank of the process set died or left.
-        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+        HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     if is_plain(tensor):
         _begin(True, tensor, dst, tag, process_set).wait()
@@ -205,9 +205,9 @@ def send(
 def send_async(
     tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start send() and return a handle at once; its result is None. Not differentiable.
+    """Start send() and return a handle immediately; its result is None. Not differentiable.
 
-    The tensor may not change meanwhile.
+    Do not modify the tensor until then.
     """
     return _prepare_send(tensor, dst, tag, process_set)()
 
@@ -231,10 +231,10 @@ def recv(
         The tensor.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is invalid.
         MismatchError: the message has another dtype or number of elements; on these two ranks only.
         RankFailedError: a rank of the process set died or left.
-        HorovodInternalError: another failure, such as hvd.shutdown() meanwhile.
+        HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     _recv_and_wait(tensor, src, tag, process_set)
     if not needs_gradient([tensor]):
@@ -253,7 +253,7 @@ def recv(
 def recv_async(
     tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start recv() and return a handle at once. Not differentiable.
+    """Start recv() and return a handle immediately. Not differentiable.
 
     The message is in the tensor after synchronize(), which returns it.
     """
@@ -266,7 +266,7 @@ def recv_any(
 ) -> int:
     """Receive into a tensor what comes first from any rank with this tag; return that rank.
 
-    Arguments and errors are those of recv(). RankFailedError where a rank has left in good order,
+    Arguments and errors are those of recv(). RankFailedError if a rank has left cleanly,
     once for each tag: called again, it waits for the ranks that are left. Not differentiable.
     """
     return _recv_and_wait(tensor, ANY, tag, process_set)
@@ -276,7 +276,7 @@ def recv_any(
 def recv_any_async(
     tensor: torch.Tensor, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start recv_any() and return a handle at once; its result is the rank that has sent."""
+    """Start recv_any() and return a handle immediately; its result is the rank that has sent."""
     return _prepare_recv_any(tensor, tag, process_set)()
 
 
@@ -310,7 +310,7 @@ def recv_view(
         sent it.
 
     Raises:
-        TypeError, ValueError: before hvd.init(), or an argument is wrong.
+        TypeError, ValueError: before hvd.init(), or an argument is invalid.
         MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
             raises RankFailedError.
     """
@@ -335,7 +335,7 @@ def batch(operations: Sequence[P2POp]) -> list[Any]:
         For each operation None (a send), the tensor, or recv_any()'s rank.
 
     Raises:
-        TypeError, ValueError: this is no such list, or an argument is wrong; nothing was started.
+        TypeError, ValueError: this is no such list, or an argument is invalid; nothing was started.
         MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
     """
     return run_batch(operations, _KINDS)

@@ -46,7 +46,7 @@ def allgather(
     Args:
         tensor: of one dtype and shape on all ranks, except for the first dimension, which may
             differ and may be 0. Not 0-d.
-        name: tells this operation from others that are pending; None: matched by order.
+        name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
         out: a contiguous tensor for the result, of its dtype, device and shape; it may share memory
             with `tensor` only if that is this rank's part of it. None: a new one is made. Repeated
@@ -56,10 +56,10 @@ def allgather(
         A tensor, `out` if it was given, with the rows of rank 0, rank 1, and so on.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called. Where `out` has only too
+        ValueError: an argument is invalid, or hvd.init() was not called. Where `out` has only too
             many or too few rows this rank alone notices, when the operation is done: `out` is left
             alone, and the other ranks succeed.
-        MismatchError: dtypes or other dimensions differ; all ranks get this.
+        MismatchError: dtypes or other dimensions differ; raised on all ranks.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     if out is not None and is_plain_move(tensor, out):
@@ -78,7 +78,7 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> Handle:
-    """Start allgather() and return a handle at once."""
+    """Start allgather() and return a handle immediately."""
     group = None if out is None else [out]
     return collectives.allgather([tensor], Call(name, process_set), group).then(only)
 
@@ -103,7 +103,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
     out: Tensors | None = None,
 ) -> Handle:
-    """Start grouped_allgather() and return one handle for all at once."""
+    """Start grouped_allgather() and return one handle for all immediately."""
     return collectives.allgather(as_group(tensors), Call(name, process_set), out)
 
 
@@ -119,17 +119,17 @@ def broadcast(
 
     Args:
         tensor: of one shape and dtype on all ranks; its values are read on the root alone.
-        root_rank: the global rank that sends, also inside a process set.
-        name: tells this operation from others that are pending; None: matched by order.
+        root_rank: the global rank that sends, even in a process set.
+        name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 
     Returns:
         A new tensor with the root's values.
 
     Raises:
-        ValueError: an argument is wrong (such as a root outside of the process set), or hvd.init()
+        ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
             was not called.
-        MismatchError: shapes, dtypes or roots differ; all ranks get this.
+        MismatchError: shapes, dtypes or roots differ; raised on all ranks.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     if not is_compiling() and is_plain(tensor) and not is_followed(tensor):
@@ -150,7 +150,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start broadcast() and return a handle at once."""
+    """Start broadcast() and return a handle immediately."""
     return collectives.broadcast([tensor], root_rank, Call(name, process_set)).then(only)
 
 
@@ -197,7 +197,7 @@ def alltoall(
         tensor: of one dtype and shape on all ranks, except for the first dimension. Not 0-d.
         splits: how many rows go to each rank, in order: integers, or a 1-d tensor on the CPU of any
             integer dtype. Rows beyond their sum stay. None: the rows are dealt out evenly.
-        name: tells this operation from others that are pending; None: matched by order.
+        name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
         out: as for allgather(), but it shares no memory with `tensor`.
 
@@ -206,8 +206,8 @@ def alltoall(
         `splits` was given, a tuple of it and how many rows came from each rank, as an int32 tensor.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
-        MismatchError: dtypes or other dimensions differ; all ranks get this.
+        ValueError: an argument is invalid, or hvd.init() was not called.
+        MismatchError: dtypes or other dimensions differ; raised on all ranks.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     if splits is None and out is not None and is_plain_move(tensor, out):
@@ -224,7 +224,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> Handle:
-    """Start alltoall() and return a handle at once."""
+    """Start alltoall() and return a handle immediately."""
     return _alltoall(tensor, splits, Call(name, process_set), out)
 
 

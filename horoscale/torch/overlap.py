@@ -66,7 +66,7 @@ class OverlappedStep:
         return bool(self._outstanding)
 
     def has(self, group: GradientGroup) -> bool:
-        """Tell whether the group's parameters still wait for their update."""
+        """Return whether the group's parameters still wait for their update."""
         return any(id(gradient.parameter) in self._outstanding for gradient in group.gradients)
 
     @property
@@ -203,7 +203,7 @@ class Owners:
         self._guarded: list[tuple[weakref.ref[torch.nn.Module], RemovableHandle | None]] = []
 
     def complete(self, groups: Iterable[GradientGroup]) -> bool:
-        """Tell whether every parameter has an owner, which is not part of a compiled module."""
+        """Return whether every parameter has an owner, which is not part of a compiled module."""
         parameters = {id(gradient.parameter) for group in groups for gradient in group.gradients}
         if len(parameters) != self._searched:
             self._search(parameters)

@@ -174,7 +174,7 @@ class GradientReducer:
             self.added_to = next((name for name in kept if name is not None), None)
 
     def begin_again(self) -> None:
-        """Take note of a backward pass after the reduction: nothing is reduced any more."""
+        """Take note of a backward pass after the reduction: nothing is reduced any longer."""
         for group in self.groups:
             if group.state is State.REDUCED:
                 group.clear()
@@ -193,14 +193,14 @@ class GradientReducer:
             self._rounds.begin()
 
     def all_started(self) -> bool:
-        """Tell whether each gradient is in flight or reduced."""
+        """Return whether each gradient is in flight or reduced."""
         new = self.adopt()
         return not new and all(
             group.in_flight or group.serves(self) or not group.active for group in self.groups
         )
 
     def all_reduced(self) -> bool:
-        """Tell whether nothing is left to do for step()."""
+        """Return whether nothing is left to do for step()."""
         return all(group.serves(self) or not group.active for group in self.groups)
 
     def stay_behind(self) -> None:
@@ -262,7 +262,7 @@ class GradientReducer:
     def _agree_on_layouts(self) -> None:
         """Learn from the other ranks which gradients are sparse, and let them learn it.
 
-        Zeros stand for a gradient that this rank has never had, and they have to be sparse where
+        Zeros stand for a gradient that this rank has never had, and they must be sparse where
         the other ranks' are. It is done until each gradient was there on some rank. A rank that has
         had all of them does not wait for the others, unless it leaves the job.
         """

@@ -50,7 +50,7 @@ def allreduce(
     Args:
         tensor: of one shape and dtype on all ranks.
         average: deprecated: True for op=Average, False for op=Sum.
-        name: tells this operation from others that are pending; None: matched by order.
+        name: identifies this operation among pending ones. None: matched by call order.
         compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
             each other: each host's sum, and the result, are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
@@ -65,8 +65,8 @@ def allreduce(
         A new tensor of the same shape and dtype.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
-        MismatchError: the ranks contradict each other; all of them get this.
+        ValueError: an argument is invalid, or hvd.init() was not called.
+        MismatchError: the ranks' calls do not match; raised on all of them.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     if (
@@ -115,7 +115,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start allreduce() and return a handle at once. The tensor may not change meanwhile."""
+    """Start allreduce() and return a handle immediately. Do not modify the tensor until then."""
     if average is None and is_plain(tensor) and not is_followed(tensor):
         template = prepared_allreduce(
             tensor.dtype,
@@ -241,7 +241,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start grouped_allreduce() and return one handle for all at once."""
+    """Start grouped_allreduce() and return one handle for all immediately."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce(as_group(tensors), reduction, call)
@@ -274,7 +274,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start grouped_allreduce_() and return one handle for all at once."""
+    """Start grouped_allreduce_() and return one handle for all immediately."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce(as_group(tensors), reduction, call, in_place=True)
@@ -297,7 +297,7 @@ def reducescatter(
 
     Args:
         tensor: of one shape and dtype on all ranks. Not 0-d.
-        name: tells this operation from others that are pending; None: matched by order.
+        name: identifies this operation among pending ones. None: matched by call order.
         compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
             each other: each host's sum, and the result, are rounded to that type.
         op: as allreduce(). Average and Sum have gradients.
@@ -315,8 +315,8 @@ def reducescatter(
         A tensor, `out` if it was given, with this rank's rows of the result.
 
     Raises:
-        ValueError: an argument is wrong, or hvd.init() was not called.
-        MismatchError: the ranks contradict each other; all of them get this.
+        ValueError: an argument is invalid, or hvd.init() was not called.
+        MismatchError: the ranks' calls do not match; raised on all of them.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     if (
@@ -366,7 +366,7 @@ def reducescatter_async(
     splits: Splits = None,
     out: torch.Tensor | None = None,
 ) -> Handle:
-    """Start reducescatter() and return a handle at once."""
+    """Start reducescatter() and return a handle immediately."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     group = None if out is None else [out]
     call = Call(name, process_set)
@@ -423,7 +423,7 @@ def grouped_reducescatter_async(
     splits: Splits = None,
     out: Tensors | None = None,
 ) -> Handle:
-    """Start grouped_reducescatter() and return one handle for all at once."""
+    """Start grouped_reducescatter() and return one handle for all immediately."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     return collectives.reducescatter(
         as_group(tensors), reduction, Call(name, process_set), split_list(splits), out

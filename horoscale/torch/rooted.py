@@ -37,9 +37,9 @@ def reduce(
 
     Args:
         tensor: of one shape and dtype on all ranks.
-        root_rank: the global rank that gets the result, also inside a process set.
+        root_rank: the global rank that gets the result, even in a process set.
         op: as allreduce(); Average by default.
-        name: tells this operation from others that are pending; None: matched by order.
+        name: identifies this operation among pending ones. None: matched by call order.
         prescale_factor: each rank's tensor is multiplied by it before the reduction,
         postscale_factor: and the result by this one.
         process_set: the ranks that take part.
@@ -47,13 +47,13 @@ def reduce(
 
     Returns:
         On the root a new tensor, with the values that allreduce() gives. Elsewhere None, or, if the
-        tensor requires a gradient, a tensor of shape (0,), on which backward() has to be called,
+        tensor requires a gradient, a tensor of shape (0,), on which backward() must be called,
         too.
 
     Raises:
-        ValueError: an argument is wrong (such as a root outside of the process set), or hvd.init()
+        ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
             was not called.
-        MismatchError: the ranks contradict each other; all of them get this.
+        MismatchError: the ranks' calls do not match; raised on all of them.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
@@ -72,7 +72,7 @@ def reduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start reduce() and return a handle at once. The tensor may not change meanwhile."""
+    """Start reduce() and return a handle immediately. Do not modify the tensor until then."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call)
@@ -110,7 +110,7 @@ def reduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start reduce_() and return a handle at once. The result is there after synchronize()."""
+    """Start reduce_() and return a handle immediately. The result is there after synchronize()."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call, in_place=True)
@@ -130,18 +130,18 @@ def gather(
     Args:
         tensor: of one dtype and shape on all ranks, except for the first dimension, which may
             differ and may be 0. Not 0-d.
-        root_rank: the global rank that gets the result, also inside a process set.
-        name: tells this operation from others that are pending; None: matched by order.
+        root_rank: the global rank that gets the result, even in a process set.
+        name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 
     Returns:
         On the root a new tensor with the rows of rank 0, rank 1, and so on. Elsewhere None, or, if
-        the tensor requires a gradient, one without rows, on which backward() has to be called, too.
+        the tensor requires a gradient, one without rows, on which backward() must be called, too.
 
     Raises:
-        ValueError: an argument is wrong (such as a root outside of the process set), or hvd.init()
+        ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
             was not called.
-        MismatchError: roots, dtypes or other dimensions differ; all ranks get this.
+        MismatchError: roots, dtypes or other dimensions differ; raised on all ranks.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     call = Call(name, process_set, will_wait=True)
@@ -155,7 +155,7 @@ def gather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start gather() and return a handle at once. The tensor may not change meanwhile."""
+    """Start gather() and return a handle immediately. Do not modify the tensor until then."""
     return collectives.gather(tensor, root_rank, Call(name, process_set))
 
 
@@ -175,20 +175,20 @@ def scatter(
         tensor: of one dtype and shape on all ranks, except for the first dimension: elsewhere than
             on the root its rows don't count and may be none. Not 0-d. If it requires a gradient, it
             does so on all ranks.
-        root_rank: the global rank that sends, also inside a process set.
+        root_rank: the global rank that sends, even in a process set.
         splits: how many rows go to each rank, as alltoall() takes it. Rows beyond their sum stay.
             Read on the root alone. None: evenly, the lower ranks have one more where their number
             doesn't divide.
-        name: tells this operation from others that are pending; None: matched by order.
+        name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 
     Returns:
         A new tensor with this rank's rows.
 
     Raises:
-        ValueError: an argument is wrong (such as a root outside of the process set), or hvd.init()
+        ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
             was not called.
-        MismatchError: roots, dtypes or other dimensions differ; all ranks get this.
+        MismatchError: roots, dtypes or other dimensions differ; raised on all ranks.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     call = Call(name, process_set, will_wait=True)
@@ -203,6 +203,6 @@ def scatter_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start scatter() and return a handle at once. The tensor may not change meanwhile."""
+    """Start scatter() and return a handle immediately. Do not modify the tensor until then."""
     call = Call(name, process_set)
     return collectives.scatter(tensor, root_rank, split_list(splits), call)

@@ -46,10 +46,10 @@ class Gradients(Protocol):
     """The gradients of an optimizer, as its rounds know them."""
 
     def all_started(self) -> bool:
-        """Tell whether each is in flight or reduced."""
+        """Return whether each is in flight or reduced."""
 
     def all_reduced(self) -> bool:
-        """Tell whether nothing is left to do for step()."""
+        """Return whether nothing is left to do for step()."""
 
     def finish(self) -> None:
         """Wait for the reductions of all."""

@@ -29,7 +29,7 @@ def sparse_allreduce_async(
     Args:
         tensor: of layout torch.sparse_coo, and of one shape, dtype and number of sparse dimensions
             on all ranks.
-        name: tells this operation from others that are pending; None: matched by order.
+        name: identifies this operation among pending ones. None: matched by call order.
         op: Average or Sum. Averages of integers are floating-point numbers.
         process_set: the ranks that take part.
         priority: higher is more urgent.
@@ -39,7 +39,7 @@ def sparse_allreduce_async(
         calling the handle does what synchronize() does.
 
     Raises:
-        ValueError: the tensor is not sparse COO, or another argument is wrong.
+        ValueError: the tensor is not sparse COO, or another argument is invalid.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
         raise ValueError("sparse_allreduce_async() takes a tensor in torch.sparse_coo layout")

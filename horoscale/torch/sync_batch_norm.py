@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all ranks."""
+"""Batch normalization over the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOO_FEW = "SyncBatchNorm needs more than one value for each channel in training
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation whose mean and variance in training are those of all ranks' batches.
+    """Batch normalization whose mean and variance in training are those of all ranks' batches.
 
     For inputs of shape (batch, channels, ...), with batches that may differ between the ranks and
     may be empty. In evaluation it is torch.nn.BatchNorm1d, 2d or 3d.
@@ -32,7 +32,7 @@ class SyncBatchNorm(_BatchNorm):
         track_running_stats: bool = True,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """Normalise `num_features` channels; the options are those of torch.nn.BatchNorm1d.
+        """Normalize `num_features` channels; the options are those of torch.nn.BatchNorm1d.
 
         Args:
             num_features: the number of channels.
@@ -40,7 +40,7 @@ class SyncBatchNorm(_BatchNorm):
             momentum: weight of a new batch in the running statistics; None: their plain average.
             affine: learn a scale and a shift for each channel.
             track_running_stats: keep running statistics for evaluation.
-            process_set: the ranks whose batches are normalised together.
+            process_set: the ranks whose batches are normalized together.
         """
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
@@ -52,7 +52,7 @@ class SyncBatchNorm(_BatchNorm):
             )
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalise a batch. In training every rank of the process set has to call it.
+        """Normalize a batch. In training every rank of the process set must call it.
 
         Raises ValueError for another number of channels, or a single value for each channel over
         all ranks (RuntimeError in a compiled model); HorovodInternalError if a rank failed.

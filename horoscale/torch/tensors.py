@@ -49,12 +49,12 @@ def dtype_of(number: int) -> torch.dtype:
 
 
 def knows(dtype: torch.dtype) -> bool:
-    """Tell whether the runtime has an element type for a dtype."""
+    """Return whether the runtime has an element type for a dtype."""
     return dtype in _DATA_TYPES
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor's own memory holds its values, in order, and autograd follows it."""
+    """Return whether a tensor's own memory holds its values, in order, and autograd follows it."""
     return (
         type(tensor) in _PLAIN_TYPES
         and tensor.is_cpu
@@ -113,7 +113,7 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     don't belong together.
 
     A tensor with gaps, or in an order whose number is too large (from 5 dimensions on), is returned
-    as it is: who sends it copies its elements by their indices, which no other rank has to know.
+    as it is: who sends it copies its elements by their indices, which no other rank must know.
     """
     if tensor.is_contiguous():
         return tensor
@@ -161,7 +161,7 @@ def argument(source: torch.Tensor, target: torch.Tensor | None) -> TensorArg:
 def need_room(out: object, rows: int | None, like: torch.Tensor, operation: str) -> torch.Tensor:
     """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
 
-    `operation` is as titled() makes it. Raises ValueError for what is no tensor, one of another
+    `operation` is as titled() makes it. Raises ValueError for what is not a tensor, one of another
     dtype, device or shape, one that isn't contiguous, and one that autograd follows.
     """
     if not isinstance(out, torch.Tensor):
@@ -229,6 +229,6 @@ def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
             tensor.copy_(result)
     elif not tensor.is_inference():
-        # Autograd has to know that values it may have saved are gone.
+        # Autograd must know that values it may have saved are gone.
         increment_version(tensor)
     return tensor

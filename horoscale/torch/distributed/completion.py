@@ -103,7 +103,7 @@ def follow(operation: Followed) -> None:
 
 
 def is_current_thread() -> bool:
-    """Tell whether the calling thread is the one that sets futures."""
+    """Return whether the calling thread is the one that sets futures."""
     return threading.current_thread() is _thread
 
 

@@ -37,7 +37,7 @@ def check(device: torch.device, group: dist.ProcessGroup) -> None:
 def wait(handle: _core.Handle, device: int | None, seconds: float | None) -> None:
     """Wait for an operation; on a device, have this thread's current stream wait for it.
 
-    Raises TimeoutError where it isn't done, or given to the device, after so many seconds.
+    Raises TimeoutError if it isn't done, or given to the device, after so many seconds.
     """
     if device is None:
         handle.wait(seconds)
@@ -46,7 +46,7 @@ def wait(handle: _core.Handle, device: int | None, seconds: float | None) -> Non
 
 
 def is_ready(handle: _core.Handle, device: int | None) -> bool:
-    """Tell whether wait() would return, or raise, at once."""
+    """Return whether wait() would return, or raise, at once."""
     return handle.done() if device is None else handle.launched()
 
 

@@ -23,7 +23,7 @@ _joined = False
 
 
 def joined_here() -> bool:
-    """Tell whether the job was joined by a process group, with which it is left."""
+    """Return whether the job was joined by a process group, with which it is left."""
     return _joined
 
 
@@ -31,7 +31,7 @@ def join(store: Any, rank: int, size: int) -> None:
     """Join the job of these ranks, unless hvd.init() was called before.
 
     Ranks that a launcher has started meet as it says. Others, who gave init_process_group() a
-    store, an init_method or their ranks, meet by that store; they have to be on one host.
+    store, an init_method or their ranks, meet by that store; they must be on one host.
 
     Raises ValueError if the job has other ranks than torch.distributed was told.
     """

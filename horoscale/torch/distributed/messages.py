@@ -21,7 +21,7 @@ _SEND, _RECV, _ISEND, _IRECV = (
 
 
 def caller_waits() -> bool:
-    """Tell whether the function that calls this was called by dist.send() or dist.recv().
+    """Return whether the function that calls this was called by dist.send() or dist.recv().
 
     They wait for what they start, and do not say so, as collectives do by asyncOp. To wake the
     progress thread for them would take longer than a small message.

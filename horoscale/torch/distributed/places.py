@@ -35,7 +35,7 @@ def flat(tensor: torch.Tensor, moved_only: bool = False) -> torch.Tensor:
 
 
 def is_object(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor may hold a pickle, as those of the object collectives do.
+    """Return whether a tensor may hold a pickle, as those of the object collectives do.
 
     Between hosts nobody can change those without making the operation fail.
     """
@@ -65,7 +65,7 @@ def argument(source: torch.Tensor, target: torch.Tensor | None = None) -> Tensor
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    """Tell whether the library writes results where it is told to; on a device it allocates."""
+    """Return whether the library writes results where it is told to; on a device it allocates."""
     return tensor.is_cpu
 
 

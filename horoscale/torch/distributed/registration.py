@@ -64,7 +64,7 @@ def process_set(group: ProcessGroup | None = None) -> ProcessSet:
 def process_group(process_set: ProcessSet, timeout: timedelta | None = None) -> ProcessGroup:
     """Return the process group that is a process set, for use with torch.distributed.
 
-    Raises ValueError where the set is not registered or does not contain this rank, and where
+    Raises ValueError if the set is not registered or does not contain this rank, and where
     init_process_group() was not called. See ProcessSet.to_group().
     """
     if not dist.is_initialized():

@@ -36,7 +36,7 @@ class Operation(Work):
         source: Callable[[], int] | None = None,
         device: int | None = None,
     ) -> None:
-        """Follow what was started: `handles`, all of which have to be done.
+        """Follow what was started: `handles`, all of which must be done.
 
         `what`, a format and what goes into it, names it in errors. `finish` is called once they
         are, and `results` is the value of the future. `timeout` is for wait() without one of its
@@ -88,7 +88,7 @@ class Operation(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Tell whether wait() would return, or raise, at once."""
+        """Return whether wait() would return, or raise, at once."""
         if self._settled:
             return True
         if self._followed is not None:
@@ -99,7 +99,7 @@ class Operation(Work):
             )
 
     def is_success(self) -> bool:
-        """Tell whether it is done, and well."""
+        """Return whether it is done, and well."""
         if not self.is_completed():
             return False
         return self.exception() is None
@@ -155,7 +155,7 @@ class Operation(Work):
         return True
 
     def fail(self, error: Exception) -> None:
-        """Give it up: nobody will wait for the operation any more."""
+        """Give it up: nobody will wait for the operation any longer."""
         with self._lock:
             if not self._settled:
                 self._settle(error)

@@ -29,13 +29,13 @@ class TorchTensors:
     """Dense tensors of any device; they are made on the host, from where load_state_dict() moves.
 
     Parameters and other classes of tensors are none: they are pickled, where a state has them
-    outside of a state_dict().
+    outside a state_dict().
     """
 
     name = "torch"
 
     def matches(self, value: Any) -> bool:
-        """Tell whether `value` is a plain dense tensor."""
+        """Return whether `value` is a plain dense tensor."""
         return (
             type(value) is torch.Tensor
             and value.layout is torch.strided

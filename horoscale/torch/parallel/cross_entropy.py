@@ -43,7 +43,7 @@ def vocab_parallel_cross_entropy(
 
     Raises:
         ValueError: a rank has the logits of other words than split_sizes() says, on all ranks; or
-            shapes don't fit, or an argument is wrong, on this rank alone.
+            shapes don't fit, or an argument is invalid, on this rank alone.
         IndexError: a target is no word.
     """
     if logits.dim() == 0 or logits.shape[:-1] != target.shape:

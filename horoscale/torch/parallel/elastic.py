@@ -61,7 +61,7 @@ class ElasticState(ObjectState):
     buddy it is; the last two commits are kept. Buffers, and in stages 1 and 2 frozen parameters,
     count as a whole on each rank.
 
-    With `--checkpoint-dir` all ranks write what they own while training goes on, by save(), with
+    With `--checkpoint-dir` all ranks write what they own while training continues, by save(), with
     the objects under `extra["elastic"]`. A job begins from what any save() has written of such a
     model, on any ranks (`--resume`), and load() reads what a job has written. A job that is told to
     end writes no further checkpoint.

@@ -61,7 +61,7 @@ class VocabParallelEmbedding(nn.Module):
             dtype: its type.
 
         Raises:
-            ValueError: there are fewer words than ranks, or an argument is wrong.
+            ValueError: there are fewer words than ranks, or an argument is invalid.
         """
         super().__init__()
         _check_reduction(reduction)

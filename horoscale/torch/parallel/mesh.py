@@ -28,7 +28,7 @@ _EXCHANGE = "horoscale.torch.parallel.mesh"
 
 @dataclass(frozen=True)
 class Axis:
-    """The ranks among which one kind of parallelism goes on, as one of them sees it.
+    """The ranks among which one kind of parallelism continues, as one of them sees it.
 
     A mesh makes them. One made by hand serves every function of this package as well.
 
@@ -45,7 +45,7 @@ class Axis:
     set: ProcessSet | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the parts contradict each other."""
+        """Raise ValueError if the parts contradict each other."""
         if not 0 <= self.rank < len(self.ranks):
             raise ValueError(f"axis {self.name}: position {self.rank} of ranks {self.ranks}")
         if self.set is None:
@@ -106,7 +106,7 @@ class Mesh:
     """
 
     def __init__(self, sizes: Mapping[str, int], rank: int, sets: _Sets) -> None:
-        """Tie axes (name to extent, neighbouring ranks first) to the sets of their ranks."""
+        """Tie axes (name to extent, neighboring ranks first) to the sets of their ranks."""
         self._sizes = dict(sizes)
         self._rank = rank
         self._sets = sets
@@ -147,7 +147,7 @@ class Mesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The extent of each axis, the axis of neighbouring ranks first."""
+        """The extent of each axis, the axis of neighboring ranks first."""
         return dict(self._sizes)
 
     @property
@@ -176,7 +176,7 @@ class Mesh:
     def to_device_mesh(self, device_type: str = "cpu") -> Any:
         """Return the torch.distributed.DeviceMesh of the same ranks and names of axes. Collective.
 
-        Its last dimension is the axis of neighbouring ranks. Axes of one rank are left out, unless
+        Its last dimension is the axis of neighboring ranks. Axes of one rank are left out, unless
         there is no other. Its groups are process sets of its own: what PyTorch does there does not
         meet the operations of this mesh. Where torch.distributed has no default group yet, it gets
         that of the backend "horoscale".
@@ -241,7 +241,7 @@ class _Sets:
         for ranks in _all_lines(sizes):
             if len(ranks) == 1 or ranks in self._by_ranks:
                 continue
-            # Sets that all ranks know serve CUDA tensors too, but have to be allowed.
+            # Sets that all ranks know serve CUDA tensors too, but must be allowed.
             if are_dynamic() or own in ranks:
                 self._by_ranks[ranks] = add_process_set(
                     ranks, distinct=True, members_only=not are_dynamic()
@@ -278,7 +278,7 @@ def init(tp: int = 1, cp: int = 1, pp: int = 1, dp: int | None = None, order: st
         cp: of context parallelism,
         pp: of pipeline parallelism,
         dp: and of data parallelism. None: as many as there are ranks for.
-        order: the axes, those with neighbouring ranks first. Put the one that communicates most
+        order: the axes, those with neighboring ranks first. Put the one that communicates most
             there: launchers number the ranks host by host. Axes of one rank may be left out.
 
     Returns:

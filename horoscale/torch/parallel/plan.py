@@ -65,7 +65,7 @@ def tensor_parallel(
     Raises:
         ValueError: a pattern matches nothing, a module is of another kind or can't be divided,
             or modules that share a parameter are not divided alike; nothing was changed.
-        MismatchError: the ranks have other models or plans; all ranks get this.
+        MismatchError: the ranks have other models or plans; raised on all ranks.
     """
     axis = Axis.of(axis)
     _agree(model, axis, plan, sequence_parallel)

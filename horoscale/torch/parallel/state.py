@@ -32,7 +32,7 @@ def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     Every rank gets all of it. Gathered tensors are new, others are the model's own; of a model that
     shard() has divided all are new.
 
-    Raises ValueError where ranks have other shards than they should.
+    Raises ValueError if ranks have other shards than they should.
     """
     with gathered(model):
         own = {name: one.detach() for name, one in model.state_dict().items()}

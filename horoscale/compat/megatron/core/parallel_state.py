@@ -36,7 +36,7 @@ def initialize_model_parallel(
 
 
 def model_parallel_is_initialized() -> bool:
-    """Tell whether there is a mesh."""
+    """Return whether there is a mesh."""
     try:
         current_mesh()
     except ValueError:
@@ -108,12 +108,12 @@ def get_pipeline_model_parallel_prev_rank() -> int:
 
 
 def is_pipeline_first_stage() -> bool:
-    """Tell whether this rank has the first stage."""
+    """Return whether this rank has the first stage."""
     return current_mesh().pp.rank == 0
 
 
 def is_pipeline_last_stage() -> bool:
-    """Tell whether this rank has the last stage."""
+    """Return whether this rank has the last stage."""
     return current_mesh().pp.rank == current_mesh().pp.size - 1
 
 

@@ -51,7 +51,7 @@ def write(folder: Path, sums: Mapping[tuple[str, int, int], int]) -> None:
 def read(folder: Path) -> Sums | None:
     """Return the checksums of a checkpoint; None where it has none.
 
-    Raises CheckpointError where they are damaged.
+    Raises CheckpointError if they are damaged.
     """
     path = folder / FILE
     try:

@@ -100,7 +100,7 @@ def write(
 
     Returns where it is, and the checksums.
 
-    Raises OSError where it can't be written.
+    Raises OSError if it can't be written.
     """
     if not folder.is_dir():
         raise CheckpointError(
@@ -215,7 +215,7 @@ class Reader:
     ) -> dict[str, list[ReadItem]]:
         """Return what is to be read for these, by file.
 
-        Raises CheckpointError where a file is missing or shorter than it should be, or no file has
+        Raises CheckpointError if a file is missing or shorter than it should be, or no file has
         a part of a tensor.
         """
         for key, parts in pieces.items():
@@ -231,7 +231,7 @@ class Reader:
         return by_file
 
     def bytes_of(self, pieces: Mapping[str, Sequence[Piece]]) -> int:
-        """Return how many bytes of files have to be read for these pieces."""
+        """Return how many bytes of files must be read for these pieces."""
         infos = self._metadata.storage_data
         return sum(infos[item.storage_index].length for item in self._items(pieces, ()))
 

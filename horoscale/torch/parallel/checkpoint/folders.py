@@ -30,7 +30,7 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
 def find(directory: Path) -> Path:
     """Return the newest checkpoint in a directory, or the directory if it is one itself.
 
-    Raises CheckpointError where there is none.
+    Raises CheckpointError if there is none.
     """
     if (directory / METADATA).exists():
         return directory
@@ -44,7 +44,7 @@ def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
     """Make the folder in which a checkpoint is written; return it, and what it will become.
 
     What earlier processes have left is removed: one job at a time writes in a directory. Raises
-    ValueError where there is a checkpoint of this step or it is negative, OSError where it can't be
+    ValueError if there is a checkpoint of this step or it is negative, OSError if it can't be
     made.
     """
     if step is not None and step < 0:
@@ -66,7 +66,7 @@ def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
 def finish(beside: Path, place: Path, keep: int | None) -> None:
     """Give a checkpoint that is whole its place, and remove others: so that `keep` remain.
 
-    These are this one, whatever its number, and the newest of the others: a training that goes on
+    These are this one, whatever its number, and the newest of the others: a training that continues
     from an older one has smaller numbers than what is there.
     """
     _give_place(beside, place)

@@ -66,7 +66,7 @@ def load(
         optimizer: gets state and hyper-parameters; what it had is replaced.
         mesh: None: current_mesh(); without one all ranks of the job, or this process alone.
         strict: whether it is an error that the checkpoint lacks something of the model, or has what
-            no rank's model has. Shapes have to be right in any case.
+            no rank's model has. Shapes must be right in any case.
         rng: restore the states of torch's generators; the mesh needs to have the extents that it
             had, except tp.
         names: as save() has it.
@@ -96,7 +96,7 @@ def load(
 def load_extra(folder: Path) -> dict[str, Any] | None:
     """Return what save() was given as `extra`; None where it was not. Not collective.
 
-    Raises CheckpointError where the checkpoint is missing or damaged.
+    Raises CheckpointError if the checkpoint is missing or damaged.
     """
     from horoscale.torch.parallel.checkpoint.dcp import Reader
     from horoscale.torch.parallel.checkpoint.metadata import read_metadata
@@ -200,7 +200,7 @@ class _Loading:
         return wanted.names
 
     def compare(self, everyone: Sequence[set[str]], strict: bool) -> None:
-        """Raise CheckpointError where models and checkpoint differ, or a file is missing."""
+        """Raise CheckpointError if models and checkpoint differ, or a file is missing."""
         if strict:
             check_names(self._tensors, self._stored, everyone, self._folder)
         self._reader.check(self._pieces, self._values)
@@ -256,7 +256,7 @@ class _Loading:
 
 
 def _is_of_model_alone(stored: Collection[str], own: set[str]) -> bool:
-    """Tell whether a checkpoint is a model's state dict by itself.
+    """Return whether a checkpoint is a model's state dict by itself.
 
     `own` are names of the model, which may begin with "model.", too.
     """

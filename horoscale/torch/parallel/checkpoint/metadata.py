@@ -67,7 +67,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """Return the metadata of a checkpoint; CheckpointError where it is missing or damaged."""
+    """Return the metadata of a checkpoint; CheckpointError if it is missing or damaged."""
     path = folder / METADATA
     try:
         content = path.read_bytes()

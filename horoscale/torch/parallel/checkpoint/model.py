@@ -28,7 +28,7 @@ def tensors_of(model: Model, names: StageNames | None, stage: int) -> list[Model
 
     Raises:
         ValueError: two stages have something of the same name, or the shape of a shard is not what
-            its division gives. TypeError: the state_dict() has something that is no tensor.
+            its division gives. TypeError: the state_dict() has something that is not a tensor.
     """
     if not isinstance(model, Pipeline):
         return as_owned(model, list(_of_module(model, stage, set(), lambda name: name)))

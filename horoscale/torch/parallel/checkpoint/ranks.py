@@ -35,7 +35,7 @@ class Ranks:
         coordinates: where it is on the axes of the mesh; empty where there is none.
         extents: of these axes.
         runtime: the job that they are of. What a thread writes may outlast it, and an elastic job
-            then goes on with another one, whose ranks expect nothing of this.
+            then continues with another one, whose ranks expect nothing of this.
     """
 
     rank: int = 0
@@ -82,8 +82,8 @@ class Ranks:
     def all_do(self, what: str, function: Callable[[], T]) -> list[T]:
         """Call a function on each rank and return what all of them return.
 
-        Raises what the function raised here, and CheckpointError where it raised elsewhere: no rank
-        goes on. HorovodInternalError if a rank failed.
+        Raises what the function raised here, and CheckpointError if it raised elsewhere: no rank
+        continues. HorovodInternalError if a rank failed.
         """
         failure: Exception | None = None
         answer: _Answer[T]

@@ -41,7 +41,7 @@ class _Begun(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What this rank writes, apart from what the model goes on with."""
+    """What this rank writes, apart from what the model continues with."""
 
     tensors: dict[tuple[str, Extents], torch.Tensor]
     values: dict[str, bytes]
@@ -78,13 +78,13 @@ class Save:
         return self._path
 
     def done(self) -> bool:
-        """Tell whether wait() returns at once, or raises."""
+        """Return whether wait() returns at once, or raises."""
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> Path:
         """Return when all ranks have written and the checkpoint is in its place.
 
-        Raises CheckpointError or OSError where a rank could not write; the checkpoints that were
+        Raises CheckpointError or OSError if a rank could not write; the checkpoints that were
         there are still. HorovodInternalError if a rank failed.
         """
         if self._thread is not None:
@@ -147,7 +147,7 @@ def save(
 
     Args:
         directory: where the checkpoints are; made if it is not there.
-        model: the model, or this rank's stage of it, or a Pipeline. Parameters have to be alike on
+        model: the model, or this rank's stage of it, or a Pipeline. Parameters must be alike on
             ranks that hold the same; of buffers those of the first rank are written.
         optimizer: any torch.optim.Optimizer of its parameters, or what DistributedOptimizer made
             of one.
@@ -208,7 +208,7 @@ def save(
         assert begun[0].folder is not None
         beside, path = begun[0].folder
         work = share([one.told for one in begun], TILE_BYTES)
-        # No rank goes on to write where another has no memory for its copies.
+        # No rank continues to write where another has no memory for its copies.
         ranks.all_do("copied", copy)
     except BaseException:
         cleanup.close()

@@ -33,7 +33,7 @@ class StoredOptimizer:
     def __init__(self, reader: Reader, folder: Path, slots: Sequence[Slot], prefix: str) -> None:
         """Make memory for what a checkpoint has for the slots.
 
-        Raises CheckpointError where it is not that of such an optimizer.
+        Raises CheckpointError if it is not that of such an optimizer.
         """
         self.pieces: dict[str, list[Piece]] = {}
         self.values: list[str] = []
@@ -99,7 +99,7 @@ class StoredOptimizer:
         return slot.of.tensor.dtype if is_same else stored
 
     def _check_group(self, slot: Slot) -> None:
-        """Raise CheckpointError where a group's hyper-parameters are those of another optimizer."""
+        """Raise CheckpointError if a group's hyper-parameters are those of another optimizer."""
         stored = self._stored(self._hyper, slot)
         name = slot.of.names[0]
         if not stored:

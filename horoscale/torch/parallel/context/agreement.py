@@ -124,7 +124,7 @@ def check_lengths(calls: Sequence[Call], axis: Axis, layout: Layout, title: str)
 def check_arguments(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, title: str
 ) -> None:
-    """Raise ValueError where one rank's arguments can't be right."""
+    """Raise ValueError if one rank's arguments can't be right."""
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() == 4:
         raise ValueError(f"{title}: (batch, heads, positions, size of a head) are needed: {shapes}")

@@ -145,7 +145,7 @@ def _scores(queries: torch.Tensor, keys: torch.Tensor, softmax: Softmax) -> torc
 
 
 def in_rows(x: torch.Tensor) -> torch.Tensor:
-    """Return x with neighbouring features side by side, which the kernel takes for granted."""
+    """Return x with neighboring features side by side, which the kernel takes for granted."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

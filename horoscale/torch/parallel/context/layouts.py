@@ -147,7 +147,7 @@ def unshard_sequence(
     """Return the whole sequence, of which each rank of the axis holds what shard_sequence() gave.
 
     Differentiable: the gradient of x is its part of the gradient of the result, on which all ranks
-    go on alike. Nothing is sent for it.
+    continue alike. Nothing is sent for it.
 
     Args:
         x: this rank's shard; of one dtype and shape on all ranks, except for `dim`.

@@ -77,8 +77,8 @@ def ring_attention(
 
     Raises:
         ValueError: shapes or dtypes don't go together; on this rank alone.
-        MismatchError: the ranks differ in what has to be alike, or hold other numbers of positions
-            than the layout gives them; all ranks get this.
+        MismatchError: the ranks differ in what must be alike, or hold other numbers of positions
+            than the layout gives them; raised on all ranks.
         RankFailedError: a rank of the axis died or left.
         RuntimeError: by backward(create_graph=True): there are no second derivatives.
     """

@@ -64,8 +64,8 @@ def ulysses_attention(
     Raises:
         ValueError: shapes or dtypes don't go together, or there are fewer heads of keys than ranks;
             on this rank alone.
-        MismatchError: the ranks differ in what has to be alike, or hold other numbers of positions
-            than the layout gives them; all ranks get this.
+        MismatchError: the ranks differ in what must be alike, or hold other numbers of positions
+            than the layout gives them; raised on all ranks.
         RankFailedError: a rank of the axis died or left.
     """
     check_arguments(q, k, v, causal, _TITLE)

@@ -61,7 +61,7 @@ class DiskOffload:
         pipe = par.Pipeline(stages, mesh.pp, activations=par.DiskOffload("/scratch"), …)
 
     For CPU tensors; the file has no name and goes with the process. Weights, which stay in memory
-    anyway, and small tensors are not written. Threads write while the forward pass goes on, and
+    anyway, and small tensors are not written. Threads write while the forward pass continues, and
     read ahead of the backward pass.
     """
 

@@ -80,7 +80,7 @@ class Transfer:
             raise failure
 
     def settle(self) -> None:
-        """Return when nothing is moved any more, whether it succeeded or not."""
+        """Return when nothing is moved any longer, whether it succeeded or not."""
         wait(self._parts)
 
 

@@ -1,4 +1,4 @@
-"""Agreement: what all ranks of a pipeline have to have said alike, compared once."""
+"""Agreement: what all ranks of a pipeline must have said alike, compared once."""
 
 from __future__ import annotations
 

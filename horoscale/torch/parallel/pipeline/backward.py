@@ -81,7 +81,7 @@ def _where_weights_enter(
 ) -> tuple[dict[Node, list[torch.Tensor]], list[torch.Tensor]]:
     """Return the nodes between outputs and inputs that have weights beside them, and which.
 
-    And the weights whose gradients have to be computed in the first part: they come in at several
+    And the weights whose gradients must be computed in the first part: they come in at several
     nodes, so that none of these can be run without the others.
     """
     roots = [one.grad_fn for one in outputs if one.grad_fn is not None]
@@ -131,7 +131,7 @@ def _children_first(roots: Sequence[Node]) -> list[tuple[Node, list[Node]]]:
 
 @cache
 def need_support() -> None:
-    """Raise UnsupportedError where PyTorch can't begin a backward pass inside a graph."""
+    """Raise UnsupportedError if PyTorch can't begin a backward pass inside a graph."""
     weight = torch.ones((), requires_grad=True)
     with torch.enable_grad():
         node: Node = (weight * 2).grad_fn

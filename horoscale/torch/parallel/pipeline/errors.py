@@ -4,5 +4,5 @@
 class PipelineError(RuntimeError):
     """A step of a pipeline failed on one rank; all ranks of the pipeline raise it, with its cause.
 
-    The pipeline can't be used any more: make another one.
+    The pipeline can't be used any longer: make another one.
     """

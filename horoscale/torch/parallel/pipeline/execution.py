@@ -29,7 +29,7 @@ class Wiring:
     """The links of one rank."""
 
     def __init__(self, axis: Axis, stages: int, microbatches: int, agreed: Agreed) -> None:
-        """Link the stages of this rank to their neighbours, and all ranks to the last stage's."""
+        """Link the stages of this rank to their neighbors, and all ranks to the last stage's."""
         self._axis = axis
         self._hosts = agreed.hosts
         first_tag = agreed.first_tag

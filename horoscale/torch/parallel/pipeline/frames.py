@@ -31,14 +31,14 @@ class Kind(IntEnum):
 
     TENSORS = 0
     NOTHING = 1  # there is nothing to compute
-    FAILED = 2  # why this rank can't go on
+    FAILED = 2  # why this rank can't continue
     RESIZED = 3  # the size of the frame that follows, which is not what was expected
 
 
 class Described(NamedTuple):
     """A tensor of a frame."""
 
-    dtype: torch.dtype | None  # None: there is no tensor
+    dtype: torch.dtype | None  # None: there is not a tensor
     differentiable: bool
     shape: tuple[int, ...]
 

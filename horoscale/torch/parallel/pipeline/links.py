@@ -4,7 +4,7 @@ Each hand-over is a frame: one message with all of its tensors. A sender copies 
 shared memory and goes on; a receiver on the same host reads them there. From another host they have
 to travel: that begins before they are needed, where prepare() is called.
 
-A message has to be asked for with its size. Both ends expect that of the steps before; where it is
+A message must be asked for with its size. Both ends expect that of the steps before; where it is
 another one, a message of the size that was expected says so, and the frame follows.
 """
 
@@ -65,7 +65,7 @@ class Parcel:
         return {one.untyped_storage().data_ptr() for one in self.tensors if one is not None}
 
     def release(self) -> None:
-        """Give the memory back: nothing reads the tensors any more."""
+        """Give the memory back: nothing reads the tensors any longer."""
         self.tensors = ()
         view, self._view = self._view, None
         if view is not None:
@@ -125,7 +125,7 @@ class Slot:
         try:
             with torch.inference_mode(False):  # an evaluation's slots are used by steps
                 self._memory = empty_shared(nbytes, dtype=torch.uint8)
-        except HorovodInternalError as error:  # of this rank alone: the others have to be told
+        except HorovodInternalError as error:  # of this rank alone: the others must be told
             raise MemoryError(f"what the next stage gets has no room: {error}") from error
         self._described: tuple[Described, ...] | None = None
         self._places: list[torch.Tensor | None] = []
@@ -139,7 +139,7 @@ class Slot:
         return self._memory.numel()
 
     def free(self) -> bool:
-        """Tell whether it may be written. Raises what went wrong with the send."""
+        """Return whether it may be written. Raises what went wrong with the send."""
         if self.handle is not None and self.handle.done():
             self.handle.wait()
             self.handle = None

@@ -77,7 +77,7 @@ class Pipeline:
                 such as torch.autograd.graph.save_on_cpu or par.DiskOffload(folder).
 
         Raises:
-            ValueError: the number of stages does not fit the schedule, or an argument is wrong.
+            ValueError: the number of stages does not fit the schedule, or an argument is invalid.
             UnsupportedError: PyTorch is too old for "zb-h1".
         """
         chunks, remainder = divmod(len(stages), axis.size)

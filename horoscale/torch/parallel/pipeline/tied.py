@@ -134,7 +134,7 @@ class Ties:
         return shapes[0] if shapes else None
 
     def _is_frozen(self, names: TiedNames) -> bool | str | None:
-        """Tell whether this rank has frozen its copies; None if it has none."""
+        """Return whether this rank has frozen its copies; None if it has none."""
         kinds = {not one.requires_grad for one in self._own(names)}
         return kinds.pop() if len(kinds) == 1 else "some" if kinds else None
 

@@ -122,7 +122,7 @@ def cost(
         units: of a dry run of one microbatch on one rank of tp and cp.
         timings: of these units, while all ranks of a host compute; without others' turns.
         machine: measured.
-        ranks_per_host: how many neighbouring ranks a host has.
+        ranks_per_host: how many neighboring ranks a host has.
         speeds: of the stages' ranks, as factors; None: all are alike.
         memory: bytes that a rank has.
 
@@ -155,7 +155,7 @@ def cost(
         for at, (begin, end) in enumerate(pairwise(cuts))
     ]
     message = _stage_message(strategy, stages, machine, ranks_per_host)
-    # Ranks that share cores: all of a host's work has to be done by them, in turns.
+    # Ranks that share cores: all of a host's work must be done by them, in turns.
     turns = max(1.0, ranks_per_host / machine.slots)
     with_messages, _ = _play(strategy, stages, True, message, turns)
     silent, busy = _play(strategy, stages, False, 0.0, turns)

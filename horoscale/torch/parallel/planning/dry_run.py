@@ -1,7 +1,7 @@
 """Runs a model on fake tensors: what its units hold, save, send and compute. Nothing is allocated.
 
 PyTorch's FakeTensorMode computes shapes alone. Every storage that an operation makes counts from
-then until nobody refers to it any more, as with the allocator; those that autograd saves are seen
+then until nobody refers to it any longer, as with the allocator; those that autograd saves are seen
 by saved_tensors_hooks.
 """
 

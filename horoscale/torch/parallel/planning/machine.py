@@ -117,7 +117,7 @@ class Overheads:
     Attributes:
         step: for each step: cutting the batch, clearing gradients.
         microbatch: for each microbatch, half of it in each pass.
-        handover: for each microbatch that goes to a neighbouring stage and comes back.
+        handover: for each microbatch that goes to a neighboring stage and comes back.
     """
 
     step: float = 0.0

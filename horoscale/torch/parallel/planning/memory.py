@@ -125,7 +125,7 @@ def memory(
         The table.
 
     Raises:
-        ValueError: the model can't be divided so, or an argument is wrong.
+        ValueError: the model can't be divided so, or an argument is invalid.
     """
     if isinstance(sizes, Strategy):
         strategy = sizes

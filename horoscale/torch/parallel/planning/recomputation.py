@@ -42,7 +42,7 @@ PRODUCTS = [
 
 
 def is_chain(model: nn.Module) -> bool:
-    """Tell whether a model runs its children one after the other, as nn.Sequential does."""
+    """Return whether a model runs its children one after the other, as nn.Sequential does."""
     return isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
 
 

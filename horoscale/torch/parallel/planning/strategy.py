@@ -23,7 +23,7 @@ class Strategy:
         microbatches: the parts in which a rank runs its share of the batch, one after the other.
         recompute: what activations are computed again in the backward pass: False, "selective",
             "sqrt" or True. See recomputation.py.
-        order: the placement: the axes, those of neighbouring ranks first.
+        order: the placement: the axes, those of neighboring ranks first.
     """
 
     tp: int = 1
@@ -52,7 +52,7 @@ class Strategy:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The extent of each axis, the axis of neighbouring ranks first."""
+        """The extent of each axis, the axis of neighboring ranks first."""
         names = [*self.order.split("-")]
         names += [name for name in AXES if name not in names]
         return {name: int(getattr(self, name)) for name in names}

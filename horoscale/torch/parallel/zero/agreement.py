@@ -1,4 +1,4 @@
-"""What all ranks have to give par.shard() alike, compared before anything is allocated."""
+"""What all ranks must give par.shard() alike, compared before anything is allocated."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Rooms:
             self._writes.popleft().wait()
 
     def settle(self) -> None:
-        """Wait for what is being written; raises OffloadError where something could not be."""
+        """Wait for what is being written; raises OffloadError if something could not be."""
         while self._writes:
             self._writes.popleft().wait()
 

@@ -16,7 +16,7 @@ _STEPS = 3
 def need_elementwise(
     factory: Factory, options: dict[str, object], dtype: torch.dtype
 ) -> dict[str, torch.dtype]:
-    """Try an optimizer on a tensor, and on the tensor's parts: what comes out has to be the same.
+    """Try an optimizer on a tensor, and on the tensor's parts: what comes out must be the same.
 
     Returns:
         What it keeps for each element, by the keys of its state.
@@ -56,5 +56,5 @@ def need_elementwise(
 
 
 def is_elementwise(value: object, numel: int) -> bool:
-    """Tell whether something of a state has a value for each of so many elements."""
+    """Return whether something of a state has a value for each of so many elements."""
     return isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == numel

@@ -45,7 +45,7 @@ class Gathering:
             units: modules and their shards.
             prefetch: how many units ahead are gathered while one computes.
 
-        Raises ValueError where parameters belong to a module that is never called itself.
+        Raises ValueError if parameters belong to a module that is never called itself.
         """
         self._units = [shards for _, shards in units]
         self._root = next((i for i, (module, _) in enumerate(units) if module is model), None)

@@ -56,7 +56,7 @@ class Gradients:
         self.finish()
 
     def finish(self) -> None:
-        """Wait for what was sent; raises OffloadError where it can't be written to a disk."""
+        """Wait for what was sent; raises OffloadError if it can't be written to a disk."""
         while self._rooms.sent:
             self._rooms.sent[0].finish(self._rooms)
         self._rooms.settle()

@@ -24,7 +24,7 @@ class Materialized:
     def __init__(self, model: nn.Module, initialize: Initialize | None) -> None:
         """Replace what is on "meta"; parameters that are tied stay so.
 
-        Raises ValueError where a module can't be given values.
+        Raises ValueError if a module can't be given values.
         """
         modules = {name: one for name, one in model.named_modules() if _has_meta(one)}
         for name, module in modules.items():
@@ -77,7 +77,7 @@ class Materialized:
             self._checksums[name] = checksum(parameter)
 
     def need_same_values(self, axis: Axis) -> None:
-        """Compare the values among the ranks. Collective; MismatchError where they differ."""
+        """Compare the values among the ranks. Collective; MismatchError if they differ."""
         if not self.is_empty:
             need_same_values(axis, self._checksums)
 

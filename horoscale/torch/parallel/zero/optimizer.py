@@ -206,7 +206,7 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
         ValueError: the optimizer is not elementwise, a parameter is not one of the model's trained
             ones or in two groups, the model is sharded over another axis, or axis= is missing.
         MismatchError: see shard().
-        OffloadError: the disk of offload="disk" has no room for the state; all ranks get this.
+        OffloadError: the disk of offload="disk" has no room for the state; raised on all ranks.
     """
     if not sharded_in(model):
         if axis is None:

@@ -189,7 +189,7 @@ def _shapes(optimizer: Divided) -> dict[str, torch.Size]:
 
 
 def _is_single(key: str, value: object, elementwise: Set[str]) -> bool:
-    """Tell whether something is one value for a parameter, such as "step".
+    """Return whether something is one value for a parameter, such as "step".
 
     What an optimizer has for the element of a parameter without dimensions has none either.
     """

@@ -15,7 +15,7 @@ Group = Mapping[str, Any]
 
 
 class Run(NamedTuple):
-    """A tensor of the optimizer: neighbouring elements of one FlatShards in one parameter group.
+    """A tensor of the optimizer: neighboring elements of one FlatShards in one parameter group.
 
     Attributes:
         shards: whose `master` it is a part of.

@@ -288,7 +288,7 @@ def shard(
         initialize: gives the parameters and buffers of a module their values, where the model was
             made on the device "meta": called with each module that has some, unit by unit, so that
             no rank ever has the memory of all of them. All ranks draw the same random numbers.
-            None: `reset_parameters()` of the module. Load a checkpoint afterwards to go on.
+            None: `reset_parameters()` of the module. Load a checkpoint afterwards to continue.
 
     Returns:
         The model.
@@ -299,7 +299,7 @@ def shard(
             gradient.
         OffloadError: the folder is full, missing or can't be written to on a rank; all of them get
             this.
-        MismatchError: the ranks call it with different models or options; all of them get this.
+        MismatchError: the ranks call it with different models or options; raised on all of them.
         HorovodInternalError: there is not enough memory, or a rank failed.
     """
     if stage not in STAGES:

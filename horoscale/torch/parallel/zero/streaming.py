@@ -46,7 +46,7 @@ class _Part(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Neighbouring elements of a FlatShards, which are in memory at once."""
+    """Neighboring elements of a FlatShards, which are in memory at once."""
 
     shards: FlatShards
     begin: int
