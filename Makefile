@@ -54,7 +54,7 @@ help:  ## this list
 
 # ---------------------------------------------------------------- the two commands of the README
 
-demo: $(VENV)/.demo  ## train a small network on 2 ranks; sets up everything it needs
+demo: $(VENV)/.demo  ## train a small network on 2 ranks; installs what it needs
 	@echo "== horoscalerun -np 2 python examples/torch_digits.py"
 	@$(BIN)/horoscalerun -np 2 $(BIN)/python examples/torch_digits.py
 
