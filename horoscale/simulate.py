@@ -48,10 +48,14 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
+    add("--ranks", type=int, nargs="+", default=[16384], metavar="N", help="job sizes to simulate")
     add(
-        "--ranks", type=int, nargs="+", default=[16384], metavar="N", help="job sizes to simulate"
+        "--shape",
+        nargs="+",
+        choices=("flat", "tree"),
+        default=["flat", "tree"],
+        help="path of reports",
     )
-    add("--shape", nargs="+", choices=("flat", "tree"), default=["flat", "tree"], help="path of reports")
     add("--ranks-per-host", type=int, default=8, help="in the tree; ignored for flat")
     add("--fan-out", type=int, default=16, help="hosts below each host in the tree")
     add("--tensors", type=int, default=160, help="allreduces per step")

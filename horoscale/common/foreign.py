@@ -189,7 +189,7 @@ def _check_job(rendezvous: str, secret: str | None, job: str, encrypt: bool) -> 
         found, why = None, str(error)
     if found != job:
         raise HorovodInternalError(
-            f"torch's store leads to {rendezvous}, which cannot be authenticated as the store of "
+            f"torch's store leads to {rendezvous}, which can't be authenticated as the store of "
             f"this job, with {job!r}: {why}. Set these variables to the same values on all ranks. "
             "If they are the same, another process has written to torch's store"
         )

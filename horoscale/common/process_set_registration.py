@@ -31,8 +31,8 @@ def begin_process_sets(
 ) -> None:
     """Register the sets that any rank passes to hvd.init(process_sets=...). Collective.
 
-    They are registered in the same order on all ranks. The job is that of the communicator `comm`, or of the ranks `job_ranks` of the
-    world.
+    They are registered in the same order on all ranks. The job is that of the communicator
+    `comm`, or of the ranks `job_ranks` of the world.
 
     Raises ValueError on every rank if one of them lists an invalid set, or if the ranks disagree
     about "dynamic".

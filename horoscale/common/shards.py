@@ -147,6 +147,6 @@ def check_rows(rows: int, process_set: ProcessSet) -> int:
     members = len(members_of(process_set))
     if rows % members:
         raise ValueError(
-            f"{rows} rows cannot be divided equally among the {members} ranks of {process_set}"
+            f"{rows} rows can't be divided equally among the {members} ranks of {process_set}"
         )
     return rows // members

@@ -36,7 +36,9 @@ def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snaps
     runtime = current_runtime()
     own = own or Snapshot()
     is_source = runtime.topology.rank == source
-    digests = {name: block.digest() for name, block in own.blocks.items()}  # on all ranks concurrently
+    digests = {
+        name: block.digest() for name, block in own.blocks.items()
+    }  # on all ranks concurrently
     header = None
     if is_source:
         specs = [

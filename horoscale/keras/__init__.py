@@ -10,12 +10,13 @@
         hvd.callbacks.MetricAverageCallback(),
     ])
 
-Each rank calls fit() with its own part of the data, in as many batches as the others. With batches
-of one size, the weights are those that one process gets from the ranks' batches put together.
+Each rank calls fit() with its own part of the data, in the same number of batches as the others. If
+all batches have the same size, the weights are the same as from one process that trains on the
+ranks' combined batches.
 
-How it is built: optimizer.py extends the class of an optimizer; step.py says what
-reduces its gradients, and backend.py chooses which: graph_step.py, eager_step.py or jax_step.py
-(with xla.py and native/); callbacks.py and models.py are what fit() needs around it; values.py has
+Structure: optimizer.py extends the class of an optimizer. step.py defines the interface that
+reduces its gradients, and backend.py selects the implementation: graph_step.py, eager_step.py or
+jax_step.py (with xla.py and native/). callbacks.py and models.py support fit(). values.py has
 collectives of numbers and arrays.
 """
 

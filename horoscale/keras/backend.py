@@ -1,7 +1,7 @@
-"""Chooses how the gradients of a training step are reduced, by the backend that Keras runs on.
+"""Selects how the gradients of a training step are reduced, by Keras' backend.
 
-With TensorFlow they are values of a graph, and horoscale.tensorflow makes the operations. With
-PyTorch they are there when apply() is called. The other binding's framework is never imported.
+With TensorFlow, gradients are values of a graph, and horoscale.tensorflow creates the operations.
+With PyTorch, they exist when apply() is called. Other frameworks are never imported.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def make_step(**options: Any) -> Step:
 
         return JaxStep(**options)
     raise ValueError(
-        f"hvd.DistributedOptimizer() can't reduce gradients of Keras' {name} backend: set "
+        f"hvd.DistributedOptimizer() does not support Keras' {name} backend: set "
         "KERAS_BACKEND to tensorflow, torch or jax"
     )

@@ -1,4 +1,4 @@
-"""What the ranks of a job must do around Keras' fit()."""
+"""Callbacks for Keras' fit() on several ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RATE_IN_LOGS = "lr" if IS_LEGACY else "learning_rate"
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Gives the model and its optimizer the root's values when training begins."""
+    """Broadcasts the root's model and optimizer to all ranks when training begins."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         """Broadcast from `root_rank`, a global rank.
 
         Args:
-            root_rank: the rank that sends.
-            device: accepted as Horovod's.
-            local_variables: variables of the model, such as those of local layers, that each rank
-                keeps its own values of. The optimizer's state is broadcast for these too.
+            root_rank: the global rank of the sender.
+            device: accepted for compatibility with Horovod.
+            local_variables: variables of the model, such as those of local layers, that are not
+                broadcast. The optimizer's state for them is broadcast.
             process_set: the ranks that take part.
         """
         super().__init__()
@@ -53,7 +53,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._done = False
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave one more variable alone."""
+        """Exclude another variable from the broadcast."""
         self._local[id(variable)] = variable
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -64,7 +64,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Broadcast what the first step has built."""
+        """Broadcast the variables that the first step has built."""
         self._broadcast()
 
     def _broadcast(self) -> None:
@@ -84,12 +84,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Averages the metrics of an epoch over the ranks.
 
-    Callbacks that come after this one in the list, such as ReduceLROnPlateau or EarlyStopping, see
-    the averages, and decide alike on all ranks.
+    Callbacks after this one in the list, such as ReduceLROnPlateau or EarlyStopping, see the
+    averages and make the same decisions on all ranks.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
-        """`device` is accepted as Horovod's."""
+        """`device` is accepted for compatibility with Horovod."""
         super().__init__()
         self._process_set = process_set
 
@@ -120,16 +120,18 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         """Schedule the epochs from `start_epoch` until before `end_epoch`.
 
         Args:
-            initial_lr: what is multiplied.
-            multiplier: a number, or a function of the epoch that gives one. A number as it is with
-                staircase=True; its powers by the epoch since `start_epoch` otherwise.
+            initial_lr: the learning rate to multiply.
+            multiplier: a number, or a function from the epoch to a number. With staircase=True, a
+                number is used directly; otherwise its power by the epochs since `start_epoch`.
             start_epoch: the first epoch.
-            end_epoch: the first epoch that it leaves alone; None: all are scheduled.
-            staircase: change it once an epoch; else with each batch, by a fraction of the epoch.
-            momentum_correction: scale the momentum with the learning rate for the step in which
-                that changes (Goyal et al., Accurate, Large Minibatch SGD, 2017), where Keras has
-                not compiled it in as a constant: with the torch backend or run_eagerly=True.
-            steps_per_epoch: batches in an epoch, with staircase=False; None: as fit() knows it.
+            end_epoch: the first epoch that is not scheduled. None: no end.
+            staircase: whether to change the rate once per epoch, or in each batch, with fractional
+                epochs.
+            momentum_correction: whether to scale the momentum with the learning rate in the step in
+                which that changes (Goyal et al., Accurate, Large Minibatch SGD, 2017). Works if
+                Keras has not compiled it in as a constant: with the torch backend or
+                run_eagerly=True.
+            steps_per_epoch: batches per epoch, for staircase=False. None: as fit() determines it.
         """
         super().__init__()
         self._initial_lr = initial_lr
@@ -143,7 +145,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._momentum: float | None = None  # to be restored
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Find out how many batches an epoch has."""
+        """Determine the number of batches in an epoch."""
         if not self._staircase and not self._steps_per_epoch:
             self._steps_per_epoch = self.params.get("steps")
             if not self._steps_per_epoch:
@@ -197,10 +199,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from that of one rank to `initial_lr` within the first epochs.
+    """Increases the learning rate from that of one rank to `initial_lr` in the first epochs.
 
-    As many ranks see as many times the batch, and take a learning rate so many times as large,
-    which at the beginning is too much (Goyal et al., Accurate, Large Minibatch SGD, 2017).
+    N ranks process N times the batch and use N times the learning rate, which is too large at the
+    beginning of training (Goyal et al., Accurate, Large Minibatch SGD, 2017).
     """
 
     def __init__(
@@ -211,7 +213,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        """Begin with initial_lr / hvd.size(); `verbose`: rank 0 tells when it is done.
+        """Start with initial_lr / hvd.size(). `verbose`: rank 0 prints when the warm-up is over.
 
         The other arguments are those of LearningRateScheduleCallback.
         """
@@ -243,9 +245,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Saves the model after each epoch that was the best so far, on rank 0.
+    """Saves the model on rank 0 after each epoch that is the best so far.
 
-    To be put after MetricAverageCallback, so that the best is that of all ranks.
+    Put it after MetricAverageCallback, so that "best" refers to the average over all ranks.
     """
 
     def __init__(
@@ -256,7 +258,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
         save_freq: str | int = "epoch",
         filepath: str = "best.keras",
     ) -> None:
-        """As keras.callbacks.ModelCheckpoint with save_best_only=True."""
+        """Takes the arguments of keras.callbacks.ModelCheckpoint; save_best_only is True."""
         super().__init__(
             filepath,
             monitor=monitor,

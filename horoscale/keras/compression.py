@@ -1,4 +1,4 @@
-"""Compression: that of the binding that serves the backend of Keras."""
+"""Compression: that of the binding for Keras' backend."""
 
 from __future__ import annotations
 

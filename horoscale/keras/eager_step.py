@@ -1,4 +1,4 @@
-"""EagerStep: gradients that are there when they are to be reduced: PyTorch's, or arrays."""
+"""EagerStep: reduces gradients that have been computed already: PyTorch's, or arrays."""
 
 from __future__ import annotations
 
@@ -54,15 +54,17 @@ class EagerStep:
         if process_set.included() is not False:
             set_id(process_set)
         if passes < 1:
-            raise ValueError(f"backward_passes_per_step={passes} has to be at least 1")
+            raise ValueError(f"backward_passes_per_step={passes} must be at least 1")
         if gradient_predivide_factor != 1.0 and op != Average:
             raise UnsupportedError("gradient_predivide_factor= needs op=Average")
         if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
-            raise ValueError(f"compression={compression!r} is no compressor: hvd.Compression")
+            raise ValueError(
+                f"compression={compression!r} is not a compressor: see hvd.Compression"
+            )
         if isinstance(compression, Encoded):
             raise UnsupportedError(
-                f"{compression!r} keeps what it loses by the gradients' names, which they have "
-                "with Keras' TensorFlow backend alone; fp16 and bf16 are possible with all"
+                f"{compression!r} keeps residuals by the gradients' names, which only Keras' "
+                "TensorFlow backend provides; use fp16 or bf16, which work with all backends"
             )
         self._allreduce_groups = allreduce_groups
         self._passes = passes
@@ -82,7 +84,7 @@ class EagerStep:
         self._sums: list[Any] = []
 
     def register_local(self, variables: Iterable[Any]) -> None:
-        """Leave the gradients of these variables to each rank."""
+        """Exclude the gradients of these variables from the reduction."""
         self._local.update(map(id, variables))
 
     def outside_of_graph(self, build: Callable[[], None]) -> None:
@@ -147,7 +149,7 @@ class EagerStep:
 
 def _check_groups(num_groups: int, groups: Any) -> int | Sequence[Sequence[Any]]:
     if num_groups and groups is not None:
-        raise ValueError("give groups= or num_groups=, not both: num_groups is the older one")
+        raise ValueError("give groups= or num_groups=, not both: num_groups= is the older name")
     chosen: int | Sequence[Sequence[Any]] = groups or num_groups
     if isinstance(chosen, int):
         if chosen < 0:
@@ -155,5 +157,5 @@ def _check_groups(num_groups: int, groups: Any) -> int | Sequence[Sequence[Any]]
         return chosen
     members = [id(variable) for group in chosen for variable in group]
     if len(set(members)) != len(members):
-        raise ValueError("groups= names a variable twice")
+        raise ValueError("groups= contains a variable twice")
     return chosen

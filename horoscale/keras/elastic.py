@@ -1,4 +1,4 @@
-"""hvd.elastic of Keras: the state of a model, and what model.fit() needs to commit it."""
+"""hvd.elastic for Keras: the state of a model, and callbacks that commit it in model.fit()."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a function survive ranks that die, come and go: see horoscale.elastic.run()."""
+    """Make a function survive ranks that fail, join and leave: see horoscale.elastic.run()."""
     if backend() == "tensorflow":
         from horoscale.tensorflow.elastic import run as run_of_tensorflow
 
@@ -45,37 +45,37 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
 
 class KerasState(KerasModelState):
-    """Holds a model, its optimizer, and objects that are committed, restored and sent.
+    """Holds a model, its optimizer and objects that are committed, restored and sent.
 
         model.build(input_shape)
         state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 
-    Each further keyword is an attribute. sync() sends variables as they are, and objects as they
-    were saved.
+    Further keywords become attributes. sync() sends the current values of variables, and objects as
+    they were last saved.
     """
 
     def to_array(self, variable: Any) -> Any:
-        """Return the value of a variable as an NumPy array."""
+        """Return the value of a variable as a NumPy array."""
         return to_numpy(variable)
 
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Commits a state every `batches_per_commit` batches, and at the end of each epoch.
 
-    Put it after the callbacks that change the state. Whatever commit() raises leaves fit().
+    Put it after the callbacks that change the state. Exceptions of commit() propagate out of fit().
     """
 
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         """Raise ValueError for less than one batch."""
         if batches_per_commit < 1:
-            raise ValueError(f"batches_per_commit={batches_per_commit}: at least 1")
+            raise ValueError(f"batches_per_commit={batches_per_commit} must be at least 1")
         super().__init__()
         self._state = state
         self._batches_per_commit = batches_per_commit
         self._left = batches_per_commit
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Count anew, as all ranks do."""
+        """Restart the count, as all ranks do."""
         self._left = self._batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -97,8 +97,8 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Keeps the number of the batch in state.batch: 0 at the end of an epoch.
 
-    The first epoch after a reset goes on where state.batch is: give fit() the steps that are left,
-    steps_per_epoch - state.batch.
+    The first epoch after a reset continues at state.batch: pass the number of remaining steps,
+    steps_per_epoch - state.batch, to fit().
     """
 
     def __init__(self, state: Any) -> None:
@@ -124,7 +124,8 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Keeps the number of the next epoch in state.epoch.
 
-    fit() counts from 0 after each reset: give it the epochs that are left, epochs - state.epoch.
+    fit() counts from 0 after each reset: pass it the number of remaining epochs, epochs -
+    state.epoch.
     """
 
     def __init__(self, state: Any) -> None:

@@ -23,7 +23,7 @@ class GraphStep:
         self._aggregation = GradientAggregation(self._reduction, passes, average_passes)
 
     def register_local(self, variables: Iterable[Any]) -> None:
-        """Leave the gradients of these variables to each rank."""
+        """Exclude the gradients of these variables from the reduction."""
         self._reduction.register_local(variables)
 
     def outside_of_graph(self, build: Callable[[], None]) -> None:

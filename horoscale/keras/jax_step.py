@@ -28,8 +28,8 @@ class JaxStep(EagerStep):
         """The options are EagerStep's; all passes of a step are one compiled step."""
         if passes != 1:
             raise ValueError(
-                "backward_passes_per_step= is not possible with Keras' JAX backend: give the "
-                "optimizer gradient_accumulation_steps="
+                "backward_passes_per_step= is not supported with Keras' JAX backend: use the "
+                "optimizer's gradient_accumulation_steps="
             )
         super().__init__(_allreduce_groups, passes=1, **options)
 
@@ -45,7 +45,7 @@ def way() -> AllreduceGroups:
         xla.load()
     except (RuntimeError, OSError) as error:
         warnings.warn(
-            f"XLA can't call horoscale by itself ({error}): training steps call back into Python, "
+            f"XLA cannot call horoscale directly ({error}): training steps call back into Python, "
             "which is slower",
             RuntimeWarning,
             stacklevel=2,

@@ -1,4 +1,4 @@
-"""What the class of an optimizer of tf_keras (Keras 2) is extended by; see optimizer.py.
+"""The extension of the class of a tf_keras (Keras 2) optimizer; see optimizer.py.
 
 It has two kinds of optimizers, its own and those of tf_keras.optimizers.legacy. Both aggregate the
 replicas' gradients in a method that a LossScaleOptimizer around them calls as well, before it looks
@@ -19,7 +19,7 @@ class DistributedLegacy:
     _hvd_passes: int
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave the gradient of this variable to each rank."""
+        """Exclude the gradient of this variable from the reduction."""
         self._hvd_step.register_local([variable])
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ class DistributedLegacy:
         """Reduce the gradients over the ranks, for a LossScaleOptimizer around this one."""
         if self._hvd_passes > 1:
             raise ValueError(
-                "a LossScaleOptimizer around hvd.DistributedOptimizer() can't have "
+                "a LossScaleOptimizer around hvd.DistributedOptimizer() does not support "
                 "backward_passes_per_step=: wrap it the other way round, as in "
                 "hvd.DistributedOptimizer(LossScaleOptimizer(optimizer))"
             )

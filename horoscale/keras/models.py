@@ -1,4 +1,4 @@
-"""Loading models so that training continues."""
+"""Loading of models to continue training."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def load_model(
 ) -> Any:
     """Load a model that was saved with its optimizer, which becomes a DistributedOptimizer.
 
-    The optimizer keeps its variables and its iterations. All ranks may load one file, or one rank
-    loads it and BroadcastGlobalVariablesCallback gives it to the others.
+    The optimizer keeps its variables and its iterations. Either all ranks load the file, or one
+    rank loads it and BroadcastGlobalVariablesCallback sends it to the others.
 
     Args:
         filepath: as for keras.models.load_model().
-        custom_optimizers: classes of optimizers that are not Keras' own.
+        custom_optimizers: optimizer classes that are not part of Keras.
         custom_objects: as for keras.models.load_model().
-        compression: how gradients travel,
-        **options: and more options of DistributedOptimizer().
+        compression: the compression of gradients.
+        **options: further options of DistributedOptimizer().
 
     Returns:
-        The model. One that was saved without an optimizer has none.
+        The model. It has no optimizer if it was saved without one.
 
     Raises:
         ValueError: the file can't be loaded, or as for DistributedOptimizer().

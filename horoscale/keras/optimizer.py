@@ -1,7 +1,8 @@
 """DistributedOptimizer: a Keras optimizer that applies the gradients of all ranks.
 
-It works on every backend of Keras, since each of them hands the gradients of a step to apply().
-They are reduced there, before Keras clips them, accumulates them or looks whether they are finite.
+It works with every backend of Keras, because each of them passes the gradients of a step to
+apply(). They are reduced there, before Keras clips or accumulates them or checks that they are
+finite.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from horoscale.keras.step import Apply, Step
 
 
 class _Distributed:
-    """What the class of a Keras optimizer is extended by."""
+    """The extension of the class of a Keras optimizer."""
 
     _hvd_step: Step
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave the gradient of this variable to each rank."""
+        """Exclude the gradient of this variable from the reduction."""
         self._hvd_step.register_local([variable])
 
     def build(self, variables: Any) -> Any:
@@ -85,39 +86,39 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 ) -> Any:
     """Make a Keras optimizer apply the gradients of all ranks.
 
-    The optimizer is changed itself, and keeps its variables and its iterations. It is saved as one
-    of its own class: see load_model() for the way back. With the TensorFlow backend XLA is turned
-    off for the model that uses it; the steps are graphs all the same.
+    The optimizer is changed in place and keeps its variables and its iterations. It is saved as an
+    instance of its original class; load_model() restores a DistributedOptimizer. With the
+    TensorFlow backend, XLA is disabled for the model that uses it, but the steps are still graphs.
 
     Args:
-        optimizer: any keras.optimizers.Optimizer. A LossScaleOptimizer must be in here, not
-            around the result: the ranks decide together whether their gradients are finite.
-        name: accepted as Horovod's; an optimizer of Keras has a name.
+        optimizer: any keras.optimizers.Optimizer. Pass a LossScaleOptimizer here instead of
+            wrapping the result, so that the ranks decide together whether gradients are finite.
+        name: accepted for compatibility with Horovod; an optimizer of Keras has a name.
         device_dense: where the operation is placed for tensors, with the TensorFlow backend,
         device_sparse: and for tf.IndexedSlices.
         compression: how gradients travel: Compression.none, .fp16 or .bf16.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
-        gradient_predivide_factor: divide by it before the sum and by the rest after it; with
+        gradient_predivide_factor: divide by it before the sum, and by the rest after it; with
             op=Average.
         op: Average (the default), Sum, Min, Max or Product.
-        backward_passes_per_step: so many gradients are summed before the ranks reduce the sums and
-            the optimizer makes a step. Not with the JAX backend, where the
+        backward_passes_per_step: the number of gradients to sum before the ranks reduce the sums
+            and the optimizer runs a step. Not with the JAX backend, where the
             gradient_accumulation_steps of the optimizer do the same.
         average_aggregated_gradients: divide the sums by the number of passes.
-        num_groups: older name of `groups`, a number.
-        groups: how many groups of gradients are reduced all or nothing, or lists of the variables
-            that make one.
+        num_groups: an older name of `groups`, for a number.
+        groups: the number of groups of gradients, each reduced all or nothing; or lists of
+            variables, one list per group.
         process_set: the ranks that take part; others train on their own.
         scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Returns:
-        The optimizer, with register_local_var(variable) beside.
+        The optimizer, with an additional method register_local_var(variable).
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
     """
     if isinstance(optimizer, _Distributed | DistributedLegacy):
-        raise ValueError("the optimizer is a DistributedOptimizer already")
+        raise ValueError("the optimizer is already a DistributedOptimizer")
     if not is_optimizer(optimizer):
         name = "tf_keras" if IS_LEGACY else "Keras"
         raise ValueError(
@@ -160,14 +161,16 @@ def is_optimizer(value: Any) -> bool:
 def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
     optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any
 ) -> Any:
-    """Make a Keras optimizer apply the gradients of all ranks but those of some layers.
+    """Make a Keras optimizer apply the gradients of all ranks, except those of some layers.
 
     Args:
-        optimizer: as for DistributedOptimizer(), as are all other arguments.
+        optimizer: as for DistributedOptimizer().
         *args: as for DistributedOptimizer().
-        local_layers: a layer, or some, whose gradients stay with each rank; they need not be built.
+        local_layers: a layer or a list of layers whose gradients are not reduced. They need not be
+            built.
         **kwargs: as for DistributedOptimizer(). With scale_local_gradients=True, the default, local
-            gradients are divided by the number of ranks, so that they have the scale of averages.
+            gradients are divided by the number of ranks, so that they have the same scale as
+            averages.
 
     Returns:
         As DistributedOptimizer().

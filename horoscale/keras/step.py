@@ -1,4 +1,4 @@
-"""Step: what reduces the gradients of a training step, whatever backend Keras runs on."""
+"""Step: the interface that reduces the gradients of a training step, for any Keras backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Step(Protocol):
     """What a DistributedOptimizer does with the gradients of a step."""
 
     def register_local(self, variables: Iterable[Any]) -> None:
-        """Leave the gradients of these variables to each rank."""
+        """Exclude the gradients of these variables from the reduction."""
 
     def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
         """Reduce the gradients of the variables, and `apply` them if it is time."""

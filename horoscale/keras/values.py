@@ -1,4 +1,4 @@
-"""Collectives of values: numbers and arrays, whatever backend Keras runs on."""
+"""Collectives of numbers and arrays, for any Keras backend."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def allreduce(
     compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return the reduction of a value over the ranks: a number, an array, or a tensor of Keras.
+    """Reduce a value over the ranks: a number, an array, or a Keras tensor.
 
     Args:
-        value: of the same shape and type on all ranks.
-        name: tells operations from each other; None: matched by the order of the calls.
-        average: older way to say op=Average or op=Sum.
-        prescale_factor: values are multiplied by it before,
-        postscale_factor: and the result by this one.
-        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+        value: has the same shape and dtype on all ranks.
+        name: identifies this operation among pending ones. None: matched by the order of calls.
+        average: deprecated: True for op=Average, False for op=Sum.
+        prescale_factor: each rank's value is multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
+        op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
             BitwiseOr or BitwiseXor.
-        compression: how it travels.
+        compression: the compression of the value.
         process_set: the ranks that take part.
 
     Returns:
@@ -60,9 +60,9 @@ def allreduce(
 def allgather(
     value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Return the values of all ranks one after the other, joined along the first dimension.
+    """Concatenate the values of all ranks along the first dimension.
 
-    The first dimensions may differ. A number counts as an array of one.
+    The first dimensions may differ. A number counts as an array with one element.
     """
     return movement.allgather(np.atleast_1d(to_numpy(value)), name=name, process_set=process_set)
 
@@ -73,7 +73,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return the value of the root, a global rank; others give one of its shape and type."""
+    """Return the value of the root, a global rank. Others pass one of the same shape and dtype."""
     return movement.broadcast(to_numpy(value), root_rank, name=name, process_set=process_set)
 
 
@@ -83,18 +83,18 @@ def reducescatter(
     op: int = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return this rank's rows of the reduction of a value over the ranks; op as allreduce()."""
+    """Return this rank's rows of the reduction of a value; op is as in allreduce()."""
     return reductions.reducescatter(to_numpy(value), name=name, op=op, process_set=process_set)
 
 
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Give variables of Keras the root's values.
+    """Broadcast the root's values of Keras variables to all ranks.
 
     Args:
-        variables: such as model.weights and model.optimizer.variables, alike on all ranks.
-        root_rank: the global rank that sends.
+        variables: a list such as model.weights, the same on all ranks.
+        root_rank: the global rank of the sender.
         process_set: the ranks that take part.
 
     Raises:
@@ -119,9 +119,9 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Return the op that gives all global variables of a TensorFlow 1 graph the root's values.
+    """Return an op that broadcasts the root's global variables of a TensorFlow 1 graph.
 
-    Raises RuntimeError elsewhere: Keras has no global variables.
+    Raises RuntimeError otherwise, because Keras has no global variables.
     """
     if backend() == "tensorflow":
         from horoscale.tensorflow.functions import broadcast_global_variables as of_graph

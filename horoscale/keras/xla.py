@@ -1,4 +1,4 @@
-"""The allreduce that XLA calls by itself, without Python, while it runs a compiled step of JAX.
+"""The allreduce that XLA calls directly, without Python, in a compiled JAX step.
 
 The library that comes with horoscale registers with XLA through its foreign function interface,
 which is versioned: one library serves all versions of JAX from 0.6 on. It is tested when it is

@@ -1,7 +1,8 @@
-"""The collectives on numpy arrays, for programs without a framework: import horoscale.numpy as hvd.
+"""Collectives on NumPy arrays, for programs without a framework: import horoscale.numpy as hvd.
 
-Names, arguments and errors are those of horoscale.torch where arrays allow it. What an out-of-place
-operation returns is new; what ends in _ works in place, and copies where an array isn't contiguous.
+Names, arguments and errors are those of horoscale.torch where possible. Out-of-place operations
+return new arrays. Operations whose names end in _ work in place, using a copy if an array is not
+contiguous.
 Element types: uint8, int8, uint16, int16, int32, int64, float16, float32, float64, bool, complex64,
 complex128, and bfloat16 with the package ml_dtypes.
 """

@@ -1,4 +1,4 @@
-"""What the runtime needs to know of an array, and arrays made of the runtime's memory."""
+"""Descriptions of arrays for the runtime, and arrays over the runtime's memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def data_type(dtype: np.dtype[Any]) -> DataType:
     if dtype.name == "bfloat16":  # of the package ml_dtypes, which need not be installed
         return DataType.BFLOAT16
     if not dtype.isnative:
-        raise ValueError(f"arrays of {dtype!r} have a foreign byte order: convert them first")
+        raise ValueError(f"arrays of {dtype!r} do not have native byte order: convert them first")
     names = ", ".join(one.name.lower() for one in DataType)
     raise UnsupportedError(f"arrays of {dtype} are not supported, only of {names}")
 
 
 def contiguous(tensor: ArrayLike) -> Array:
-    """Return an array in C order: the argument itself where it is one, else a copy."""
+    """Return an array in C order: the argument itself if possible, otherwise a copy."""
     return np.asarray(tensor, order="C")
 
 
@@ -63,7 +63,9 @@ def need_room(out: object, rows: int | None, like: Array, operation: str) -> Arr
     if not array.flags.carray:
         raise ValueError(f"out= of {operation} needs a contiguous array")
     if array.dtype != like.dtype:
-        raise ValueError(f"out= is of {array.dtype}, the result of {operation} of {like.dtype}")
+        raise ValueError(
+            f"out= has dtype {array.dtype}, but the result of {operation} has {like.dtype}"
+        )
     check_out(array.shape, rows, like.shape[1:], operation)
     return array
 
@@ -96,7 +98,7 @@ def gathered_arg(array: Array, out: Array | None) -> TensorArg:
     """Describe the input of an operation whose result may have any number of rows."""
     if out is None:
         return tensor_arg(array)
-    # What has no elements may have no address; nothing is written there.
+    # An array without elements may have no address; nothing is written there.
     return tensor_arg(array, out)._replace(out_ptr=address(out) or 1, out_rows=out.shape[0])
 
 
@@ -108,10 +110,10 @@ def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Ar
 
 
 def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
-    """Return an array of zeros in memory that the other ranks of this host can reach.
+    """Return an array of zeros in memory that the other ranks of this host can access.
 
-    allreduce_() of such arrays, from 256 KiB up, works where they are and copies nothing, if all
-    ranks use one. The other collectives read such inputs where they are, from 64 KiB up. Local.
+    allreduce_() works directly on such arrays of 256 KiB or more, without a copy, if all ranks pass
+    one. The other collectives read such inputs of 64 KiB or more without a copy. Not collective.
 
     Args:
         *size: the extents, one by one or as one sequence.

@@ -1,4 +1,4 @@
-"""Handle: an operation on arrays that is on its way."""
+"""Handle: an asynchronous operation on arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ U = TypeVar("U")
 
 
 class Handle(Generic[T]):
-    """An operation on its way. poll() and synchronize() take it, in any thread."""
+    """An asynchronous operation. Pass it to poll() and synchronize(), in any thread."""
 
     __slots__ = ("_finish", "_operation", "_result")
 
@@ -25,11 +25,11 @@ class Handle(Generic[T]):
         self._finish: Callable[[_core.Handle], T] | None = finish
 
     def done(self) -> bool:
-        """Return whether the operation is done, well or not."""
+        """Return whether the operation has completed or failed."""
         return self._finish is None or self._operation.done()
 
     def wait(self) -> T:
-        """Wait for the operation and return its result; a second call returns the same again."""
+        """Wait for the operation and return its result. Later calls return the same result."""
         finish = self._finish
         if finish is not None:
             self._operation.wait()
@@ -51,16 +51,16 @@ class Handle(Generic[T]):
 
 
 def poll(handle: Handle[T]) -> bool:
-    """Return whether an asynchronous operation is done, so that synchronize() will not wait."""
+    """Return whether an asynchronous operation has completed, so synchronize() will not wait."""
     return handle.done()
 
 
 def synchronize(handle: Handle[T]) -> T:
-    """Wait for an asynchronous operation and return its result: an array, or a list of a group's.
+    """Wait for an asynchronous operation and return its result: an array, or a list for a group.
 
     Raises:
-        MismatchError: the ranks contradict each other about the operation; it can be tried again.
+        MismatchError: the ranks' calls do not match. Further operations work.
         RankFailedError: a rank of the process set died or left.
-        HorovodInternalError: something else; hvd.shutdown() was called, for example.
+        HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     return handle.wait()

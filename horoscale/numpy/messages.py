@@ -1,4 +1,4 @@
-"""Messages of arrays from one rank to another: send, recv and what belongs to them."""
+"""Point-to-point messages of arrays: send, recv and their variants."""
 
 from __future__ import annotations
 
@@ -103,19 +103,19 @@ def send(
 ) -> None:
     """Send an array to one rank, which calls recv().
 
-    Returns when the array may be changed. A large message waits for its receive, a small one does
-    not; see docs/messages.md.
+    Returns when the array may be modified. A large message waits for the matching receive, a small
+    one does not: see docs/messages.md.
 
     Args:
-        tensor: what is sent; an array that isn't contiguous is copied.
-        dst: the global rank that it is for; also the own one.
-        tag: messages between the same two ranks are received in order for each tag; from 0.
-        process_set: both ranks belong to it.
+        tensor: the array to send. An array that is not contiguous is copied.
+        dst: the global rank of the receiver, which may be this rank.
+        tag: a number of 0 or more. Messages with the same tag between two ranks arrive in order.
+        process_set: the set to which both ranks belong.
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
-        MismatchError: it is received into another dtype or number of elements; on these two ranks
-            only (of a small message on the receiver only).
+        MismatchError: the receiver expects another dtype or number of elements; raised on these two
+            ranks only (for a small message, on the receiver only).
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
@@ -128,24 +128,25 @@ def send(
 def send_async(
     tensor: ArrayLike, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[None]:
-    """Start send() and return a handle immediately. The array may not change meanwhile."""
+    """Start send() and return a handle immediately. Do not modify the array until then."""
     return _prepare_send(tensor, dst, tag, process_set)()
 
 
 def recv(
     tensor: Array, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Receive into an array what one rank sends here by send(), and return the array.
+    """Receive the next message from one rank into an array, and return the array.
 
     Args:
-        tensor: a writable array of the dtype and number of elements of the message.
-        src: the global rank that sends; also the own one.
-        tag: as send() is given it.
-        process_set: both ranks belong to it.
+        tensor: a writable array with the dtype and number of elements of the message.
+        src: the global rank of the sender, which may be this rank.
+        tag: the tag that the sender passed to send().
+        process_set: the set to which both ranks belong.
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
-        MismatchError: the message has another dtype or number of elements; on these two ranks only.
+        MismatchError: the message has another dtype or number of elements; raised on these two
+            ranks only.
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
@@ -159,15 +160,15 @@ def recv(
 def recv_async(
     tensor: Array, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[Array]:
-    """Start recv() and return a handle immediately. The message is there after synchronize()."""
+    """Start recv() and return a handle. The array contains the message after synchronize()."""
     return _prepare_recv(tensor, src, tag, process_set)()
 
 
 def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
-    """Receive into an array what comes first from any rank with this tag; return that rank.
+    """Receive the first message with this tag from any rank into an array; return its rank.
 
-    Arguments and errors are those of recv(). RankFailedError if a rank has left cleanly,
-    once for each tag: called again, it waits for the ranks that are left.
+    Arguments and errors are those of recv(). If a rank has left cleanly, this raises
+    RankFailedError once for each tag. The next call waits for the remaining ranks.
     """
     return _recv_and_wait(tensor, ANY, tag, process_set)
 
@@ -175,7 +176,7 @@ def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_proce
 def recv_any_async(
     tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[int]:
-    """Start recv_any() and return a handle immediately; its result is the rank that has sent."""
+    """Start recv_any() and return a handle immediately; its result is the sender's rank."""
     return _prepare_recv_any(tensor, tag, process_set)()
 
 
@@ -186,29 +187,29 @@ def recv_view(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> View[Array]:
-    """Receive what one rank sends here by send(), and see it where that rank has it.
+    """Receive a message from one rank as a view of the sender's memory, if possible.
 
-    Nothing is copied if it was sent from an array of empty_shared() on this host, and is larger
-    than 16 KiB: the array is the sender's own, read-only, and send() waits until it is released.
-    Everything else is a copy in memory of its own.
+    A message of more than 16 KiB from an array of empty_shared() on this host is not copied: the
+    view's array maps the sender's memory read-only, and send() waits until the view is released.
+    Any other message is copied.
 
         with hvd.recv_view((64, 128), np.float32, src=0) as array:
             result = model(array)
 
     Args:
-        shape: of the array; the number of elements is that of the message.
-        dtype: that of the message.
-        src: the global rank that sends; None: any, as recv_any().
-        tag: as send() is given it.
-        process_set: both ranks belong to it.
+        shape: the shape of the array, with the message's number of elements.
+        dtype: the dtype of the message.
+        src: the global rank of the sender. None: any rank, as in recv_any().
+        tag: the tag that the sender passed to send().
+        process_set: the set to which both ranks belong.
 
     Returns:
-        The view: its `tensor` is the array, its `source` the rank that has sent it.
+        The view. Its `tensor` is the array, its `source` the sender's rank.
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
-        MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
-            raises RankFailedError.
+        MismatchError, RankFailedError, HorovodInternalError: as in recv(). The view's release()
+            raises RankFailedError, too.
     """
     element = np.dtype(dtype)
     extents = extents_of(shape)
@@ -223,17 +224,19 @@ def recv_view(
 def batch(operations: Sequence[P2POp]) -> list[Any]:
     """Start several sends and receives, wait for all of them, and return their results.
 
-    All are under way at once, so that ranks which send to each other don't wait for each other.
+    All of them run concurrently, so ranks can send to each other without a deadlock.
 
     Args:
-        operations: such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, y, 1)].
+        operations: a list such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, y, 1)].
 
     Returns:
-        For each operation what the function returns: None, the array, or recv_any()'s rank.
+        A list with the result of each operation: None for send, the array for recv, the sender's
+        rank for recv_any.
 
     Raises:
-        TypeError, ValueError: this is no such list, or an argument is invalid; nothing was started.
-        MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
+        TypeError, ValueError: the list or an argument is invalid. No operation was started.
+        MismatchError, RankFailedError, HorovodInternalError: the first failure, raised after all
+            operations have ended.
     """
     return run_batch(operations, _KINDS)
 

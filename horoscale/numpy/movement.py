@@ -184,26 +184,26 @@ def allgather(
     priority: int = 0,
     out: Array | None = None,
 ) -> Array:
-    """Join the arrays of all ranks along the first dimension, in the order of the ranks.
+    """Concatenate the arrays of all ranks along the first dimension, in rank order.
 
     Args:
-        tensor: an array with at least one dimension; the first may differ between the ranks and may
-            be 0, the others and the type are the same.
-        name: tells this call from others that are pending; None: matched by the order of calls.
+        tensor: an array with at least one dimension. The first dimension may differ between the
+            ranks and may be 0. The other dimensions and the dtype must be the same.
+        name: identifies this call among pending ones. None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
-        out: a contiguous array for the result, of its type and shape; it may share memory with
-            `tensor` only if that is this rank's part of it. None: a new one is made. Repeated calls
-            are faster with one, because new memory is slow.
+        out: a contiguous array for the result, with its dtype and shape. It may share memory with
+            `tensor` only if `tensor` is this rank's part of it. None: allocate a new array.
+            Repeated calls are faster with `out`, because new memory is slow.
 
     Returns:
-        The joined array, the same on every rank: `out` if it was given.
+        The concatenated array, the same on every rank: `out` if it was given.
 
     Raises:
         ValueError: before hvd.init(); the array is 0-d or of a type that is not supported; this
-            rank is not in the process set; `out` is of another type or shape. Where it has only too
-            many or too few rows this rank alone notices, when the operation is done: `out` is left
-            alone, and the other ranks succeed.
+            rank is not in the process set; `out` is of another type or shape. If only its
+            number of rows is wrong, this rank alone raises, after the operation; `out` is then
+            unchanged, and the other ranks succeed.
         MismatchError: type or further dimensions differ between the ranks.
         DuplicateNameError: an operation of this name is pending.
         RankFailedError: a rank of the process set died or left.
@@ -219,7 +219,7 @@ def allgather(
             process_set,
             priority,
         )
-        # What has no elements may have no address; nothing is written there.
+        # An array without elements may have no address; nothing is written there.
         template.run(address(tensor), address(out) or 1, (tensor, out))
         return out
     group = None if out is None else [out]
@@ -233,9 +233,9 @@ def allgather_async(
     priority: int = 0,
     out: Array | None = None,
 ) -> Handle[Array]:
-    """Begin allgather() and return a handle for poll() and synchronize().
+    """Start allgather() and return a handle for poll() and synchronize().
 
-    The array must not be changed, nor `out` used, until the operation is done. Raises ValueError
+    Do not modify the array or use `out` until the operation has completed. Raises ValueError
     and DuplicateNameError as allgather(); synchronize() raises the other errors, and ValueError for
     the rows of `out`.
     """
@@ -250,9 +250,9 @@ def grouped_allgather(
     priority: int = 0,
     out: Sequence[Array] | None = None,
 ) -> list[Array]:
-    """Do allgather() with a group of arrays, all or none of them, in one negotiation.
+    """Run allgather() on a group of arrays, all or none of them, in one negotiation.
 
-    Arguments and errors are those of allgather(), `out` is a list; an empty group raises
+    Arguments and errors are those of allgather(). `out` is a list. An empty group raises
     ValueError.
     """
     return _allgather(tensors, name, process_set, priority, out, will_wait=True).wait()
@@ -265,9 +265,9 @@ def grouped_allgather_async(
     priority: int = 0,
     out: Sequence[Array] | None = None,
 ) -> Handle[list[Array]]:
-    """Begin grouped_allgather() and return a handle, whose result is the list of arrays.
+    """Start grouped_allgather() and return a handle, whose result is the list of arrays.
 
-    The arrays must not be changed until the operation is done. Raises as allgather_async().
+    Do not modify the arrays until the operation has completed. Raises like allgather_async().
     """
     return _allgather(tensors, name, process_set, priority, out)
 
@@ -282,9 +282,10 @@ def broadcast(
     """Return the root's array on every rank.
 
     Args:
-        tensor: an array, of the same shape and type on every rank; only the root's values count.
-        root_rank: the global rank whose array it is, even in a process set.
-        name: tells this call from others that are pending; None: matched by the order of calls.
+        tensor: an array with the same shape and dtype on every rank. Only the root's values are
+            read.
+        root_rank: the global rank of the sender, even in a process set.
+        name: identifies this call among pending ones. None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -316,9 +317,9 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array]:
-    """Begin broadcast() and return a handle for poll() and synchronize().
+    """Start broadcast() and return a handle for poll() and synchronize().
 
-    The root's array must not be changed until the operation is done. Raises ValueError and
+    Do not modify the root's array until the operation has completed. Raises ValueError and
     DuplicateNameError as broadcast(); synchronize() raises the other errors.
     """
     return _broadcast_out_of_place(tensor, root_rank, name, process_set, priority)
@@ -331,9 +332,9 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array:
-    """Do broadcast() in place: the root's values replace those of `tensor`, which is returned.
+    """Run broadcast() in place: the root's values replace those of `tensor`, which is returned.
 
-    Raises as broadcast(), and TypeError or ValueError if `tensor` is not an array that can be
+    Raises like broadcast(), and TypeError or ValueError if `tensor` is not an array that can be
     changed. After an error its values are undefined.
     """
     if is_plain(tensor):
@@ -355,9 +356,9 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array]:
-    """Begin broadcast_() and return a handle for poll() and synchronize().
+    """Start broadcast_() and return a handle for poll() and synchronize().
 
-    The array must be left alone until synchronize() has returned. Raises ValueError, TypeError and
+    Do not use the array until synchronize() has returned. Raises ValueError, TypeError and
     DuplicateNameError as broadcast_(); synchronize() raises the other errors.
     """
     return _broadcast_in_place(tensor, root_rank, name, process_set, priority)
@@ -371,28 +372,28 @@ def alltoall(
     priority: int = 0,
     out: Array | None = None,
 ) -> Array | tuple[Array, Array]:
-    """Send a run of rows to each rank, and join the runs that come, in the order of the ranks.
+    """Send some rows to each rank, and concatenate the received rows in rank order.
 
     Args:
-        tensor: an array with at least one dimension; the first may differ between the ranks, the
-            others and the type are the same.
-        splits: 1-d integers: how many rows go to each rank of the set, from the first row on; None:
-            the same number to each.
-        name: tells this call from others that are pending; None: matched by the order of calls.
+        tensor: an array with at least one dimension. The first dimension may differ between the
+            ranks. The other dimensions and the dtype must be the same.
+        splits: 1-d integers, the number of rows for each rank of the set, in order. None: the rows
+            are divided evenly.
+        name: identifies this call among pending ones. None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
-        out: a contiguous array for the result, of its type and shape, that shares no memory with
-            `tensor`; None: a new one is made.
+        out: a contiguous array for the result, with its dtype and shape. It must not share memory
+            with `tensor`. None: allocate a new array.
 
     Returns:
-        The joined array, `out` if it was given; where `splits` was given, a tuple of it and the
-        number of rows that came from each rank (int32).
+        The concatenated array, `out` if it was given. If `splits` was given, a tuple of this array
+        and the number of rows received from each rank (int32).
 
     Raises:
-        ValueError: as allgather(), also for `out`; `splits` has the wrong length, a negative
-            element, or needs more rows than there are; without it, the rows can't be dealt out
-            evenly.
-        HorovodInternalError: as allgather().
+        ValueError: as in allgather(), also for `out`; `splits` has the wrong length, a negative
+            element, or a sum that exceeds the number of rows; without it, the rows cannot be
+            divided evenly.
+        HorovodInternalError: as in allgather().
     """
     if splits is None and is_plain(tensor) and is_plain(out):
         template = prepared_gather(
@@ -405,7 +406,7 @@ def alltoall(
             process_set,
             priority,
         )
-        # What has no elements may have no address; nothing is written there.
+        # An array without elements may have no address; nothing is written there.
         template.run(address(tensor), address(out) or 1, (tensor, out))
         return out
     return _alltoall(tensor, splits, name, process_set, priority, out, will_wait=True).wait()
@@ -419,9 +420,9 @@ def alltoall_async(
     priority: int = 0,
     out: Array | None = None,
 ) -> Handle[Array | tuple[Array, Array]]:
-    """Begin alltoall() and return a handle for poll() and synchronize().
+    """Start alltoall() and return a handle for poll() and synchronize().
 
-    The array must not be changed, nor `out` used, until the operation is done. Raises ValueError
+    Do not modify the array or use `out` until the operation has completed. Raises ValueError
     and DuplicateNameError as alltoall(); synchronize() raises the other errors, and ValueError for
     the rows of `out`.
     """

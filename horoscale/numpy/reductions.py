@@ -39,7 +39,7 @@ from horoscale.numpy.handles import Handle
 
 
 class _Call(NamedTuple):
-    """What the public functions have in common, apart from the arrays."""
+    """The arguments of the public functions apart from the arrays."""
 
     op: ReduceOp
     name: str | None
@@ -109,7 +109,7 @@ def _reducescatter(
     out: Sequence[Array] | None,
     will_wait: bool = False,
 ) -> Handle[list[Array]]:
-    identity = set_id(call.process_set)  # before its ranks are looked at
+    identity = set_id(call.process_set)  # raises for an invalid set
     title = titled("reducescatter", call.name, identity)
     inputs = [contiguous(tensor) for tensor in tensors]
     check_group_out(inputs, out)
@@ -138,19 +138,19 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array:
-    """Combine the arrays of all ranks, element by element, and return the result on each of them.
+    """Reduce the arrays of all ranks element-wise; every rank gets the result.
 
     Args:
-        tensor: an array, of the same shape and type on every rank.
+        tensor: an array with the same shape and dtype on every rank.
         average: deprecated: True for op=Average, False for op=Sum.
-        name: tells this call from others that are pending; None: matched by the order of calls.
-        compression: how the values travel. Compression.fp16 and .bf16 halve what hosts send each
-            other: each host's sum, and the result, are rounded to that type.
-        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+        name: identifies this call among pending ones. None: matched by the order of calls.
+        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
+            hosts: each host's sum, and the result, are rounded to that type.
+        op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
             BitwiseOr or BitwiseXor. The average of integers is their wrapping sum, divided towards
             zero; Sum of bool is "or", Product "and".
-        prescale_factor: multiplies every rank's values before.
-        postscale_factor: multiplies the result.
+        prescale_factor: each rank's values are multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -203,9 +203,9 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array]:
-    """Begin allreduce() and return a handle for poll() and synchronize().
+    """Start allreduce() and return a handle for poll() and synchronize().
 
-    The array must not be changed until the operation is done. Raises ValueError and
+    Do not modify the array until the operation has completed. Raises ValueError and
     DuplicateNameError as allreduce(); synchronize() raises the other errors.
     """
     if average is None and is_plain(tensor):
@@ -239,9 +239,9 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array:
-    """Do allreduce() in place: the result replaces the values of `tensor`, which is returned.
+    """Run allreduce() in place: the result replaces the values of `tensor`, which is returned.
 
-    Raises as allreduce(), and TypeError or ValueError if `tensor` is not an array that can be
+    Raises like allreduce(), and TypeError or ValueError if `tensor` is not an array that can be
     changed. After an error its values are undefined.
     """
     if average is None and is_plain(tensor):
@@ -275,9 +275,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array]:
-    """Begin allreduce_() and return a handle for poll() and synchronize().
+    """Start allreduce_() and return a handle for poll() and synchronize().
 
-    The array must be left alone until synchronize() has returned. Raises ValueError, TypeError and
+    Do not use the array until synchronize() has returned. Raises ValueError, TypeError and
     DuplicateNameError as allreduce_(); synchronize() raises the other errors.
     """
     if average is None and is_plain(tensor):
@@ -312,10 +312,10 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> list[Array]:
-    """Do allreduce() with a group of arrays, all or none of them, in one negotiation.
+    """Run allreduce() on a group of arrays, all or none of them, in one negotiation.
 
-    The arrays may differ in shape and type from each other, but not between ranks. Arguments and
-    errors are those of allreduce(); an empty group raises ValueError.
+    The arrays of a group may differ in shape and dtype, but must be the same on all ranks.
+    Arguments and errors are those of allreduce(). An empty group raises ValueError.
     """
     encoding, compression = divide(compression)
     call = _Call(
@@ -345,9 +345,9 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[list[Array]]:
-    """Begin grouped_allreduce() and return a handle, whose result is the list of arrays.
+    """Start grouped_allreduce() and return a handle, whose result is the list of arrays.
 
-    The arrays must not be changed until the operation is done. Raises as allreduce_async().
+    Do not modify the arrays until the operation has completed. Raises like allreduce_async().
     """
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -365,9 +365,9 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> list[Array]:
-    """Do grouped_allreduce() in place: the results replace the values of the arrays.
+    """Run grouped_allreduce() in place: the results replace the values of the arrays.
 
-    Raises as allreduce_(); an empty group raises ValueError.
+    Raises like allreduce_(); an empty group raises ValueError.
     """
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -385,9 +385,9 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[list[Array]]:
-    """Begin grouped_allreduce_() and return a handle, whose result is the list of arrays.
+    """Start grouped_allreduce_() and return a handle, whose result is the list of arrays.
 
-    The arrays must be left alone until synchronize() has returned. Raises as allreduce_async_().
+    Do not use the arrays until synchronize() has returned. Raises like allreduce_async_().
     """
     call = _Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
@@ -406,28 +406,29 @@ def reducescatter(
     splits: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Combine the arrays of all ranks, element by element, and leave each rank its share of rows.
+    """Reduce the arrays of all ranks element-wise, and give each rank its share of the rows.
 
     Args:
-        tensor: an array with at least one dimension, of the same shape and type on every rank.
-        name: tells this call from others that are pending; None: matched by the order of calls.
-        op: as allreduce().
+        tensor: an array with at least one dimension, with the same shape and dtype on every rank.
+        name: identifies this call among pending ones. None: matched by the order of calls.
+        op: as in allreduce().
         process_set: the ranks that take part.
-        prescale_factor: multiplies every rank's values before.
-        postscale_factor: multiplies the result.
+        prescale_factor: each rank's values are multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
         priority: higher is more urgent.
-        splits: how many rows each rank gets, in their order, the same on all ranks; in sum all.
-        out: a contiguous array for this rank's rows, of their type and shape; it may share memory
-            with `tensor` only if it is these rows of it. None: a new one is made.
+        splits: the number of rows for each rank, in order, the same on all ranks. Their sum is the
+            number of rows. None: the rows are divided evenly, and the lower ranks get the
+            remainder, one row each.
+        out: a contiguous array for this rank's rows, with their dtype and shape. It may share
+            memory with `tensor` only if it is these rows of it. None: allocate a new array.
 
     Returns:
-        This rank's rows, `out` if it was given: the first dimension is split over the ranks in
-        their order; without `splits` the lower ranks have one row more where it doesn't divide.
+        This rank's rows of the result, `out` if it was given.
 
     Raises:
-        ValueError: as allreduce(); also for a 0-d array, for `splits` of a wrong length, with a
-            negative element or another sum, and for an `out` of another type or shape.
-        HorovodInternalError: as allreduce().
+        ValueError: as in allreduce(); also for a 0-d array, for `splits` of a wrong length, with a
+            negative element or a wrong sum, and for an `out` of a wrong dtype or shape.
+        HorovodInternalError: as in allreduce().
     """
     if splits is None and is_plain(tensor) and is_plain(out):
         template = prepared_reducescatter(
@@ -468,9 +469,9 @@ def reducescatter_async(
     splits: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Handle[Array]:
-    """Begin reducescatter() and return a handle for poll() and synchronize().
+    """Start reducescatter() and return a handle for poll() and synchronize().
 
-    The array must not be changed, nor `out` used, until the operation is done. Raises
+    Do not modify the array or use `out` until the operation has completed. Raises
     ValueError and DuplicateNameError as reducescatter(); synchronize() raises the other errors.
     """
     group = None if out is None else [out]
@@ -491,9 +492,9 @@ def grouped_reducescatter(
     splits: ArrayLike | None = None,
     out: Sequence[Array] | None = None,
 ) -> list[Array]:
-    """Do reducescatter() with a group of arrays, all or none of them, in one negotiation.
+    """Run reducescatter() on a group of arrays, all or none of them, in one negotiation.
 
-    Arguments and errors are those of reducescatter(), `out` is a list; an empty group raises
+    Arguments and errors are those of reducescatter(). `out` is a list. An empty group raises
     ValueError.
     """
     call = _Call(
@@ -519,9 +520,9 @@ def grouped_reducescatter_async(
     splits: ArrayLike | None = None,
     out: Sequence[Array] | None = None,
 ) -> Handle[list[Array]]:
-    """Begin grouped_reducescatter() and return a handle, whose result is the list of arrays.
+    """Start grouped_reducescatter() and return a handle, whose result is the list of arrays.
 
-    The arrays must not be changed until the operation is done. Raises as reducescatter_async().
+    Do not modify the arrays until the operation has completed. Raises like reducescatter_async().
     """
     call = _Call(
         resolve_op(op),

@@ -1,4 +1,4 @@
-"""Operations with a root: reduce and gather, whose result is there, and scatter."""
+"""Operations with a root: reduce, gather and scatter."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _reduce_out_of_place(
     priority: int,
     will_wait: bool = False,
 ) -> Handle[Array | None]:
-    set_id(process_set)  # before its ranks are looked at
+    set_id(process_set)  # raises for an invalid set
     root = check_root(root_rank, process_set)
     array = contiguous(tensor)
     result = np.empty_like(array, subok=False) if _is_root(root) else None
@@ -164,7 +164,7 @@ def _scatter(
     if is_root and splits is not None:
         rows_to_each = check_splits(split_list(splits), array.shape[0], process_set)
     dtype, row_shape, members = array.dtype, array.shape[1:], len(members_of(process_set))
-    # Elsewhere only the type and the shape of a row count.
+    # On other ranks, only the dtype and the shape of a row matter.
     described = tensor_arg(array) if is_root else TensorArg(0, 0, data_type(dtype), array.shape)
     operation = current_runtime().enqueue(
         OpKind.SCATTER,
@@ -195,24 +195,24 @@ def reduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array | None:
-    """Combine the arrays of all ranks, element by element, on one of them.
+    """Reduce the arrays of all ranks element-wise; the root gets the result.
 
     Args:
-        tensor: an array, of the same shape and type on every rank.
+        tensor: an array with the same shape and dtype on every rank.
         root_rank: the global rank that gets the result, even in a process set.
-        op: as allreduce(); Average by default.
-        name: tells this call from others that are pending; None: matched by the order of calls.
-        prescale_factor: multiplies every rank's values before.
-        postscale_factor: multiplies the result.
+        op: as in allreduce(); Average by default.
+        name: identifies this call among pending ones. None: matched by the order of calls.
+        prescale_factor: each rank's values are multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
     Returns:
-        On the root a new array, with the values that allreduce() gives; None elsewhere.
+        On the root, a new array with the same values as from allreduce(); on other ranks None.
 
     Raises:
-        ValueError: as allreduce(); also for a root outside the process set.
-        HorovodInternalError: as allreduce(); MismatchError also if the roots differ.
+        ValueError: as in allreduce(); also for a root outside the process set.
+        HorovodInternalError: as in allreduce(); MismatchError also if the roots differ.
     """
     return _reduce_out_of_place(
         tensor,
@@ -237,9 +237,9 @@ def reduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array | None]:
-    """Begin reduce() and return a handle for poll() and synchronize().
+    """Start reduce() and return a handle for poll() and synchronize().
 
-    The array must not be changed until the operation is done. Raises ValueError and
+    Do not modify the array until the operation has completed. Raises ValueError and
     DuplicateNameError as reduce(); synchronize() raises the other errors.
     """
     return _reduce_out_of_place(
@@ -257,9 +257,9 @@ def reduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array | None:
-    """Do reduce() in place: on the root the result replaces the values of `tensor`.
+    """Run reduce() in place: on the root the result replaces the values of `tensor`.
 
-    Returns the array on the root and None elsewhere, where it stays as it is. Raises as reduce(),
+    Returns the array on the root and None elsewhere, where it stays as it is. Raises like reduce(),
     and TypeError or ValueError if `tensor` is not an array that can be changed.
     """
     return _reduce_in_place(
@@ -285,9 +285,9 @@ def reduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array | None]:
-    """Begin reduce_() and return a handle for poll() and synchronize().
+    """Start reduce_() and return a handle for poll() and synchronize().
 
-    The array must be left alone until synchronize() has returned. Raises ValueError, TypeError and
+    Do not use the array until synchronize() has returned. Raises ValueError, TypeError and
     DuplicateNameError as reduce_(); synchronize() raises the other errors.
     """
     return _reduce_in_place(
@@ -302,22 +302,22 @@ def gather(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array | None:
-    """Join the arrays of all ranks along the first dimension, in the order of the ranks, on one.
+    """Concatenate the arrays of all ranks along the first dimension, in rank order, on the root.
 
     Args:
-        tensor: an array with at least one dimension; the first may differ between the ranks and may
-            be 0, the others and the type are the same.
+        tensor: an array with at least one dimension. The first dimension may differ between the
+            ranks and may be 0. The other dimensions and the dtype must be the same.
         root_rank: the global rank that gets the result, even in a process set.
-        name: tells this call from others that are pending; None: matched by the order of calls.
+        name: identifies this call among pending ones. None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
     Returns:
-        On the root a new array, None elsewhere.
+        On the root, a new array; on other ranks None.
 
     Raises:
-        ValueError: as allgather(); also for a root outside the process set.
-        HorovodInternalError: as allgather(); MismatchError also if the roots differ.
+        ValueError: as in allgather(); also for a root outside the process set.
+        HorovodInternalError: as in allgather(); MismatchError also if the roots differ.
     """
     return _gather(tensor, root_rank, name, process_set, priority, will_wait=True).wait()
 
@@ -329,9 +329,9 @@ def gather_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array | None]:
-    """Begin gather() and return a handle for poll() and synchronize().
+    """Start gather() and return a handle for poll() and synchronize().
 
-    The array must not be changed until the operation is done. Raises ValueError and
+    Do not modify the array until the operation has completed. Raises ValueError and
     DuplicateNameError as gather(); synchronize() raises the other errors.
     """
     return _gather(tensor, root_rank, name, process_set, priority)
@@ -345,16 +345,17 @@ def scatter(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array:
-    """Deal out the rows of the root's array: each rank gets the next ones, in the order of ranks.
+    """Distribute the rows of the root's array to the ranks, in order.
 
     Args:
-        tensor: an array with at least one dimension. Elsewhere than on the root its rows don't
-            count and may be none: it says the type and the shape of a row, which are the same on
-            all ranks.
-        root_rank: the global rank that sends, even in a process set.
-        splits: how many rows go to each rank; rows beyond their sum stay. Read on the root alone.
-            None: evenly, and the lower ranks get one more where the number doesn't divide.
-        name: tells this call from others that are pending; None: matched by the order of calls.
+        tensor: an array with at least one dimension. On ranks other than the root it only defines
+            the dtype and the shape of a row, which are the same on all ranks; its rows are ignored,
+            and there may be none.
+        root_rank: the global rank of the sender, even in a process set.
+        splits: the number of rows for each rank. Rows beyond their sum are not sent. Read on the
+            root only. None: the rows are divided evenly, and the lower ranks get the remainder, one
+            row each.
+        name: identifies this call among pending ones. None: matched by the order of calls.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -362,10 +363,10 @@ def scatter(
         A new array with this rank's rows.
 
     Raises:
-        ValueError: as allgather(); also for a root outside the process set and, on the root, for
-            `splits` of a wrong length, with a negative element, or that need more rows than there
-            are.
-        HorovodInternalError: as allgather(); MismatchError also if the roots differ.
+        ValueError: as in allgather(); also for a root outside the process set and, on the root, for
+            `splits` of a wrong length, with a negative element, or with a sum that exceeds the
+            number of rows.
+        HorovodInternalError: as in allgather(); MismatchError also if the roots differ.
     """
     return _scatter(tensor, root_rank, splits, name, process_set, priority, will_wait=True).wait()
 
@@ -378,9 +379,9 @@ def scatter_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[Array]:
-    """Begin scatter() and return a handle for poll() and synchronize().
+    """Start scatter() and return a handle for poll() and synchronize().
 
-    The array must not be changed until the operation is done. Raises ValueError and
+    Do not modify the array until the operation has completed. Raises ValueError and
     DuplicateNameError as scatter(); synchronize() raises the other errors.
     """
     return _scatter(tensor, root_rank, splits, name, process_set, priority)

@@ -36,9 +36,9 @@ def empty_sharded(
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: before hvd.init(), an extent is negative, the first one can't be divided by the
-            number of members, there is none, or the type is not supported.
-        MismatchError: the members ask for different sizes; raised on all of them.
+        ValueError: before hvd.init(), or an extent is negative, or there is no first extent or it
+            is not divisible by the number of members, or the dtype is not supported.
+        MismatchError: the members request different sizes; raised on all of them.
         HorovodInternalError: there is not enough memory, or a member failed.
     """
     shape = extents_of(size[0] if len(size) == 1 else size)

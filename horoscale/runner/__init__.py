@@ -1,4 +1,4 @@
-"""The launcher: starts the ranks of a job, watches them and ends them.
+"""The launcher: starts, monitors and ends the ranks of a job.
 
 `horoscalerun` (launch) plans a job and runs it (job) through one supervisor process per host
 (supervisor), which starts the ranks. Importing this package imports none of that.
@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily: the supervisor needs as little as possible, and fast.
+    # Lazily: the supervisor must start fast and needs little of this.
     if name == "run":
         from horoscale.runner.api import run
 

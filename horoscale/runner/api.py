@@ -1,4 +1,4 @@
-"""horoscale.run(): a function on many ranks, from a script or a notebook."""
+"""horoscale.run(): runs a function on many ranks, from a script or a notebook."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ def run(
     checkpoint_every: str | int | None = None,
     resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:
-    """Calls `func(*args, **kwargs)` on `np` ranks and returns what it gave, by rank.
+    """Call `func(*args, **kwargs)` on `np` ranks and return the results by rank.
 
-    With `min_num_proc`, `max_num_proc` or `host_discovery_script` the job is elastic: the results
-    are those of the ranks that it has at the end. `min_np` and `max_np` are the same, and `np`
-    that of `num_proc`.
+    With `min_num_proc`, `max_num_proc` or `host_discovery_script` the job is elastic. The results
+    are then those of the ranks at the end of the job. `np`, `min_np` and `max_np` are aliases of
+    `num_proc`, `min_num_proc` and `max_num_proc`.
 
-    The function may be a lambda or be defined in a notebook. It calls `hvd.init()` itself. What the
-    ranks print appears here; in a notebook folded by rank, below how far the job is. The parameters
-    are the flags of horoscalerun of the same names; `options` takes any other of its flags, `env`
-    replaces the environment, `executable` the Python interpreter.
+    The function may be a lambda or be defined in a notebook. It must call `hvd.init()` itself. The
+    ranks' output appears here. In a notebook it is folded by rank, below the job's progress. The
+    parameters correspond to the flags of horoscalerun with the same names. `options` takes any
+    other flags, `env` replaces the environment, and `executable` the Python interpreter.
 
     Raises:
         The exception of the first rank that raised, caused by a RankError with rank and traceback.
-        RuntimeError: a rank ended without raising, such as by a signal.
-        ValueError: the parameters can't be used, or need what is not available yet.
+        RuntimeError: a rank ended without raising, for example because of a signal.
+        ValueError: the parameters are invalid, or need a feature that is not available yet.
     """
     np = np if num_proc is None else num_proc
     elastic = {
@@ -136,7 +136,7 @@ def run(
         status = _launch(arguments, descriptors, env, cell)
         outcomes, report = read_results(result_file)
     if is_elastic:
-        if status == 0:  # others' failures have been recovered from
+        if status == 0:  # the job has recovered from failures of other ranks
             outcomes = {rank: one for rank, one in outcomes.items() if not one.failed}
         np = max(outcomes, default=-1) + 1
     return _values(np, status, outcomes, report)
@@ -158,9 +158,9 @@ def _launch(
     env: Mapping[str, str] | None,
     cell: NotebookOutput | None,
 ) -> int:
-    """Runs the launcher and shows what it prints; returns its exit status.
+    """Run the launcher and show its output; return its exit status.
 
-    It is a process of its own, because a launcher takes over signals and the orphans of its
+    It runs in a separate process, because a launcher takes over signals and the orphans of its
     process.
     """
     launcher = subprocess.Popen(
@@ -169,7 +169,7 @@ def _launch(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=descriptors,
-        start_new_session=True,  # an interrupt comes from here, not from the terminal as well
+        start_new_session=True,  # interrupts come from here, not also from the terminal
         env=env,
     )
     interrupt: KeyboardInterrupt | None = None
@@ -195,7 +195,7 @@ def _launch(
 
 
 class _Relay:
-    """Copies the launcher's output to sys.stdout and sys.stderr, or to the cell of a notebook."""
+    """Copies the launcher's output to sys.stdout and sys.stderr, or to a notebook cell."""
 
     def __init__(self, launcher: subprocess.Popen[bytes], cell: NotebookOutput | None) -> None:
         assert launcher.stdout is not None
@@ -244,10 +244,10 @@ def _values(size: int, status: int, outcomes: Mapping[int, Outcome], report: str
     if failures:
         raise_first(failures)
     if status == _USAGE_ERROR and not outcomes:
-        raise ValueError(report or "horoscalerun refuses these parameters: it printed why")
+        raise ValueError(report or "horoscalerun rejected these parameters: see its output")
     missing = [rank for rank in range(size) if rank not in outcomes]
     if status != 0 or missing:
         names = ", ".join(map(str, missing))
-        ending = report or f"ranks that ended without a result: {names}"
+        ending = report or f"these ranks ended without a result: {names}"
         raise RuntimeError(f"horoscale.run: {ending}")
     return [pickle.loads(outcomes[rank].pickled or b"") for rank in range(size)]

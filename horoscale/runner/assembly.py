@@ -1,6 +1,6 @@
-"""The first part of a job: supervisors on all hosts, and an address where they reach the launcher.
+"""The first phase of a job: start supervisors on all hosts, and find a launcher address.
 
-No rank starts before; and what is wrong with any of the hosts is told at once for all of them.
+No rank starts before this has succeeded. Problems with hosts are reported for all of them together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from horoscale.runner.reach import Beacon
 
 
 class Assembly:
-    """Ends with a call of `on_ready(address)` or `on_failure(what is wrong)`."""
+    """Ends with a call of `on_ready(address)` or `on_failure(reason)`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Assembly:
             return
         if kind == "hello" and header["version"] != VERSION:
             raise ProtocolError(
-                f"its supervisor speaks version {header['version']}, the launcher version "
+                f"its supervisor uses protocol version {header['version']}, the launcher version "
                 f"{VERSION}: install the same horoscale on all hosts"
             )
         if kind == "lost":
@@ -78,8 +78,8 @@ class Assembly:
         names = ", ".join(host.name for host in self._hosts if host.index not in best)
         self._fail(
             f"no address of this machine can be reached from all hosts; tried "
-            f"{', '.join(self._addresses)}, missing {names}: is there a firewall? "
-            "--network-interface names the interface whose address is right"
+            f"{', '.join(self._addresses)}, missing {names}. Check for a firewall, or choose "
+            "the interface with --network-interface"
         )
 
     def close(self) -> None:

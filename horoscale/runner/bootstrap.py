@@ -1,11 +1,11 @@
-"""How Python processes that run a module of this package are started.
+"""Starts Python processes that run a module of this package.
 
-As a program it runs such a module: bootstrap.py MODULE arguments. Before it imports anything that
-the interpreter has not loaded already, it makes sure that no file of the working directory, such as
-one named argparse.py, can take the place of a standard module or of an installed one.
+Run as a program, it executes such a module: bootstrap.py MODULE arguments. Before it imports
+anything that the interpreter has not loaded already, it ensures that no file in the working
+directory, such as argparse.py, can shadow a standard or installed module.
 """
 
-# Nothing else may be imported here: these two are loaded in every interpreter.
+# Do not import anything else here: these two are loaded in every interpreter.
 import os
 import sys
 
@@ -14,20 +14,20 @@ PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_THIS_FILE)))
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `main(arguments)` of `module`, wherever the package was imported from.
+    """Return the command that runs `main(arguments)` of `module`, for any location of the package.
 
-    The process heeds PYTHON* variables. It imports nothing from the working directory, unless
-    PYTHONPATH names it, and then only what is nowhere else.
+    The process respects PYTHON* variables. It imports nothing from the working directory unless
+    PYTHONPATH names it, and then only modules that are found nowhere else.
     """
     return [sys.executable, _THIS_FILE, module, *arguments]
 
 
 def isolated_command(module: str) -> list[str]:
-    """The command that runs `main()` of `module` apart from the user's code.
+    """Return the command that runs `main()` of `module`, isolated from the user's code.
 
-    It ignores PYTHON* variables too, so that no file of the user's named like a standard module can
-    break it. No word of it needs quoting, if the paths don't, so that it means the same to a shell
-    and to a program that executes it.
+    It also ignores PYTHON* variables, so that no user file named like a standard module can break
+    it. No word of it needs quoting (unless a path does), so a shell and a direct exec interpret it
+    in the same way.
     """
     return [sys.executable, "-I", _THIS_FILE, module]
 

@@ -1,4 +1,4 @@
-"""horoscalerun --check-build: what this installation offers, and what to do about the rest."""
+"""horoscalerun --check-build: the features of this installation, and how to get the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Item:
 
     name: str
     available: bool
-    note: str = ""  # how it is served; if it isn't available, why and what to do
+    note: str = ""  # the implementation; if unavailable, the reason and a remedy
 
     def __str__(self) -> str:
         """Format it as Horovod does."""
@@ -26,13 +26,13 @@ class Item:
         return f"    [{mark}] {self.name}" + (f": {self.note}" if self.note else "")
 
 
-# Backends: name in the core, name in the table, what to do without it.
+# Backends: name in the core, name in the table, remedy if it is missing.
 _CONTROLLERS = (
-    ("mpi", "MPI", "pip install mpich, or start the ranks with horoscalerun, which needs none"),
+    ("mpi", "MPI", "pip install mpich, or start the ranks with horoscalerun, which needs no MPI"),
     ("native", "Gloo", "install horoscale again: pip install ."),
 )
 _OPERATIONS = (
-    ("nccl", "NCCL", "CUDA tensors need an NVIDIA driver, and NCCL to be fast"),
+    ("nccl", "NCCL", "CUDA tensors need an NVIDIA driver; they are fast only with NCCL"),
     ("mpi", "MPI", "the native operations need none"),
     ("native", "Gloo", "install horoscale again: pip install ."),
 )
@@ -48,7 +48,7 @@ def describe() -> str:
         ("Engines", _engines()),
         ("Controllers", _from_core(_CONTROLLERS, backends, problem)),
         ("Tensor Operations", _from_core(_OPERATIONS, backends, problem)),
-        ("Protection of what hosts send", _protection(encryption, problem)),
+        ("Protection of traffic between hosts", _protection(encryption, problem)),
     )
     lines = [f"horoscale v{__version__}:"]
     for title, items in sections:
@@ -66,13 +66,13 @@ def _protection(encryption: Mapping[str, Any], problem: str) -> Iterable[Item]:
 
 
 def _core() -> tuple[dict[str, Any], str]:
-    """What the core says of itself, or why it can't be asked."""
+    """Return the core's description of itself, or the reason why it cannot be loaded."""
     try:
         from horoscale._core import build_info
 
         return build_info(), ""
     except (ImportError, RuntimeError, ValueError) as error:
-        return {}, f"the core can't be loaded ({error})"
+        return {}, f"cannot load the core ({error})"
 
 
 def _frameworks() -> Iterable[Item]:
@@ -91,10 +91,10 @@ def _frameworks() -> Iterable[Item]:
 
 
 def _engines() -> Iterable[Item]:
-    """What starts jobs: programs of batch systems, and packages."""
+    """Yield what can start jobs: programs of batch systems, and packages."""
     for name, program in (("Slurm", "srun"), ("LSF", "blaunch"), ("PBS", "qsub")):
         found = shutil.which(program)
-        yield Item(name, found is not None, found or f"there is no {program} on the PATH")
+        yield Item(name, found is not None, found or f"{program} is not on the PATH")
     for name, module, install in (
         ("Ray", "ray", "pip install 'horoscale[ray]'"),
         ("Spark", "pyspark", "pip install 'horoscale[spark]'"),
@@ -104,7 +104,7 @@ def _engines() -> Iterable[Item]:
         if not _is_installed(module):
             yield Item(name, False, f"not installed; {install}")
         elif name == "Spark" and not _has_java():
-            yield Item(name, False, "there is no Java; install a JRE, 17 or newer")
+            yield Item(name, False, "Java is missing; install a JRE, version 17 or newer")
         else:
             yield Item(name, True)
 
@@ -117,8 +117,8 @@ def _has_java() -> bool:
 def _is_installed(module: str) -> bool:
     try:
         spec = importlib.util.find_spec(module)
-        return spec is not None and spec.origin is not None  # a mere folder of that name has none
-    except ImportError:  # somebody's finder hides it
+        return spec is not None and spec.origin is not None  # a folder of that name has none
+    except ImportError:  # an import hook hides it
         return False
 
 
@@ -140,14 +140,14 @@ def _from_core(
 
 
 def _cuda(backend: dict[str, Any]) -> str:
-    """The NVIDIA driver, of which NCCL is no use without."""
+    """Describe the NVIDIA driver, without which NCCL is useless."""
     if "cuda" in backend:
         return f"CUDA {backend['cuda_version']}, {backend['cuda']}"
     return _reason(backend.get("cuda_reason", ""))
 
 
 def _library(backend: dict[str, Any]) -> str:
-    """Which library, and where: MPICH 4.0.2, /usr/lib/libmpich.so.12."""
+    """Describe the library and its location: MPICH 4.0.2, /usr/lib/libmpich.so.12."""
     # MPICH says "MPICH Version:\t4.0.2", Open MPI "Open MPI v5.0.11, package: …, …".
     version = " ".join(backend.get("version", "").partition(",")[0].replace("Version:", "").split())
     return ", ".join(filter(None, (version, backend.get("library", ""))))
@@ -157,7 +157,7 @@ _LIBRARY_VARIABLES = ("HOROSCALE_LIBMPI", "MPI4PY_LIBMPI", "HOROSCALE_LIBNCCL", 
 
 
 def _reason(text: str) -> str:
-    """One line; of the places where a library was looked for, only what the user has named."""
+    """Shorten an error to one line, with only those search paths that the user has set."""
     reason, _, tried = text.partition(" Tried:\n")
     if any(name in os.environ and name in text for name in _LIBRARY_VARIABLES):
         reason += " " + tried.partition("\n")[0]

@@ -1,7 +1,7 @@
-"""Asking an elastic job from another terminal: `horoscalerun --status` and `--drain HOST`.
+"""Control of an elastic job from another terminal: `horoscalerun --status` and `--drain HOST`.
 
-The launcher listens on a socket in a folder that only its user may enter, and looks who connects:
-the same user or root. Requests and answers are a line of JSON each.
+The launcher listens on a socket in a folder that only its user may enter, and checks the peer's
+user: the same user or root. Requests and answers are one line of JSON each.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class ControlError(RuntimeError):
-    """The job can't be asked; the message is for the user."""
+    """The job cannot be reached. The message is for the user."""
 
 
 def control_folder() -> Path:
-    """Where the sockets of this user's jobs are.
+    """Return the folder of the sockets of this user's jobs.
 
-    Raises ControlError if it can't be made, or others may write there.
+    Raises ControlError if it cannot be created, or if other users can write to it.
     """
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     folder = Path(base) / f"horoscale-{os.geteuid()}"
@@ -41,14 +41,14 @@ def control_folder() -> Path:
             folder.mkdir(mode=0o700)
         state = folder.lstat()
     except OSError as error:
-        raise ControlError(f"the folder of the jobs' sockets can't be made: {error}") from None
+        raise ControlError(f"cannot create the folder of the jobs' sockets: {error}") from None
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
-        raise ControlError(f"{folder} is no folder that only this user may enter")
+        raise ControlError(f"{folder} is not a folder that only this user may enter")
     return folder
 
 
 class ControlServer:
-    """Answers requests in the launcher's loop. Without a place for the socket it does nothing."""
+    """Answers requests in the launcher's loop. Does nothing if it cannot create its socket."""
 
     def __init__(self, selector: selectors.BaseSelector, answer: Answer) -> None:
         self._selector = selector
@@ -65,7 +65,7 @@ class ControlServer:
             selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._listener is not None:
             self._selector.unregister(self._listener)
             self._listener.close()
@@ -85,7 +85,7 @@ class ControlServer:
             self._selector.register(client, selectors.EVENT_READ, lambda: self._serve(client))
 
     def _serve(self, client: socket.socket) -> None:
-        """Answer what came in one piece: a request is shorter than what a socket holds."""
+        """Answer a request, which arrives in one piece: it is shorter than a socket's buffer."""
         self._selector.unregister(client)
         with client, contextlib.suppress(OSError, ValueError, RecursionError):
             request = json.loads(client.recv(MAX_REQUEST_BYTES))
@@ -95,7 +95,7 @@ class ControlServer:
 
 
 def jobs() -> list[int]:
-    """Return the process ids of this user's launchers that can be asked."""
+    """Return the process ids of this user's reachable launchers."""
     found = []
     for path in control_folder().glob("*.sock"):
         with contextlib.suppress(ValueError):
@@ -108,14 +108,16 @@ def jobs() -> list[int]:
 
 
 def ask(request: dict[str, Any], job: int | None) -> dict[str, Any]:
-    """Ask a job, given by its launcher's process id, or the only one. Raises ControlError."""
+    """Query a job by its launcher's process id, or the only job. Raises ControlError."""
     known = jobs()
     if not known:
         raise ControlError("no elastic job of this user is running on this machine")
-    running = f"running are {', '.join(map(str, known))}"
+    running = f"running launchers: {', '.join(map(str, known))}"
     if job is None:
         if len(known) != 1:
-            raise ControlError(f"which job? --job PID names its launcher; {running}")
+            raise ControlError(
+                f"there are several jobs: choose one by its launcher with --job PID; {running}"
+            )
         job = known[0]
     if job not in known:
         raise ControlError(f"no elastic job has process {job} as its launcher; {running}")

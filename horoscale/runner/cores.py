@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""The number of cores that this process may use."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """The cores of the affinity mask, fewer where a container's quota allows less."""
+    """Return the number of cores in the affinity mask, or fewer if a container's quota is lower."""
     cores = len(os.sched_getaffinity(0))
     quota = _quota(cgroup)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def _quota(cgroup: Path) -> float | None:
-    """The cgroup's CPU quota in cores, version 2 or 1; None without one."""
+    """Return the CPU quota of the cgroup (version 2 or 1) in cores; None if there is none."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             words = " ".join((cgroup / name).read_text() for name in names).split()

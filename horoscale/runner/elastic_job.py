@@ -1,7 +1,7 @@
-"""An elastic job from the launcher's side: hosts and processes come and go, as the driver decides.
+"""The launcher's side of an elastic job: the driver decides which hosts and processes it has.
 
-What any job needs (output, signals, the end) is Job's. Hosts get a supervisor each when their first
-process is to be started, which stays until the host or the job has ended.
+Job provides what all jobs need (output, signals, termination). Each host gets a supervisor when its
+first process starts. The supervisor stays until the host or the job has ended.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import CANNOT_START, elastic_failure_report
 from horoscale.runner.results import HeldResults, ResultsError
 
-_OPEN_OUTPUTS = 32  # of processes that have ended, for what their children print
+_OPEN_OUTPUTS = 32  # of ended processes, for the output of their children
 _CALL_OFF_S = 5.0  # to reach the store in this very process
-_TELLING_PAUSE = 9  # times as long as it took to tell who watches of all processes
+_TELLING_PAUSE = 9  # times the duration of the last report of all processes to the status page
 
 
 class ElasticJob(Job):
-    """Runs an elastic job once and tells how it went."""
+    """Runs an elastic job once and reports its outcome."""
 
     elastic = True
 
@@ -52,21 +52,23 @@ class ElasticJob(Job):
         self._known: dict[str, ElasticHost] = {}  # hosts with a supervisor, by name
         self._by_index: list[ElasticHost] = []
         self._commands: dict[str, Sequence[str]] = {}
-        self._places: dict[int, ElasticHost] = {}  # of each process that runs
-        self._owners: dict[int, ElasticHost] = {}  # of each ever started: what it left may print
-        self._gone: deque[int] = deque()  # processes that have ended, whose outputs are open
+        self._places: dict[int, ElasticHost] = {}  # of each running process
+        self._owners: dict[
+            int, ElasticHost
+        ] = {}  # of each process ever started: its children may print
+        self._gone: deque[int] = deque()  # ended processes whose outputs are open
         self._results = HeldResults()
         self._failed_results: list[tuple[int, int]] = []  # rank and process
         self._last_failure: RankOutput | None = None
         self._beacon: Beacon | None = None
         self._store: StoreClient | None = None
         self._discovery: ScriptDiscovery | None = None
-        self._script_works = False  # it has told hosts once, or that there is none yet
-        self._news: deque[Callable[[], None]] = deque()  # of the discovery's thread
+        self._script_works = False  # it has succeeded once
+        self._news: deque[Callable[[], None]] = deque()  # from the discovery thread
         self._finish: Finish | None = None
         self._control: ControlServer | None = None
-        self._seen = -1  # revision of the driver that who watches knows
-        self._tell_at = 0.0  # not to be told before
+        self._seen = -1  # the driver's revision that the status page has
+        self._tell_at = 0.0  # earliest time of the next report
 
     # ------------------------------------------------------------------ beginning
 
@@ -106,7 +108,7 @@ class ElasticJob(Job):
         return self._fleet.ended
 
     def _post(self, news: Callable[[], None]) -> None:
-        """Has the loop call something: for another thread."""
+        """Call something from the loop, on behalf of another thread."""
         self._news.append(news)
         with contextlib.suppress(BlockingIOError):
             os.write(self._news_sender, b".")
@@ -117,7 +119,7 @@ class ElasticJob(Job):
             self._news.popleft()()
 
     def _on_hosts(self, hosts: Hosts) -> None:
-        """Takes the hosts from discovery; looking their names up may take a while."""
+        """Handle hosts from discovery. The lookup of their names may take a while."""
         commands = {name: self._elastic.command_of(name) for name, _ in hosts}
 
         def take() -> None:
@@ -129,7 +131,7 @@ class ElasticJob(Job):
         self._post(take)
 
     def _on_discovery_error(self, text: str) -> None:
-        """Goes on with the hosts that there are; a script that never worked is a mistake."""
+        """Continue with the known hosts; but a script that never succeeded ends the job."""
         if self._script_works:
             self._say(text)
         elif not self._stopped:
@@ -162,7 +164,7 @@ class ElasticJob(Job):
             host.waiting.append(order)
             spec = HostSpec(host.index, host.name, host.command)
             self._hosts.append(spec)
-            # Not now: that it fails is news for the driver, which is at work.
+            # Not now: the driver, which is running, must not be notified of a failure.
             self._post(lambda: self._adopt(host, spec))
         elif host.address is None:
             host.waiting.append(order)
@@ -191,7 +193,7 @@ class ElasticJob(Job):
             self._fleet.send({"kind": "tell", "to": host.index, "rank": process}, line)
 
     def call_off(self, view: int, why: str) -> None:
-        """Tells ranks that are starting in a view to give up."""
+        """Tell ranks that are starting in a view to give up."""
         assert self._rendezvous is not None
         value = why.encode(errors="replace")[:1000]
         try:
@@ -204,10 +206,10 @@ class ElasticJob(Job):
                     encrypt=self._spec.encrypt,
                 )
             for key in store_keys(view):
-                with contextlib.suppress(ValueError):  # a rank has set it
+                with contextlib.suppress(ValueError):  # a rank has set the key
                     self._store.set(key, value)
-        except (HorovodInternalError, ValueError) as error:  # they meet their START_TIMEOUT
-            self._log(f"the start of view {view} can't be called off: {error}")
+        except (HorovodInternalError, ValueError) as error:  # their START_TIMEOUT ends the start
+            self._log(f"cannot cancel the start of view {view}: {error}")
             self._store = None  # the next one gets another connection
 
     def say(self, text: str) -> None:
@@ -239,7 +241,7 @@ class ElasticJob(Job):
     def _on_hello(self, host: ElasticHost, header: Header) -> None:
         if header["version"] != VERSION:
             raise ProtocolError(
-                f"its supervisor speaks version {header['version']}, the launcher version "
+                f"its supervisor uses protocol version {header['version']}, the launcher version "
                 f"{VERSION}: install the same horoscale on all hosts"
             )
         self._log(f"{host.name}: supervisor is process {header['pid']} on {header['machine']}")
@@ -297,7 +299,7 @@ class ElasticJob(Job):
         try:
             self._open_output(process, role.rank, role.size)
         except OSError as error:
-            self._say(f"can't write the output of a rank to a file: {error}")
+            self._say(f"cannot write the output of a rank to a file: {error}")
         elastic = {"HOROVOD_ELASTIC": "1", "HOROSCALE_ELASTIC": "1"}
         environment = {**rank_environment(place), **elastic}
         self._fleet.send(
@@ -352,7 +354,7 @@ class ElasticJob(Job):
             if self._owners.get(process) is not host:
                 raise ProtocolError(f"a {kind!r} about process {process}, which is elsewhere")
             if process not in self._places and kind != "output":
-                return  # the last words of a host that was given up
+                return  # a late message from a host that was given up
         if kind == "output":
             self._on_process_output(header["rank"], header["stream"], payload)
         elif kind == "said":
@@ -393,7 +395,7 @@ class ElasticJob(Job):
             self.stop(process, 0.0)
 
     def _note_end(self, process: int) -> None:
-        """Closes the outputs of processes that ended long ago: a job may go through thousands."""
+        """Close the outputs of processes that ended long ago: a job may start thousands."""
         self._gone.append(process)
         if len(self._gone) > _OPEN_OUTPUTS:
             old = self._gone.popleft()
@@ -466,7 +468,7 @@ class ElasticJob(Job):
         now = time.monotonic()
         for host in list(self._known.values()):
             if host.reach_by is not None and now >= host.reach_by:
-                self._lost(host, "reaches no address of this machine: is there a firewall?")
+                self._lost(host, "cannot reach any address of this machine: check for a firewall")
                 self._forget(host)
         if self._hears_hosts():
             self._check_silence(now)
@@ -476,7 +478,7 @@ class ElasticJob(Job):
         return self._watching.wanted and self._seen != self._driver.revision
 
     def _tell_membership(self) -> None:
-        """Tells who watches of all processes, as often as a tenth of the time is enough for."""
+        """Report all processes to the status page, using at most a tenth of the time."""
         began = time.monotonic()
         if began < self._tell_at:
             return
@@ -486,7 +488,7 @@ class ElasticJob(Job):
         self._tell_at = ended + _TELLING_PAUSE * (ended - began)
 
     def _hears_hosts(self) -> bool:
-        """Whether what hosts answer is read: not while nobody takes the ranks' output."""
+        """Whether hosts' answers are read: not while the ranks' output is blocked."""
         return not self._console.full or self._discarding
 
     def _check_silence(self, now: float) -> None:
@@ -495,7 +497,7 @@ class ElasticJob(Job):
             self._fleet.send({"kind": "ping", "to": index})
         for index in silent:
             seconds = self._elastic.network_timeout_s
-            why = f"gives no sign of life for {seconds:g} s (NETWORK_TIMEOUT_SECONDS)"
+            why = f"has not answered for {seconds:g} s (NETWORK_TIMEOUT_SECONDS)"
             self._lost(self._by_index[index], why)
             self._fleet.give_up(index)
 

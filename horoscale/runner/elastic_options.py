@@ -1,4 +1,4 @@
-"""What horoscalerun's flags say about an elastic job."""
+"""The flags of horoscalerun for elastic jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from horoscale.runner.environment import read_by_ranks
 from horoscale.runner.hosts import Host
 from horoscale.runner.status import show_status
 
-if TYPE_CHECKING:  # other jobs do without
+if TYPE_CHECKING:  # other jobs do not import it
     from horoscale.driver import BanPolicy, Rules
 
 UNLIMITED = 1 << 20
 _MAX_PID = 1 << 22  # Linux has no larger one
 
-# Attribute and flag of those that make a job elastic.
+# Attribute and name of the flags that make a job elastic.
 _ELASTIC = (
     ("min_num_proc", "--min-np"),
     ("max_num_proc", "--max-np"),
@@ -41,50 +41,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-num-proc",
         dest="min_num_proc",
         metavar="N",
-        help="go on with as few ranks as this (default: -np)",
+        help="the minimum number of ranks to continue with (default: -np)",
     )
     add(
         "--max-np",
         "--max-num-proc",
         dest="max_num_proc",
         metavar="N",
-        help="use no more ranks than this (default: all slots)",
+        help="the maximum number of ranks (default: all slots)",
     )
-    add("--slots-per-host", metavar="N", help="for hosts that the script gives without slots")
+    add(
+        "--slots-per-host", metavar="N", help="slots of hosts that the script prints without :slots"
+    )
     add(
         "--host-discovery-script",
         metavar="SCRIPT",
-        help="prints the hosts that there are now, a line host:slots each; run once a second",
+        help="a script that prints the available hosts, one host:slots per line; runs every second",
     )
     add(
         "--elastic-timeout",
         metavar="S",
-        help="how long to wait with fewer than --min-np ranks (default 600)",
+        help="seconds to wait with fewer than --min-np ranks (default 600)",
     )
-    add("--reset-limit", metavar="N", help="how often ranks may change (default: no limit)")
+    add(
+        "--reset-limit",
+        metavar="N",
+        help="maximum number of changes of the ranks (default: no limit)",
+    )
     add(
         "--blacklist-cooldown-range",
         nargs=2,
         metavar=("LOW", "HIGH"),
-        help="seconds for which a host where processes fail is not used: LOW, then twice as long "
-        "each time, up to HIGH (default 10 300)",
+        help="seconds for which a host is not used after its processes fail: LOW at first, then "
+        "twice as long each time, up to HIGH (default 10 300)",
     )
     add(
         "--evict-seconds",
         metavar="S",
-        help="kill ranks that have not noticed for so long that others failed (default 30)",
+        help="seconds after which ranks that have not noticed a failure are killed (default 30)",
     )
     asking = parser.add_argument_group("asking an elastic job, from another terminal")
     asking.add_argument(
         "--status",
         action="store_true",
-        help="tell how its ranks are and what does not advance; on a terminal once a second",
+        help="show the state of its ranks and what is stuck; on a terminal, updated every second",
     )
-    asking.add_argument("--drain", metavar="HOST", help="leave a host at the next commit")
+    asking.add_argument("--drain", metavar="HOST", help="stop using a host after the next commit")
     asking.add_argument(
-        "--job", metavar="PID", help="the process of its launcher, if there are several jobs"
+        "--job", metavar="PID", help="the process id of its launcher, if there are several jobs"
     )
-    asking.add_argument("--json", action="store_true", help="tell --status as JSON")
+    asking.add_argument("--json", action="store_true", help="print --status as JSON")
 
 
 def wanted(arguments: argparse.Namespace) -> str | None:
@@ -133,7 +139,7 @@ def parse_hosts(
     slots = _count("--slots-per-host", arguments.slots_per_host)
     if arguments.host_discovery_script is not None:
         if given:
-            raise usage.UsageError("--host-discovery-script takes the place of -H and --hostfile")
+            raise usage.UsageError("give --host-discovery-script, or -H or --hostfile, not both")
         return None, slots
     if given:
         fixed = tuple((host.name, host.slots) for host in given)
@@ -142,20 +148,20 @@ def parse_hosts(
     total = sum(count for _, count in fixed)
     if total < rules.np:
         raise usage.UsageError(
-            f"the job begins with {rules.np} ranks, but the hosts have {total} slots"
+            f"the job starts with {rules.np} ranks, but the hosts have only {total} slots"
         )
     return fixed, slots
 
 
 def check_checkpoints(job_environment: Mapping[str, str]) -> None:
-    """Raise UsageError if checkpoints are to be written nowhere."""
+    """Raise UsageError if there is an interval for checkpoints, but no folder."""
     every = read_by_ranks(job_environment, "CHECKPOINT_EVERY")
     if every and not read_by_ranks(job_environment, "CHECKPOINT_DIR"):
         raise usage.UsageError("--checkpoint-every needs --checkpoint-dir DIR")
 
 
 def check_resumable(job_environment: Mapping[str, str]) -> None:
-    """Raise UsageError if a job would look for a checkpoint in vain, on this host."""
+    """Raise UsageError if the job would find no checkpoint to resume from on this host."""
     folder = read_by_ranks(job_environment, "RESUME")
     if not folder:
         return
@@ -197,6 +203,6 @@ def ask(arguments: argparse.Namespace, show: Callable[[str], object]) -> None:
     job = _count("--job", arguments.job, most=_MAX_PID)
     if arguments.drain is not None:
         control.ask({"kind": "drain", "host": arguments.drain}, job)
-        show(f"{arguments.drain} is left at the job's next commit\n")
+        show(f"the job stops using {arguments.drain} after its next commit\n")
         return
     show_status(lambda: control.ask({"kind": "status"}, job), arguments.json, show)

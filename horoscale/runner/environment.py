@@ -1,4 +1,4 @@
-"""The environment of a rank: what the launcher sets, and what it passes on to other hosts."""
+"""The environment of a rank: variables that the launcher sets or forwards to other hosts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from horoscale.runner.hosts import Place
 _NOT_INHERITED = ("SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD", "STATUS_LINK", "STATUS_TOKEN")
 _OF_A_JOB = {f"{package}_{name}" for package in ("HOROSCALE", "HOROVOD") for name in _NOT_INHERITED}
 
-# Of the launcher's environment other hosts get these, and what -x names; all else is their own.
+# Variables of the launcher's environment that other hosts get, besides those that -x names.
 _FORWARDED = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "LANG", "TZ"}
 _FORWARDED_PREFIXES = (
     *("HOROSCALE_", "HOROVOD_", "PYTHON", "CONDA_", "LC_"),
     *("NCCL_", "CUDA_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_"),
     *("TORCH_", "PYTORCH_", "TF_", "XLA_", "KERAS_", "JAX_"),
 )
-# No prefix above means these: TF_VAR_ and TF_TOKEN_ are Terraform's, not TensorFlow's.
+# Exceptions to the prefixes above: TF_VAR_ and TF_TOKEN_ are Terraform's, not TensorFlow's.
 _CREDENTIAL = re.compile(
     r"^TF_VAR_|TOKEN(?!IZERS_)|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY",
     re.IGNORECASE,
@@ -27,18 +27,18 @@ _CREDENTIAL = re.compile(
 
 
 class ExportError(ValueError):
-    """An -x that can't be; the message is for the user."""
+    """An invalid -x. The message is for the user."""
 
 
 def exported(flags: Iterable[str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """What -x VARIABLE and -x VARIABLE=VALUE say. Raises ExportError."""
+    """Return the variables from -x VARIABLE and -x VARIABLE=VALUE. Raises ExportError."""
     variables = {}
     for flag in flags:
         name, separator, value = flag.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ExportError(f"-x: {name!r} is not the name of a variable")
         if not separator and name not in inherited:
-            raise ExportError(f"-x {name}: the variable is not set; -x {name}=VALUE sets it")
+            raise ExportError(f"-x {name}: the variable is not set; use -x {name}=VALUE to set it")
         variables[name] = value if separator else inherited[name]
     return variables
 

@@ -1,7 +1,7 @@
-"""The supervisors below a process, as a tree: the launcher's, and those that relays have started.
+"""The tree of supervisors below a process: its own, and those that relays have started.
 
-A process starts at most FANOUT others itself. Where there are more hosts, it divides them: it
-starts the first host of each part, whose supervisor starts the rest of the part.
+A process starts at most FANOUT supervisors itself. If there are more hosts, it divides them into
+parts and starts the first host of each part, whose supervisor starts the rest of the part.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Fleet:
                 hosts = [host.header() for host in below]
                 link.send({"kind": "adopt", "hosts": hosts, "timeout": self._timeout_s})
         elif header["kind"] == "lost" and not header["greeted"] and not self._dismissed:
-            # There may be no way from the relay, and yet one from here.
+            # The host may be reachable from here even if it is not from the relay.
             host = next((one for one in self._below[link] if one.index == index), None)
             if host is not None:
                 self._open(host, ())

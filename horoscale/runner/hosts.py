@@ -1,4 +1,4 @@
-"""Which hosts a job runs on, and which rank has its place where."""
+"""The hosts of a job, and the placement of its ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 
 class HostsError(ValueError):
-    """A host list that can't be used; the message is for the user."""
+    """An invalid host list. The message is for the user."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and how many ranks it takes."""
+    """A machine and its number of slots."""
 
     name: str
     slots: int
@@ -35,16 +35,16 @@ class Place:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Reads `-H`: host:slots, separated by commas; an IPv6 address is put in brackets."""
+    """Parse `-H`: host:slots, separated by commas; IPv6 addresses are in brackets."""
     return _merged([_parse_host(item.strip()) for item in text.split(",") if item.strip()], text)
 
 
 def parse_hostfile(path: str) -> list[Host]:
-    """Reads a host file: a line per host; # begins a comment.
+    """Parse a host file with one line per host; # begins a comment.
 
     A line is `name slots=N`, `name:PORT slots=N` with the port of its ssh server, `name:N` with N
-    slots, or `name`. An IPv6 address is put in brackets; before ` slots=` it may go without. What
-    mpirun's files say besides, `max_slots=N`, is passed over.
+    slots, or `name`. IPv6 addresses are in brackets, which are optional before ` slots=`.
+    `max_slots=N`, which mpirun's files may contain, is ignored.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -64,7 +64,7 @@ def parse_hostfile(path: str) -> list[Host]:
 
 
 def place_ranks(hosts: Sequence[Host], size: int) -> list[Place]:
-    """Gives each rank a slot: hosts in their order, the ranks of one host consecutive."""
+    """Assign a slot to each rank: hosts in order, the ranks of a host consecutive."""
     available = sum(host.slots for host in hosts)
     if available < size:
         listing = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
@@ -98,12 +98,12 @@ def place_ranks(hosts: Sequence[Host], size: int) -> list[Place]:
 
 
 def own_name() -> str:
-    """What this machine calls itself."""
+    """Return this machine's own name."""
     return socket.gethostname() or "localhost"
 
 
 def is_local(name: str) -> bool:
-    """Whether a host name or address means this machine."""
+    """Return whether a host name or address refers to this machine."""
     if name in ("localhost", own_name()):
         return True
     if "@" in name:  # another user
@@ -118,7 +118,7 @@ def is_local(name: str) -> bool:
 def _is_own_address(family: int, address: tuple[object, ...]) -> bool:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind(address)  # the kernel refuses addresses that aren't this machine's
+            probe.bind(address)  # the kernel rejects addresses of other machines
             return True
     except OSError:
         return False
@@ -137,7 +137,7 @@ def _parse_host_with_port(text: str, slots: str) -> Host:
         return _make_host(text, slots)
     match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\S+))?", text)
     if match is None:
-        raise HostsError(f"{text!r} is neither host nor host:port")
+        raise HostsError(f"{text!r} is not host or host:port")
     if match[2] is None:
         return _make_host(match[1], slots)
     if not re.fullmatch(r"[0-9]{1,5}", match[2]) or not 0 < int(match[2]) < 65536:
@@ -147,7 +147,7 @@ def _parse_host_with_port(text: str, slots: str) -> Host:
 
 def _make_host(name: str, slots: str, ssh_port: int | None = None) -> Host:
     name = name.strip("[]")
-    if name.startswith("-"):  # a remote shell would take it for an option
+    if name.startswith("-"):  # a remote shell would parse it as an option
         raise HostsError(f"{name!r} is not the name of a host")
     if not re.fullmatch(r"[0-9]{1,6}", slots) or int(slots) == 0:
         raise HostsError(f"host {name!r}: slots must be a positive number, not {slots!r}")
@@ -161,6 +161,6 @@ def _merged(hosts: Sequence[Host], source: str) -> list[Host]:
     for host in hosts:
         known = merged.get(host.name, Host(host.name, 0, host.ssh_port))
         if known.ssh_port != host.ssh_port:
-            raise HostsError(f"host {host.name!r} has two ports in {source!r}")
+            raise HostsError(f"host {host.name!r} has two different ports in {source!r}")
         merged[host.name] = Host(host.name, known.slots + host.slots, host.ssh_port)
     return list(merged.values())

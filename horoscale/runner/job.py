@@ -1,7 +1,7 @@
-"""A job from the launcher's side: its hosts, their output, and how it ends.
+"""The launcher's side of a job: its hosts, their output, and its termination.
 
-One loop over everything that can happen: frames of the supervisors, signals, a console that takes
-more output, and a deadline. Nothing in it blocks.
+One event loop handles frames from the supervisors, signals, console output and deadlines. Nothing
+in it blocks.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ MAX_NOTE_CHARACTERS = 256 << 10
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything that a job needs to know before it starts."""
+    """Everything that is needed to start a job."""
 
     command: Sequence[str]
     places: Sequence[Place]
     commands: Mapping[str, Sequence[str]]  # what starts a supervisor, by the name of the host
-    addresses: Sequence[str]  # of this machine, one of which all hosts have to reach
+    addresses: Sequence[str]  # of this machine; all hosts must reach one of them
     environment: Mapping[str, str]
     directory: str
     grace_s: float
     start_timeout_s: float
-    encrypt: bool = False  # what the ranks and the rendezvous say to each other
+    encrypt: bool = False  # traffic between the ranks and with the rendezvous
     output_directory: Path | None = None
     timestamp: bool = False
     verbose: bool = False
-    full_tracebacks: bool = False  # as the ranks printed them, each by itself
-    torch_environment: bool = False  # the ranks get torchrun's variables as well
+    full_tracebacks: bool = False  # print each rank's traceback unchanged
+    torch_environment: bool = False  # set torchrun's variables for the ranks, too
     task: bytes | None = None  # the pickled function of horoscale.run()
     on_result: Callable[[int, bytes], None] | None = None
-    status: StatusSpec | None = None  # where the job can be watched
+    status: StatusSpec | None = None  # how to serve the job's status
 
 
 class Job:
-    """Runs a job once and tells how it went."""
+    """Runs a job once and reports its outcome."""
 
     elastic = False
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._selector = selectors.PollSelector()  # works with files, which epoll refuses
+        self._selector = selectors.PollSelector()  # unlike epoll, works with files
         self._console = Console(self._selector)
         names = dict.fromkeys(place.hostname for place in spec.places)
         self._hosts = [
@@ -89,7 +89,7 @@ class Job:
         self._tracebacks = Tracebacks(show_all=spec.full_tracebacks)
         self._failures: list[Exit] = []
         self._ended_well: dict[int, Exit] = {}
-        self._unasked: list[int] = []  # those of them that nobody had told to end
+        self._unasked: list[int] = []  # those that were not told to end
         self._noted: dict[str, tuple[int, int]] = {}  # lines and characters, by host
         self._reserving = False  # waits for torch.distributed's port
         self._refusal: str | None = None
@@ -97,10 +97,12 @@ class Job:
         self._interrupted: int | None = None  # the first signal that asked the job to end
         self._stop_at: float | None = None  # when the survivors of a failure are told to end
         self._stopped = False
-        self._abandon_at: float | None = None  # when supervisors that have not ended are left alone
-        self._discarding = False  # the ranks' output: nobody takes it, or the user wants out
+        self._abandon_at: float | None = None  # when supervisors that have not ended are abandoned
+        self._discarding = (
+            False  # drop the ranks' output: its reader is gone, or the user interrupted twice
+        )
         self._discard_at: float | None = None
-        self.report = b""  # the last words of a job that failed
+        self.report = b""  # the final message of a failed job
 
     def run(self) -> int:
         """Blocks until no process of the job is left; returns the launcher's exit status."""
@@ -235,7 +237,7 @@ class Job:
             self._stop(signal.SIGTERM, self._spec.grace_s)
         elif kind == "stuck":
             pids = ", ".join(map(str, header["pids"]))
-            self._trouble = f"on {host} these processes do not end: {pids}"
+            self._trouble = f"these processes on {host} do not end: {pids}"
         elif kind == "note":
             self._note(host, header["text"])
         else:
@@ -293,9 +295,9 @@ class Job:
             output.feed(data)
         except OSError as error:
             self._trouble = f"can't write the ranks' output: {error}"
-            self._say(f"{self._trouble}; it goes on without the file")
+            self._say(f"{self._trouble}; the job continues without the file")
         if self._console.broken and not self._stopped:
-            # As any program whose reader has gone, such as before `| head`.
+            # Like any program whose reader is gone, such as before `| head`.
             self._interrupted = self._interrupted or signal.SIGPIPE
             self._stop(signal.SIGTERM, self._spec.grace_s)
 
@@ -324,7 +326,8 @@ class Job:
                 self._interrupted = signum
                 self._discard_at = time.monotonic() + self._spec.grace_s + DRAIN_S
                 self._say(
-                    f"{name}: the ranks have {self._spec.grace_s:g} s to end; again to kill them"
+                    f"{name}: the ranks have {self._spec.grace_s:g} s to end; send it again to "
+                    "kill them"
                 )
                 self._stop(signum, self._spec.grace_s)
             else:
@@ -371,10 +374,10 @@ class Job:
         if self._abandon_at is not None and now >= self._abandon_at:
             self._abandon_at = None
             names = ", ".join(self._fleet.abandon())
-            self._say(f"no word of the end from {names}: processes may be left there")
+            self._say(f"{names} did not confirm the end: processes may be left there")
 
     def _drain_console(self) -> None:
-        """Writes what is queued: all of it, or what goes in DRAIN_S if the job was interrupted."""
+        """Write queued output: all of it, or for DRAIN_S if the job was interrupted."""
         deadline: float | None = None
         while self._console.queued_bytes > 0:
             if deadline is None and self._interrupted is not None:
@@ -397,7 +400,7 @@ class Job:
             self.report = f"{LAUNCHER}: ended by {name}\n".encode()
             return 128 + self._interrupted
         if self._refusal is not None:
-            self.report = f"{LAUNCHER}: can't start {self._refusal}\n".encode()
+            self.report = f"{LAUNCHER}: cannot start {self._refusal}\n".encode()
             return CANNOT_START
         if self._failures:
             first, self.report = failure_report(
@@ -421,14 +424,14 @@ class Job:
         self._console.put("stderr", f"{LAUNCHER}: {text}\n".encode(errors="backslashreplace"))
 
     def _note(self, host: str, text: str) -> None:
-        """Says what a host has sent; a host that never stops must not fill the disk."""
+        """Print a host's message; a host that never stops must not fill the disk."""
         lines, characters = self._noted.get(host, (0, 0))
         if lines >= MAX_NOTES or characters >= MAX_NOTE_CHARACTERS:
             return
         self._say(f"{host}: {text}")
         self._noted[host] = lines, characters = lines + 1, characters + len(text)
         if lines >= MAX_NOTES or characters >= MAX_NOTE_CHARACTERS:
-            self._say(f"{host}: what else it says is left out")
+            self._say(f"{host}: further messages are omitted")
 
     def _log(self, text: str) -> None:
         if self._spec.verbose:

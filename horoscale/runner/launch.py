@@ -41,10 +41,10 @@ DEFAULT_START_TIMEOUT_S = 60.0
 _SHOWN_HOSTS = 8  # in an error
 COMPAT_DIRECTORY = Path(PACKAGE_ROOT) / "horoscale" / "compat"
 
-# Flags that are understood but have nothing to serve them yet: attribute, flag, what is missing.
-_MISSING = (("tcp", "--tcp", "an MPI that knows it; --mpi-args passes what yours has instead"),)
+# Flags that are accepted but not supported yet: attribute, flag, what is missing.
+_MISSING = (("tcp", "--tcp", "an MPI with this option; pass your MPI's own with --mpi-args"),)
 
-# Flags that only our own launcher serves, and those that only mpirun does.
+# Flags that only our own launcher supports, and flags that only mpirun supports.
 _NOT_WITH_MPI = (
     ("gloo", "--gloo"),
     ("output_filename", "--output-filename"),
@@ -61,7 +61,7 @@ _ONLY_WITH_MPI = (("mpi_args", "--mpi-args"), ("binding_args", "--binding-args")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a job as the command line says; returns the exit status."""
+    """Run the job that the command line describes; return the exit status."""
     parser = make_parser()
     parsed, unknown = parser.parse_known_args(arguments)
     _open_standard_streams()
@@ -94,12 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _result_writer(parsed.results).finish(message.encode())
         return CANNOT_START
-    except KeyboardInterrupt:  # before the job takes care of signals
+    except KeyboardInterrupt:  # before the job handles signals
         return 128 + signal.SIGINT
 
 
 def _open_standard_streams() -> None:
-    """Opens what the caller has closed, lest a socket of ours gets its number and the output."""
+    """Reopen standard streams that the caller has closed, so no socket gets their numbers."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -108,21 +108,24 @@ def _open_standard_streams() -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The flags of horoscalerun."""
+    """Return the parser for the flags of horoscalerun."""
     parser = argparse.ArgumentParser(
         prog=LAUNCHER,
         allow_abbrev=False,
         usage="%(prog)s -np N [options] command [arguments]",
-        description="Runs a command as the ranks of a job. The options come before the command.",
+        description="Run a command on the ranks of a job. Options must precede the command.",
     )
     add = parser.add_argument
     switch = argparse.BooleanOptionalAction
     add("-v", "--version", action="version", version=__version__)
-    add("-np", "--num-proc", metavar="N", help="how many ranks to start")
-    add("-cb", "--check-build", action="store_true", help="tell what this installation offers")
-    add("-H", "--hosts", metavar="HOST:SLOTS,…", help="the hosts, and how many ranks each takes")
+    add("-np", "--num-proc", metavar="N", help="the number of ranks to start")
+    add("-cb", "--check-build", action="store_true", help="list the features of this installation")
+    add("-H", "--hosts", metavar="HOST:SLOTS,…", help="the hosts, and the number of ranks on each")
     add(
-        "-hostfile", "--hostfile", metavar="FILE", help="a file with a line `host slots=N` for each"
+        "-hostfile",
+        "--hostfile",
+        metavar="FILE",
+        help="a file with a line `host slots=N` for each host",
     )
     add(
         "-x",
@@ -130,51 +133,53 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="VAR[=VALUE]",
-        help="a variable that ranks on other hosts get as well, or a value for all; repeatable",
+        help="forward a variable to ranks on other hosts, or set it for all ranks; repeatable",
     )
     add("-p", "--ssh-port", metavar="PORT", help="the port of ssh on the other hosts")
     add("-i", "--ssh-identity-file", metavar="FILE", help="ssh's key")
     add(
         "--remote-shell",
         metavar="CMD",
-        help="reaches the hosts instead of ssh: run as `CMD host program arguments`",
+        help="the command to use instead of ssh, run as `CMD host program arguments`",
     )
-    add("--gloo", action="store_true", help="the native backend (default)")
+    add("--gloo", action="store_true", help="use the native backend (default)")
     add("--mpi", action="store_true", default=None, help="let mpirun start the ranks")
-    add("--mpi-args", metavar="ARGS", help="further arguments of mpirun, as one word")
-    add("--binding-args", metavar="ARGS", help="mpirun's arguments instead of --bind-to none")
+    add("--mpi-args", metavar="ARGS", help="additional arguments for mpirun, quoted as one word")
+    add("--binding-args", metavar="ARGS", help="arguments for mpirun that replace --bind-to none")
     add(
         "--compat",
         action=switch,
-        help="let the ranks import Horovod's names: `import horovod.torch`",
+        help="provide Horovod's module names to the ranks: `import horovod.torch`",
     )
     add(
         "--torch-env",
         action=switch,
         help="set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch.distributed as well",
     )
-    add("--config-file", metavar="FILE", help="settings as YAML; flags go before it")
-    add("--output-filename", metavar="DIR", help="write DIR/rank.N/stdout and stderr as well")
+    add("--config-file", metavar="FILE", help="a YAML file with settings; flags take precedence")
+    add(
+        "--output-filename", metavar="DIR", help="also write output to DIR/rank.N/stdout and stderr"
+    )
     add(
         "--prefix-output-with-timestamp",
         action=switch,
-        help="begin the lines of the ranks with the time",
+        help="prefix the ranks' output lines with the time",
     )
     add(
         "--grace-seconds",
         metavar="S",
-        help=f"time for ranks that were asked to end (default {DEFAULT_GRACE_S:g})",
+        help=f"seconds for ranks to end before they are killed (default {DEFAULT_GRACE_S:g})",
     )
-    add("--verbose", action=switch, help="tell what the launcher does")
+    add("--verbose", action=switch, help="log what the launcher does")
     add(
         "--status-port",
         metavar="PORT",
-        help="serve a page, JSON and metrics of the job from here; 0: at a free port, as printed",
+        help="serve the job's status page, JSON and metrics on this port; 0: a free port",
     )
     add(
         "--status-address",
         metavar="ADDRESS",
-        help=f"where to serve them (default {LOOPBACK}: for users of this machine)",
+        help=f"the address to serve them on (default {LOOPBACK}: local users only)",
     )
     settings.add_arguments(parser)
     elastic_options.add_arguments(parser)
@@ -189,7 +194,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _unknown_option(given: str, parser: argparse.ArgumentParser) -> str:
-    """What to tell whoever mistyped an option."""
+    """Return the message for an unknown option."""
     name = given.partition("=")[0]
     known = [
         flag
@@ -205,7 +210,7 @@ def _unknown_option(given: str, parser: argparse.ArgumentParser) -> str:
 def _run(arguments: argparse.Namespace) -> int:
     for name, flag, missing in _MISSING:
         if getattr(arguments, name) not in (None, False):
-            raise usage.UsageError(f"{flag} needs what is not available yet: {missing}")
+            raise usage.UsageError(f"{flag} needs a feature that is not available yet: {missing}")
     elastic = elastic_options.wanted(arguments)
     allocation = _allocation(arguments)
     size = 1 if elastic else _size(arguments, allocation)
@@ -220,7 +225,7 @@ def _run(arguments: argparse.Namespace) -> int:
         for unfit, flag in ((arguments.mpi, "--mpi"), (arguments.torch_env, "--torch-env")):
             if unfit:
                 raise usage.UsageError(
-                    f"{flag} and {elastic} don't go together: ranks would not change"
+                    f"{flag} and {elastic} cannot be combined: ranks would not change"
                 )
     if arguments.mpi:
         _check_command(command, inherited.get("PATH"))
@@ -244,7 +249,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from horoscale.runner.job import Job, JobSpec
     except ImportError as error:
         raise usage.UsageError(
-            f"horoscale's core can't be loaded ({error}); install horoscale again"
+            f"cannot load horoscale's core ({error}): reinstall horoscale"
         ) from None
 
     if away:
@@ -316,7 +321,7 @@ def _run_mpirun(
     for name, flag in _NOT_WITH_MPI:
         if getattr(arguments, name) not in (None, False):
             raise usage.UsageError(
-                f"{flag} and --mpi don't go together; --mpi-args passes mpirun's own"
+                f"{flag} and --mpi cannot be combined; pass mpirun's own options with --mpi-args"
             )
     program = mpirun.find(inherited.get("PATH"))
     job_environment = mpirun.job_environment(program, {**inherited, **exports}, variables)
@@ -355,8 +360,8 @@ def _run_mpirun(
 def _say_what_is_withheld(names: Sequence[str]) -> None:
     if names:
         sys.stderr.write(
-            f"{LAUNCHER}: not passed on to other hosts, because their names are those of "
-            f"credentials: {', '.join(names)}; -x NAME passes one on purpose\n"
+            f"{LAUNCHER}: not forwarded to other hosts, because their names look like those of "
+            f"credentials: {', '.join(names)}; use -x NAME to forward one\n"
         )
 
 
@@ -367,20 +372,20 @@ def _interfaces(job_environment: Mapping[str, str]) -> list[str]:
 
 
 def _start_timeout(job_environment: Mapping[str, str]) -> float:
-    """The seconds that hosts have, and then ranks, if the user has chosen them."""
+    """Return the seconds that hosts, and then ranks, have to start."""
     given = environment.read_by_ranks(job_environment, "START_TIMEOUT")
     return usage.seconds("START_TIMEOUT", given, DEFAULT_START_TIMEOUT_S)
 
 
 def _network_timeout(job_environment: Mapping[str, str]) -> float:
-    """The seconds after which a host without a sign of life counts as lost."""
+    """Return the seconds after which an unresponsive host counts as lost."""
     given = environment.read_by_ranks(job_environment, "NETWORK_TIMEOUT_SECONDS")
     seconds = usage.seconds("NETWORK_TIMEOUT_SECONDS", given, DEFAULT_TIMEOUT_S)
-    return max(MIN_TIMEOUT_S, seconds)  # the ranks refuse less
+    return max(MIN_TIMEOUT_S, seconds)  # the ranks reject less
 
 
 def _full_tracebacks(job_environment: Mapping[str, str]) -> bool:
-    """Whether the user wants each rank's traceback, with horoscale's own frames."""
+    """Return whether to show each rank's traceback, with horoscale's own frames."""
     text = environment.read_by_ranks(job_environment, "FULL_TRACEBACK") or "0"
     if text not in ("0", "1"):
         raise usage.UsageError(f"FULL_TRACEBACK={text!r} is neither 1 nor 0")
@@ -433,7 +438,7 @@ def _given_hosts(arguments: argparse.Namespace) -> list[hosts.Host]:
 
 
 def _allocation(arguments: argparse.Namespace) -> Allocation | None:
-    """The batch job whose nodes this job may use. None where mpirun asks for them itself."""
+    """Return the batch job whose nodes this job may use; None if mpirun queries it itself."""
     if arguments.mpi or arguments.host_discovery_script is not None:
         return None
     return find_allocation(os.environ)
@@ -444,15 +449,15 @@ def _hosts_of(allocation: Allocation) -> list[hosts.Host]:
 
 
 def _size(arguments: argparse.Namespace, allocation: Allocation | None) -> int:
-    """How many ranks: -np, or all slots of a batch job."""
+    """Return the number of ranks: -np, or all slots of a batch job."""
     if allocation is None or arguments.hosts or arguments.hostfile:
         return _parse_size(arguments.num_proc)
     slots = sum(allocation.slots.values())
     size = slots if arguments.num_proc is None else _parse_size(arguments.num_proc)
     if size > slots:
         raise usage.UsageError(
-            f"-np {size} is more than the {slots} slots that {allocation.system} has given this "
-            f"job ({_listing(allocation)}); {allocation.more}"
+            f"-np {size} is more than the {slots} slots that {allocation.system} has allocated to "
+            f"this job ({_listing(allocation)}); {allocation.more}"
         )
     return size
 

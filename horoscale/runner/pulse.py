@@ -1,7 +1,7 @@
-"""Which hosts have fallen silent: those whose supervisors do not answer any longer.
+"""Detection of unresponsive hosts, whose supervisors no longer answer.
 
-A machine that loses its power closes no connection. Ranks find that out after
-NETWORK_TIMEOUT_SECONDS; the launcher is to know by then as well.
+A machine that loses power does not close its connections. Ranks detect that after
+NETWORK_TIMEOUT_SECONDS. The launcher must detect it by then, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The supervisor's end of a link with a rank: to an elastic job's driver, or to who watches a job.
+"""The supervisor's end of a link to a rank: for an elastic job's driver, or for the status page.
 
-A pair of sockets, of which the rank inherits one: nobody else has it. Lines go both ways; what
-they say is the business of who reads them.
+It is a socket pair, of which only the rank inherits one end. Lines go both ways and are not
+interpreted here.
 """
 
 from __future__ import annotations

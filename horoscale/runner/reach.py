@@ -1,8 +1,9 @@
-"""At which of its addresses do all hosts reach the launcher?
+"""Finds an address at which all hosts can reach the launcher.
 
-Names tell little: a host may know another name for this one, or none, and addresses such as those
-of container bridges exist on every host. So the hosts try. The launcher opens a Beacon, tells them
-all its addresses, and each supervisor's Probe says which of them led to the beacon.
+Names are not reliable: another host may know this one by a different name or by none, and addresses
+such as those of container bridges exist on every host. So the hosts try. The launcher opens a
+Beacon and sends all its addresses. Each supervisor's Probe reports which of them lead to the
+beacon.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a supervisor is started on another host.
+"""Starts supervisors on other hosts.
 
-By ssh, by the remote shell that the user names, or by the batch system whose job this is.
+Uses ssh, the remote shell that the user names, or the batch system of this job.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from horoscale.runner.hosts import Host, HostsError, is_local
 SUPERVISOR = "horoscale.runner.supervisor"
 _RESOLVERS = 32  # names that are looked up at the same time
 
-# ssh never asks, neither for a password nor about an unknown host: nobody could answer. It notices
-# a host that is gone within half a minute.
+# ssh never prompts for a password or about an unknown host, because nobody could answer. It detects
+# a lost host within half a minute.
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 
 
@@ -117,7 +117,7 @@ def _shell_words(given: Sequence[Host], shell: RemoteShell) -> list[str]:
     ports = [shell.ssh_port, *(host.ssh_port for host in given)]
     if shell.identity_file is not None or any(port is not None for port in ports):
         raise HostsError(
-            "ports and identity files are for ssh: with --remote-shell, put them into its command"
+            "ports and identity files apply to ssh: with --remote-shell, put them into its command"
         )
     return words
 

@@ -1,4 +1,4 @@
-"""How a job ended, told to the user."""
+"""The report of a job's failure to the user."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LAUNCHER = "horoscalerun"
 CANNOT_START = 2  # exit statuses of the launcher
 LAUNCHER_FAILED = 1
 
-# Where a rank says that others are to blame: our exceptions, and the words of
-# cpp/core/departures.cc, which TensorFlow repeats in an exception of its own.
+# Errors in which a rank blames others: our exceptions, and the messages of
+# cpp/core/departures.cc, which TensorFlow repeats in its own exception.
 _BLAME = re.compile(
     rb"((?:RankFailedError|HorovodInternalError): |\brank \d+ (?:left the job\b|failed: ))"
     rb".*?(?=; ready: |$)",  # those that were ready are not to blame

@@ -25,15 +25,15 @@ _PIECE_BYTES = 1 << 16
 
 
 class ResultsError(Exception):
-    """What the ranks have handed in is not kept: the message says why."""
+    """The ranks' results cannot be kept. The message says why."""
 
 
 class ResultsTooLargeError(ResultsError):
-    """The ranks have handed in more than may be."""
+    """The ranks' results are too large."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"what the ranks return is more than {limit / (1 << 30):g} GiB: have them write it to "
+            f"the ranks' results exceed {limit / (1 << 30):g} GiB: let the ranks write them to "
             "files, and return the files' names"
         )
 
@@ -45,8 +45,8 @@ def _in_temporary_file() -> Iterator[None]:
         yield
     except OSError as error:
         raise ResultsError(
-            f"what the ranks return can't be written to a file in {tempfile.gettempdir()}: "
-            f"{error.strerror or error}; TMPDIR names another folder"
+            f"cannot write the ranks' results to a file in {tempfile.gettempdir()}: "
+            f"{error.strerror or error}; set TMPDIR to another folder"
         ) from error
 
 

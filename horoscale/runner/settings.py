@@ -18,7 +18,7 @@ Parser = Callable[[str], str]  # checks the text and gives the variable's value
 
 
 class SettingsError(ValueError):
-    """A setting that can't be used; the message is for the user."""
+    """An invalid setting. The message is for the user."""
 
 
 def _number(low: float, *, whole: bool, scale: int = 1) -> Parser:
@@ -99,7 +99,7 @@ SETTINGS = (
     Setting(
         ("--fusion-threshold-mb",),
         "FUSION_THRESHOLD",
-        "how much is fused into one operation, in MiB",
+        "the largest fused operation, in MiB",
         _megabytes,
         ("params", "fusion_threshold_mb"),
         "MB",
@@ -107,7 +107,7 @@ SETTINGS = (
     Setting(
         ("--cycle-time-ms",),
         "CYCLE_TIME",
-        "accepted for Horovod's sake; the core reacts to events",
+        "accepted for compatibility with Horovod; no effect: the core is event-driven",
         _number(0, whole=False),
         ("params", "cycle_time_ms"),
         "MS",
@@ -115,7 +115,7 @@ SETTINGS = (
     Setting(
         ("--cache-capacity",),
         "CACHE_CAPACITY",
-        "how many tensors the response cache holds",
+        "the capacity of the response cache, in tensors",
         _COUNT,
         ("params", "cache_capacity"),
         "N",
@@ -123,7 +123,7 @@ SETTINGS = (
     Setting(
         ("--disable-cache",),
         "CACHE_CAPACITY",
-        "negotiate every tensor anew",
+        "negotiate every tensor each time, without the response cache",
         config=("params", "disable_cache"),
         on="0",
         off=None,
@@ -131,25 +131,25 @@ SETTINGS = (
     Setting(
         ("--hierarchical-allreduce",),
         "HIERARCHICAL_ALLREDUCE",
-        "accepted and without effect: sums are always made inside the hosts first",
+        "accepted, no effect: reductions always run within hosts first",
         config=("params", "hierarchical_allreduce"),
     ),
     Setting(
         ("--hierarchical-allgather",),
         "HIERARCHICAL_ALLGATHER",
-        "accepted and without effect: rows always cross between two hosts once",
+        "accepted, no effect: rows always cross between two hosts once",
         config=("params", "hierarchical_allgather"),
     ),
     Setting(
         ("--autotune",),
         "AUTOTUNE",
-        "tune the settings while the job runs",
+        "tune settings automatically while the job runs",
         config=("autotune", "enabled"),
     ),
     Setting(
         ("--autotune-log-file",),
         "AUTOTUNE_LOG",
-        "where tuning writes what it tried",
+        "the file for a log of autotuning",
         _text,
         ("autotune", "log_file"),
         "FILE",
@@ -165,13 +165,13 @@ SETTINGS = (
     Setting(
         ("--timeline-mark-cycles",),
         "TIMELINE_MARK_CYCLES",
-        "mark the engine's rounds in the timeline",
+        "mark executed plan entries in the timeline",
         config=("timeline", "mark_cycles"),
     ),
     Setting(
         ("--stall-check",),
         "STALL_CHECK_DISABLE",
-        "report tensors that some ranks don't submit (default: on)",
+        "report tensors that some ranks do not submit (default: on)",
         config=("stall_check", "enabled"),
         on="0",
         off="1",
@@ -179,7 +179,7 @@ SETTINGS = (
     Setting(
         ("--stall-check-warning-time-seconds",),
         "STALL_CHECK_TIME_SECONDS",
-        "after how long a stall is reported",
+        "seconds after which a stall is reported",
         _SECONDS,
         ("stall_check", "warning_time_seconds"),
         "S",
@@ -187,7 +187,7 @@ SETTINGS = (
     Setting(
         ("--stall-check-shutdown-time-seconds",),
         "STALL_SHUTDOWN_TIME_SECONDS",
-        "after how long a stall ends the job; 0: never",
+        "seconds after which a stall ends the job; 0: never",
         _SECONDS,
         ("stall_check", "shutdown_time_seconds"),
         "S",
@@ -209,7 +209,7 @@ SETTINGS = (
     Setting(
         ("--num-nccl-streams",),
         "NUM_NCCL_STREAMS",
-        "streams for NCCL",
+        "the number of streams for NCCL",
         _number(1, whole=True),
         ("library_options", "num_nccl_streams"),
         "N",
@@ -227,7 +227,7 @@ SETTINGS = (
     Setting(
         ("--gradients-ready",),
         "GRADIENTS_READY",
-        "when PyTorch's DistributedOptimizer has averages: in step, or when backward returns",
+        "when DistributedOptimizer has averaged gradients: in step, or when backward returns",
         _choice("step", "backward"),
         ("params", "gradients_ready"),
         "step|backward",
@@ -243,13 +243,13 @@ SETTINGS = (
     Setting(
         ("--encrypt",),
         "ENCRYPT",
-        "encrypt everything that crosses between hosts (TLS 1.3; needs OpenSSL on all hosts)",
+        "encrypt all traffic between hosts (TLS 1.3; needs OpenSSL on all hosts)",
         config=("params", "encrypt"),
     ),
     Setting(
         ("--start-timeout",),
         "START_TIMEOUT",
-        "how long the ranks may take to find each other, in seconds",
+        "seconds that the ranks may take to connect to each other",
         _number(1, whole=False),
         ("params", "start_timeout"),
         "S",
@@ -257,7 +257,7 @@ SETTINGS = (
     Setting(
         ("--checkpoint-dir",),
         "CHECKPOINT_DIR",
-        "where commits of hvd.elastic go to disk",
+        "the folder for checkpoints of hvd.elastic's commits",
         _path,
         ("checkpoints", "dir"),
         "DIR",
@@ -265,7 +265,7 @@ SETTINGS = (
     Setting(
         ("--checkpoint-every",),
         "CHECKPOINT_EVERY",
-        "how often they do: a time such as 60s (the default) or 5m, or a number of commits",
+        "the interval of checkpoints: a time such as 60s (default) or 5m, or a number of commits",
         _interval,
         ("checkpoints", "every"),
         "60s|N",
@@ -273,7 +273,7 @@ SETTINGS = (
     Setting(
         ("--resume",),
         "RESUME",
-        "begin with the newest checkpoint of this folder, with any number of ranks",
+        "resume from the newest checkpoint in this folder, with any number of ranks",
         _path,
         ("checkpoints", "resume"),
         "DIR",
@@ -314,7 +314,9 @@ def variables(arguments: argparse.Namespace, config: Mapping[str, Any]) -> dict[
         if given is None:
             continue
         if setting.missing is not None and given is not False:
-            raise SettingsError(f"{source} needs what is not available yet: {setting.missing}")
+            raise SettingsError(
+                f"{source} needs a feature that is not available yet: {setting.missing}"
+            )
         value = _variable_value(setting, source, given)
         if value is not None:
             values[setting.variable] = value
@@ -337,14 +339,14 @@ def read_config(path: str) -> dict[str, Any]:
     for section, keys in config.items():
         if section not in known:
             raise SettingsError(
-                f"{path}: unknown section {section!r}; there are {', '.join(known)}"
+                f"{path}: unknown section {section!r}; the sections are {', '.join(known)}"
             )
         if not isinstance(keys, dict | None):
             raise SettingsError(f"{path}: section {section!r} is not a mapping of keys to values")
         for key in keys or {}:
             if key not in known[section]:
                 listing = ", ".join(known[section])
-                raise SettingsError(f"{path}: unknown key {section}.{key}; there are {listing}")
+                raise SettingsError(f"{path}: unknown key {section}.{key}; the keys are {listing}")
     return config
 
 

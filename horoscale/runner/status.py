@@ -1,4 +1,4 @@
-"""`horoscalerun --status`: how an elastic job is, as a table that is drawn anew each second."""
+"""`horoscalerun --status`: the status of an elastic job as a table, updated each second."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rows(status: Status) -> list[tuple[str, ...]]:
 
 
 def wrong(status: Status) -> list[str]:
-    """Return what does not advance, and who is slow, in sentences."""
+    """Return sentences about ranks and sets without progress, and about slow ranks."""
     return [printable(str(one["text"])) for one in status["findings"]]
 
 

@@ -1,13 +1,13 @@
 """The supervisor: the launcher's process on one host. It starts the host's ranks and ends them.
 
-It reads orders from its standard input and writes what happens to its standard output (see
-protocol). The end of its input, however it came about, means that the launcher is gone: everything
-is ended then. In large jobs it relays between the launcher and supervisors of further hosts.
+It reads orders from its standard input and writes events to its standard output (see protocol). The
+end of its input, for any reason, means that the launcher is gone, and it ends everything. In large
+jobs it relays between the launcher and supervisors of further hosts.
 
-No process gets away: the supervisor is a subreaper, so that whatever a rank starts stays below it
-in the process tree, in whatever session or group. If the supervisor itself is killed, the kernel
-kills the ranks, and the guard, its parent, what the ranks leave. If the guard is killed, the
-supervisor ends its ranks.
+No process escapes. The supervisor is a subreaper, so all descendants of a rank stay below it in the
+process tree, in any session or group. If the supervisor itself is killed, the kernel kills the
+ranks, and the guard, its parent, kills what the ranks leave. If the guard is killed, the supervisor
+ends its ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A rank of horoscale.run(): gets the function, calls it, and hands in what it gave.
+"""A rank of horoscale.run(): receives the function, calls it, and returns the outcome.
 
-The function comes from the launcher in a file without a name, the outcome goes to the supervisor
-through a pipe: nothing of either is left on disk, however the job ends.
+The launcher passes the function in an unnamed file. The outcome goes to the supervisor through a
+pipe. Neither leaves anything on disk, however the job ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horoscale.runner.tracebacks import without_own_frames
 
 @dataclass(frozen=True)
 class Task:
-    """What the ranks are to call."""
+    """The function that the ranks call, and its arguments."""
 
     function: Callable[..., Any]
     args: Sequence[Any]

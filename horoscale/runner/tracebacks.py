@@ -1,8 +1,8 @@
-"""Tracebacks on the ranks' standard error: what several ranks print alike is printed once.
+"""Deduplicates tracebacks on the ranks' standard error: equal ones are printed once.
 
-From the line "Traceback (most recent call last):" on, what a rank writes to standard error is held
-back for a moment, in which the others fail as well. Everything else passes at once. Nothing is
-lost: a rank that prints the same later gets a line that says so.
+From the line "Traceback (most recent call last):" on, a rank's standard error is held back for a
+moment, in which other ranks fail, too. Everything else passes immediately. Nothing is lost: if a
+rank prints the same later, a line says so.
 """
 
 from __future__ import annotations

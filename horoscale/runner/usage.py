@@ -1,14 +1,14 @@
-"""What users say wrong on the command line, and the numbers that they give there."""
+"""Errors on the command line, and the parsing of numbers there."""
 
 from __future__ import annotations
 
 
 class UsageError(ValueError):
-    """What the user asked for can't be; the message says what to do."""
+    """The command line is invalid. The message says what to do."""
 
 
 def seconds(flag: str, text: str | None, default: float) -> float:
-    """Return the seconds that a flag gives; `default` where it is not there."""
+    """Return the seconds of a flag, or `default` if it is not given."""
     if text is None:
         return default
     try:

@@ -1,4 +1,4 @@
-"""What a launcher tells whoever watches its job (--status-port); nothing where nobody does."""
+"""The launcher's interface to the status page (--status-port). Does nothing without that flag."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST_TOKEN = 16  # characters of it
 
 @dataclass(frozen=True)
 class StatusSpec:
-    """Where a job is to be watched."""
+    """How to serve a job's status."""
 
     port: int  # 0: a free one
     address: str = LOOPBACK
@@ -33,7 +33,7 @@ class StatusSpec:
 
     @classmethod
     def parse(cls, port: str | None, address: str | None, token: str | None) -> StatusSpec | None:
-        """Return what the flags and HOROSCALE_STATUS_TOKEN say; None where nobody watches.
+        """Parse the flags and HOROSCALE_STATUS_TOKEN; return None without --status-port.
 
         Raises UsageError.
         """
@@ -52,8 +52,8 @@ class StatusSpec:
             ) from None
         if token is not None and (len(token) < LEAST_TOKEN or not token.isascii()):
             raise usage.UsageError(
-                f"{TOKEN_VARIABLE} has less than {LEAST_TOKEN} characters, or other than ASCII: "
-                "openssl rand -hex 32 makes one"
+                f"{TOKEN_VARIABLE} must have at least {LEAST_TOKEN} ASCII characters: create one "
+                "with openssl rand -hex 32"
             )
         return cls(int(port), address or LOOPBACK, token)
 
@@ -89,9 +89,10 @@ class Watching:
         lines = [f"status: {url}{token}"]
         if not server.is_local:
             lines.append(
-                f"warning: the status is served at {spec.address}, not encrypted: who reads the "
-                f"network has the token. Without --status-address it is at {LOOPBACK}, which "
-                f"ssh -L {server.port}:{LOOPBACK}:{server.port} brings to another machine"
+                f"warning: the status is served at {spec.address} without encryption: anyone who "
+                f"reads the network traffic gets the token. Omit --status-address to serve it at "
+                f"{LOOPBACK}, and use ssh -L {server.port}:{LOOPBACK}:{server.port} to access it "
+                "from another machine"
             )
         return lines
 
@@ -147,7 +148,7 @@ class Watching:
             self._watch = None
             self.close()
             sys.stderr.write(
-                "horoscalerun: the job is watched no longer, because of a fault in horoscale:\n"
+                "horoscalerun: the status page stopped because of a bug in horoscale:\n"
                 f"{traceback.format_exc()}"
             )
 

@@ -9,31 +9,31 @@
     tape = hvd.DistributedGradientTape(tape)
     optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-What all collectives have in common:
+Common to all collectives:
 
     Tensors         on the CPU, of any shape: uint8 to int64, float16, bfloat16, float32, float64,
                     bool, complex64, complex128; broadcast, allgather, alltoall, gather and scatter
                     also of uint32 and uint64.
-    Eager, graphs   both. Of a tf.function's collectives all are outstanding at once, in any order,
-                    with any number of threads: nothing waits in a thread of TensorFlow. Only the
-                    times of a loop run one after the other. In a tf.function(jit_compile=True) they
-                    are an error: XLA can't compile them.
-    Names           two pending operations of a process set can't have the same one. Without a name,
-                    eager operations are matched by the order of the calls on each rank, those of
-                    a graph by the names of the function and the tensor.
+    Eager, graphs   both are supported. All collectives of a tf.function may be pending at the same
+                    time, in any order: they do not block TensorFlow's threads. Only the iterations
+                    of a loop run one after the other. XLA cannot compile them, so they raise an
+                    error in a tf.function(jit_compile=True).
+    Names           pending operations of a process set must have different names. Without a name,
+                    eager operations are matched by the order of the calls on each rank, and those
+                    of a graph by the names of the function and the tensor.
     grouped_f()     works on a list of tensors, all or none of them.
-    Gradients       are registered, on the same process set: every rank must run the backward
-                    pass. They are scaled as Horovod's: a tensor that all ranks hold alike counts as
-                    one tensor, and its gradient is the average of theirs.
-    Errors          what one rank can see to be wrong raises ValueError there at once, or
-                    tf.errors.InvalidArgumentError if only the kernel sees it; for an unusable
-                    process set it is both. What the ranks contradict each other about is
-                    tf.errors.FailedPreconditionError on all of them, a rank that died or has joined
-                    tf.errors.UnknownError, hvd.shutdown() meanwhile tf.errors.AbortedError.
-                    Objects, barrier and process sets raise horoscale's own.
+    Gradients       are registered. The backward pass uses the same process set, and every rank must
+                    run it. Gradients are scaled as in Horovod: a result that is equal on all ranks
+                    counts as one tensor, and its gradient is the average over the ranks.
+    Errors          an error that one rank can detect alone raises ValueError there immediately, or
+                    tf.errors.InvalidArgumentError if the kernel detects it (both for an invalid
+                    process set). A mismatch between ranks raises tf.errors.FailedPreconditionError
+                    on all of them. A rank that died or has joined causes tf.errors.UnknownError, a
+                    concurrent hvd.shutdown() tf.errors.AbortedError. Objects, barrier and process
+                    sets raise horoscale's own exceptions.
 
-How it is built: native/ is the kernel, one library for all versions of TensorFlow; loader.py loads
-it; collectives.py has the ops and their gradients on lists of tensors, ops.py what users call;
+Structure: native/ is the kernel, one library for all versions of TensorFlow, and loader.py loads
+it. collectives.py has the ops on lists of tensors and their gradients, ops.py the public functions.
 gradients.py combines the gradients of a step for tape.py and optimizer.py, after aggregation.py.
 """
 

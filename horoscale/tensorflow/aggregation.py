@@ -1,4 +1,4 @@
-"""GradientAggregation: several backward passes of a rank for each reduction."""
+"""GradientAggregation: several backward passes per reduction."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from horoscale.tensorflow.variables import key_of
 class GradientAggregation:
     """Sums gradients on this rank and reduces the sums every `passes` times.
 
-    The sums and the count are variables: it works alike in eager mode, in a tf.function and in a
-    graph of TensorFlow 1. All ranks must call it equally often.
+    The sums and the count are variables, so it works in eager mode, in a tf.function and in a
+    TensorFlow 1 graph. All ranks must call it equally often.
     """
 
     def __init__(self, reduction: GradientReduction, passes: int, average: bool) -> None:
         """`average`: divide the sums by the number of passes."""
         if passes < 1:
-            raise ValueError(f"backward_passes_per_step={passes} has to be at least 1")
+            raise ValueError(f"backward_passes_per_step={passes} must be at least 1")
         self._reduction = reduction
         self._passes = passes
         self._average = average
@@ -61,7 +61,7 @@ class GradientAggregation:
         return outcome
 
     def apply(self, step: Callable[[], Any], gradients: Sequence[Any]) -> Any:
-        """Do `step`, which uses what reduce() returned, if this was the last pass."""
+        """Run `step`, which uses the results of reduce(), if this was the last pass."""
         if self._passes == 1:
             return step()
         assert self._count is not None

@@ -1,12 +1,12 @@
 """The collectives on lists of tensors as ops, and their gradients.
 
-Everything here works in eager mode and in graphs. Every function starts one operation, whose
-tensors are executed all or nothing; ops of one graph are all outstanding at once.
+Everything here works in eager mode and in graphs. Every function starts one operation on all of its
+tensors or none. All ops of a graph may be pending at the same time.
 
-Gradients are scaled as Horovod's are: a tensor that all ranks hold alike counts as one tensor, not
-as one on each rank. So allgather and broadcast average what the ranks' copies of the result got,
-and reducescatter is as many times its average as there are ranks (Sum), or is its average. What
-the root of reduce and gather gets is there once; its gradient goes back as it is.
+Gradients are scaled as in Horovod: a tensor that is equal on all ranks counts as one tensor, not as
+one per rank. The gradients of allgather and broadcast therefore average over the ranks' copies of
+the result. The gradient of reducescatter is an average, times the number of ranks for Sum. The
+result of reduce and gather exists only on the root; its gradient is sent back unscaled.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _DATA_TYPES = {
     tf.complex64: DataType.COMPLEX64,
     tf.complex128: DataType.COMPLEX128,
 }
-# What is only moved may travel under the name of another type.
+# Operations that only move data may use another type of the same size.
 _SAME_BITS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
 class Call(NamedTuple):
-    """What a call of any collective says besides tensors and arithmetic."""
+    """The arguments of any collective besides tensors and arithmetic."""
 
     name: str
     process_set: ProcessSet
@@ -86,7 +86,7 @@ class Reduction(NamedTuple):
     op: ReduceOp
     prescale: float = 1.0
     postscale: float = 1.0
-    encoding: Encoding = Encoding.NONE  # of what one host sends another
+    encoding: Encoding = Encoding.NONE  # of the data between hosts
 
     def attributes(self) -> dict[str, Any]:
         """Return the attributes of the op."""
@@ -104,7 +104,7 @@ class Reduction(NamedTuple):
 
 
 def data_type(dtype: tf.DType) -> DataType:
-    """Return the runtime's name of a dtype; UnsupportedError if it has none."""
+    """Return the runtime's data type for a dtype; raise UnsupportedError if it has none."""
     if dtype not in _DATA_TYPES:
         raise UnsupportedError(f"tensors of {dtype} are not supported")
     return _DATA_TYPES[dtype]
@@ -161,7 +161,7 @@ def reducescatter(
     call: Call,
     splits: Sequence[int] | None = None,
 ) -> list[tf.Tensor]:
-    """Reduce each tensor and deal out the rows."""
+    """Reduce each tensor and scatter the rows."""
     attributes = call.attributes()
     for tensor in tensors:
         _check_rows(tensor, "reducescatter")
@@ -188,7 +188,7 @@ def reducescatter(
 def reduce(
     tensors: Sequence[tf.Tensor], root_rank: int, reduction: Reduction, call: Call
 ) -> list[tf.Tensor]:
-    """Reduce each tensor to the root; elsewhere the results have no elements."""
+    """Reduce each tensor to the root. On other ranks the results have no elements."""
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     reduction.check(tensors)
@@ -202,7 +202,7 @@ def reduce(
 
 
 def gather(tensor: tf.Tensor, root_rank: int, call: Call) -> tf.Tensor:
-    """Concatenate the ranks' rows on the root; elsewhere the result has no rows."""
+    """Concatenate the ranks' rows on the root. On other ranks the result has no rows."""
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     _check_rows(tensor, "gather")
@@ -211,7 +211,7 @@ def gather(tensor: tf.Tensor, root_rank: int, call: Call) -> tf.Tensor:
 
 
 def scatter(tensor: tf.Tensor, root_rank: int, splits: Any, call: Call) -> tf.Tensor:
-    """Deal out the root's rows; the others' don't count."""
+    """Scatter the root's rows. Other ranks' rows are ignored."""
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     _check_rows(tensor, "scatter")
@@ -228,14 +228,14 @@ def _is_root(root: int) -> bool:
 
 
 def run(name: str, **arguments: Any) -> Any:
-    """Call an op. In a function it runs even if nobody uses the result, as ranks may differ there.
+    """Call an op. In a function it runs even if its result is unused, because ranks may differ.
 
-    In the body of a loop that also has one time of it end before the next begins: they have one
-    name, and would be matched in whatever order the threads of each rank ran them.
+    In the body of a loop, each iteration also completes before the next one begins: the iterations
+    share one name, and ranks may otherwise match them in different orders.
     """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
-        message = f"XLA can't compile horoscale's {name.lower()}: use jit_compile=False"
+        message = f"XLA cannot compile horoscale's {name.lower()}: use jit_compile=False"
         raise tf.errors.InvalidArgumentError(None, None, message)
     try:
         results = loader.op(name)(**arguments)
@@ -254,7 +254,7 @@ def _check_rows(tensor: tf.Tensor, operation: str) -> None:
 
 
 def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    """Return splits as a tensor; ValueError if they can be seen to be wrong."""
+    """Return splits as a tensor; raise ValueError if they are known to be invalid."""
     splits = tf.convert_to_tensor(splits)
     if not splits.dtype.is_integer:
         raise ValueError(f"splits= takes integers, not {splits.dtype}")
@@ -269,7 +269,7 @@ def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tenso
 
 
 def movable(tensor: tf.Tensor) -> tf.Tensor:
-    """Return a tensor of the same bits that the runtime can move; UnsupportedError if it can't."""
+    """Return a tensor of the same bits with a type that the runtime supports, or raise."""
     if tensor.dtype in _SAME_BITS:
         return tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
     data_type(tensor.dtype)
@@ -277,7 +277,7 @@ def movable(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def as_it_was(result: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    """Return what was moved in place of movable(tensor), in the type of `tensor`."""
+    """Convert the result for movable(tensor) back to the type of `tensor`."""
     return tf.bitcast(result, tensor.dtype) if tensor.dtype in _SAME_BITS else result
 
 
@@ -295,7 +295,7 @@ def _double_of(bits: int) -> float:
 
 
 def gradient_of(name: str) -> Callable[[Gradient], Gradient]:
-    """Register a function as the gradient of an op, in each library that may come to be used."""
+    """Register a function as the gradient of an op, for each kernel library that may be used."""
 
     def register(gradient: Gradient) -> Gradient:
         for prefix in loader.PREFIXES:

@@ -1,4 +1,4 @@
-"""hvd.elastic of TensorFlow: states of variables and models, and run(), which knows its errors."""
+"""hvd.elastic for TensorFlow: states of variables and models, and run(), which maps its errors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a function survive ranks that die, come and go: see horoscale.elastic.run().
+    """Make a function survive ranks that fail, join and leave: see horoscale.elastic.run().
 
-    An operation of ours that fails in a graph raises TensorFlow's UnknownError or AbortedError,
-    which counts as a HorovodInternalError here.
+    A horoscale operation that fails in a graph raises TensorFlow's UnknownError or AbortedError.
+    run() handles these like HorovodInternalError.
     """
 
     @functools.wraps(func)
@@ -52,22 +52,22 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
 
 class TensorFlowState(VariablesState):
-    """Holds variables, and objects, that are committed, restored and sent to new ranks.
+    """Holds variables and objects that are committed, restored and sent to new ranks.
 
         state = hvd.elastic.TensorFlowState(variables=[weight, bias], step=0)
 
-    Each further keyword is an attribute. sync() sends variables as they are, and objects as they
-    were saved.
+    Further keywords become attributes. sync() sends the current values of variables, and objects as
+    they were last saved.
     """
 
     def __init__(
         self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any
     ) -> None:
-        """Keep the values, as the first commit.
+        """Save the values as the first commit.
 
         Args:
-            variables: what to keep; None: tf.compat.v1.global_variables().
-            session: of TensorFlow 1's graphs, in which the variables have values.
+            variables: the variables. None: tf.compat.v1.global_variables().
+            session: for TensorFlow 1 graphs, the session that holds the variables' values.
             kwargs: objects.
         """
         self.session = session
@@ -90,21 +90,21 @@ class TensorFlowState(VariablesState):
 
 
 class TensorFlowKerasState(KerasModelState):
-    """Holds a model of tf.keras, its optimizer, and objects, committed, restored and sent.
+    """Holds a tf.keras model, its optimizer and objects that are committed, restored and sent.
 
         model.build(input_shape)
         state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0, epoch=0)
 
-    Each further keyword is an attribute. sync() sends variables as they are, and objects as they
-    were saved.
+    Further keywords become attributes. sync() sends the current values of variables, and objects as
+    they were last saved.
     """
 
     def __init__(
         self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
     ) -> None:
-        """Keep the values, as the first commit.
+        """Save the values as the first commit.
 
         `optimizer` is the one that the model was compiled with, if None is given; `backend` is
-        accepted as Horovod's. Raises ValueError if the model is not built.
+        accepted for compatibility with Horovod. Raises ValueError if the model is not built.
         """
         super().__init__(model, optimizer, **kwargs)

@@ -1,4 +1,4 @@
-"""What is both an error of TensorFlow and one of Python's, for programs that catch either."""
+"""Exceptions that are both TensorFlow's and Python's, for programs that catch either."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from horoscale.common import exceptions
 
 
 class InvalidArgumentError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
-    """An argument that this rank can see to be wrong by itself.
+    """An invalid argument that this rank can detect alone.
 
-    Horovod's kernels find these, so that its users catch TensorFlow's class.
+    In Horovod the kernels detect these errors, so its users catch TensorFlow's class.
     """
 
 

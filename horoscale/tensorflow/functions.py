@@ -1,4 +1,4 @@
-"""Sending variables and objects to all ranks: how training begins alike everywhere."""
+"""Broadcast of variables and objects, so that all ranks start training with the same values."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Give variables the root's values.
+    """Broadcast the root's values of variables to all ranks.
 
     Args:
-        variables: tf.Variable or keras.Variable, the same list on all ranks.
-        root_rank: the global rank that sends.
+        variables: a list of tf.Variable or keras.Variable, the same on all ranks.
+        root_rank: the global rank of the sender.
         process_set: the ranks that take part.
-        inplace: accepted as Horovod's; the values are always received into new memory, which the
-            variables take over.
+        inplace: accepted for compatibility with Horovod; values are always received into
+            new memory, which the variables take over.
 
     Returns:
-        In a graph of TensorFlow 1 the op to run; otherwise None.
+        In a TensorFlow 1 graph, the op to run; otherwise None.
     """
     assigned = broadcast_(variables, root_rank, process_set=process_set)
     in_session = not tf.executing_eagerly() and not tf.inside_function()
@@ -36,20 +36,20 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Return the op that gives all global variables of a TensorFlow 1 graph the root's values."""
+    """Return an op that broadcasts the root's global variables of a TensorFlow 1 graph."""
     if tf.executing_eagerly():
         raise RuntimeError(
-            "hvd.broadcast_global_variables() works with graphs of TensorFlow 1 alone: use "
+            "hvd.broadcast_global_variables() works only with TensorFlow 1 graphs: use "
             "hvd.broadcast_variables(model.variables, root_rank=0)"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Gives all global variables the root's values once the session has been created."""
+    """Broadcasts the root's global variables when the session has been created."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        """`root_rank` is the global rank that sends, `device` where the ops are placed."""
+        """`root_rank` is the global rank of the sender, `device` the device of the ops."""
         super().__init__()
         self._root_rank = root_rank
         self._device = device
@@ -76,10 +76,10 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank; it is pickled, also for the root itself.
+    """Return the root's object on every rank. The root gets an unpickled copy, too.
 
-    `session` is accepted as Horovod's and not needed. Otherwise as the function of the same name in
-    horoscale.common.
+    `session` is accepted for compatibility with Horovod and ignored. See the
+    function of the same name in horoscale.common.
     """
     return common.broadcast_object(obj, root_rank, name, process_set)
 
@@ -90,7 +90,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Return the function that does broadcast_object() with these arguments."""
+    """Return a function that calls broadcast_object() with these arguments."""
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
@@ -100,5 +100,5 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Return the objects of all ranks, in the order of the ranks; each is pickled."""
+    """Return the objects of all ranks in rank order. All of them are unpickled copies."""
     return common.allgather_object(obj, name, process_set)

@@ -1,7 +1,7 @@
-"""GradientReduction: what the tape and the optimizers do with the gradients of a step.
+"""GradientReduction: the reduction of a step's gradients for the tape and the optimizers.
 
-In a graph every gradient is an operation of its own, so that the first ones travel while others are
-still computed. In eager mode, where each call would be waited for, all travel as one.
+In a graph every gradient is a separate operation, so that the first ones are reduced while others
+are still being computed. In eager mode, where each call would block, all are reduced in one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class GradientReduction:
         gradient_predivide_factor: with op=Average, divide by it before the sum and by the rest of
             the number of ranks after it.
         groups: number of groups of about the same number of gradients, each reduced all or nothing;
-            or a list of lists of variables that make a group, where others are reduced alone.
-            None, or 0: each is alone.
+            or a list of lists of variables, one per group. Other variables are reduced separately.
+            None or 0: all are reduced separately.
         scale_local_gradients: divide the gradients of local variables, which are not reduced, by
-            the number of ranks, so that they have the scale of the averages.
+            the number of ranks, so that they have the same scale as averages.
     """
 
     device_dense: str = ""
@@ -52,12 +52,14 @@ class GradientReduction:
     _local: dict[int, Any] = field(default_factory=dict)  # by key_of()
 
     def __post_init__(self) -> None:
-        """Raise ValueError if something is wrong."""
+        """Raise ValueError if an option is invalid."""
         resolve_op(self.op)
         if self.process_set.process_set_id is None or self.process_set.included() is not False:
             set_id(self.process_set)  # raises where it can't be used
         if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
-            raise ValueError(f"compression={self.compression!r} is no compressor: hvd.Compression")
+            raise ValueError(
+                f"compression={self.compression!r} is not a compressor: see hvd.Compression"
+            )
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise UnsupportedError("gradient_predivide_factor= needs op=Average")
         if isinstance(self.groups, int):
@@ -66,16 +68,16 @@ class GradientReduction:
         elif self.groups is not None:
             members = [key_of(variable) for group in self.groups for variable in group]
             if len(set(members)) != len(members):
-                raise ValueError("groups= names a variable twice")
+                raise ValueError("groups= contains a variable twice")
 
     def register_local(self, variables: Iterable[Any]) -> None:
-        """Leave the gradients of these variables to each rank."""
+        """Exclude the gradients of these variables from the reduction."""
         self._local.update((key_of(variable), variable) for variable in variables)
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the reduced gradients of variables; None stays None.
 
-        On a rank outside the process set they stay as they are: it trains on its own.
+        On a rank outside the process set, which trains separately, they are unchanged.
         """
         results = list(gradients)
         if not self.process_set.included():
@@ -191,5 +193,5 @@ class GradientReduction:
 def chosen_groups(num_groups: int, groups: Any) -> Any:
     """Return `groups`, or what the older `num_groups` asks for; ValueError if both are given."""
     if num_groups and groups is not None:
-        raise ValueError("give groups= or num_groups=, not both: num_groups is the older one")
+        raise ValueError("give groups= or num_groups=, not both: num_groups= is the older name")
     return num_groups or groups

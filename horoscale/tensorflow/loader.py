@@ -1,14 +1,14 @@
-"""Loads the kernel of TensorFlow's ops when it is first needed, tests it, tells it of the job.
+"""Loads and tests the kernel of TensorFlow's ops when it is first needed.
 
-Not at import: the test makes TensorFlow initialize its devices, and scripts choose theirs after
-hvd.init().
+It is not loaded at import: the test makes TensorFlow initialize its devices, and scripts select
+theirs after hvd.init().
 
-The library that comes with horoscale goes through TensorFlow's C API and serves every version. As
-one detail of it is not promised by that API, the library is tested when it is loaded, and with
-releases that nobody has tried before in a process of its own, which may crash. Where it fails, or
-where HOROSCALE_TENSORFLOW_KERNEL=compiled asks for it, the sources are compiled for the installed
-version by the system's compiler (CXX, default c++), once, into $XDG_CACHE_HOME/horoscale (default
-~/.cache/horoscale).
+The library that comes with horoscale uses TensorFlow's C API and works with every version. It
+relies on one detail that this API does not guarantee, so it is tested when it is loaded. With
+TensorFlow releases that horoscale's tests have not covered, this happens in a separate process,
+which may crash. If the test fails, or if HOROSCALE_TENSORFLOW_KERNEL=compiled requests it, the
+sources are compiled once for the installed version by the system's compiler (CXX, default c++) into
+$XDG_CACHE_HOME/horoscale (default ~/.cache/horoscale).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Kernel:
         """Load the library; its ops' names begin with `prefix`.
 
         Raises:
-            tf.errors.OpError: the library can't be loaded.
+            tf.errors.OpError: the library cannot be loaded.
             RuntimeError: the library does not work with this TensorFlow.
         """
         self.prefix = prefix
@@ -79,10 +79,10 @@ class Kernel:
         return hasattr(self._module, _snake(self.prefix + name))
 
     def use(self) -> None:
-        """Follow the jobs of this process, and let collectives of a tf.function run side by side.
+        """Track the jobs of this process, and let collectives of a tf.function run concurrently.
 
-        TensorFlow runs stateful ops of a function one after the other, in the program's order: two
-        ranks with different orders would wait for each other, and nothing could be fused.
+        TensorFlow runs stateful ops of a function one after the other in program order. Two ranks
+        with different orders would then deadlock, and nothing could be fused.
         """
         auto_control_deps.ASYNC_STATEFUL_OPS = auto_control_deps.ASYNC_STATEFUL_OPS | {
             self.prefix + name for name in _COLLECTIVES
@@ -164,10 +164,10 @@ def _try_in_a_process() -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"a process that tried it was not done in {error.timeout} s") from error
+        raise RuntimeError(f"its test did not finish within {error.timeout} s") from error
     if outcome.returncode != 0:
         said = outcome.stderr.strip().rpartition("\n")[2]
-        raise RuntimeError(f"a process that tried it ended with {outcome.returncode}: {said}")
+        raise RuntimeError(f"its test exited with status {outcome.returncode}: {said}")
     with contextlib.suppress(OSError):  # then the next process tries it again
         passed.parent.mkdir(parents=True, exist_ok=True)
         passed.touch()

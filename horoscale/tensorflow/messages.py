@@ -1,8 +1,8 @@
-"""Messages of tensors from one rank to another: send, recv and what belongs to them.
+"""Point-to-point messages of tensors: send, recv and their variants.
 
-All of them are one op, which starts its messages and is done when the last one is. The ops of a
-tf.function run in the order of the program, as eager calls do: what must be under way at once is
-one batch(). Gradients are messages of the same tag in a channel of their own.
+All of them use one op, which starts its messages and completes with the last of them. The ops of a
+tf.function run in program order, like eager calls. Use one batch() for messages that must run
+concurrently. Gradients are messages with the same tag in a separate channel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _received(like: Any, src: int | Source, tag: int, process_set: ProcessSet) -
     peer = check_source(src, process_set)
     if isinstance(like, tf.TensorSpec):
         if not like.shape.is_fully_defined():
-            raise ValueError(f"like={like} leaves the shape open: recv() needs to know it")
+            raise ValueError(f"like={like} does not define the whole shape, which recv() needs")
         like = tf.zeros(like.shape, like.dtype)
     return _Message(False, as_tensor(like), peer, check_tag(tag))
 
@@ -80,23 +80,23 @@ def send(
 ) -> tf.Tensor:
     """Send a tensor to one rank, which calls recv(). Differentiable.
 
-    A large message waits for its receive, a small one does not; see docs/messages.md. In a
-    tf.function it runs even if nobody uses the result, in the order of the program.
+    A large message waits for the matching receive, a small one does not: see docs/messages.md. In a
+    tf.function it runs in program order, even if its result is unused.
 
     Args:
         tensor: a tensor, variable or array.
-        dst: the global rank that it is for; also the own one.
-        tag: messages between the same two ranks are received in order for each tag; from 0.
-        process_set: both ranks belong to it.
+        dst: the global rank of the receiver, which may be this rank.
+        tag: a number of 0 or more. Messages with the same tag between two ranks arrive in order.
+        process_set: the set to which both ranks belong.
 
     Returns:
-        A zero of the tensor's dtype. Its gradient is received from `dst`, where that of recv()'s
-        result must be computed as well: add it to the loss.
+        A zero of the tensor's dtype. Add it to the loss: its gradient is received from `dst`, which
+        must compute the gradient of recv()'s result.
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
-        tf.errors.FailedPreconditionError: it is received into another dtype or number of elements;
-            on these two ranks only (of a small message on the receiver only).
+        tf.errors.FailedPreconditionError: the receiver expects another dtype or number of elements;
+            raised on these two ranks only (for a small message, on the receiver only).
         tf.errors.UnknownError: a rank of the process set died or left.
         tf.errors.OpError: another failure, such as a concurrent hvd.shutdown().
     """
@@ -107,21 +107,21 @@ def send(
 def recv(
     like: Any, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> tf.Tensor:
-    """Receive a tensor that one rank sends here by send(), and return it. Differentiable.
+    """Receive the next message from one rank and return it. Differentiable.
 
     Args:
         like: a tensor, variable or array of the message's shape and dtype, or a tf.TensorSpec. Its
-            values are not read. Where a gradient with respect to it is computed, that of the result
-            is sent back to `src`, where that of send()'s result must be computed as well.
-        src: the global rank that sends; also the own one.
-        tag: as send() is given it.
-        process_set: both ranks belong to it.
+            values are not read. If a gradient with respect to it is computed, the gradient of the
+            result is sent back to `src`, which must compute the gradient of send()'s result.
+        src: the global rank of the sender, which may be this rank.
+        tag: the tag that the sender passed to send().
+        process_set: the set to which both ranks belong.
 
     Returns:
         A new tensor.
 
     Raises:
-        ValueError, tf.errors.OpError: as send().
+        ValueError, tf.errors.OpError: as in send().
     """
     [result], _ = _exchange([_received(like, src, tag, process_set)], process_set)
     return result
@@ -130,13 +130,13 @@ def recv(
 def recv_any(
     like: Any, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Receive what comes first from any rank with this tag.
+    """Receive the first message with this tag from any rank.
 
-    Arguments and errors are those of recv(). It fails where a rank has left cleanly, once for
-    each tag: called again, it waits for the ranks that are left.
+    Arguments and errors are those of recv(). If a rank has left cleanly, this fails once for each
+    tag. The next call waits for the remaining ranks.
 
     Returns:
-        The tensor, and the global rank that has sent it, an int32 scalar.
+        The tensor, and the global rank of the sender as an int32 scalar.
     """
     [result], sources = _exchange([_received_from_any(like, tag, process_set)], process_set)
     return result, sources[0]
@@ -145,25 +145,26 @@ def recv_any(
 def batch(operations: Sequence[P2POp]) -> list[Any]:
     """Start several sends and receives, wait for all of them, and return their results.
 
-    All are under way at once, so that ranks which send to each other don't wait for each other.
-    Differentiable as send() and recv() are: the gradients are exchanged in one batch too.
+    All of them run concurrently, so ranks can send to each other without a deadlock. Differentiable
+    like send() and recv(): the gradients are exchanged in one batch, too.
 
     Args:
-        operations: such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, like, 1)], on one process set.
+        operations: a list such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, like, 1)], all on the
+            same process set.
 
     Returns:
-        For each operation what the function returns: a zero, the tensor, or the pair of recv_any().
+        A list with the result of each operation: a zero, the tensor, or the pair of recv_any().
 
     Raises:
-        TypeError, ValueError: this is no such list, or an argument is invalid.
-        tf.errors.OpError: as send(); the first failure, after all are done.
+        TypeError, ValueError: the list or an argument is invalid.
+        tf.errors.OpError: the first failure, as in send(), raised after all operations have ended.
     """
     if not operations:
         return []
     messages = [prepare(operation, _KINDS) for operation in operations]
     process_set = operations[0].process_set
     if any(one.process_set is not process_set for one in operations):
-        raise ValueError("the messages of a batch have to be on one process set")
+        raise ValueError("all messages of a batch must be on the same process set")
     results, sources = _exchange(messages, process_set)
     return [
         (result, sources[i]) if operations[i].op is recv_any else result
@@ -192,7 +193,9 @@ def _messages_gradient(op: Any, *gradients: Any) -> list[Any]:
         if gradients[i] is None:
             continue
         if peer == ANY_RANK:
-            raise NotImplementedError("recv_any() has no gradient: its sender is not known before")
+            raise NotImplementedError(
+                "recv_any() has no gradient: its sender is unknown beforehand"
+            )
         like = op.inputs[i] if is_send else as_tensor(gradients[i])
         messages.append(_Message(not is_send, like, peer, tag))
         places.append(i)

@@ -1,4 +1,4 @@
-"""Names of operations: how the ranks know which of their calls belong together."""
+"""Names of operations, by which the ranks' calls are matched."""
 
 from __future__ import annotations
 

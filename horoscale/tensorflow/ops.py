@@ -1,4 +1,4 @@
-"""The collectives as users call them. See horoscale.tensorflow for what they have in common."""
+"""The public collectives. See horoscale.tensorflow for what they have in common."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def allreduce(
     """Reduce a tensor over the ranks; every rank gets the result. Average and Sum have gradients.
 
     Args:
-        tensor: a tensor or variable of one shape and dtype on all ranks, or tf.IndexedSlices,
-            whose values and indices are gathered.
+        tensor: a tensor or variable with the same shape and dtype on all ranks, or
+            tf.IndexedSlices, whose values and indices are gathered.
         average: deprecated: True for op=Average, False for op=Sum.
-        device_dense: where the operation is placed for tensors,
-        device_sparse: and for tf.IndexedSlices.
-        compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
-            each other: each host's sum, and the result, are rounded to that type.
-        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+        device_dense: the device of the operation for tensors.
+        device_sparse: the device of the operation for tf.IndexedSlices.
+        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
+            hosts: each host's sum, and the result, are rounded to that type.
+        op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
             BitwiseOr or BitwiseXor. bool: Sum is or, Product is and. Averages of integers are
             divided towards zero; those of tf.IndexedSlices become floating-point numbers.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction,
-        postscale_factor: and the result by this one.
-        name: tells this operation from others that are pending. None: in eager mode matched by
-            order, in a graph the tensor's.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
+        name: identifies this operation among pending ones. None: in eager mode, operations are
+            matched by order; in a graph, the tensor's name is used.
         process_set: the ranks that take part.
         ignore_name_scope: name the operation after the tensor without its name scopes.
         priority: higher is more urgent.
@@ -93,7 +93,7 @@ def _allreduce_slices(
     priority: int,
 ) -> tf.IndexedSlices:
     if op not in (Average, Sum):
-        raise UnsupportedError("tf.IndexedSlices can be reduced by op=Average or op=Sum alone")
+        raise UnsupportedError("tf.IndexedSlices can only be reduced by op=Average or op=Sum")
     base = operation_name("allreduce_slices", name, slices.values)
     gathered = collectives.allgather(
         [slices.values, slices.indices], Call(base, process_set, priority)
@@ -129,7 +129,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     priority: int = 0,
 ) -> list[Any]:
-    """Do allreduce() for several tensors at once: all or none. They may differ in shape and dtype.
+    """Run allreduce() on several tensors, all or none. They may differ in shape and dtype.
 
     Returns:
         The list of results. tf.IndexedSlices among the tensors are reduced one by one.
@@ -164,12 +164,12 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Concatenate the ranks' rows; every rank gets all. Differentiable.
+    """Concatenate the ranks' tensors along the first dimension, on every rank. Differentiable.
 
-    The gradient of this rank's rows is the average of what the ranks' results got for them.
+    The gradient of this rank's rows is the average of the ranks' gradients for them.
 
     Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
+        tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
             differ and may be 0. Not 0-d.
         name: as for allreduce().
         ignore_name_scope: as for allreduce().
@@ -179,7 +179,7 @@ def allgather(
         A new tensor with the rows of rank 0, rank 1, and so on.
 
     Raises:
-        ValueError, tf.errors.OpError: as allreduce().
+        ValueError, tf.errors.OpError: as in allreduce().
     """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
@@ -190,7 +190,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Do allgather() for several tensors at once: all or none. Returns the list of results."""
+    """Run allgather() on several tensors, all or none. Returns the list of results."""
     given = [as_tensor(one) for one in _group(tensors)]
     own_name = operation_name("allgather", name, given[0], ignore_name_scope)
     return collectives.allgather(given, Call(own_name, process_set))
@@ -205,11 +205,11 @@ def broadcast(
 ) -> tf.Tensor:
     """Send the root's tensor to all ranks. Differentiable.
 
-    The gradient of the root is the average of what the ranks' results got; the others' is zeros.
+    The gradient on the root is the average of the ranks' gradients. On other ranks it is zeros.
 
     Args:
-        tensor: of one shape and dtype on all ranks; its values are read on the root alone.
-        root_rank: the global rank that sends.
+        tensor: has the same shape and dtype on all ranks. Only the root's values are read.
+        root_rank: the global rank of the sender.
         name: as for allreduce().
         ignore_name_scope: as for allreduce().
         process_set: the ranks that take part.
@@ -218,7 +218,7 @@ def broadcast(
         A new tensor with the root's values.
 
     Raises:
-        ValueError, tf.errors.OpError: as allreduce().
+        ValueError, tf.errors.OpError: as in allreduce().
     """
     given = as_tensor(tensor)
     own_name = operation_name("broadcast", name, given, ignore_name_scope)
@@ -231,9 +231,9 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Give variables the root's values, all in one operation, and return them.
+    """Broadcast the root's values of variables in one operation, and return the variables.
 
-    In a graph of TensorFlow 1 it returns what the session must run: the assignments.
+    In a TensorFlow 1 graph, return the assignments, which the session must run.
     """
     targets = list(variables)
     if not targets:
@@ -253,21 +253,21 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send each rank its rows, and receive its own from each. Differentiable.
+    """Send some rows of a tensor to each rank and receive rows from each. Differentiable.
 
     Args:
         tensor: the rows for rank 0, rank 1, and so on.
-        splits: vector of integers with how many rows each rank gets; None: evenly. Rows that it
-            leaves over are not sent.
+        splits: a vector of integers, the number of rows for each rank. Rows beyond their sum are
+            not sent. None: the rows are divided evenly.
         name: as for allreduce().
         ignore_name_scope: as for allreduce().
         process_set: the ranks that take part.
 
     Returns:
-        The rows from rank 0, rank 1, and so on. With `splits` also how many came from each rank.
+        The rows from rank 0, rank 1, and so on. With `splits`, also the number of rows from each.
 
     Raises:
-        ValueError, tf.errors.OpError: as allreduce().
+        ValueError, tf.errors.OpError: as in allreduce().
     """
     given = as_tensor(tensor)
     own_name = operation_name("alltoall", name, given, ignore_name_scope)
@@ -289,23 +289,23 @@ def reducescatter(
     """Reduce a tensor over the ranks and give each rank its share of the rows. Differentiable.
 
     Args:
-        tensor: of one shape and dtype on all ranks. Not 0-d.
-        device_dense: where the operation is placed.
+        tensor: has the same shape and dtype on all ranks. Not 0-d.
+        device_dense: the device of the operation.
         compression: as for allreduce().
         op: as for allreduce(). Average and Sum have gradients.
         name: as for allreduce().
         process_set: the ranks that take part.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction,
-        postscale_factor: and the result by this one.
-        splits: how many rows each rank gets, in their order, the same on all ranks: integers, in
-            sum all rows. None: evenly, the lower ranks get one more where the number doesn't
-            divide.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
+        splits: integers, the number of rows for each rank, the same on all ranks. Their sum is the
+            number of rows. None: the rows are divided evenly, and the lower ranks get the
+            remainder, one row each.
 
     Returns:
         This rank's rows.
 
     Raises:
-        ValueError, tf.errors.OpError: as allreduce().
+        ValueError, tf.errors.OpError: as in allreduce().
     """
     return grouped_reducescatter(
         [tensor],
@@ -331,7 +331,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     splits: Sequence[int] | None = None,
 ) -> list[tf.Tensor]:
-    """Do reducescatter() for several tensors at once: all or none. Returns the list of results."""
+    """Run reducescatter() on several tensors, all or none. Returns the list of results."""
     resolved = resolve_op(op)
     encoding, compression = divide(compression)
     reduction = Reduction(resolved, prescale_factor, postscale_factor, encoding)
@@ -359,23 +359,24 @@ def reduce(
 ) -> tf.Tensor:
     """Reduce a tensor over the ranks; the root gets the result. Average and Sum have gradients.
 
-    The gradient is the root's; by the number of ranks for Average.
+    The gradient on every rank is the root's, for Average divided by the number of ranks.
 
     Args:
-        tensor: of one shape and dtype on all ranks.
+        tensor: has the same shape and dtype on all ranks.
         root_rank: the global rank that gets the result.
         op: as for allreduce(); Average by default.
         name: as for allreduce().
-        prescale_factor: each rank's tensor is multiplied by it before the reduction,
-        postscale_factor: and the result by this one.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
     Returns:
-        On the root a tensor with the values that allreduce() gives, elsewhere one of shape (0,).
+        On the root, a tensor with the same values as from allreduce(); on other ranks, a tensor of
+        shape (0,).
 
     Raises:
-        ValueError, tf.errors.OpError: as allreduce().
+        ValueError, tf.errors.OpError: as in allreduce().
     """
     given = as_tensor(tensor)
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
@@ -389,22 +390,22 @@ def gather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Concatenate the ranks' rows on the root. Differentiable.
+    """Concatenate the ranks' tensors along the first dimension, on the root. Differentiable.
 
-    The gradient of this rank's rows is the root's for them.
+    The gradient of this rank's rows is the root's gradient for them.
 
     Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
+        tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
             differ and may be 0. Not 0-d.
         root_rank: the global rank that gets the result.
         name: as for allreduce().
         process_set: the ranks that take part.
 
     Returns:
-        On the root the rows of rank 0, rank 1, and so on; elsewhere a tensor without rows.
+        On the root, the rows of rank 0, rank 1, and so on; on other ranks, a tensor without rows.
 
     Raises:
-        ValueError, tf.errors.OpError: as allreduce().
+        ValueError, tf.errors.OpError: as in allreduce().
     """
     given = as_tensor(tensor)
     call = Call(operation_name("gather", name, given), process_set)
@@ -418,17 +419,18 @@ def scatter(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Deal out the rows of the root's tensor: each rank gets the next ones. Differentiable.
+    """Distribute the rows of the root's tensor to the ranks, in order. Differentiable.
 
-    The gradient of the root's rows is that of the ranks that got them; the others' is zeros.
+    The gradient of the root's rows comes from the ranks that received them. On other ranks it is
+    zeros.
 
     Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension: elsewhere than
-            on the root its rows don't count and may be none. Not 0-d.
-        root_rank: the global rank that sends.
-        splits: vector of integers with how many rows each rank gets, read on the root alone; rows
-            that it leaves over are not sent. None: evenly, the lower ranks get one more where the
-            number doesn't divide.
+        tensor: has the same dtype and shape on all ranks, except for the first dimension. On ranks
+            other than the root its rows are ignored, and there may be none. Not 0-d.
+        root_rank: the global rank of the sender.
+        splits: a vector of integers, the number of rows for each rank, read on the root only. Rows
+            beyond their sum are not sent. None: the rows are divided evenly, and the lower ranks
+            get the remainder, one row each.
         name: as for allreduce().
         process_set: the ranks that take part.
 
@@ -436,7 +438,7 @@ def scatter(
         This rank's rows.
 
     Raises:
-        ValueError, tf.errors.OpError: as allreduce().
+        ValueError, tf.errors.OpError: as in allreduce().
     """
     given = as_tensor(tensor)
     call = Call(operation_name("scatter", name, given), process_set)
@@ -444,12 +446,11 @@ def scatter(
 
 
 def join() -> tf.Tensor:
-    """Take no further part in the job's operations until every rank has joined.
+    """Signal that this rank has no more data, and wait until every rank has joined.
 
-    Until then the others reduce without this rank: Average still divides by the number of all
-    ranks (see JOIN_AVERAGE in docs/configuration.md). In a tf.function it runs in the order of the
-    program among ops with side effects; let it depend on the collectives that have to come before
-    it.
+    Until then the other ranks reduce without this one. Average still divides by the number of all
+    ranks (see JOIN_AVERAGE in docs/configuration.md). In a tf.function it runs in program order
+    among ops with side effects. Add control dependencies on the collectives that must precede it.
 
     Returns:
         The last rank to join, an int32 scalar.
@@ -459,7 +460,7 @@ def join() -> tf.Tensor:
 
 def _group(tensors: Any) -> list[Any]:
     if isinstance(tensors, tf.Tensor | tf.Variable | tf.IndexedSlices):
-        raise ValueError("a grouped operation takes a list of tensors, not one")
+        raise ValueError("a grouped operation takes a list of tensors, not one tensor")
     group = list(tensors)
     if not group:
         raise ValueError("a grouped operation needs at least one tensor")

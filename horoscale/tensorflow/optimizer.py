@@ -30,7 +30,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._aggregation = aggregation
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave the gradient of this variable to each rank."""
+        """Exclude the gradient of this variable from the reduction."""
         self._reduction.register_local([variable])
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -82,27 +82,27 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     """Return an optimizer that applies the gradients of all ranks.
 
     Args:
-        optimizer: of tf.compat.v1.train, or of Keras with its TensorFlow backend.
-        name: of an optimizer of tf.compat.v1.train; None: Distributed and its class.
-        use_locking: as for optimizers of tf.compat.v1.train.
-        device_dense: where the operation is placed for tensors,
-        device_sparse: and for tf.IndexedSlices.
-        compression: how gradients travel.
+        optimizer: an optimizer of tf.compat.v1.train, or of Keras with its TensorFlow backend.
+        name: the name of a tf.compat.v1.train optimizer. None: "Distributed" and its class.
+        use_locking: as for tf.compat.v1.train optimizers.
+        device_dense: the device of the operation for tensors.
+        device_sparse: the device of the operation for tf.IndexedSlices.
+        compression: the compression of gradients.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
-        backward_passes_per_step: so many gradients are summed before the ranks reduce the sums and
-            the optimizer makes a step.
+        backward_passes_per_step: the number of gradients to sum before the ranks reduce the sums
+            and the optimizer runs a step.
         op: Average (the default), Sum, Min, Max or Product.
-        gradient_predivide_factor: divide by it before the sum and by the rest after it.
+        gradient_predivide_factor: divide by it before the sum, and by the rest after it.
         average_aggregated_gradients: divide the sums by the number of passes.
-        num_groups: older name of `groups`, a number.
-        groups: how many groups of gradients are reduced all or nothing, or lists of the variables
-            that make one.
+        num_groups: an older name of `groups`, for a number.
+        groups: the number of groups of gradients, each reduced all or nothing; or lists of
+            variables, one list per group.
         process_set: the ranks that take part.
         scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Returns:
-        An optimizer of Keras itself, as horoscale.keras.DistributedOptimizer() changes it; for one
-        of tf.compat.v1.train one that wraps it. Both have register_local_var(variable).
+        A Keras optimizer is changed in place, as by horoscale.keras.DistributedOptimizer(), and
+        returned. A tf.compat.v1.train optimizer is wrapped. Both have register_local_var(variable).
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.

@@ -15,7 +15,7 @@ from horoscale.tensorflow.ops import allreduce
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
     """keras.layers.BatchNormalization over the batches of all ranks, which may differ in size.
 
-    Every rank must run it in training, forward and backward.
+    In training every rank must run its forward and backward pass.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             weights *= tf.reshape(tf.cast(mask, wide.dtype), shape)
         count = tf.reduce_sum(weights, axes)
         total = tf.reduce_sum(wide * weights, axes)
-        # In two steps: the sum of squares alone would lose what the mean's square is large beside.
+        # In two passes: E[x^2] - E[x]^2 would lose precision if the mean is large.
         sums = self._over_ranks(tf.stack([count, total]))
         count, mean = sums[0], sums[1] / sums[0]
         shape = [-1 if i not in axes else 1 for i in range(len(inputs.shape))]

@@ -1,4 +1,4 @@
-"""DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks."""
+"""DistributedGradientTape: a tf.GradientTape that reduces gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
 
 
 class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
-    """What the class of the user's tape is extended by."""
+    """The extension of the class of the user's tape."""
 
     _reduction: GradientReduction
 
     def register_local_source(self, source: Any) -> None:
-        """Leave the gradient of this variable to each rank."""
+        """Exclude the gradient of this variable from the reduction."""
         self._reduction.register_local([source])
 
     def gradient(
@@ -29,9 +29,9 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """Do tf.GradientTape.gradient() and reduce the result over the ranks.
+        """Run tf.GradientTape.gradient() and reduce the result over the ranks.
 
-        `use_generic_names` is accepted as Horovod's; names don't depend on the model's here.
+        `use_generic_names` is accepted for compatibility with Horovod and has no effect.
         """
         gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(gradients)
@@ -52,24 +52,24 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return the tape as one whose gradient() also reduces the gradients over the ranks.
+    """Return a tape whose gradient() also reduces the gradients over the ranks.
 
     Args:
         gradtape: the tape that has recorded the computation.
-        device_dense: where the operation is placed for tensors,
-        device_sparse: and for tf.IndexedSlices.
-        compression: how gradients travel.
+        device_dense: the device of the operation for tensors.
+        device_sparse: the device of the operation for tf.IndexedSlices.
+        compression: the compression of gradients.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         op: Average (the default), Sum, Min, Max or Product.
-        gradient_predivide_factor: divide by it before the sum and by the rest after it.
-        num_groups: older name of `groups`, a number.
-        groups: how many groups of gradients are reduced all or nothing, or lists of the variables
-            that make one.
+        gradient_predivide_factor: divide by it before the sum, and by the rest after it.
+        num_groups: an older name of `groups`, for a number.
+        groups: the number of groups of gradients, each reduced all or nothing; or lists of
+            variables, one list per group.
         process_set: the ranks that take part.
         scale_local_gradients: divide the gradients of local sources by the number of ranks.
 
     Returns:
-        A tape of the class of `gradtape`, with register_local_source(variable) beside.
+        A tape of the class of `gradtape`, with a method register_local_source(variable).
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
@@ -106,9 +106,9 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return a DistributedGradientTape() that leaves the gradients of some layers to each rank.
+    """Return a DistributedGradientTape() that does not reduce the gradients of some layers.
 
-    `local_layers` is a layer or a list of layers; the rest is as for DistributedGradientTape().
+    `local_layers` is a layer or a list of layers. The rest is as for DistributedGradientTape().
     """
     tape = DistributedGradientTape(
         gradtape,

@@ -1,4 +1,4 @@
-"""The job's numbers as values of a graph, which are read when it runs and not when it is traced."""
+"""Rank and size as ops of a graph, evaluated when it runs and not when it is traced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 def rank_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return this process' place among the ranks of a process set, -1 outside: an int32 scalar."""
+    """Return this process' rank in a process set, or -1 outside the set: an int32 scalar."""
     return _ask(_RANK, process_set_id, name)
 
 
@@ -26,7 +26,7 @@ def local_size_op(name: str | None = None) -> tf.Tensor:
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """Return this process' place among the ranks of this host, an int32 scalar."""
+    """Return this process' rank on this host, an int32 scalar."""
     return _ask(_LOCAL_RANK, 0, name)
 
 

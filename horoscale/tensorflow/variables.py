@@ -1,4 +1,4 @@
-"""What tells variables apart, and how urgent users say that their gradients are."""
+"""The identity of variables, and the priorities that users set for their gradients."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def key_of(variable: Any) -> int:
 
 
 def set_priority(variable_or_name: Any, priority: int) -> None:
-    """Set how urgent the gradient of a variable is for the tape and the optimizers, from now on.
+    """Set the priority with which the tape and the optimizers reduce a variable's gradient.
 
-    Without it, the variables that come first are the most urgent ones, since the next step's
-    forward pass needs them first: 0, -1, -2, and so on. A group is as urgent as its most urgent
-    member. A tf.function keeps what held when it was traced; in eager mode, where all gradients
-    travel as one, nothing overtakes. Where the ranks give different priorities the lowest rank's
-    counts.
+    By default, the first variables have the highest priority, because the next step's forward pass
+    needs them first: 0, -1, -2, and so on. A group has the highest priority of its members. A
+    tf.function uses the priorities at the time of tracing. In eager mode, all gradients are reduced
+    in one operation, and priorities have no effect. If ranks set different priorities, the lowest
+    rank's applies.
 
     Args:
-        variable_or_name: a tf.Variable or keras.Variable; or its name, for one of Keras its path.
+        variable_or_name: a tf.Variable or keras.Variable; or its name (for Keras, its path).
         priority: higher is more urgent.
     """
     if isinstance(variable_or_name, str):

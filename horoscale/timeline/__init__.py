@@ -3,7 +3,7 @@
     python -m horoscale.timeline merge DIR     one file of all ranks, for https://ui.perfetto.dev
     python -m horoscale.timeline report DIR    steps, exposed communication, who waited for whom
 
-files.py reads and merges, parts.py says what the parts of a step are, steps.py finds them out,
+files.py reads and merges files, parts.py defines the parts of a step, steps.py determines them, and
 report.py writes tables.
 """
 

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("merge", "write one file of all ranks, for Perfetto (https://ui.perfetto.dev)"),
-        ("report", "tell of steps, exposed communication, and who waited for whom"),
+        ("report", "show steps, exposed communication, and which ranks waited for which"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument(
@@ -36,13 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "--output",
                 type=Path,
                 metavar="FILE",
-                help="what to write (default: merged.json beside the ranks' files); - for stdout",
+                help="the output file (default: merged.json beside the ranks' files); - for stdout",
             )
         else:
             command.add_argument(
                 "--step",
                 metavar="NAME",
-                help='the operation that each rank submits once a step, such as "set 0: loss"',
+                help='the operation that each rank submits once per step, such as "set 0: loss"',
             )
     parsed = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""The files of a job's timelines: what is in them, and one file made of all."""
+"""The files of a job's timelines: their contents, and their merger into one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANK_SUFFIX = re.compile(r"(.*)\.rank(\d+)")
 
 
 class TimelineError(ValueError):
-    """A file or folder that holds no timeline; the message is for the user."""
+    """A file or folder does not contain a timeline. The message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Operation:
 
 @dataclass
 class RankTimeline:
-    """What one rank wrote."""
+    """The timeline of one rank."""
 
     rank: int
     events: list[Event]
@@ -64,7 +64,7 @@ class RankTimeline:
 
 
 def read(path: Path) -> RankTimeline:
-    """Read the file of one rank, whole or as far as a rank that was killed got.
+    """Read the file of one rank, which is incomplete if the rank was killed.
 
     Raises TimelineError, also for a file of several ranks.
     """
@@ -85,7 +85,7 @@ def read_job(place: Path) -> list[RankTimeline]:
     ranks = sorted((read(path) for path in _files_of_job(place)), key=lambda one: one.rank)
     numbers = [one.rank for one in ranks]
     if len(set(numbers)) != len(numbers):
-        raise TimelineError(f"{place} has timelines of several jobs: give the file of rank 0")
+        raise TimelineError(f"{place} has timelines of several jobs: pass the file of rank 0")
     for one in ranks[1:]:
         if offset := _offset(one, ranks[0]):
             one.shift(offset)
@@ -131,7 +131,7 @@ def _events(path: Path) -> list[Event]:
         isinstance(event, dict) and "ph" in event and isinstance(event.get("pid"), int)
         for event in events
     ):
-        raise TimelineError(f"{path} is no timeline of horoscale")
+        raise TimelineError(f"{path} is not a timeline of horoscale")
     if not events:
         raise TimelineError(f"{path} has no events")
     return events

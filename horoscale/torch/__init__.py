@@ -7,24 +7,25 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-What all collectives have in common:
+Common to all collectives:
 
     Tensors         on the CPU or a GPU, strided, of any shape: uint8 to int64, float16, bfloat16,
-                    float32, float64, bool, complex64, complex128. What is not contiguous is copied.
-    Names           two pending operations of a process set can't have the same one. Operations
+                    float32, float64, bool, complex64, complex128. Non-contiguous tensors are
+                    copied.
+    Names           pending operations of a process set must have different names. Operations
                     without a name are matched by the order of the calls on each rank.
-    f_async()       returns a handle; synchronize(handle) waits and returns what f() returns. The
-                    tensor may not change and an in-place result may not be read before that.
-    f_()            works in place and returns its argument; it is not recorded by autograd.
+    f_async()       returns a handle. synchronize(handle) waits and returns the result of f(). Until
+                    then, do not modify the tensor or read an in-place result.
+    f_()            works in place and returns its argument. Autograd does not record it.
     grouped_f()     works on a list of tensors, all or none of them.
-    Gradients       out-of-place collectives are differentiable on the same process set: every rank
-                    must run the backward pass. They are scaled as Horovod's: a tensor that all
-                    ranks hold alike counts as one tensor, and its gradient is the average of theirs
-                    (the results of allgather and broadcast). What the root of reduce and gather
-                    gets is there once. So a loss that all ranks compute alike
-                    from gathered tensors has the gradients that one process would get.
-    Errors          what one rank can see to be wrong raises ValueError there at once. What the
-                    ranks contradict each other about raises MismatchError on all of them.
+    Gradients       out-of-place collectives are differentiable. The backward pass uses the same
+                    process set, and every rank must run it. Gradients are scaled as in Horovod: a
+                    result that is equal on all ranks (of allgather or broadcast) counts as one
+                    tensor, and its gradient is the average over the ranks. The result of reduce and
+                    gather exists only on the root. A loss that all ranks compute from gathered
+                    tensors therefore has the same gradients as in a single process.
+    Errors          an error that one rank can detect alone raises ValueError there immediately. A
+                    mismatch between ranks raises MismatchError on all of them.
 """
 
 try:

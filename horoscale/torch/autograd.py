@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-# From the gradients of an operation's outputs to those of its inputs; itself a collective.
+# Maps the gradients of an operation's outputs to those of its inputs; itself a collective.
 Gradient = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 class _Collective(torch.autograd.Function):
-    """Says that tensors were computed from others by a collective operation."""
+    """Records that a collective computed tensors from others."""
 
     @staticmethod
     def forward(
@@ -23,19 +23,19 @@ class _Collective(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        # An output that plays no part in the loss has a gradient of zeros, so that the operation
-        # has the same tensors on all ranks.
+        # An output that the loss does not use has a gradient of zeros, so that the operation has
+        # the same tensors on all ranks.
         return (None, None, *ctx.gradient(output_gradients))
 
 
 def connect(
     outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], gradient: Gradient
 ) -> list[torch.Tensor]:
-    """Make finished outputs of a collective part of the graph of its inputs."""
+    """Connect the outputs of a completed collective to the autograd graph of its inputs."""
     with torch.enable_grad():
         return list(_Collective.apply(gradient, outputs, *inputs))  # type: ignore[no-untyped-call]
 
 
 def needs_gradient(inputs: Sequence[torch.Tensor]) -> bool:
-    """Return whether autograd would record an operation on these tensors here and now."""
+    """Return whether autograd would record an operation on these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)

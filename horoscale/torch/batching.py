@@ -13,21 +13,21 @@ from horoscale.torch.compiling import outside_graph
 
 
 class Startable(Protocol):
-    """A group of gradients, as the batch knows it."""
+    """The batch's interface to a group of gradients."""
 
     def start(self, wake: bool = False) -> None:
         """Start the reduction."""
 
 
 class Batch:
-    """Groups in shared memory whose gradients are there, which start together.
+    """Groups in shared memory whose gradients are ready, which start together.
 
-    That costs less than each on its own: the caches have not forgotten in between what a start
-    needs, and the engine, whose thread may share the core with autograd, is woken once.
+    This costs less than starting each separately: what a start needs stays in the CPU's caches, and
+    the engine, whose thread may share the core with autograd, is woken once.
     """
 
-    FIRST_BYTES = 1 << 20  # so that the engine has something to do early
-    BYTES = 8 << 20  # on one host, whose cores may all be busy: starting often disturbs autograd
+    FIRST_BYTES = 1 << 20  # small, so that the engine starts early
+    BYTES = 8 << 20  # on one host all cores may be busy: frequent starts disturb autograd
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -38,7 +38,7 @@ class Batch:
         self._lock = threading.RLock()
 
     def add(self, group: Startable, nbytes: int) -> None:
-        """Let a group wait for others, at most to the end of this backward pass, or start them."""
+        """Add a group. Start the batch if it is large enough, or when this backward pass ends."""
         with self._lock:
             this_pass = torch._C._current_graph_task_id()
             if this_pass != self._pass:
@@ -53,15 +53,15 @@ class Batch:
                 self._enough = self.BYTES if here.size == here.local_size else self.FIRST_BYTES
 
     def start(self) -> None:
-        """Start the groups that wait, also those that a failed backward pass has left behind."""
+        """Start the waiting groups, including those that a failed backward pass left behind."""
         with self._lock:
             groups = list(self._groups)
-            self.clear()  # where one can't start, its optimizer's step() tries the others
+            self.clear()  # if one cannot start, its optimizer's step() tries the others
             for group in groups:
                 group.start(wake=group is groups[-1])
 
     def clear(self) -> None:
-        """Forget the groups that wait."""
+        """Remove the waiting groups."""
         self._groups.clear()
         self._nbytes = 0
 

@@ -1,4 +1,4 @@
-"""Buckets: shared memory that gradients are reduced into, and live in from then on."""
+"""Buckets: shared memory that holds reduced gradients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ALIGNMENT = 64  # a cache line, so that no two gradients share one
 
 
 def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a tensor of zeros in memory that the other ranks of the host can reach.
+    """Return a tensor of zeros in memory that the other ranks of the host can access.
 
-    allreduce_() of such tensors, from 256 KiB up, works where they are and copies nothing, if all
-    ranks use one. The other collectives read such inputs where they are, from 64 KiB up. The
-    memory is freed with the last tensor that uses it, and outlives hvd.shutdown().
+    allreduce_() works directly on such tensors of 256 KiB or more, without a copy, if all ranks
+    pass one. The other collectives read such inputs of 64 KiB or more without a copy. The memory is
+    freed with the last tensor that uses it. It remains valid after hvd.shutdown().
 
     Args:
         size: the shape, as numbers or as one sequence.
@@ -38,12 +38,12 @@ def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -
 
 
 def make_bucket(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Return room for the gradient of each parameter, in one piece of shared memory.
+    """Return a place for the gradient of each parameter, all in one block of shared memory.
 
-    A gradient has its parameter's shape and layout (channels_last, for example), as autograd makes
-    it. None for parameters without memory, on a device, or with a layout that other ranks can't be
-    told of, and for all of them where there is no shared memory left: their gradients stay where
-    autograd puts them.
+    As in autograd, a gradient has its parameter's shape and layout, such as channels_last. The
+    place is None for parameters without memory, on a device, or with a layout that cannot be
+    described to other ranks, and for all parameters if no shared memory is left. These gradients
+    stay where autograd puts them.
     """
     offsets = []
     end = 0
@@ -62,7 +62,7 @@ def make_bucket(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]
 
 
 def fits(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    """Return whether values may go to a place: a parameter may have changed since it was made."""
+    """Return whether values fit a place: the parameter may have changed since it was created."""
     return (
         tensor.dtype == place.dtype
         and tensor.shape == place.shape
@@ -71,7 +71,7 @@ def fits(tensor: torch.Tensor, place: torch.Tensor) -> bool:
 
 
 def lies_as_in(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    """Return whether values that fit are in memory of their own, in the order of their place."""
+    """Return whether fitting values have their own memory, with the same order as the place."""
     plain = type(tensor) is torch.Tensor and not (tensor.is_conj() or tensor.is_neg())
     return plain and tensor.stride() == place.stride()
 

@@ -1,4 +1,4 @@
-"""What the collectives that users call have in common: one tensor or a group, and the short way."""
+"""Helpers for the public collectives: one tensor or a group, and the fast path."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ for _prepare in (
 
 
 def is_followed(tensor: torch.Tensor) -> bool:
-    """Return whether autograd follows what is made of a tensor here."""
+    """Return whether autograd records operations on a tensor."""
     return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
-    """Execute an operation on the memory of two plain tensors, whatever they are made to be."""
+    """Execute an operation on the memory of two plain tensors."""
     address = source.data_ptr()
-    # What has no elements has no address; nothing is written there.
+    # A tensor without elements has no address; nothing is written there.
     if source is target:
         template.run(address, address or 1, source.untyped_storage())
         return
@@ -42,7 +42,7 @@ def run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def is_plain_move(tensor: torch.Tensor, out: torch.Tensor) -> bool:
-    """Return whether values can go from the memory of one tensor to that of another as they are."""
+    """Return whether values can be copied between the tensors' memory without conversion."""
     return (
         not is_compiling()
         and is_plain(tensor)
@@ -58,7 +58,7 @@ def only(results: Tensors) -> torch.Tensor:
 
 
 def as_group(tensors: Tensors) -> list[torch.Tensor]:
-    """Return the tensors of a grouped operation; ValueError if they are none."""
+    """Return the tensors of a grouped operation; raise ValueError if there are none."""
     if isinstance(tensors, torch.Tensor):
         raise ValueError("a grouped operation takes a list of tensors, not one tensor")
     given = list(tensors)
@@ -68,7 +68,7 @@ def as_group(tensors: Tensors) -> list[torch.Tensor]:
 
 
 def split_list(splits: Splits) -> Sequence[int] | None:
-    """Return numbers of rows as the collectives take them; ValueError if that can't be."""
+    """Return splits in the form that the collectives take; raise ValueError if invalid."""
     if not isinstance(splits, torch.Tensor):
         return splits
     check_counts(splits)
@@ -76,7 +76,7 @@ def split_list(splits: Splits) -> Sequence[int] | None:
 
 
 def check_counts(splits: torch.Tensor) -> None:
-    """Raise ValueError for a tensor that holds no numbers of rows."""
+    """Raise ValueError for a tensor that cannot hold numbers of rows."""
     dtype = splits.dtype
     counts = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
     if not counts or splits.dim() != 1 or splits.device.type != "cpu":
@@ -87,5 +87,5 @@ def check_counts(splits: torch.Tensor) -> None:
 
 
 def how() -> Any:
-    """Return the module whose collectives do a call, here and now."""
+    """Return the module that implements the collectives in the current context."""
     return compiled if is_compiling() else collectives

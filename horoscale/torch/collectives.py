@@ -1,13 +1,13 @@
 """The collectives on lists of tensors: how each is started, completed and differentiated.
 
-Every function starts one operation, whose tensors are executed all or nothing, and returns its
-handle. Each gradient is a collective too: it runs on the same process set and derives its name from
-the operation's.
+Every function starts one operation on all of its tensors or none, and returns its handle. Each
+gradient is a collective, too. It runs on the same process set, and its name derives from the
+operation's.
 
-Gradients are scaled as Horovod's are: a tensor that all ranks hold alike counts as one tensor, not
-as one on each rank. So allgather and broadcast average what the ranks' copies of the result got,
-and reducescatter is as many times its average as there are ranks (Sum), or is its average. What
-the root of reduce and gather gets is there once; its gradient goes back as it is.
+Gradients are scaled as in Horovod: a tensor that is equal on all ranks counts as one tensor, not as
+one per rank. The gradients of allgather and broadcast therefore average over the ranks' copies of
+the result. The gradient of reducescatter is an average, times the number of ranks for Sum. The
+result of reduce and gather exists only on the root; its gradient is sent back unscaled.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Call(NamedTuple):
-    """What a call of any collective says besides tensors and arithmetic."""
+    """The arguments of any collective besides tensors and arithmetic."""
 
     name: str | None
     process_set: ProcessSet
-    will_wait: bool = False  # this thread waits next
+    will_wait: bool = False  # the caller waits immediately
     priority: int = 0
 
     def backward(self, suffix: str = "grad") -> Call:
@@ -74,7 +74,7 @@ class Reduction(NamedTuple):
     op: ReduceOp
     prescale: float = 1.0
     postscale: float = 1.0
-    encoding: Encoding = Encoding.NONE  # of what one host sends another
+    encoding: Encoding = Encoding.NONE  # of the data between hosts
 
     def check(self, tensors: Tensors) -> None:
         """Raise UnsupportedError if it is not defined for the dtype of one of the tensors."""
@@ -122,7 +122,7 @@ def _output(
 ) -> torch.Tensor:
     shape = (rows, *like.shape[1:])
     if like.is_cpu:
-        if out is not None:  # where the library has put it
+        if out is not None:  # the library has written to it
             return write_back(out, out)
         return adopt(operation.output(index), like.dtype, shape)
     result = adopt_on_device(operation.device_output(index), like.device, like.dtype, shape)
@@ -139,7 +139,7 @@ def _room_given(
     out: Tensors | None,
     title: str,
 ) -> list[torch.Tensor] | None:
-    """Return out= if the results can be written there, or raise ValueError. None: there is none."""
+    """Return out= if the results can be written there, or raise ValueError. None if not given."""
     if out is None:
         return None
     check_group_out(sources, out)
@@ -149,7 +149,7 @@ def _room_given(
 
 
 def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[Tensors], Tensors]:
-    """Return what turns computed tensors into the results that the user gets."""
+    """Return a function that turns computed tensors into the user's results."""
     if in_place:
         return lambda results: [write_back(*pair) for pair in zip(inputs, results, strict=True)]
     if needs_gradient(inputs):
@@ -179,9 +179,9 @@ def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool
 
 @outside_graph
 def allreduce_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> Tensors:
-    """Return the gradients of an allreduce's inputs. Collective, as all functions of this kind.
+    """Return the gradients of an allreduce's inputs. Collective, like all gradient functions.
 
-    `call` is that of the allreduce. Raises NotImplementedError if the operator has no gradient.
+    `call` is the allreduce's. Raises NotImplementedError if the operator has no gradient.
     """
     reduction.check_differentiable()
     result: Tensors = allreduce(gradients, reduction, call.backward()).wait()
@@ -191,7 +191,7 @@ def allreduce_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> 
 @outside_graph
 def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = False) -> Handle:
     """Start sending the root's tensors to all; the outcome is the list of results."""
-    set_id(call.process_set)  # first: it gives the better message where the set is wrong
+    set_id(call.process_set)  # first, for the better message if the set is invalid
     root = check_root(root_rank, call.process_set)
     sources = [in_memory(tensor) for tensor in tensors]
     targets = sources if in_place else [room_for(one) for one in sources]
@@ -201,7 +201,7 @@ def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = Fal
 
 @outside_graph
 def broadcast_gradient(gradients: Tensors, root: int, call: Call) -> Tensors:
-    """Return the gradients of a broadcast's inputs: zeros but for the root's."""
+    """Return the gradients of a broadcast's inputs, which are zeros except on the root."""
     reduced: Tensors = allreduce(gradients, Reduction(ReduceOp.AVERAGE), call.backward()).wait()
     is_root = current_runtime().topology.rank == root
     return reduced if is_root else [torch.zeros_like(one) for one in reduced]
@@ -211,7 +211,7 @@ def broadcast_gradient(gradients: Tensors, root: int, call: Call) -> Tensors:
 def allgather(tensors: Tensors, call: Call, out: Tensors | None = None) -> Handle:
     """Start concatenating each tensor's rows over the ranks; the outcome is the list of results.
 
-    `out`: where these go; a new tensor for each if there is none.
+    The results go to `out`. Without it, they are new tensors.
     """
     return allgather_with_rows(tensors, call, out).then(lambda outcome: outcome[0])
 
@@ -226,7 +226,7 @@ def allgather_with_rows(tensors: Tensors, call: Call, out: Tensors | None = None
         check_has_rows(source.shape, "allgather")
     given: Sequence[torch.Tensor | None] = [None] * len(sources)
     given = _room_given(tensors, [None] * len(sources), sources, out, title) or given
-    rows_of_members: list[list[int]] = []  # by tensor; known when the operation is done
+    rows_of_members: list[list[int]] = []  # by tensor; known when the operation has completed
     deliver = _deliver(tensors, False, lambda g: allgather_gradient(g, rows_of_members, call))
 
     def complete(operation: _core.Handle) -> tuple[Tensors, list[list[int]]]:
@@ -250,7 +250,7 @@ def allgather_gradient(
         each, rest = divmod(sum(rows), len(rows))
         return list(rows) == [each + (i < rest) for i in range(len(rows))]
 
-    # All ranks know all rows, so that they decide alike.
+    # All ranks know all rows, so they make the same decision.
     if all(as_scattered(rows) for rows in rows_of_members):
         average = Reduction(ReduceOp.AVERAGE)
         result: Tensors = reducescatter(gradients, average, call.backward()).wait()
@@ -283,7 +283,7 @@ def alltoall(
     source = source[: sum(splits)]
     if out is not None:
         _room_given([tensor], [None], [source], [out], title)
-    received: list[int] = []  # known when the operation is done
+    received: list[int] = []  # known when the operation has completed
     deliver = _deliver([tensor], False, lambda g: [alltoall_gradient(g[0], received, rows, call)])
 
     def complete(operation: _core.Handle) -> tuple[torch.Tensor, list[int]]:
@@ -306,7 +306,7 @@ def alltoall(
 def alltoall_gradient(
     gradient: torch.Tensor, received: Sequence[int], rows: int, call: Call
 ) -> torch.Tensor:
-    """Return the gradient of an alltoall's input, which had `rows` rows; some may have stayed."""
+    """Return the gradient of an alltoall's input of `rows` rows, of which some may not be sent."""
     result, _ = alltoall(gradient, received, call.backward()).wait()
     return torch.cat([result, result.new_zeros((rows - result.shape[0], *result.shape[1:]))])
 
@@ -319,9 +319,9 @@ def reducescatter(
     splits: Sequence[int] | None = None,
     out: Tensors | None = None,
 ) -> Handle:
-    """Start reducing each tensor and dealing out the rows; the outcome is the list of own rows.
+    """Start reducing each tensor and scattering the rows; the outcome is the list of own rows.
 
-    `out`: where these go; a new tensor for each if there is none.
+    The results go to `out`. Without it, they are new tensors.
     """
     title = titled("reducescatter", call.name, set_id(call.process_set))
     sources = [in_memory(tensor) for tensor in tensors]
@@ -355,7 +355,7 @@ def reducescatter(
 
 @outside_graph
 def reducescatter_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> Tensors:
-    """Return the gradients of a reducescatter's inputs: the ranks' own, side by side and scaled."""
+    """Return the gradients of a reducescatter's inputs: the ranks' gradients, gathered, scaled."""
     factor = reduction.prescale * reduction.postscale
     if reduction.op is ReduceOp.SUM:
         factor *= len(members_of(call.process_set))
@@ -372,9 +372,9 @@ def _is_root(root: int) -> bool:
 def reduce(
     tensor: torch.Tensor, root_rank: int, reduction: Reduction, call: Call, in_place: bool = False
 ) -> Handle:
-    """Start the reduction of a tensor to the root; the outcome is the result, there alone.
+    """Start the reduction of a tensor to the root; the outcome there is the result.
 
-    Elsewhere it is None, or where autograd records the operation, a tensor without elements.
+    On other ranks it is None or, if autograd records the operation, a tensor without elements.
     """
     set_id(call.process_set)
     root = check_root(root_rank, call.process_set)
@@ -423,13 +423,13 @@ def reduce_gradient(
 
 @outside_graph
 def gather(tensor: torch.Tensor, root_rank: int, call: Call) -> Handle:
-    """Start concatenating the ranks' rows on the root; the outcome is as that of reduce()."""
+    """Start concatenating the ranks' rows on the root; the outcome is as for reduce()."""
     set_id(call.process_set)
     root = check_root(root_rank, call.process_set)
     members = len(members_of(call.process_set))
     source = in_memory(tensor)
     check_has_rows(source.shape, "gather")
-    rows: list[int] = []  # of each member; known at the root when the operation is done
+    rows: list[int] = []  # of each member; known on the root when the operation has completed
     deliver = _deliver([tensor], False, lambda g: [gather_gradient(g[0], rows, root, call)])
     records = needs_gradient([tensor])
 
@@ -455,7 +455,7 @@ def gather_gradient(
 def scatter(
     tensor: torch.Tensor, root_rank: int, splits: Sequence[int] | None, call: Call
 ) -> Handle:
-    """Start dealing out the root's rows; the outcome is this rank's."""
+    """Start scattering the root's rows; the outcome is this rank's rows."""
     set_id(call.process_set)
     root = check_root(root_rank, call.process_set)
     members = len(members_of(call.process_set))
@@ -463,7 +463,7 @@ def scatter(
     check_has_rows(source.shape, "scatter")
     shape = source.shape
     if not _is_root(root):
-        source, splits = source[:0], None  # only the shape of a row counts
+        source, splits = source[:0], None  # only the shape of a row matters
     elif splits is not None:
         splits = check_splits(splits, source.shape[0], call.process_set)
     deliver = _deliver([tensor], False, lambda g: [scatter_gradient(g[0], shape, root, call)])
@@ -479,7 +479,7 @@ def scatter(
 def scatter_gradient(
     gradient: torch.Tensor, shape: torch.Size, root: int, call: Call
 ) -> torch.Tensor:
-    """Return the gradient of a scatter's input: zeros but for the root's rows that were sent."""
+    """Return the gradient of a scatter's input: zeros except for the rows that the root sent."""
     gathered = gather(gradient, root, call.backward()).wait()
     if gathered is None:
         return gradient.new_zeros(shape)

@@ -1,7 +1,7 @@
 """The collectives in code that torch.compile compiles.
 
-They have the names and the outcomes of those in collectives.py, whose place they take: the compiler
-follows these functions, and puts the operators of operators.py into its graph.
+They replace those in collectives.py, with the same names and outcomes. The compiler traces these
+functions and puts the operators of operators.py into its graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from horoscale.torch.handles import Handle, Outcome
 
 
 class Finished(Handle):
-    """The handle of an operation that has its result already."""
+    """The handle of an operation that has completed."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ def alltoall(
 ) -> Handle:
     """Send rows to each rank; the outcome is (result, rows received from each rank)."""
     if splits is not None and not isinstance(splits, torch.Tensor):
-        # index() would have the compiler take a size that changes for a constant.
+        # index() would make the compiler treat a dynamic size as a constant.
         splits = torch.tensor([r if isinstance(r, int) else index(r) for r in splits])
     members = common.size(call.process_set)
     result, received = _operator("alltoall")(tensor, splits, members, *_identity(call))
@@ -74,7 +74,7 @@ def alltoall(
 def reducescatter(
     tensors: Tensors, reduction: Reduction, call: Call, splits: Sequence[int] | None = None
 ) -> Handle:
-    """Reduce each tensor and deal out the rows; the outcome is the list of own rows."""
+    """Reduce each tensor and scatter the rows; the outcome is the list of own rows."""
     place = common.size(call.process_set), common.rank(call.process_set)
     arguments = *_arithmetic(reduction), *_identity(call)
     to_each = None if splits is None else list(splits)
@@ -93,9 +93,9 @@ def _arithmetic(reduction: Reduction) -> tuple[int, float, float, int]:
 
 
 def _identity(call: Call) -> tuple[int, str | None, int]:
-    number = call.process_set.process_set_id  # the compiler has the graph depend on its value
+    number = call.process_set.process_set_id  # the compiler guards the graph on its value
     if number is None:
-        number = set_id(call.process_set)  # which says what is wrong
+        number = set_id(call.process_set)  # raises the precise error
     return number, call.name, call.priority
 
 

@@ -1,4 +1,4 @@
-"""What code of this package needs to know of torch.compile."""
+"""Helpers for use under torch.compile."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def _never() -> bool:
     return False
 
 
-# True to the compiler when it follows a function; False when the function runs. It costs less than
+# True when the compiler traces a function, False when the function runs. Cheaper than
 # torch.compiler.is_compiling(). PyTorch before 2.3 has neither.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", _never)
 
 
 def outside_graph(function: Function) -> Function:
-    """Have the compiler leave a function alone, with all that it calls.
+    """Exclude a function, and all that it calls, from compilation.
 
-    Where compiled code calls it the graph ends, the function runs as usual, and another graph
-    begins. That is what @torch.compiler.disable does, which puts a slow call in front of the
-    function, though, and imports the compiler where nobody compiles.
+    A call from compiled code breaks the graph, and the function runs as usual.
+    @torch.compiler.disable does the same. However, it adds a slow wrapper to every call and imports
+    the compiler even in programs that do not use it.
     """
     if set_code_exec_strategy is not None:
         function._torchdynamo_disable = True  # type: ignore[attr-defined]

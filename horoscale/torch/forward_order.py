@@ -1,8 +1,8 @@
-"""In which order the forward pass uses the parameters: what is used first is the most urgent.
+"""The order in which the forward pass uses the parameters: the first ones are the most urgent.
 
-Autograd tells it without being asked: a gradient is complete when the backward pass is done with
-the parameter's first use, so gradients come in the opposite order, however the model reads its
-parameters. (Those of compiled models come all together, when nothing is left to be hidden.)
+The order follows from autograd. A gradient is complete when the backward pass has processed the
+parameter's first use, so gradients arrive in the opposite order, however the model reads its
+parameters. (In a compiled model they arrive all together, when there is nothing left to overlap.)
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from horoscale.torch.groups import GradientGroup
 
 
 def rank_by_first_use(groups: Iterable[GradientGroup]) -> list[GradientGroup]:
-    """Give gradients the priorities 0, -1, -2, and so on; return the groups in this order.
+    """Assign the priorities 0, -1, -2, and so on to gradients; return the groups in this order.
 
-    A gradient that has not come has its place after the one before it in the optimizer.
+    A gradient that has not arrived follows its predecessor in the optimizer.
     """
     places: dict[Gradient, float] = {}
     owners: dict[Gradient, GradientGroup] = {}

@@ -14,7 +14,7 @@ from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import synchronize
 from horoscale.torch.movement import broadcast_async_
 
-# Those of objects need no torch, but Horovod's scripts import them from here.
+# The functions for objects do not need torch, but Horovod's scripts import them from here.
 __all__ = [
     "allgather_object",
     "broadcast_object",
@@ -29,16 +29,16 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give every rank the root's parameters, in place.
+    """Broadcast the root's parameters to all ranks, in place.
 
     Args:
         params: model.state_dict() or model.named_parameters(), with the same names on all ranks.
-        root_rank: the global rank that sends.
+        root_rank: the global rank of the sender.
         process_set: the ranks that take part.
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
-        MismatchError: the ranks' parameters of one name differ in shape or dtype.
+        MismatchError: the parameters with the same name differ in shape or dtype between ranks.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
     pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
@@ -46,7 +46,7 @@ def broadcast_parameters(
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], torch.Tensor):
             raise ValueError(
                 "broadcast_parameters() takes a state_dict or pairs of a name and a tensor, not "
-                f"{pair!r}: see broadcast_object() for other values"
+                f"{pair!r}: use broadcast_object() for other values"
             )
     handles = [
         broadcast_async_(tensor, root_rank, f"broadcast_parameters.{name}", process_set)
@@ -63,18 +63,19 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give every rank the root's optimizer state and options, such as the learning rate.
+    """Broadcast the root's optimizer state and options, such as the learning rate.
 
-    The others need no state yet: only the root's is looked at, and no step is done to make one.
+    The other ranks need no state yet. Only the root's state is read, and no step is run to create
+    one.
 
     Args:
-        optimizer: over parameters of the same order and shapes on all ranks.
-        root_rank: the global rank that sends.
+        optimizer: an optimizer whose parameters have the same order and shapes on all ranks.
+        root_rank: the global rank of the sender.
         model: accepted for compatibility with Horovod; not needed.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: the optimizers have different parameters, another argument is invalid, or
+        ValueError: the optimizers' parameters differ, another argument is invalid, or
             hvd.init() was not called.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
@@ -104,15 +105,15 @@ def broadcast_optimizer_state(
 
 
 class _Missing(NamedTuple):
-    """Stands for a tensor that is sent on its own."""
+    """A placeholder for a tensor that is sent separately."""
 
     shape: torch.Size
     dtype: torch.dtype
-    device: str  # its kind: each rank has its own
+    device: str  # its type; the index is each rank's own
 
 
 def _replace(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return dicts, lists and tuples within each other with all values of a `kind` changed."""
+    """Return nested dicts, lists and tuples with all values of a `kind` changed."""
     if isinstance(tree, kind):
         return change(tree)
     if isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""Gradient: what a parameter's `.grad` is, from autograd through an allreduce to the optimizer."""
+"""Gradient: a parameter's `.grad` from autograd through an allreduce to the optimizer."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from horoscale.torch.compression import Compressor
 from horoscale.torch.low_rank import PowerSGD
 from horoscale.torch.priorities import priority_of
 
-# Up to this size a gradient is copied to its place before it is reduced: an allreduce that folds
-# small messages reads them twice, and `.grad` may change in between.
+# Up to this size, a gradient is copied to its place before it is reduced: an allreduce reads small
+# inputs twice, and `.grad` may change in between.
 _COPIED_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a DistributedOptimizer does with each of its gradients."""
+    """How a DistributedOptimizer processes each of its gradients."""
 
     reduction: Reduction
-    compression: type[Compressor] | PowerSGD  # what of it is done in Python
+    compression: type[Compressor] | PowerSGD  # the part that runs in Python
     selection: Selection  # the encoding of each parameter
     process_set: ProcessSet
     sparse_as_dense: bool
-    sparse_results: bool = False  # the optimizer takes no dense gradients
+    sparse_results: bool = False  # the optimizer does not accept dense gradients
 
     def takes_part(self) -> bool:
-        """Tell whether this rank is one of those that train together; ValueError without a job."""
+        """Return whether this rank is in the process set. Raises ValueError before hvd.init()."""
         job.current_runtime()
         return bool(self.process_set.included())
 
 
 class Layout(IntEnum):
-    """How a gradient is stored; the largest that a rank knows is that of all."""
+    """How a gradient is stored. The largest value of any rank applies to all."""
 
-    UNKNOWN = 0  # autograd has not made one yet
+    UNKNOWN = 0  # autograd has not created a gradient yet
     DENSE = 1
     SPARSE = 2
 
@@ -49,29 +49,31 @@ class Layout(IntEnum):
 class Gradient:
     """The gradient of one parameter.
 
-    From take() to deliver() the parameter's `.grad` is this rank's own gradient, in memory that
-    nobody else writes to; the reduction writes to a place in shared memory, which is `.grad` from
-    then on. What can't be reduced to a place is copied first; on a device, where memory is dear, it
-    is reduced where it is.
+    From take() to deliver() the parameter's `.grad` is this rank's own gradient, in memory that no
+    other rank writes to. The reduction writes to a place in shared memory, which then becomes
+    `.grad`. A gradient that cannot be reduced into a place is copied first. On a device, where
+    memory is scarce, it is reduced in place.
     """
 
     def __init__(
         self, parameter: torch.Tensor, name: str, priority: int, place: torch.Tensor | None
     ) -> None:
-        """Follow a parameter; `place` is in shared memory, or None."""
+        """Track a parameter; `place` is in shared memory, or None."""
         self.parameter = parameter
         self.name = name
         self.passes = 0  # backward passes since the last step
-        self.arrival: int | None = None  # how many of this process have come before it
+        self.arrival: int | None = None  # number of this process' gradients that arrived before it
         self.layout = Layout.UNKNOWN
-        self.default_priority = priority  # if the user gives none
+        self.default_priority = priority  # if the user sets none
         self._place = place
-        self._moved: torch.Tensor | None = None  # what an operation takes to the place
-        # `.grad` and its version at take(). Kept until the step is done: freed earlier its memory
-        # would go back to the system, which would have to clear it for the next gradient.
+        self._moved: torch.Tensor | None = (
+            None  # the source of an operation that writes to the place
+        )
+        # `.grad` and its version at take(). Kept until the step is done: if it were freed earlier,
+        # its memory would return to the system, which would clear it for the next gradient.
         self._own: torch.Tensor | None = None
         self._version = 0
-        self.in_place = False  # `.grad` itself is what is being reduced
+        self.in_place = False  # `.grad` itself is being reduced
 
     @property
     def has_place(self) -> bool:
@@ -86,11 +88,11 @@ class Gradient:
 
     @property
     def priority(self) -> int:
-        """How urgent it is."""
+        """The priority of its reduction; higher is more urgent."""
         return priority_of(self.parameter, self.name, self.default_priority)
 
     def observe(self, sparse_as_dense: bool) -> torch.Tensor | None:
-        """Return `.grad`, and note the layout, if autograd has made one."""
+        """Return `.grad` and record its layout, if autograd has created one."""
         gradient = self.parameter.grad
         if gradient is not None:
             sparse = gradient.is_sparse and not sparse_as_dense
@@ -98,9 +100,9 @@ class Gradient:
         return gradient
 
     def take(self, sparse_as_dense: bool, scale: float = 1.0) -> torch.Tensor:
-        """Return the gradient as it is to be reduced, times `scale`; zeros where that is 0.
+        """Return the gradient to reduce, times `scale`; zeros if `scale` is 0.
 
-        Autograd makes a gradient anew where there is none, which costs less than adding to zeros.
+        `.grad` stays None if there is none: autograd creates a gradient faster than it adds one.
         """
         self._moved = None
         self._own = own = self.observe(sparse_as_dense)
@@ -109,35 +111,35 @@ class Gradient:
         return value
 
     def can_move(self, value: torch.Tensor) -> bool:
-        """Return whether an operation can take what take() gave to its place in shared memory."""
+        """Return whether an operation can move a result of take() to its place in shared memory."""
         return value is self._place or value is self._moved
 
     def apart(self, value: torch.Tensor) -> torch.Tensor:
-        """Return what take() gave for an operation that writes to it: not `.grad`, on the host."""
+        """Return a result of take() that an operation may overwrite: on the host, not `.grad`."""
         own = self._own
         is_own = own is not None and not own.is_sparse and value.data_ptr() == own.data_ptr()
         self.in_place = is_own and value.device.type != "cpu"
         if not is_own or self.in_place:
             return value
-        # With all gaps: what the ranks agree on follows from the order of memory.
+        # With all gaps: the shape that ranks compare follows from the order of memory.
         copy = torch.empty_strided(
             value.size(), value.stride(), dtype=value.dtype, device=value.device
         )
         return copy.copy_(value)
 
     def changed(self) -> bool:
-        """Return whether `.grad` is not what it was at take()."""
+        """Return whether `.grad` has changed since take()."""
         gradient = self.parameter.grad
         return gradient is not self._own or _version(gradient) != self._version
 
     def deliver(self, result: torch.Tensor, sparse: bool = False) -> None:
-        """Let `.grad` be the reduced gradient, made sparse for optimizers that take no other."""
+        """Set `.grad` to the reduced gradient, as sparse for optimizers that require that."""
         if sparse and not result.is_sparse:
             result = result.to_sparse(1)
         self.parameter.grad = result
 
     def has_values(self) -> bool:
-        """Return whether there is a `.grad` that is not all zeros. Reads all of it, if it is."""
+        """Return whether `.grad` exists and is not all zeros. Reads all of it if it is."""
         gradient = self.parameter.grad
         if gradient is None:
             return False
@@ -145,7 +147,7 @@ class Gradient:
         return bool(values.any())
 
     def release(self) -> None:
-        """Free what was kept for the step, after it."""
+        """Free the memory that was kept for the step."""
         self._own = self._moved = None
 
     def _values(self, own: torch.Tensor, scale: float) -> torch.Tensor:
@@ -157,12 +159,12 @@ class Gradient:
         place = self._place
         if place is None or not buckets.fits(value, place):
             return _times(value, scale)
-        if value.data_ptr() == place.data_ptr():  # the last step's, which this one's was added to
+        if value.data_ptr() == place.data_ptr():  # the last step's, with this one's added
             self.parameter.grad = self._own = value.clone()
             return place if scale == 1.0 else place.mul_(scale)
         if scale != 1.0:
             return place.copy_(value).mul_(scale)
-        # What autograd has made nobody else writes to; what the user has put there may be.
+        # Only autograd writes to its own tensors. The user may write to one that they assigned.
         large = value.nbytes > _COPIED_BYTES
         if large and self.passes and buckets.lies_as_in(value, place):
             self._moved = value
@@ -188,5 +190,5 @@ def _times(value: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def _version(tensor: torch.Tensor | None) -> int:
-    """Return how often a tensor was written to, as far as PyTorch tells."""
+    """Return PyTorch's version counter of a tensor."""
     return 0 if tensor is None or tensor.is_inference() else tensor._version

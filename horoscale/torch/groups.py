@@ -1,6 +1,6 @@
-"""GradientGroup: gradients that are reduced in one operation, all or none; usually it is just one.
+"""GradientGroup: gradients that are reduced in one operation, all or none. Usually it has only one.
 
-A group belongs to its parameters: optimizers that share parameters share their groups, so that no
+A group belongs to its parameters. Optimizers that share parameters share their groups, so that no
 gradient is reduced twice.
 """
 
@@ -34,30 +34,30 @@ from horoscale.torch.tensors import data_type, in_memory_order
 
 
 class State(Enum):
-    """How far a group is on its way from a backward pass to a step."""
+    """The state of a group between a backward pass and a step."""
 
-    EMPTY = auto()  # no backward pass has put anything in since the last step
-    PARTIAL = auto()  # one has, and the reduction has not started
-    IN_FLIGHT = auto()  # the reduction has started, and nobody has waited for it
-    REDUCED = auto()  # `.grad` is the result, which a step has still to use
+    EMPTY = auto()  # no gradient has arrived since the last step
+    PARTIAL = auto()  # gradients have arrived, but the reduction has not started
+    IN_FLIGHT = auto()  # the reduction has started, and was not waited for yet
+    REDUCED = auto()  # `.grad` is the result, which no step has used yet
 
 
 class Owner(Protocol):
-    """A reducer, as a group knows it."""
+    """A group's interface to a reducer."""
 
-    paused: bool  # backward passes don't count
+    paused: bool  # backward passes are not counted
     overlaps: bool  # overlap_step
     ready_in_backward: bool  # gradients_ready="backward"
     added_to: str | None  # the name of a reduced gradient that the last backward pass has added to
 
     def look(self) -> None:
-        """Set `added_to`, before a backward pass changes a reduced gradient."""
+        """Set `added_to` before a backward pass changes a reduced gradient."""
 
     def begin_again(self) -> None:
-        """Take note of a backward pass after the reduction: reduced groups are not so any more."""
+        """Record a backward pass after the reduction: reduced groups must be reduced again."""
 
     def complete(self) -> None:
-        """Take note that a group has had its backward passes."""
+        """Record that a group has had its backward passes."""
 
 
 class GradientGroup:
@@ -74,15 +74,17 @@ class GradientGroup:
         self.reduction = settings.reduction._replace(encoding=self._encoding())
         parameters = [gradient.parameter for gradient in self.gradients]
         self.low_rank = dict(zip(parameters, states(settings.compression, parameters), strict=True))
-        self.scale = 1.0  # of this rank's gradients
+        self.scale = 1.0  # factor of this rank's gradients
         self.state = State.EMPTY
         self._owners: list[weakref.ref[Owner]] = []
         self._used_by: set[int] = set()  # ids of owners whose step has used the result
         self._arrived = 0  # gradients that have had their passes
         self._in_place = all(gradient.has_place for gradient in self.gradients)
         self._nbytes = sum(gradient.parameter.nbytes for gradient in self.gradients)
-        self._request: tuple[Hashable, Request] | None = None  # the last one that was in place
-        self._expected = len(self.gradients)  # of _arrived; parameters may be frozen later
+        self._request: tuple[Hashable, Request] | None = None  # the last request in place
+        self._expected = len(
+            self.gradients
+        )  # final value of _arrived; parameters may be frozen later
         self._taken: list[Gradient] = []  # what is in flight
         self._in_flight: list[
             tuple[Handle | Operation, Callable[[], None]]
@@ -99,7 +101,7 @@ class GradientGroup:
         weakref.finalize(self, _remove, self._hooks)
 
     def _encoding(self) -> Encoding:
-        """Return the encoding of all gradients; that of none if they have several."""
+        """Return the common encoding of all gradients; no encoding if they differ."""
         of = self.settings.selection.of
         encodings = {
             of(one.name, one.parameter, one.parameter.numel(), one.parameter.dim())
@@ -110,7 +112,7 @@ class GradientGroup:
     def add_owner(self, owner: Owner) -> None:
         """Let another optimizer use the group."""
         self._owners.append(weakref.ref(owner))
-        # Nobody else asks what a backward pass adds to, and hooks take time.
+        # Only such owners need to know what a backward pass adds to, and hooks cost time.
         asks = owner.ready_in_backward or self.settings.reduction.op is not ReduceOp.AVERAGE
         if asks and not self._watched:
             self._watch()
@@ -122,29 +124,29 @@ class GradientGroup:
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to reduce: not all of its parameters are frozen."""
+        """Whether there is anything to reduce: not all parameters are frozen."""
         return any(g.passes or g.parameter.requires_grad for g in self.gradients)
 
     @property
     def in_flight(self) -> bool:
-        """Whether the reduction was started and not waited for yet."""
+        """Whether the reduction was started, but not waited for."""
         return self.state is State.IN_FLIGHT
 
     @property
     def pending(self) -> bool:
-        """Whether a backward pass has put something in that is not reduced yet."""
+        """Whether gradients have arrived that are not reduced yet."""
         return self.state in (State.PARTIAL, State.IN_FLIGHT)
 
     def done(self) -> bool:
-        """Return whether finish() would return, or raise, at once."""
+        """Return whether finish() would return or raise without waiting."""
         return all(handle.done() for handle, _ in self._in_flight)
 
     def serves(self, owner: Owner) -> bool:
-        """Tell whether the gradients are reduced, for a step that this optimizer has yet to do."""
+        """Return whether the gradients are reduced and this optimizer's step has not used them."""
         return self.state is State.REDUCED and id(owner) not in self._used_by
 
     def use(self, owner: Owner) -> None:
-        """Take note of a step; the result is kept for the other optimizers of a shared group."""
+        """Record a step. The result is kept for the other optimizers of a shared group."""
         if self.state is not State.REDUCED:
             return
         self._used_by.add(id(owner))
@@ -152,7 +154,7 @@ class GradientGroup:
             self.clear()
 
     def clear(self) -> None:
-        """Forget the backward passes and their result."""
+        """Reset the backward passes and their result."""
         if self.state is not State.REDUCED:
             self._reset_passes()
         self.state = State.EMPTY
@@ -161,12 +163,12 @@ class GradientGroup:
             gradient.release()
 
     def drop(self) -> None:
-        """Forget also what is in flight, whose job has ended."""
+        """Reset the group, including reductions in flight, because their job has ended."""
         self._in_flight = []
         self.clear()
 
     def arrive(self, gradient: Gradient) -> None:
-        """Take note of a backward pass; start the reduction when no gradient lacks one.
+        """Record a gradient's backward pass; start the reduction when all have arrived.
 
         Raises AssertionError after more passes than announced.
         """
@@ -195,15 +197,15 @@ class GradientGroup:
                     self.start()
 
     def look(self) -> None:
-        """Have owners look at what a backward pass is about to change, if that is reduced."""
+        """Notify owners before a backward pass changes a reduced gradient."""
         if self.state is State.REDUCED:
             for owner in self._living_owners():
                 owner.look()
 
     def kept(self) -> str | None:
-        """Return the name of a gradient whose reduced value is there still, and used by no step.
+        """Return the name of a gradient that still has a reduced value, which no step has used.
 
-        Values that the user has put in its place count as reduced.
+        Values that the user has assigned count as reduced.
         """
         if self.state is not State.REDUCED or self._used_by:
             return None
@@ -213,19 +215,19 @@ class GradientGroup:
         return None
 
     def forget_arrivals(self) -> None:
-        """Have the next backward pass tell again in which order gradients come."""
+        """Determine the order of arrival again in the next backward pass."""
         for gradient in self.gradients:
             gradient.arrival = None
 
     def start(self, wake: bool = False) -> None:
-        """Start the reduction of whatever gradients there are, which is the same on all ranks.
+        """Start the reduction of the active gradients, which are the same on all ranks.
 
-        Without `wake` one of gradients in shared memory begins with the next operation, or when
-        somebody waits. To be called without autograd. A parameter that played no part on this rank
-        may have on another: its gradient is zeros.
+        Without `wake`, a reduction in shared memory begins with the next operation or the next
+        wait. Call this with autograd disabled. A parameter that was not used on this rank may have
+        been used on another, so its gradient is zeros.
 
-        The first operation always has the group's name: ranks where a gradient is sparse meet
-        those where it is dense, and all of them raise MismatchError.
+        The first operation always has the group's name. If a gradient is sparse on some ranks and
+        dense on others, they therefore meet in this operation, and all raise MismatchError.
         """
         active = [g for g in self.gradients if g.passes or g.parameter.requires_grad]
         if not active:  # frozen
@@ -250,9 +252,9 @@ class GradientGroup:
         return next(filter(Gradient.changed, self._taken), None)
 
     def finish(self) -> None:
-        """Wait for the reduction. The group is ready for the next step, also after an error.
+        """Wait for the reduction. The group is ready for the next step, even after an error.
 
-        To be called without autograd.
+        Call this with autograd disabled.
         """
         waits, self._in_flight = self._in_flight, []
         if not waits:
@@ -273,7 +275,7 @@ class GradientGroup:
         for wait in waits:
             try:
                 wait()
-            except MismatchError as error:  # the other operations may exist on this rank only
+            except MismatchError as error:  # the other operations may exist only on this rank
                 raise MismatchError(f"{error}{_on_formats(str(error))}") from error
             except Exception as error:
                 failure = failure or error
@@ -303,9 +305,9 @@ class GradientGroup:
         added_to = next((owner.added_to for owner in owners if owner.added_to is not None), None)
         if added_to is not None and self.settings.reduction.op is not ReduceOp.AVERAGE:
             raise AssertionError(
-                f"a further backward pass would have the gradient of {added_to} reduced again, "
-                "which is reduced already: before step() that is possible with op=Average only. "
-                f"Call optimizer.zero_grad() before, or {_accumulation(self.passes)}"
+                f"a further backward pass would reduce the gradient of {added_to} again, which is "
+                "already reduced: before step(), that is supported with op=Average only. "
+                f"Call optimizer.zero_grad() first, or {_accumulation(self.passes)}"
             )
         for owner in owners:
             owner.begin_again()
@@ -314,17 +316,17 @@ class GradientGroup:
         remedies = [_accumulation(self.passes)]
         if any(owner.ready_in_backward for owner in owners):
             remedies.append(
-                "gradients_ready='backward' reduces them again only where all of the optimizer's "
+                "gradients_ready='backward' reduces them again only if all of the optimizer's "
                 "parameters had a gradient on all ranks"
             )
         elif any(owner.overlaps for owner in owners):
             remedies.append(
-                "with overlap_step=True it may have been read before its update, in another way "
-                "than through its module: call optimizer.finish_step() before"
+                "with overlap_step=True, the parameter may have been read before its update, and "
+                "not through its module: call optimizer.finish_step() first"
             )
         else:
             remedies.append(
-                "where other models' losses reach these parameters too (GANs), use "
+                "if other models' losses also reach these parameters (GANs), use "
                 "DistributedOptimizer(..., gradients_ready='backward')"
             )
         return (
@@ -335,7 +337,7 @@ class GradientGroup:
     def _start_in_shared_memory(
         self, gradients: Sequence[Gradient], values: Tensors, priority: int, wake: bool
     ) -> None:
-        """Reduce gradients to their places: what every step does, so that it is made for speed."""
+        """Reduce gradients into their places. This is the hot path of every step."""
         places = [gradient.place for gradient in gradients]
         which = tuple(map(id, gradients))
         key = set_id(self.settings.process_set), self.reduction, priority, which
@@ -344,7 +346,7 @@ class GradientGroup:
         request = self._request[1]
         for index, (value, place) in enumerate(zip(values, places, strict=True)):
             request.place(index, value.data_ptr(), place.data_ptr())
-        # Others write to the places, whether this rank's optimizer is still there or not.
+        # Others write to the places, even if this rank's optimizer no longer exists.
         handle = job.current_runtime().start(request, keep_alive=(values, places), wake=wake)
         sparse = self.settings.sparse_results
 
@@ -408,7 +410,7 @@ class GradientGroup:
     def _start_low_rank(
         self, pairs: Sequence[tuple[Gradient, torch.Tensor]], priority: int
     ) -> None:
-        """Reduce approximations: one factor now, the other when somebody waits.
+        """Reduce approximations: one factor now, the other in the wait.
 
         All ranks wait for their groups in the same order.
         """
@@ -451,8 +453,8 @@ class GradientGroup:
 
 def _accumulation(passes: int) -> str:
     return (
-        "to accumulate gradients, do all backward passes but the last within optimizer.no_sync(), "
-        f"or give DistributedOptimizer a backward_passes_per_step above {passes}"
+        "to accumulate gradients, run all backward passes but the last within optimizer.no_sync(), "
+        f"or pass a backward_passes_per_step above {passes} to DistributedOptimizer"
     )
 
 
@@ -472,9 +474,9 @@ job.at_end(_drop_all)
 def existing_group(
     parameters: Sequence[torch.Tensor], passes: int, settings: Settings
 ) -> GradientGroup | None:
-    """Return the group that another optimizer made for just these parameters.
+    """Return the group that another optimizer created for exactly these parameters.
 
-    Raises ValueError if one of them belongs to another group, or is to be reduced in another way.
+    Raises ValueError if one of them belongs to a different group or has different options.
     """
     found = {id(group): group for p in parameters if (group := _living_group(p))}
     if not found:
@@ -484,8 +486,8 @@ def existing_group(
     if others or not same_parameters or (group.passes, group.settings) != (passes, settings):
         raise ValueError(
             f"the gradient of {group.gradients[0].name} belongs to another DistributedOptimizer "
-            "with other options or groups: optimizers that share parameters need the same ones, "
-            "and one that is not used any more has to be deleted"
+            "with different options or groups: give optimizers that share parameters the same "
+            "ones, and delete an optimizer that is no longer used"
         )
     return group
 
@@ -515,7 +517,7 @@ def _hook(
 
 
 def _earlier_hook(weak_group: weakref.ref[GradientGroup]) -> Callable[[torch.Tensor], None]:
-    """Make a hook that runs when a gradient is computed, and not added to `.grad` yet."""
+    """Return a hook that runs when a gradient is computed, but not yet added to `.grad`."""
 
     @outside_graph
     def hook(_: torch.Tensor) -> None:
@@ -527,15 +529,15 @@ def _earlier_hook(weak_group: weakref.ref[GradientGroup]) -> Callable[[torch.Ten
 
 
 def _on_formats(mismatch: str) -> str:
-    """Explain the shapes that in_memory_order() makes, where a message shows one beside another."""
+    """Explain the shapes of in_memory_order() in a message about a mismatch."""
     shapes = [
         tuple(map(int, shape.split(", "))) for shape in re.findall(r"\[(\d+(?:, \d+)+)\]", mismatch)
     ]
     if not any(_is_format_of(*pair) for pair in itertools.permutations(shapes, 2)):
         return ""
     return (
-        ". Ones at the end of a shape stand for a memory format such as channels_last, where the "
-        "dimensions come in the order of memory: give the model one format on all ranks"
+        ". Ones at the end of a shape stand for a memory format such as channels_last, and the "
+        "dimensions are in memory order: use the same memory format for the model on all ranks"
     )
 
 

@@ -1,4 +1,4 @@
-"""Handle: an operation that was started and whose result may not be there yet."""
+"""Handle: an operation that was started and may not have completed yet."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Outcome = Any
 
 
 class Handle:
-    """What the _async functions return. Pass it to synchronize() once the result is needed.
+    """The result of an _async function. Pass it to synchronize() when you need the result.
 
-    The operation runs whether or not anybody waits for it, and its tensors are kept alive
-    meanwhile. Several threads may wait for it.
+    The operation runs even if no thread waits for it, and keeps its tensors alive. Several threads
+    may wait for the same handle.
     """
 
     __slots__ = ("_complete", "_cuda_device", "_operation", "_outcome")
@@ -29,9 +29,9 @@ class Handle:
         complete: Callable[[_core.Handle], Outcome],
         cuda_device: int | None = None,
     ) -> None:
-        """Follow `operation`; `complete` makes its result once it is done.
+        """Track `operation`. `complete` makes the result when it has completed.
 
-        With tensors on a `cuda_device` that is: once the current stream waits for it. The host does
+        For tensors on a `cuda_device`, that is when the current stream waits for it. The host does
         not wait for the device.
         """
         self._cuda_device = cuda_device
@@ -41,7 +41,7 @@ class Handle:
 
     @outside_graph
     def done(self) -> bool:
-        """Return whether wait() would return (or raise) at once."""
+        """Return whether wait() would return or raise without waiting."""
         operation = self._operation
         if operation is None:
             return True
@@ -49,7 +49,7 @@ class Handle:
 
     @outside_graph
     def wait(self) -> Outcome:
-        """Wait for the operation and return its result; the same again when called again."""
+        """Wait for the operation and return its result. Later calls return the same result."""
         operation, complete = self._operation, self._complete
         if operation is not None and complete is not None:
             if self._cuda_device is None:
@@ -63,11 +63,11 @@ class Handle:
         return self._outcome
 
     def __call__(self) -> Outcome:
-        """Do wait(): Horovod's sparse_allreduce_async() gives a function to call."""
+        """Call wait(): Horovod's sparse_allreduce_async() returns a function to call."""
         return self.wait()
 
     def then(self, change: Callable[[Outcome], Outcome]) -> Handle:
-        """Have the result changed before it is returned. For use before the first wait()."""
+        """Transform the result before it is returned. Call this before the first wait()."""
         complete = self._complete
         assert complete is not None
         self._complete = lambda operation: change(complete(operation))
@@ -76,16 +76,16 @@ class Handle:
 
 @outside_graph
 def poll(handle: Handle) -> bool:
-    """Return whether an operation is done, so that synchronize() would return without waiting.
+    """Return whether an operation has completed, so that synchronize() would not wait.
 
     Args:
-        handle: what an _async function returned.
+        handle: the result of an _async function.
 
     Returns:
-        True if it is done, well or not.
+        True if the operation has completed or failed.
 
     Raises:
-        ValueError: this is not a handle.
+        ValueError: the argument is not a handle.
     """
     if isinstance(handle, Handle):
         return handle.done()
@@ -97,23 +97,23 @@ def synchronize(handle: Handle) -> Outcome:
     """Wait for an operation and return its result.
 
     Args:
-        handle: what an _async function returned.
+        handle: the result of an _async function.
 
     Returns:
-        What the function of the same name without _async returns. Waiting again returns it again.
-        CUDA tensors are ready for what the current stream is given from now on.
+        The result of the function of the same name without _async. Later calls return the same
+        result. CUDA tensors are ready for work that is subsequently queued on the current stream.
 
     Raises:
-        ValueError: this is not a handle.
-        MismatchError: the ranks contradict each other (shapes, dtypes, op, root); they all get this
-            error, and further operations work.
-        RankFailedError: a rank died or left; its process sets can't be used any longer.
+        ValueError: the argument is not a handle.
+        MismatchError: the ranks' calls do not match (shapes, dtypes, op, root). All ranks raise it,
+            and further operations work.
+        RankFailedError: a rank died or left. Its process sets can no longer be used.
         HorovodInternalError: any other failure, such as a concurrent hvd.shutdown().
     """
-    if isinstance(handle, Handle):  # not by a function, whose call costs as much as all of this
+    if isinstance(handle, Handle):  # inlined: a call would cost as much as the rest
         return handle.wait()
     raise _unknown(handle)
 
 
 def _unknown(handle: object) -> ValueError:
-    return ValueError(f"unknown handle {handle!r}: expected what an _async function returned")
+    return ValueError(f"unknown handle {handle!r}: expected the result of an _async function")

@@ -3,8 +3,8 @@
 After Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 Distributed Optimization" (2019). A gradient M of r rows and c columns is approximated by P Qᵀ, with
 P of r rows and Q of c, both of `rank` columns: one step of power iteration from the Q of the step
-before. P and Q are averaged over the ranks, in two small allreduces; M itself is not. What the
-approximation lacks is added to the next step's M.
+before. Two small allreduces average P and Q over the ranks; M itself is not sent. The error of the
+approximation is added to the next step's M.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _Saved = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class PowerSGD:
-    """The compressor Compression.powersgd(rank), for DistributedOptimizer alone."""
+    """The compressor Compression.powersgd(rank), for DistributedOptimizer only."""
 
     rank: int
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return the tensor itself: what has too little to gain travels as it is."""
+        """Return the tensor itself: gradients that gain too little are sent uncompressed."""
         return tensor, None
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -33,11 +33,11 @@ class PowerSGD:
         return tensor
 
     def __repr__(self) -> str:
-        """How users write it."""
+        """Return the expression that users write."""
         return f"Compression.powersgd({self.rank})"
 
     def shape_of(self, parameter: torch.Tensor) -> tuple[int, int] | None:
-        """Return the matrix as which a gradient is approximated; None: it travels as it is."""
+        """Return the shape of a gradient as a matrix; None if it is sent uncompressed."""
         if parameter.dim() < 2 or parameter.numel() == 0 or not parameter.is_floating_point():
             return None
         rows = parameter.shape[0]
@@ -46,9 +46,9 @@ class PowerSGD:
 
 
 def powersgd(rank: int = 4) -> PowerSGD:
-    """Return the compressor of this rank. Raises ValueError unless it is at least 1."""
+    """Return the compressor with this rank of the approximation. ValueError unless at least 1."""
     if rank < 1:
-        raise ValueError(f"powersgd({rank!r}): a rank is at least 1")
+        raise ValueError(f"powersgd({rank!r}): the rank must be at least 1")
     return PowerSGD(rank)
 
 
@@ -56,7 +56,7 @@ class LowRank:
     """The approximation of one parameter's gradients, from step to step."""
 
     def __init__(self, shape: tuple[int, int], rank: int, device: torch.device) -> None:
-        """Begin with no residual, and a Q that all ranks make alike."""
+        """Start with no residual, and with a Q that is equal on all ranks."""
         rows, columns = shape
         generator = torch.Generator().manual_seed(rows * 1_000_003 + columns)
         self._q = torch.randn(columns, rank, generator=generator).to(device)
@@ -65,19 +65,19 @@ class LowRank:
         self._p = torch.empty(rows, rank, device=device)
 
     def p_of(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return this rank's P, to be averaged."""
+        """Return this rank's P, which is then averaged."""
         self._matrix = gradient.reshape(self._residual.shape).float() + self._residual
         return self._matrix @ _orthogonal(self._q)
 
     def q_of(self, p: torch.Tensor) -> torch.Tensor:
-        """Return this rank's Q for the averaged P, to be averaged too."""
+        """Return this rank's Q for the averaged P, which is then averaged, too."""
         self._p = _orthogonal(p)
         return self._matrix.t() @ self._p
 
     def approximation(self, q: torch.Tensor) -> torch.Tensor:
-        """Return the averaged gradient, and keep what this rank's lacks.
+        """Return the averaged gradient, and keep the error of this rank's approximation.
 
-        What is not finite is told, and leaves the state as it was.
+        Values that are not finite are passed on and do not change the state.
         """
         result = self._p @ q.t()
         if bool(torch.isfinite(q).all()):
@@ -86,7 +86,7 @@ class LowRank:
         return result
 
     def scale(self, factor: float) -> None:
-        """Multiply what is kept, as where gradients have another scale from now on."""
+        """Multiply the residual, when the scale of gradients changes."""
         self._residual = self._residual * factor
 
     def save(self) -> _Saved:
@@ -94,14 +94,14 @@ class LowRank:
         return {"q": self._q.clone(), "residual": self._residual.clone()}
 
     def load(self, saved: _Saved, with_residual: bool) -> None:
-        """Take a state back; where the residual is another rank's, without it."""
+        """Restore a state; without the residual if that belongs to another rank."""
         self._q = saved["q"].to(self._q).clone()
         kept = saved["residual"].to(self._residual).clone()
         self._residual = kept if with_residual else torch.zeros_like(self._residual)
 
 
 def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """Return an orthonormal basis of the columns; NaN where they are not finite."""
+    """Return an orthonormal basis of the columns; NaN if they are not finite."""
     if not bool(torch.isfinite(matrix).all()):
         return torch.full_like(matrix, torch.nan)
     basis: torch.Tensor = torch.linalg.qr(matrix).Q
@@ -109,7 +109,7 @@ def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def states(compression: Any, parameters: Sequence[torch.Tensor]) -> list[LowRank | None]:
-    """Return the state of each parameter; None for one that travels as it is."""
+    """Return the state of each parameter; None for one that is sent uncompressed."""
     if not isinstance(compression, PowerSGD):
         return [None] * len(parameters)
     found: list[LowRank | None] = []

@@ -1,9 +1,9 @@
-"""Messages of tensors from one rank to another: send, recv and what belongs to them.
+"""Point-to-point messages of tensors: send, recv and their variants.
 
-Blocking calls are recorded by autograd where their tensor requires a gradient: the gradient of what
-was received goes back to its sender as a message of the same tag, in a channel of its own. Such a
-message is not waited for where it is sent, but at the end of the backward pass: ranks that have
-sent to each other would wait for each other.
+Autograd records blocking calls whose tensor requires a gradient. The gradient of a received tensor
+returns to its sender as a message with the same tag, in a separate channel. The sender of such a
+gradient does not wait for it until the end of the backward pass: otherwise, ranks that have sent to
+each other would wait for each other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from horoscale.torch.tensors import (
     write_back,
 )
 
-Start: TypeAlias = Callable[[], Handle]  # of a message that is prepared
+Start: TypeAlias = Callable[[], Handle]  # of a prepared message
 
 
 def _place(values: torch.Tensor) -> Place:
@@ -86,7 +86,7 @@ def _prepare(
     process_set: ProcessSet,
     result: Callable[[torch.Tensor, int], Any],
 ) -> Start:
-    """Prepare a receive; the `result` is made of the tensor and the rank that has sent."""
+    """Prepare a receive; `result` makes the outcome from the tensor and the sender's rank."""
     values = in_memory(need_writable(tensor))
     message = receiving(_place(values), src, tag, process_set)
 
@@ -130,18 +130,18 @@ def _begin(
 
 
 class _BackwardSends:
-    """The gradients that one backward pass has sent, until its end."""
+    """The pending gradient messages of one backward pass."""
 
     def __init__(self) -> None:
         self.handles: list[Handle] = []
 
     def wait(self) -> None:
-        """Wait for all, at the end of the pass; in any of autograd's threads."""
+        """Wait for all of them at the end of the pass, in any autograd thread."""
         handles, self.handles = self.handles, []
         wait_for_all(handles)
 
 
-# By autograd's number of the pass, which keeps them. Its nodes run in the thread of their device.
+# By autograd's number of the pass, which keeps them. Nodes run in the thread of their device.
 _passes: WeakValueDictionary[int, _BackwardSends] = WeakValueDictionary()
 _passes_lock = threading.Lock()
 
@@ -162,24 +162,24 @@ def send(
 ) -> torch.Tensor:
     """Send a tensor to one rank, which calls recv(). Differentiable.
 
-    Returns when the tensor may be changed. A large message waits for its receive, a small one does
-    not; see docs/messages.md.
+    Returns when the tensor may be modified. A large message waits for the matching receive, a small
+    one does not: see docs/messages.md.
 
     Args:
-        tensor: what is sent. On the CPU or a GPU; the other rank's may be on either.
-        dst: the global rank that it is for; also the own one.
-        tag: messages between the same two ranks are received in order for each tag; from 0.
-        process_set: both ranks belong to it.
+        tensor: the tensor to send, on the CPU or a GPU. The receiver's may be on either.
+        dst: the global rank of the receiver, which may be this rank.
+        tag: a number of 0 or more. Messages with the same tag between two ranks arrive in order.
+        process_set: the set to which both ranks belong.
 
     Returns:
-        A zero. If autograd records the call, its backward() receives the tensor's gradient from
-        `dst`, where the tensor of recv() has to require a gradient as well: add it to a loss, or
-        call its backward().
+        A zero. If autograd records the call, backward() of this zero receives the tensor's gradient
+        from `dst`. Add it to a loss, or call its backward(). The receiver's tensor must then
+        require a gradient, too.
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
-        MismatchError: it is received into another dtype or number of elements; on these two ranks
-            only (of a small message on the receiver only).
+        MismatchError: the receiver expects another dtype or number of elements; raised on these two
+            ranks only (for a small message, on the receiver only).
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
@@ -216,23 +216,24 @@ def send_async(
 def recv(
     tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Receive into a tensor what one rank sends here by send(), and return it. Differentiable.
+    """Receive the next message from one rank into a tensor, and return it. Differentiable.
 
     Args:
-        tensor: of the dtype and number of elements of the message. On the CPU or a GPU. If it
-            requires a gradient (and autograd records), so does what is returned: a tensor over the
-            same memory, whose gradient goes to the sender, where the tensor of send() has to
-            require one as well.
-        src: the global rank that sends; also the own one.
-        tag: as send() is given it.
-        process_set: both ranks belong to it.
+        tensor: has the dtype and number of elements of the message, on the CPU or a GPU. If it
+            requires a gradient and autograd is enabled, the returned tensor requires one, too. It
+            shares the memory of `tensor`, and its gradient is sent to the sender, whose tensor must
+            then require a gradient.
+        src: the global rank of the sender, which may be this rank.
+        tag: the tag that the sender passed to send().
+        process_set: the set to which both ranks belong.
 
     Returns:
         The tensor.
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
-        MismatchError: the message has another dtype or number of elements; on these two ranks only.
+        MismatchError: the message has another dtype or number of elements; raised on these two
+            ranks only.
         RankFailedError: a rank of the process set died or left.
         HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
@@ -255,7 +256,7 @@ def recv_async(
 ) -> Handle:
     """Start recv() and return a handle immediately. Not differentiable.
 
-    The message is in the tensor after synchronize(), which returns it.
+    The tensor contains the message after synchronize(), which returns it.
     """
     return _prepare_recv(tensor, src, tag, process_set)()
 
@@ -264,10 +265,11 @@ def recv_async(
 def recv_any(
     tensor: torch.Tensor, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Receive into a tensor what comes first from any rank with this tag; return that rank.
+    """Receive the first message with this tag from any rank into a tensor; return its rank.
 
-    Arguments and errors are those of recv(). RankFailedError if a rank has left cleanly,
-    once for each tag: called again, it waits for the ranks that are left. Not differentiable.
+    Arguments and errors are those of recv(). If a rank has left cleanly, this raises
+    RankFailedError once for each tag. The next call waits for the remaining ranks. Not
+    differentiable.
     """
     return _recv_and_wait(tensor, ANY, tag, process_set)
 
@@ -276,7 +278,7 @@ def recv_any(
 def recv_any_async(
     tensor: torch.Tensor, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start recv_any() and return a handle immediately; its result is the rank that has sent."""
+    """Start recv_any() and return a handle immediately; its result is the sender's rank."""
     return _prepare_recv_any(tensor, tag, process_set)()
 
 
@@ -288,31 +290,30 @@ def recv_view(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> View[torch.Tensor]:
-    """Receive what one rank sends here by send(), and see it where that rank has it.
+    """Receive a message from one rank as a view of the sender's memory, if possible.
 
-    Nothing is copied if it was sent from a tensor of empty_shared() on this host, and is larger
-    than 16 KiB: the tensor is over the sender's own memory, and send() waits until it is released.
-    Everything else is a copy in memory of its own. Not differentiable.
+    A message of more than 16 KiB from a tensor of empty_shared() on this host is not copied: the
+    view's tensor maps the sender's memory, and send() waits until the view is released. Any other
+    message is copied. Not differentiable.
 
         with hvd.recv_view((64, 128), torch.float32, src=0) as tensor:
             result = model(tensor)
 
     Args:
-        shape: of the tensor; the number of elements is that of the message.
-        dtype: that of the message.
-        src: the global rank that sends; None: any, as recv_any().
-        tag: as send() is given it.
-        process_set: both ranks belong to it.
+        shape: the shape of the tensor, with the message's number of elements.
+        dtype: the dtype of the message.
+        src: the global rank of the sender. None: any rank, as in recv_any().
+        tag: the tag that the sender passed to send().
+        process_set: the set to which both ranks belong.
 
     Returns:
-        The view: its `tensor` is on the CPU and only to be read (PyTorch has no tensors that refuse
-        to be written; who writes there changes the sender's). Its `source` is the rank that has
-        sent it.
+        The view. Its `tensor` is on the CPU and must only be read: PyTorch has no read-only
+        tensors, and writing to it would change the sender's. Its `source` is the sender's rank.
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
-        MismatchError, RankFailedError, HorovodInternalError: as recv(). Also the view's release()
-            raises RankFailedError.
+        MismatchError, RankFailedError, HorovodInternalError: as in recv(). The view's release()
+            raises RankFailedError, too.
     """
     extents = torch.Size(extents_of(shape))
     elements = extents.numel()
@@ -325,18 +326,20 @@ def recv_view(
 def batch(operations: Sequence[P2POp]) -> list[Any]:
     """Start several sends and receives, wait for all of them, and return their results.
 
-    All are under way at once, so that ranks which send to each other don't wait for each other. Not
+    All of them run concurrently, so ranks can send to each other without a deadlock. Not
     differentiable.
 
     Args:
-        operations: such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, y, 1)].
+        operations: a list such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, y, 1)].
 
     Returns:
-        For each operation None (a send), the tensor, or recv_any()'s rank.
+        A list with the result of each operation: None for send, the tensor for recv, the sender's
+        rank for recv_any.
 
     Raises:
-        TypeError, ValueError: this is no such list, or an argument is invalid; nothing was started.
-        MismatchError, RankFailedError, HorovodInternalError: the first failure, after all are done.
+        TypeError, ValueError: the list or an argument is invalid. No operation was started.
+        MismatchError, RankFailedError, HorovodInternalError: the first failure, raised after all
+            operations have ended.
     """
     return run_batch(operations, _KINDS)
 

@@ -1,6 +1,6 @@
 """Collectives that move values between the ranks: allgather, broadcast, alltoall.
 
-See horoscale.torch for what all collectives have in common.
+The documentation of horoscale.torch describes what all collectives have in common.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ def allgather(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Concatenate the ranks' rows; every rank gets all. Differentiable.
+    """Concatenate the ranks' tensors along the first dimension, on every rank. Differentiable.
 
-    The gradient of this rank's rows is the average of what the ranks' results got for them.
+    The gradient of this rank's rows is the average of the ranks' gradients for them.
 
     Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
+        tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
             differ and may be 0. Not 0-d.
         name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
-        out: a contiguous tensor for the result, of its dtype, device and shape; it may share memory
-            with `tensor` only if that is this rank's part of it. None: a new one is made. Repeated
-            calls are faster with one, because new memory is slow. Not differentiable.
+        out: a contiguous tensor for the result, with its dtype, device and shape. It may share
+            memory with `tensor` only if `tensor` is this rank's part of it. None: allocate a new
+            tensor. Repeated calls are faster with `out`, because new memory is slow. Not
+            differentiable.
 
     Returns:
         A tensor, `out` if it was given, with the rows of rank 0, rank 1, and so on.
 
     Raises:
-        ValueError: an argument is invalid, or hvd.init() was not called. Where `out` has only too
-            many or too few rows this rank alone notices, when the operation is done: `out` is left
-            alone, and the other ranks succeed.
+        ValueError: an argument is invalid, or hvd.init() was not called. If `out` has the wrong
+            number of rows, only this rank raises it, after the operation. `out` is then unchanged,
+            and the other ranks succeed.
         MismatchError: dtypes or other dimensions differ; raised on all ranks.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
@@ -89,7 +90,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
     out: Tensors | None = None,
 ) -> list[torch.Tensor]:
-    """Do allgather() for several tensors at once: all or none. Returns the list of results."""
+    """Run allgather() on several tensors, all or none. Returns the list of results."""
     call = Call(name, process_set, will_wait=True)
     if out is not None:
         return list(collectives.allgather(as_group(tensors), call, out).wait())
@@ -115,11 +116,11 @@ def broadcast(
 ) -> torch.Tensor:
     """Send the root's tensor to all ranks. Differentiable.
 
-    The gradient of the root is the average of what the ranks' results got; the others' is zeros.
+    The gradient on the root is the average of the ranks' gradients. On other ranks it is zeros.
 
     Args:
-        tensor: of one shape and dtype on all ranks; its values are read on the root alone.
-        root_rank: the global rank that sends, even in a process set.
+        tensor: has the same shape and dtype on all ranks. Only the root's values are read.
+        root_rank: the global rank of the sender, even in a process set.
         name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 
@@ -160,7 +161,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Do broadcast() in place and return the tensor. Not differentiable."""
+    """Run broadcast() in place and return the tensor. Not differentiable."""
     if not is_compiling() and is_plain(tensor):
         template = prepared_broadcast(
             tensor.dtype, tensor.shape, data_type, root_rank, name, process_set, priority=0
@@ -179,7 +180,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start broadcast_() and return a handle at once. The result is there after synchronize()."""
+    """Start broadcast_() and return a handle. The tensor is ready after synchronize()."""
     call = Call(name, process_set)
     return collectives.broadcast([tensor], root_rank, call, in_place=True).then(only)
 
@@ -194,16 +195,17 @@ def alltoall(
     """Send some rows of a tensor to each rank and receive rows from each. Differentiable.
 
     Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension. Not 0-d.
-        splits: how many rows go to each rank, in order: integers, or a 1-d tensor on the CPU of any
-            integer dtype. Rows beyond their sum stay. None: the rows are dealt out evenly.
+        tensor: has the same dtype and shape on all ranks, except for the first dimension. Not 0-d.
+        splits: the number of rows for each rank, in order: integers, or a 1-d CPU tensor of any
+            integer dtype. Rows beyond their sum are not sent. None: the rows are divided evenly.
         name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
-        out: as for allgather(), but it shares no memory with `tensor`.
+        out: as in allgather(), but it must not share memory with `tensor`.
 
     Returns:
-        A tensor, `out` if it was given, with the rows received from rank 0, rank 1, and so on; if
-        `splits` was given, a tuple of it and how many rows came from each rank, as an int32 tensor.
+        A tensor, `out` if it was given, with the rows received from rank 0, rank 1, and so on. If
+        `splits` was given, a tuple of this tensor and an int32 tensor with the number of rows
+        received from each rank.
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.

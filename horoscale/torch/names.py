@@ -1,4 +1,4 @@
-"""Names of operations that an optimizer makes for itself."""
+"""Unique names for an optimizer's operations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ job.at_end(_used.clear)
 
 
 def unique_name(name: str, process_set: ProcessSet) -> str:
-    """Return a name for operations that no other optimizer's operation of the process set has.
+    """Return a name that no other optimizer's operation uses on the process set.
 
-    Models may have parameters of the same names. The ranks make their optimizers in the same order.
+    Models may have parameters of the same name. All ranks create their optimizers in the same
+    order.
     """
     key = process_set.process_set_id, name
     _used[key] += 1
@@ -22,7 +23,7 @@ def unique_name(name: str, process_set: ProcessSet) -> str:
 
 
 def _forget_names(set_id: int) -> None:
-    # The next set of this id has other ranks, which have used other names.
+    # The next set with this id has other ranks, which have used other names.
     for key in [key for key in _used if key[0] == set_id]:
         del _used[key]
 

@@ -1,16 +1,16 @@
 """The collectives as operators of PyTorch, for torch.compile: torch.ops.horoscale.*.
 
-The compiler follows no pointers into a library. What it can put into a graph is an operator that
-says which shapes its results have and how it is differentiated; when the graph runs, the operator
-calls the collective as eager code does. So compiled and eager ranks can meet in one operation.
+The compiler cannot trace calls into a library. It can put an operator into a graph if the operator
+declares the shapes of its results and its derivative. When the graph runs, the operator calls the
+collective as eager code does, so compiled and eager ranks can take part in the same operation.
 
-All arguments are tensors or plain values, and results follow from arguments alone: a compiled graph
-is kept on disk, and another job may load it. Hence a process set comes as its id and, where shapes
-depend on it, with the number of its members.
+All arguments are tensors or plain values, and results depend on the arguments only: a compiled
+graph is cached on disk, and another job may load it. A process set is therefore passed as its id
+and, if shapes depend on it, the number of its members.
 
-An operator has an effect. The compiler keeps operators with effects in the order of the program,
-executes each of them once, and also those whose results nobody uses: ranks that were compiled
-differently (for other shapes, say) still make the same calls in the same order.
+The operators have side effects. The compiler keeps such operators in program order and executes
+each exactly once, even if its results are unused. Ranks that compile different graphs (for
+different shapes, say) therefore still make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ try:
 except ImportError:
     _register_effectful_op = None  # type: ignore[assignment]
 
-# What this is tested with. Older compilers know effects too, but not all that is needed of them: in
-# some they break backward passes.
+# The oldest tested version. Earlier compilers support effects only in part: in some versions they
+# break backward passes.
 NEEDED = "2.13"
 
-# Why there are no operators; None: there are.
+# Why there are no operators; None if there are.
 PROBLEM = (
     None
     if torch.__version__ >= NEEDED and _register_effectful_op is not None
@@ -61,7 +61,7 @@ def _define(
     backward: Implementation | None = None,
     context: Implementation = _arguments_context,
 ) -> None:
-    """Define an operator: what it does, what its results look like, how it is differentiated."""
+    """Define an operator: its implementation, the shapes of its results, and its derivative."""
     if PROBLEM is not None:
         return
 
@@ -287,7 +287,7 @@ def _reducescatter_fake(
         check_has_rows(tensor.shape, "reducescatter")
     if splits is not None:
         return [_rows_replaced(one, splits[position]) for one in tensors]
-    # As scattered_rows() has it, in a form that also holds for rows that are not known yet.
+    # Like scattered_rows(), in a form that also works for symbolic sizes.
     return [
         _rows_replaced(one, (one.shape[0] + members - 1 - position) // members) for one in tensors
     ]

@@ -1,13 +1,13 @@
-"""OverlappedStep: an optimizer's step that ends during the next forward pass.
+"""OverlappedStep: an optimizer's step that completes during the next forward pass.
 
-step() leaves at once, while gradients are still on their way. A parameter gets its update when it
-is read next, which is when its module needs it in the next forward pass; by then its gradient has
-had the time of all that ran before. Within one step only the backward pass hides communication;
-across steps the forward pass does too. The updates are those of the plain loop, bit by bit.
+step() returns immediately, while gradients are still being reduced. A parameter is updated when it
+is read next, which is when its module needs it in the next forward pass. Communication therefore
+overlaps not only with the backward pass but also with the next forward pass. The updates are
+bitwise equal to those of the plain loop.
 
-Parameters are read through their modules: while updates are outstanding the module's table of
-parameters is one that applies them first. So every reader finds the new values: forward passes,
-state_dict(), parameters(), copies.
+Parameters are read through their modules. While updates are outstanding, a module's table of
+parameters is replaced by one that applies them first. So every reader sees the new values: forward
+passes, state_dict(), parameters(), copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from horoscale.common import job
 from horoscale.torch.groups import GradientGroup
 from horoscale.torch.reducer import GradientReducer
 
-# Those of PyTorch that update each parameter by its own gradient and state alone.
+# PyTorch's optimizers that update each parameter using only its own gradient and state.
 SEPARABLE = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -48,7 +48,7 @@ class OverlappedStep:
     """The outstanding updates of one optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, reducer: GradientReducer) -> None:
-        """Begin with nothing outstanding."""
+        """Start with no outstanding updates."""
         self._weak_optimizer = weakref.ref(optimizer)
         self._busy_optimizer: Any = None  # keeps it alive while updates are outstanding
         self._reducer = reducer
@@ -62,16 +62,16 @@ class OverlappedStep:
 
     @property
     def outstanding(self) -> bool:
-        """Whether parameters still wait for their update."""
+        """Whether parameters are waiting for their update."""
         return bool(self._outstanding)
 
     def has(self, group: GradientGroup) -> bool:
-        """Return whether the group's parameters still wait for their update."""
+        """Return whether the group's parameters are waiting for their update."""
         return any(id(gradient.parameter) in self._outstanding for gradient in group.gradients)
 
     @property
     def possible(self) -> bool:
-        """Whether the next step can overlap: its parameters' readers are known, and no hook is."""
+        """Whether the next step can overlap: all owner modules are known, and no hook is set."""
         optimizer: Any = self._weak_optimizer()
         hooked = (
             optimizer._optimizer_step_pre_hooks
@@ -83,20 +83,20 @@ class OverlappedStep:
         return not hooked and not shared and self._owners.complete(self._reducer.groups)
 
     def begin(self) -> None:
-        """Start what reductions the backward pass has not started, and have readers wait."""
+        """Start the reductions that the backward pass has not started, and guard readers."""
         self._reducer.start()
         self._busy_optimizer = self._weak_optimizer()
         self._options = [_options(group) for group in self._busy_optimizer._plain_groups]
         for group in self._reducer.by_first_use:
             if group.in_flight:
-                self._reducer.warn_of_change(group)  # now: its memory may be used again from now on
+                self._reducer.warn_of_change(group)  # now, because its memory may be reused
                 for gradient in group.gradients:
                     self._outstanding[id(gradient.parameter)] = group
-        job.current_runtime().notify()  # nobody waits now
+        job.current_runtime().notify()  # no thread is waiting
         self._owners.guard(self._outstanding, self.apply_to)
 
     def zero_grad(self, set_to_none: bool) -> None:
-        """Hide the gradients that are still needed; they are cleared once they have been used."""
+        """Hide the gradients that are still needed. They are cleared when they have been used."""
         self._zero = set_to_none
         for group in self._outstanding.values():
             for gradient in group.gradients:
@@ -106,10 +106,10 @@ class OverlappedStep:
                     parameter.grad = None
 
     def apply_to(self, parameters: Iterable[torch.Tensor | None]) -> None:
-        """Bring parameters up to date that somebody is about to read.
+        """Update parameters that are about to be read.
 
-        Others whose gradients are there by now are brought up to date with them: one update of many
-        costs less than many. Raises what went wrong with a reduction.
+        Other parameters whose gradients are ready are updated with them: one update of many costs
+        less than many updates. Raises the error of a failed reduction.
         """
         if self.applying or not self._outstanding:
             return
@@ -125,12 +125,12 @@ class OverlappedStep:
         self._apply(list(groups.values()))
 
     def finish(self) -> None:
-        """Bring all parameters up to date. Raises what went wrong with a reduction."""
+        """Update all parameters. Raises the error of a failed reduction."""
         if self._outstanding and not self.applying:
             self._apply(list({id(g): g for g in self._outstanding.values()}.values()))
 
     def _apply(self, groups: list[GradientGroup]) -> None:
-        self.applying = True  # the optimizer reads parameters too
+        self.applying = True  # the optimizer reads parameters, too
         try:
             with torch.no_grad():
                 for group in groups:
@@ -163,7 +163,7 @@ class OverlappedStep:
         group.finish()
 
     def _step(self, groups: list[GradientGroup]) -> None:
-        """Do the optimizer's step as if it had the parameters of these groups only."""
+        """Run the optimizer's step as if it had only the parameters of these groups."""
         optimizer = self._busy_optimizer
         chosen = {id(gradient.parameter) for group in groups for gradient in group.gradients}
         everything = optimizer._plain_groups
@@ -186,24 +186,24 @@ class OverlappedStep:
                     parameter.grad.zero_()
 
     def abandon(self) -> None:
-        """Leave parameters that were not updated as they are: a reduction, or the job, failed."""
+        """Drop outstanding updates, because a reduction or the job failed."""
         self._outstanding.clear()
         self._held.clear()
         self._settle()
 
 
 class Owners:
-    """The modules that an optimizer's parameters are read through."""
+    """The modules through which an optimizer's parameters are read."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._searched = 0  # for how many parameters
-        self._complete = False  # each has an owner
+        self._searched = 0  # number of parameters
+        self._complete = False  # each parameter has an owner
         self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._guarded: list[tuple[weakref.ref[torch.nn.Module], RemovableHandle | None]] = []
 
     def complete(self, groups: Iterable[GradientGroup]) -> bool:
-        """Return whether every parameter has an owner, which is not part of a compiled module."""
+        """Return whether every parameter has an owner that is not part of a compiled module."""
         parameters = {id(gradient.parameter) for group in groups for gradient in group.gradients}
         if len(parameters) != self._searched:
             self._search(parameters)
@@ -211,14 +211,14 @@ class Owners:
         return self._complete
 
     def guard(self, outstanding: dict[int, GradientGroup], update: Update) -> None:
-        """Have `update` called before such a parameter is read through its module."""
+        """Call `update` before such a parameter is read through its module."""
         for module in self._modules:
             table = module.__dict__["_parameters"]
             if type(table) is not dict or not any(id(one) in outstanding for one in table.values()):
                 continue
             hook = None
             if isinstance(module, torch.nn.RNNBase):
-                # It has a list of its parameters beside the table.
+                # It has a list of its parameters besides the table.
                 hook = module.register_forward_pre_hook(
                     lambda module, inputs: update(module.__dict__["_parameters"].values())
                 )
@@ -226,7 +226,7 @@ class Owners:
             self._guarded.append((weakref.ref(module), hook))
 
     def release(self, outstanding: dict[int, GradientGroup]) -> None:
-        """Take the guard off the modules none of whose parameters is outstanding."""
+        """Remove the guard from modules without outstanding parameters."""
         still = []
         for reference, hook in self._guarded:
             module = reference()
@@ -242,7 +242,7 @@ class Owners:
         self._guarded = still
 
     def _search(self, parameters: set[int]) -> None:
-        """Look at all modules of this process: a parameter does not know its own."""
+        """Search all modules of this process: a parameter has no reference to its module."""
         modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
         owned: set[int] = set()
         for module in modules:
@@ -251,7 +251,7 @@ class Owners:
             if own:
                 self._modules.add(module)
                 owned |= own
-        # What a compiler has made of a module reads parameters where it likes.
+        # A compiled module may read parameters directly.
         compiled = any(
             part in self._modules
             for module in filter(_is_compiled, modules)
@@ -266,7 +266,7 @@ def _is_compiled(module: torch.nn.Module) -> bool:
 
 
 class _Guard(dict[str, Any]):
-    """A module's table of parameters while updates of some are outstanding."""
+    """A module's table of parameters while some updates are outstanding."""
 
     def __init__(self, plain: dict[str, Any], update: Update) -> None:
         super().__init__(plain)
@@ -309,7 +309,7 @@ class _Guard(dict[str, Any]):
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a parameter group's options, which a scheduler may change before they are used."""
+    """Copy a parameter group's options, which a scheduler may change before they are used."""
     return {
         name: value.clone() if isinstance(value, torch.Tensor) else value
         for name, value in group.items()

@@ -1,4 +1,4 @@
-"""Priorities that users give to gradients, by parameter or by name."""
+"""Priorities that users set for gradients, by parameter or by name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _of_names: dict[str, int] = {}
 
 
 def set_priority(parameter_or_name: torch.Tensor | str, priority: int) -> None:
-    """Set how urgent the gradient of a parameter is for DistributedOptimizer, from now on.
+    """Set the priority with which DistributedOptimizer reduces the gradient of a parameter.
 
-    Without it, the parameters that the forward pass uses first are the most urgent ones, since the
-    next one needs them first: 0, -1, -2, and so on. The first step shows which they are; in it they
-    have the optimizer's order. Where the ranks give different priorities the lowest rank's
-    counts.
+    By default, the parameters that the forward pass uses first have the highest priority, because
+    the next forward pass needs them first: 0, -1, -2, and so on. The first step determines this
+    order; that step itself uses the optimizer's order. If ranks set different priorities, the
+    lowest rank's applies.
 
     Args:
-        parameter_or_name: a parameter, or the name that it has in `named_parameters`.
+        parameter_or_name: a parameter, or its name in `named_parameters`.
         priority: higher is more urgent.
     """
     if isinstance(parameter_or_name, str):
@@ -28,7 +28,7 @@ def set_priority(parameter_or_name: torch.Tensor | str, priority: int) -> None:
 
 
 def priority_of(parameter: torch.Tensor, name: str, default: int) -> int:
-    """Return what the user set for a parameter, or for its name, or the default."""
+    """Return the priority that the user set for a parameter or its name, or the default."""
     if not _of_parameters and not _of_names:
         return default
     if parameter in _of_parameters:

@@ -1,4 +1,4 @@
-"""GradientReducer: all gradients of one optimizer on their way."""
+"""GradientReducer: the reduction of all gradients of one optimizer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Parameters = Sequence[torch.Tensor]
 
 
 class GradientReducer:
-    """Makes groups of an optimizer's parameters, has them reduced, and waits for them."""
+    """Groups an optimizer's parameters, starts their reductions, and waits for them."""
 
     def __init__(
         self,
@@ -39,23 +39,23 @@ class GradientReducer:
         grouping: Sequence[Parameters],
         ready_in_backward: bool = False,
     ) -> None:
-        """Begin without parameters: adopt() takes them. Those not in `grouping` are alone."""
+        """Start empty; adopt() adds parameters. Those not in `grouping` are grouped alone."""
         self.settings = settings
         self.passes = passes
-        self.scale = 1.0  # of this rank's gradients, before they are reduced
-        self.paused = False  # backward passes don't count
+        self.scale = 1.0  # factor of this rank's gradients before the reduction
+        self.paused = False  # backward passes are not counted
         self.overlaps = False  # with overlap_step=True
         self.ready_in_backward = ready_in_backward
         self.groups: list[GradientGroup] = []
-        self.by_first_use: list[GradientGroup] = []  # the same, as the forward pass needs them
+        self.by_first_use: list[GradientGroup] = []  # the same, in the order of the forward pass
         self._optimizer = weakref.ref(optimizer)
         self._rounds = Rounds(self, settings.process_set) if ready_in_backward else None
         self._names = names
         self._partners = {id(one): list(group) for group in grouping for one in group}
-        self._order_known = True  # of by_first_use
+        self._order_known = True  # the order in by_first_use
         self._adopted: set[int] = set()  # ids; the groups keep the parameters alive
         self._layouts_name = unique_name("gradients.layouts", settings.process_set)
-        self._layouts_known = True  # by all ranks, of all gradients
+        self._layouts_known = True  # all ranks know the layout of all gradients
         self._agreement: Handle | None = None  # the last one on layouts
         self._warned: set[str] = set()
         self.added_to: str | None = None  # a reduced gradient that a backward pass has added to
@@ -64,12 +64,12 @@ class GradientReducer:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a reduction was started and not waited for yet."""
+        """Whether a reduction was started, but not waited for."""
         return any(group.in_flight for group in self.groups)
 
     @property
     def pending(self) -> bool:
-        """Whether a backward pass has put something in that is not reduced yet."""
+        """Whether gradients have arrived that are not reduced yet."""
         return any(group.pending for group in self.groups)
 
     @property
@@ -84,7 +84,7 @@ class GradientReducer:
             group.scale = scale
 
     def adopt(self) -> bool:
-        """Take care of parameters that are new, or require a gradient only now; tell of any."""
+        """Add parameters that are new or now require a gradient; return whether there were any."""
         optimizer = self._optimizer()
         assert optimizer is not None
         new: list[Parameters] = []
@@ -124,7 +124,7 @@ class GradientReducer:
         self.finish()
 
     def finish(self) -> None:
-        """Wait for the reductions that have started. To be called without autograd."""
+        """Wait for the reductions that have started. Call this with autograd disabled."""
         failure = None
         for group in self.groups:
             if group.serves(self):
@@ -140,32 +140,32 @@ class GradientReducer:
             raise failure
 
     def end_step(self) -> None:
-        """Take note that the optimizer has used what is reduced."""
+        """Record that the optimizer has used the reduced gradients."""
         self.use()
         if self._rounds is not None:
             self._rounds.end_step()
 
     def end_agreement(self) -> None:
-        """Wait for the last agreement on layouts, which has the name of the next."""
+        """Wait for the last agreement on layouts, which has the same name as the next one."""
         agreement, self._agreement = self._agreement, None
         if agreement is not None:
             agreement.wait()
 
     def use(self) -> None:
-        """Have what is reduced so far not used by the next step."""
+        """Mark the reduced gradients as used, so that the next step does not use them."""
         for group in self.groups:
             group.use(self)
 
     def clear(self) -> None:
-        """Forget the gradients but those in flight."""
+        """Reset all gradients except those in flight."""
         for group in self.groups:
             if group.state in (State.PARTIAL, State.REDUCED):
                 group.clear()
 
     def look(self) -> None:
-        """Take note of a reduced gradient that a backward pass is about to add to.
+        """Record a reduced gradient to which a backward pass is about to add.
 
-        The pass's first gradient tells about all: those that it leaves alone are reduced again too.
+        The pass' first gradient decides for all: unchanged ones are also reduced again.
         """
         this_pass = torch._C._current_graph_task_id()
         if self._looked_in != this_pass:
@@ -174,21 +174,22 @@ class GradientReducer:
             self.added_to = next((name for name in kept if name is not None), None)
 
     def begin_again(self) -> None:
-        """Take note of a backward pass after the reduction: nothing is reduced any longer."""
+        """Record a backward pass after the reduction: gradients must be reduced again."""
         for group in self.groups:
             if group.state is State.REDUCED:
                 group.clear()
         if self.added_to is not None and self.ready_in_backward:
             self._warn_once(
                 "reduced again",
-                "a further backward() before step() reduces the gradients again, which are the "
-                f"averages of the earlier one by now (the first is that of {self.added_to}). The "
-                "result is right; to communicate once, do all backward passes but the last within "
-                "optimizer.no_sync(), or give DistributedOptimizer backward_passes_per_step",
+                "a further backward() before step() reduces the gradients again, which are already "
+                f"the averages of the earlier pass (the first is that of {self.added_to}). The "
+                "result is correct. To communicate only once, run all backward passes but the last "
+                "within optimizer.no_sync(), or pass backward_passes_per_step to "
+                "DistributedOptimizer",
             )
 
     def complete(self) -> None:
-        """Take note that a group has had its backward passes."""
+        """Record that a group has had its backward passes."""
         if self._rounds is not None:
             self._rounds.begin()
 
@@ -200,11 +201,11 @@ class GradientReducer:
         )
 
     def all_reduced(self) -> bool:
-        """Return whether nothing is left to do for step()."""
+        """Return whether nothing is left for step() to reduce."""
         return all(group.serves(self) or not group.active for group in self.groups)
 
     def stay_behind(self) -> None:
-        """Take note that a backward pass ends without averages."""
+        """Record that a backward pass ends without averages."""
         missing = [
             gradient.name
             for group in self.groups
@@ -215,15 +216,15 @@ class GradientReducer:
         where = f"here {missing[0]} had none" if missing else "on another rank one had none"
         self._warn_once(
             "incomplete",
-            "backward() has returned without averages in spite of gradients_ready='backward', "
-            "because not all parameters of the optimizer have had their gradients on all ranks: "
-            f"{where}. They come in step() or synchronize(). Freeze parameters that are never used",
+            "backward() has returned without averages despite gradients_ready='backward', "
+            "because not all parameters of the optimizer had a gradient on all ranks: "
+            f"{where}. step() or synchronize() averages them. Freeze parameters that are not used",
         )
 
     def warn_of_change(self, group: GradientGroup) -> None:
-        """Warn of a gradient that was changed while it was reduced, if one was.
+        """Warn about a gradient that was changed while it was being reduced.
 
-        Raises RuntimeError if the change is not lost, but part of what was reduced.
+        Raises RuntimeError if the change may have become part of the reduction.
         """
         gradient = group.changed()
         if gradient is None:
@@ -240,7 +241,7 @@ class GradientReducer:
         if gradient.in_place:
             raise RuntimeError(
                 f"the gradient of {gradient.name} was changed between backward() and step(), while "
-                "it was being reduced where it is: the ranks may have different gradients now. To "
+                "it was being reduced in place: the ranks may now have different gradients. To "
                 f"clip gradients, for example, {remedy}"
             )
         self._warn_once(
@@ -250,7 +251,7 @@ class GradientReducer:
         )
 
     def drop(self) -> None:
-        """Forget what was agreed on in a job that has ended: the next one may have other ranks."""
+        """Reset the agreements of a job that has ended: the next one may have other ranks."""
         self._agreement = None
         self._layouts_known = self.settings.sparse_as_dense or not self.groups
 
@@ -260,11 +261,12 @@ class GradientReducer:
             warn_user(text)
 
     def _agree_on_layouts(self) -> None:
-        """Learn from the other ranks which gradients are sparse, and let them learn it.
+        """Agree with the other ranks on which gradients are sparse.
 
-        Zeros stand for a gradient that this rank has never had, and they must be sparse where
-        the other ranks' are. It is done until each gradient was there on some rank. A rank that has
-        had all of them does not wait for the others, unless it leaves the job.
+        A gradient that this rank has never had is replaced by zeros, which must be sparse if the
+        other ranks' gradient is. The agreement is repeated until each gradient has existed on some
+        rank. A rank that has had all of them does not wait for the others, unless it leaves the
+        job.
         """
         gradients = [gradient for group in self.groups for gradient in group.gradients]
         for gradient in gradients:
@@ -294,7 +296,7 @@ class GradientReducer:
         if not self.settings.sparse_as_dense:
             self._layouts_known = False
         everything = [parameter for parameters in missing for parameter in parameters]
-        # A gradient that a compressor makes another tensor of is copied anyhow.
+        # A compressor that returns another tensor copies the gradient anyway.
         compressed = self.settings.compression is not Compression.none
         places = iter([None] * len(everything) if compressed else make_bucket(everything))
         rank_in_order = sum(len(group.gradients) for group in self.groups)
@@ -324,7 +326,7 @@ def _drop_all() -> None:
 
 
 def _end_agreements() -> None:
-    """Let others have what they need of this rank; one that fails matters to nobody here."""
+    """Complete the agreements that other ranks need. A failure does not matter here."""
     for reducer in list(_all):
         with contextlib.suppress(HorovodInternalError):
             reducer.end_agreement()

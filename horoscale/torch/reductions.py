@@ -1,6 +1,6 @@
 """Collectives that combine the values of the ranks: allreduce and reducescatter; and join.
 
-See horoscale.torch for what all collectives have in common.
+The documentation of horoscale.torch describes what all collectives have in common.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def allreduce(
     """Reduce a tensor over the ranks; every rank gets the result. Average and Sum have gradients.
 
     Args:
-        tensor: of one shape and dtype on all ranks.
+        tensor: has the same shape and dtype on all ranks.
         average: deprecated: True for op=Average, False for op=Sum.
         name: identifies this operation among pending ones. None: matched by call order.
-        compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
-            each other: each host's sum, and the result, are rounded to that type.
-        op: Average (the default), Sum, Min, Max or Product; of integers and bool also BitwiseAnd,
+        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
+            hosts: each host's sum, and the result, are rounded to that type.
+        op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
             BitwiseOr or BitwiseXor. bool: Sum is or, Product is and. Averages of integers are
             divided towards zero.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction,
-        postscale_factor: and the result by this one.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -147,7 +147,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> torch.Tensor:
-    """Do allreduce() in place and return the tensor. Not differentiable."""
+    """Run allreduce() in place and return the tensor. Not differentiable."""
     if average is None and not is_compiling() and is_plain(tensor):
         template = prepared_allreduce(
             tensor.dtype,
@@ -179,7 +179,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start allreduce_() and return a handle at once. The result is there after synchronize()."""
+    """Start allreduce_() and return a handle. The tensor is ready after synchronize()."""
     if average is None and is_plain(tensor):
         dtype, shape = tensor.dtype, tensor.shape
         template = prepared_allreduce(
@@ -213,7 +213,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> list[torch.Tensor]:
-    """Do allreduce() for several tensors at once: all or none. They may differ in shape and dtype.
+    """Run allreduce() on several tensors, all or none. They may differ in shape and dtype.
 
     Returns:
         The list of results.
@@ -257,7 +257,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> list[torch.Tensor]:
-    """Do grouped_allreduce() in place and return the list of the tensors. Not differentiable."""
+    """Run grouped_allreduce() in place and return the list of tensors. Not differentiable."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
     return list(how().allreduce(as_group(tensors), reduction, call, in_place=True).wait())
@@ -291,25 +291,25 @@ def reducescatter(
     splits: Splits = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Reduce a tensor over the ranks and leave each rank its share of the rows. Differentiable.
+    """Reduce a tensor over the ranks and give each rank its share of the rows. Differentiable.
 
-    The gradient is what the ranks' rows got, side by side; times the number of ranks for Sum.
+    The gradient is the concatenation of the ranks' gradients, for Sum times the number of ranks.
 
     Args:
-        tensor: of one shape and dtype on all ranks. Not 0-d.
+        tensor: has the same shape and dtype on all ranks. Not 0-d.
         name: identifies this operation among pending ones. None: matched by call order.
-        compression: how the tensor travels. Compression.fp16 and .bf16 halve what hosts send
-            each other: each host's sum, and the result, are rounded to that type.
-        op: as allreduce(). Average and Sum have gradients.
+        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
+            hosts: each host's sum, and the result, are rounded to that type.
+        op: as in allreduce(). Average and Sum have gradients.
         process_set: the ranks that take part.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction,
-        postscale_factor: and the result by this one.
-        splits: how many rows each rank gets, in their order, as alltoall() takes it; the same on
-            all ranks, in sum all rows. None: evenly, the lower ranks have one more where their
-            number doesn't divide.
-        out: a contiguous tensor for the result, of its dtype, device and shape; it may share memory
-            with `tensor` only if it is this rank's rows of it. None: a new one is made. Not
-            differentiable.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
+        splits: the number of rows for each rank, in order, in any form that alltoall() takes. The
+            same on all ranks, with the number of rows as their sum. None: the rows are divided
+            evenly, and the lower ranks get the remainder, one row each.
+        out: a contiguous tensor for the result, with its dtype, device and shape. It may share
+            memory with `tensor` only if it is this rank's rows of it. None: allocate a new tensor.
+            Not differentiable.
 
     Returns:
         A tensor, `out` if it was given, with this rank's rows of the result.
@@ -386,9 +386,9 @@ def grouped_reducescatter(
     splits: Splits = None,
     out: Tensors | None = None,
 ) -> list[torch.Tensor]:
-    """Do reducescatter() for several tensors at once: all or none. Returns the list of results.
+    """Run reducescatter() on several tensors, all or none. Returns the list of results.
 
-    With `out`, a list, a compression of the user's own is refused: its results are made anew.
+    `out` is a list. It cannot be combined with a custom compressor, which allocates its results.
     """
     group = as_group(tensors)
     encoding, compression = divide(compression, group)
@@ -396,7 +396,7 @@ def grouped_reducescatter(
     call = Call(name, process_set, will_wait=True)
     if out is not None:
         if compression is not Compression.none:
-            raise ValueError(f"out= can't be combined with compression={compression!r}")
+            raise ValueError(f"out= cannot be combined with compression={compression!r}")
         return list(
             collectives.reducescatter(group, reduction, call, split_list(splits), out).wait()
         )
@@ -432,16 +432,17 @@ def grouped_reducescatter_async(
 
 @outside_graph
 def join(device: int = -1) -> int:
-    """Take no further part in the job's operations until every rank has joined.
+    """Signal that this rank has no more data, and wait until every rank has joined.
 
-    Until then the others reduce without this rank: Average still divides by the number of all
-    ranks (see JOIN_AVERAGE in docs/configuration.md), the other operators ignore it. What needs
-    this rank, such as allgather, raises HorovodInternalError on the others. Call it when this rank
-    has no more data.
+    Until then the other ranks reduce without this one. Average still divides by the number of all
+    ranks (see JOIN_AVERAGE in docs/configuration.md); the other operators ignore this rank.
+    Operations that need this rank, such as allgather, raise HorovodInternalError on the other
+    ranks.
 
     Args:
-        device: for Horovod's sake; nothing is allocated for the operations that this rank misses,
-            and those of the others on CUDA tensors go through host memory meanwhile.
+        device: accepted for compatibility with Horovod. Nothing is allocated for the operations in
+            which this rank does not take part. Until all ranks have joined, operations on CUDA
+            tensors go through host memory.
 
     Returns:
         The last rank to join.

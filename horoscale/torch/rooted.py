@@ -1,10 +1,10 @@
-"""The collectives with a root as users call them: reduce, gather and scatter.
+"""The public collectives with a root: reduce, gather and scatter.
 
-What the others than the root get of a reduce or a gather is None. Where autograd records the
-operation it is a tensor without elements instead: a rank takes part in the backward pass through
-it, for example by the gradient of its sum.
+On ranks other than the root, reduce and gather return None. If autograd records the operation, they
+return a tensor without elements, through which the rank takes part in the backward pass: for
+example, add its sum to the loss.
 
-In what torch.compile compiles the graph ends where one of these is called.
+Under torch.compile, a call of one of these breaks the graph.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ def reduce(
 ) -> torch.Tensor | None:
     """Reduce a tensor over the ranks; the root gets the result. Average and Sum have gradients.
 
-    The gradient is the root's; by the number of ranks for Average.
+    The gradient on every rank is the root's, for Average divided by the number of ranks.
 
     Args:
-        tensor: of one shape and dtype on all ranks.
+        tensor: has the same shape and dtype on all ranks.
         root_rank: the global rank that gets the result, even in a process set.
-        op: as allreduce(); Average by default.
+        op: as in allreduce(); Average by default.
         name: identifies this operation among pending ones. None: matched by call order.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction,
-        postscale_factor: and the result by this one.
+        prescale_factor: each rank's tensor is multiplied by it before the reduction.
+        postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
     Returns:
-        On the root a new tensor, with the values that allreduce() gives. Elsewhere None, or, if the
-        tensor requires a gradient, a tensor of shape (0,), on which backward() must be called,
-        too.
+        On the root, a new tensor with the same values as from allreduce(). On other ranks None or,
+        if the tensor requires a gradient, a tensor of shape (0,). Call backward() on it, too.
 
     Raises:
         ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
@@ -89,10 +88,11 @@ def reduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> torch.Tensor | None:
-    """Do reduce() in place. Not differentiable.
+    """Run reduce() in place. Not differentiable.
 
     Returns:
-        On the root the tensor, which holds the result; None elsewhere, where it stays as it is.
+        On the root, the tensor, which holds the result. On other ranks None; the tensor is not
+        changed.
     """
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
@@ -110,7 +110,7 @@ def reduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start reduce_() and return a handle immediately. The result is there after synchronize()."""
+    """Start reduce_() and return a handle. The tensor is ready after synchronize()."""
     reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call, in_place=True)
@@ -123,20 +123,20 @@ def gather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | None:
-    """Concatenate the ranks' rows on the root. Differentiable.
+    """Concatenate the ranks' tensors along the first dimension, on the root. Differentiable.
 
-    The gradient of this rank's rows is the root's for them.
+    The gradient of this rank's rows is the root's gradient for them.
 
     Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension, which may
+        tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
             differ and may be 0. Not 0-d.
         root_rank: the global rank that gets the result, even in a process set.
         name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 
     Returns:
-        On the root a new tensor with the rows of rank 0, rank 1, and so on. Elsewhere None, or, if
-        the tensor requires a gradient, one without rows, on which backward() must be called, too.
+        On the root, a new tensor with the rows of rank 0, rank 1, and so on. On other ranks None
+        or, if the tensor requires a gradient, a tensor without rows. Call backward() on it, too.
 
     Raises:
         ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
@@ -167,18 +167,19 @@ def scatter(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Deal out the rows of the root's tensor: each rank gets the next ones. Differentiable.
+    """Distribute the rows of the root's tensor to the ranks, in order. Differentiable.
 
-    The gradient of the root's rows is that of the ranks that got them; the others' is zeros.
+    The gradient of the root's rows comes from the ranks that received them. On other ranks it is
+    zeros.
 
     Args:
-        tensor: of one dtype and shape on all ranks, except for the first dimension: elsewhere than
-            on the root its rows don't count and may be none. Not 0-d. If it requires a gradient, it
-            does so on all ranks.
-        root_rank: the global rank that sends, even in a process set.
-        splits: how many rows go to each rank, as alltoall() takes it. Rows beyond their sum stay.
-            Read on the root alone. None: evenly, the lower ranks have one more where their number
-            doesn't divide.
+        tensor: has the same dtype and shape on all ranks, except for the first dimension. On ranks
+            other than the root its rows are ignored, and there may be none. Not 0-d. It must
+            require a gradient on all ranks or on none.
+        root_rank: the global rank of the sender, even in a process set.
+        splits: the number of rows for each rank, in any form that alltoall() takes. Rows beyond
+            their sum are not sent. Read on the root only. None: the rows are divided evenly, and
+            the lower ranks get the remainder, one row each.
         name: identifies this operation among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 

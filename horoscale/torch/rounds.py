@@ -1,19 +1,20 @@
 """Rounds: gradients_ready="backward", with which backward() returns averages.
 
 A rank may wait for its gradients at the end of a backward pass only if all ranks have started all
-of them: one that a rank has no use for in this pass starts in that rank's step(), which may come
-after something else that needs the others. So the ranks agree. A round is what happens from the
-first gradient after a reduction to the next reduction. In each one every rank tells once whether
-something is incomplete: at the end of the backward pass that has started a gradient, else in
-synchronize() or step(). If nothing is incomplete on any rank, all wait for all gradients; otherwise
-nobody does, and step() waits, as with gradients_ready="step".
+of them. A gradient that a rank did not compute in this pass starts in that rank's step(), which may
+come after another operation that needs the other ranks. The ranks therefore agree. A round lasts
+from the first gradient after a reduction to the next reduction. In each round every rank reports
+once whether a gradient is missing: at the end of the backward pass that has started a gradient,
+otherwise in synchronize() or step(). If none is missing on any rank, all ranks wait for all
+gradients. Otherwise none waits, and step() does, as with gradients_ready="step".
 
-Ranks whose rounds differ, because one has done a backward pass more before its step, must not
-meet. Each takes part in at least one agreement for each step, and waits for it, so that two ranks
-are never more than one step apart: names that tell even steps from odd ones keep them apart, and
-stay in the response cache, as names that are always new would not. Only the agreements need it,
-because nobody looks at a gradient before the agreement of its round. The full numbers go along, for
-the case that a rank does steps without any agreement, within skip_synchronize().
+The agreements of different rounds must not be matched with each other, for example if one rank runs
+an additional backward pass before its step. Each rank takes part in at least one agreement per step
+and waits for it, so two ranks are never more than one step apart. Different names for even and odd
+steps are therefore sufficient. They also stay in the response cache, which unique names would not.
+Gradients need no such names, because a gradient is not used before the agreement of its round. The
+agreement includes the full numbers, in case a rank runs steps without any agreement, within
+skip_synchronize().
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from horoscale.torch.handles import Handle
 from horoscale.torch.names import unique_name
 
 OPTION = "gradients_ready=backward"  # in the names of operations, which stall reports show
-_URGENT = 1 << 30  # a priority above all gradients'
+_URGENT = 1 << 30  # above all priorities of gradients
 
 
 class Gradients(Protocol):
-    """The gradients of an optimizer, as its rounds know them."""
+    """The rounds' interface to the gradients of an optimizer."""
 
     def all_started(self) -> bool:
         """Return whether each is in flight or reduced."""
@@ -52,7 +53,7 @@ class Gradients(Protocol):
         """Return whether nothing is left to do for step()."""
 
     def finish(self) -> None:
-        """Wait for the reductions of all."""
+        """Wait for all reductions."""
 
     def stay_behind(self) -> None:
         """Take note that a backward pass ends without averages."""
@@ -62,50 +63,50 @@ class Rounds:
     """The rounds of one optimizer."""
 
     def __init__(self, gradients: Gradients, process_set: ProcessSet) -> None:
-        """Begin with the first step's first round."""
+        """Start with the first step's first round."""
         self._gradients = weakref.ref(gradients)
         self._process_set = process_set
-        self._pass = -1  # autograd's number of the backward pass at whose end to tell the others
+        self._pass = -1  # autograd's number of the backward pass that ends with a report
         self._age = next(_ages)
         self.rename()
         self.restart()
         _all.add(self)
 
     def rename(self) -> None:
-        """Take the next free name: in a new job the first one, as on a rank that begins there."""
+        """Take the next free name. In a new job this is the first one, as on a new rank."""
         self._name = unique_name(OPTION, self._process_set)
 
     def restart(self) -> None:
-        """Count steps anew, as all ranks do: in a new job, and where they have joined."""
+        """Restart the count of steps, as all ranks do in a new job and after join()."""
         self._step = 0
-        self._number = 0  # of the round, in this step
-        self._told = False  # the others, in this round
+        self._number = 0  # of the round in this step
+        self._told = False  # this rank has reported in this round
 
     def end(self) -> None:
-        """Take note that all gradients are reduced, or that this failed."""
+        """Record that all gradients are reduced or that this failed."""
         self._told = False
 
     def end_step(self) -> None:
-        """Take note of the optimizer's step."""
+        """Record the optimizer's step."""
         self._step += 1
         self._number = 0
         self._told = False
 
     def begin(self) -> None:
-        """Have the others told at the end of the backward pass that is running."""
+        """Report at the end of the running backward pass."""
         this_pass = torch._C._current_graph_task_id()
         if not self._told and self._pass != this_pass:
             self._pass = this_pass
             Variable._execution_engine.queue_callback(functools.partial(_end_of_pass, this_pass))
 
     def settle(self) -> None:
-        """Tell the others, if no backward pass has; whoever waits in one learns what to do."""
+        """Report, if no backward pass has, so that ranks that wait in theirs can proceed."""
         gradients = self._gradients()
         if not self._told and gradients is not None and not gradients.all_reduced():
             self.ask(self.tell())
 
     def tell(self) -> Handle:
-        """Tell the others whether something is incomplete on this rank."""
+        """Report whether a gradient is missing on this rank."""
         gradients = self._gradients()
         assert gradients is not None
         self._told = True
@@ -117,7 +118,7 @@ class Rounds:
         return collectives.allreduce([torch.tensor(state)], Reduction(ReduceOp.MAX), call)
 
     def ask(self, handle: Handle) -> bool:
-        """Learn whether all gradients can be waited for now.
+        """Return whether all ranks can wait for all gradients now.
 
         Raises MismatchError if the ranks are not in the same round.
         """
@@ -125,9 +126,9 @@ class Rounds:
         incomplete, step, minus_step, number, minus_number = agreed.tolist()
         if step + minus_step or number + minus_number:
             raise MismatchError(
-                f"{self._name}: the ranks have done different numbers of backward passes or of "
-                f"steps: here this is round {self._number} of step {self._step}, elsewhere round "
-                f"{number} or {-minus_number} of step {step} or {-minus_step}"
+                f"{self._name}: the ranks have run different numbers of backward passes or of "
+                f"steps. This rank is in round {self._number} of step {self._step}, others are in "
+                f"round {number} or {-minus_number} of step {step} or {-minus_step}"
             )
         return not incomplete
 
@@ -142,7 +143,7 @@ class Rounds:
 
     @classmethod
     def ending(cls, backward_pass: int) -> list[Rounds]:
-        """Return those that are to tell the others at the end of this backward pass."""
+        """Return the rounds that report at the end of this backward pass."""
         found = [one for one in list(_all) if one._pass == backward_pass]
         return [one for one in found if one._gradients() is not None]
 
@@ -158,7 +159,7 @@ def _end_of_pass(backward_pass: int) -> None:
         _when_it_goes_on(outer, due)
         return
     batch.start()
-    # All are told before any is waited for: other ranks may have another order.
+    # Report for all before waiting for any: other ranks may have another order.
     told = [(rounds, rounds.tell()) for rounds in due]
     failure = None
     for rounds, handle in told:
@@ -171,11 +172,11 @@ def _end_of_pass(backward_pass: int) -> None:
 
 
 def _when_it_goes_on(node: Any, due: Sequence[Rounds]) -> None:
-    """Have the others told at the end of the backward pass that evaluates `node`.
+    """Report at the end of the backward pass that evaluates `node`.
 
-    That is how re-entrant checkpoints, which run a backward pass within another, count as the outer
-    one. Its end can only be waited for from within itself, which is when it evaluates the next
-    node. Where there is none, step() tells the others.
+    A re-entrant checkpoint, which runs a backward pass inside another, then counts as part of the
+    outer one. A callback for the outer pass can only be registered while that pass evaluates a
+    node, so this happens at its next node. If there is none, step() reports.
     """
     following: Sequence[Any] = [one for one, _ in node.next_functions if one is not None]
     hooks: list[Any] = []

@@ -1,4 +1,4 @@
-"""Tensors that are divided among the members of a set: see horoscale.common.shards."""
+"""Tensors that are divided among the members of a set (see horoscale.common.shards)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def empty_sharded(
 ) -> Shards[torch.Tensor]:
     """Return a tensor of zeros whose rows are divided equally among the members of a set.
 
-    Each member writes its own rows, in shared memory, and sees all of them after `gather()`. Where
-    the members are on one host, and a member's rows are whole pages (of 4 KiB, on most machines),
-    nothing is copied: `gather()` costs what a barrier costs. Autograd does not see what others
-    write: use it under torch.no_grad(), or for the data of parameters. Collective.
+    Collective. Each member writes its own rows in shared memory, and can read all rows after
+    `gather()`. If the members are on one host and a member's rows are whole pages (4 KiB on most
+    machines), nothing is copied, and `gather()` costs no more than a barrier. Autograd does not
+    track other members' writes: use the tensor under torch.no_grad() or as the data of parameters.
 
         shards = hvd.empty_sharded(1 << 20)
         shards.own.copy_(...)
@@ -35,16 +35,16 @@ def empty_sharded(
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: before hvd.init(), an extent is negative, the first one can't be divided by the
-            number of members, there is none, or the type is not supported.
-        MismatchError: the members ask for different sizes; raised on all of them.
+        ValueError: before hvd.init(), or an extent is negative, or there is no first extent or it
+            is not divisible by the number of members, or the dtype is not supported.
+        MismatchError: the members request different sizes; raised on all of them.
         HorovodInternalError: there is not enough memory, or a member failed.
     """
     shape = torch.Size(extents_of(size[0] if len(size) == 1 else size))
     dtype = dtype or torch.get_default_dtype()
     data_type(dtype)
     if not shape:
-        raise ValueError("empty_sharded() needs rows to divide: its shape is ()")
+        raise ValueError("empty_sharded() needs rows to divide, but its shape is ()")
     rows = check_rows(shape[0], process_set)
     part = torch.Size((rows, *shape[1:]))
     memory = allocate(part.numel() * dtype.itemsize, process_set)

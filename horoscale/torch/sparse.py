@@ -1,4 +1,4 @@
-"""Allreduce of sparse tensors: their indices and values are gathered, not added up densely."""
+"""Allreduce of sparse tensors, as an allgather of their indices and values."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def sparse_allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start an allreduce of a sparse COO tensor and return at once.
+    """Start an allreduce of a sparse COO tensor and return immediately.
 
-    Every rank contributes its own indices, as many as it has; they may repeat. Not differentiable.
+    Every rank contributes any number of indices, which may repeat. Not differentiable.
 
     Args:
-        tensor: of layout torch.sparse_coo, and of one shape, dtype and number of sparse dimensions
-            on all ranks.
+        tensor: a tensor with layout torch.sparse_coo, with the same shape, dtype and number of
+            sparse dimensions on all ranks.
         name: identifies this operation among pending ones. None: matched by call order.
         op: Average or Sum. Averages of integers are floating-point numbers.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
     Returns:
-        A handle for poll() and synchronize(), which gives a new sparse tensor, not coalesced;
-        calling the handle does what synchronize() does.
+        A handle for poll() and synchronize(). The result is a new sparse tensor, not coalesced.
+        Calling the handle is the same as synchronize().
 
     Raises:
         ValueError: the tensor is not sparse COO, or another argument is invalid.
@@ -52,7 +52,7 @@ def sparse_allreduce_async(
         if reduce_op is ReduceOp.AVERAGE:
             members = len(members_of(process_set))
             values = values.div(members)
-        # Checked: indices of a rank whose tensor has another shape may lie outside of this one.
+        # Checked, because indices from a rank with another shape may be out of bounds here.
         return torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=True)
 
     call = Call(name, process_set, priority=priority)

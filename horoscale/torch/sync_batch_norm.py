@@ -1,4 +1,4 @@
-"""Batch normalization over the batches of all ranks."""
+"""Batch normalization across the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TOO_FEW = "SyncBatchNorm needs more than one value for each channel in training
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalization whose mean and variance in training are those of all ranks' batches.
+    """Batch normalization with the mean and variance of all ranks' batches in training.
 
-    For inputs of shape (batch, channels, ...), with batches that may differ between the ranks and
-    may be empty. In evaluation it is torch.nn.BatchNorm1d, 2d or 3d.
+    Inputs have shape (batch, channels, ...). Batch sizes may differ between the ranks and may be 0.
+    In evaluation mode it equals torch.nn.BatchNorm1d, 2d or 3d.
     """
 
     def __init__(
@@ -37,9 +37,10 @@ class SyncBatchNorm(_BatchNorm):
         Args:
             num_features: the number of channels.
             eps: added to the variance.
-            momentum: weight of a new batch in the running statistics; None: their plain average.
-            affine: learn a scale and a shift for each channel.
-            track_running_stats: keep running statistics for evaluation.
+            momentum: the weight of a new batch in the running statistics. None: a cumulative
+                average.
+            affine: whether to learn a scale and a shift for each channel.
+            track_running_stats: whether to keep running statistics for evaluation.
             process_set: the ranks whose batches are normalized together.
         """
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
@@ -54,8 +55,8 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize a batch. In training every rank of the process set must call it.
 
-        Raises ValueError for another number of channels, or a single value for each channel over
-        all ranks (RuntimeError in a compiled model); HorovodInternalError if a rank failed.
+        Raises ValueError for a wrong number of channels, or if all ranks together have only one
+        value per channel (RuntimeError in a compiled model); HorovodInternalError if a rank failed.
         """
         self._check_input_dim(input)
         if not self.training or common.size(self.process_set) == 1:
@@ -72,9 +73,9 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
     def _forward_in_graph(self, input: torch.Tensor) -> torch.Tensor:
-        """Do the same without looking at a value, so that torch.compile can follow it.
+        """Do the same without reading a value, so that torch.compile can trace it.
 
-        Its gradient is the derivative of these lines; the compiler makes few loops of them.
+        Autograd differentiates these lines, and the compiler fuses them.
         """
         mean, variance, count = _moments_in_graph(input, self.weight, self.process_set)
         if self.track_running_stats:
@@ -105,7 +106,7 @@ class SyncBatchNorm(_BatchNorm):
 def _moments(
     input: torch.Tensor, process_set: ProcessSet
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Return each channel's mean and variance over all ranks, and how many values it has."""
+    """Return each channel's mean and variance over all ranks, and its number of values."""
     channels = input.shape[1]
     own_count = input.numel() // channels
     sums = torch.zeros(2 * channels + 1, dtype=torch.float64)
@@ -130,15 +131,15 @@ def _moments(
 def _moments_in_graph(
     input: torch.Tensor, weight: torch.Tensor | None, process_set: ProcessSet
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return what _moments() does, as tensors that autograd follows."""
+    """Return the same as _moments(), as tensors that autograd tracks."""
     channels = input.shape[1]
     values = input.double()
     own_count = values.new_full((1,), input.numel() // channels)
     over = _all_but_channels(input)
     sums = torch.cat([values.sum(over), values.square().sum(over), own_count])
     if weight is not None:
-        # Zero, but it needs a gradient where the weight does: the backward pass runs its allreduce
-        # also on a rank whose input needs none, as others' may.
+        # Zero, but it requires a gradient if the weight does: the backward pass must run its
+        # allreduce even if this rank's input needs no gradient, because other ranks' may.
         sums = sums + weight[:0].sum()
     sums = allreduce(sums, op=Sum, process_set=process_set)
     count = sums[-1].detach()
@@ -178,7 +179,7 @@ class _Normalize(torch.autograd.Function):
         over = _all_but_channels(input)
         bias_gradient = output_gradient.sum(over)
         weight_gradient = (output_gradient * standardised).sum(over)
-        # Always, whether or not this rank's input needs its gradient: others may.
+        # Always, even if this rank's input needs no gradient: other ranks' may.
         sums = torch.stack([bias_gradient, weight_gradient]).double()
         shift, slope = allreduce_(sums, op=Sum, process_set=ctx.process_set) / ctx.count
         gradient = output_gradient - _by_channel(shift, input)

@@ -1,4 +1,4 @@
-"""Tensors as the runtime sees them: an address, an element type, a shape."""
+"""The runtime's view of tensors: an address, an element type and a shape."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if hasattr(torch, "uint16"):  # from PyTorch 2.3 on
     _DATA_TYPES[torch.uint16] = DataType.UINT16
 _DTYPES = {int(number): dtype for dtype, number in _DATA_TYPES.items()}
 
-_MOST_DIMENSIONS = 64  # of a tensor's shape, to the runtime
+_MOST_DIMENSIONS = 64  # the runtime's limit
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # subclasses may hold anything
 
 
 def data_type(dtype: torch.dtype) -> DataType:
-    """Return the runtime's name of an element type; raise UnsupportedError if it has none."""
+    """Return the runtime's data type for a dtype; raise UnsupportedError if it has none."""
     try:
         return _DATA_TYPES[dtype]
     except KeyError:
         known = ", ".join(str(d).removeprefix("torch.") for d in _DATA_TYPES)
-        message = f"horoscale can't move tensors of {dtype}; it can: {known}"
+        message = f"horoscale does not support tensors of {dtype}. Supported: {known}"
         raise UnsupportedError(message) from None
 
 
 def dtype_of(number: int) -> torch.dtype:
-    """Return the dtype that data_type() gives this number."""
+    """Return the dtype to which data_type() assigns this number."""
     return _DTYPES[number]
 
 
 def knows(dtype: torch.dtype) -> bool:
-    """Return whether the runtime has an element type for a dtype."""
+    """Return whether the runtime supports a dtype."""
     return dtype in _DATA_TYPES
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's own memory holds its values, in order, and autograd follows it."""
+    """Return whether a tensor's own memory holds its values in order, and autograd tracks it."""
     return (
         type(tensor) in _PLAIN_TYPES
         and tensor.is_cpu
@@ -65,16 +65,17 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values of a tensor in plain contiguous memory: the tensor's own where it can be.
+    """Return the values of a tensor in plain contiguous memory: the tensor's own if possible.
 
-    Raises ValueError for what has no such memory, UnsupportedError for devices without a backend.
+    Raises ValueError for a tensor without such memory, UnsupportedError for a device without a
+    backend.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout != torch.strided:
         raise ValueError(
-            f"a tensor of layout {tensor.layout} can't be sent as it is: "
-            "see sparse_allreduce_async()"
+            f"a tensor with layout {tensor.layout} cannot be sent directly: "
+            "use sparse_allreduce_async()"
         )
     if isinstance(tensor, UninitializedTensorMixin):
         raise ValueError("a lazy parameter has no values yet: run one forward pass first")
@@ -83,15 +84,15 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
             f"the tensor is on {tensor.device}, and horoscale has no backend for "
             f"{tensor.device.type} tensors: move it to the CPU first"
         )
-    # Conjugate and negated views are flags on somebody else's memory.
+    # Conjugate and negated views are flags on another tensor's memory.
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def need_writable(tensor: object) -> torch.Tensor:
-    """Return what is received into if it is a tensor whose elements can all be set, or raise.
+    """Return the destination of a receive, if each of its elements can be set.
 
-    Raises TypeError for what is no tensor, ValueError for one that has elements in common memory,
-    as expand() makes them.
+    Raises TypeError if it is not a tensor, ValueError if its elements share memory, as after
+    expand().
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a message is received into a torch.Tensor, not a {type(tensor).__name__}")
@@ -99,26 +100,26 @@ def need_writable(tensor: object) -> torch.Tensor:
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         if any(extent > 1 and step == 0 for extent, step in steps):
             raise ValueError(
-                "a message can't be received into a tensor whose elements share memory: clone() it"
+                "cannot receive a message into a tensor whose elements share memory: clone() it"
             )
     return tensor
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view that is contiguous where there is one: channels_last needs no copy then.
+    """Return a contiguous view, if there is one, so that channels_last needs no copy.
 
-    It has the dimensions in the order of memory and, unless that is their own, dimensions of one
-    element after them, whose number stands for the order. Ranks whose tensors lie in different
-    orders thus have different shapes and get a MismatchError, instead of sums of elements that
-    don't belong together.
+    The view's dimensions are in memory order. If that differs from the tensor's own order,
+    dimensions of size one follow, whose number identifies the order. Ranks whose tensors have
+    different memory orders therefore have different shapes and raise MismatchError, instead of
+    summing unrelated elements.
 
-    A tensor with gaps, or in an order whose number is too large (from 5 dimensions on), is returned
-    as it is: who sends it copies its elements by their indices, which no other rank must know.
+    A tensor with gaps, or with an order whose number is too large (possible from 5 dimensions on),
+    is returned unchanged. Its sender copies the elements by index, which other ranks do not notice.
     """
     if tensor.is_contiguous():
         return tensor
     strides, shape = tensor.stride(), tensor.shape
-    # Dimensions of one element may have any stride, and lie anywhere.
+    # Dimensions of size one may have any stride and any position.
     single = [one for one in range(tensor.dim()) if shape[one] == 1]
     order = sorted(set(range(tensor.dim())).difference(single), key=lambda one: -strides[one])
     number = 0  # of the order among all orders; 0 is their own
@@ -131,19 +132,19 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def room_for(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor for what a contiguous one will become. It has no history."""
+    """Return a new tensor for the result for a contiguous tensor. It has no autograd history."""
     return torch.empty_like(tensor)  # with the strides of its argument
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> Device | None:
-    """Return where the tensors of one operation are, and the stream that computes them.
+    """Return the device of an operation's tensors, and the stream that computes them.
 
-    None is the host's memory. Raises ValueError if they are not all in one place.
+    None means host memory. Raises ValueError if the tensors are not all in the same place.
     """
     first = tensors[0].device
     if any(tensor.device != first for tensor in tensors):
         places = ", ".join(sorted({str(tensor.device) for tensor in tensors}))
-        raise ValueError(f"the tensors of one operation are on several devices: {places}")
+        raise ValueError(f"the tensors of one operation must be on one device, not on {places}")
     return None if first.type == "cpu" else Device(first.index, current_stream(first.index))
 
 
@@ -159,21 +160,23 @@ def argument(source: torch.Tensor, target: torch.Tensor | None) -> TensorArg:
 
 
 def need_room(out: object, rows: int | None, like: torch.Tensor, operation: str) -> torch.Tensor:
-    """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
+    """Return out= if a result with `rows` rows (None: any) like `like` can be written there.
 
-    `operation` is as titled() makes it. Raises ValueError for what is not a tensor, one of another
-    dtype, device or shape, one that isn't contiguous, and one that autograd follows.
+    `operation` comes from titled(). Raises ValueError if out= is not a tensor, has a wrong dtype,
+    device or shape, is not contiguous, or requires a gradient.
     """
     if not isinstance(out, torch.Tensor):
-        raise ValueError(f"out= of {operation} takes a torch.Tensor, not {type(out).__name__}")
+        raise ValueError(f"out= of {operation} must be a torch.Tensor, not {type(out).__name__}")
     if out.requires_grad:
-        raise ValueError(f"out= of {operation} can't be a tensor that requires grad")
+        raise ValueError(f"out= of {operation} must not require grad")
     if out.layout != torch.strided or not out.is_contiguous() or out.is_conj() or out.is_neg():
-        raise ValueError(f"out= of {operation} needs a contiguous tensor")
+        raise ValueError(f"out= of {operation} must be contiguous")
     if out.dtype != like.dtype:
-        raise ValueError(f"out= is of {out.dtype}, the result of {operation} of {like.dtype}")
+        raise ValueError(
+            f"out= has dtype {out.dtype}, but the result of {operation} has {like.dtype}"
+        )
     if out.device != like.device:
-        raise ValueError(f"out= is on {out.device}, the result of {operation} on {like.device}")
+        raise ValueError(f"out= is on {out.device}, but the result of {operation} on {like.device}")
     check_out(out.shape, rows, like.shape[1:], operation)
     return out
 
@@ -186,12 +189,12 @@ def gathered_argument(source: torch.Tensor, out: torch.Tensor | None) -> TensorA
     described = argument(source, None)
     if out is None or not out.is_cpu:
         return described
-    # What has no elements has no address; nothing is written there.
+    # A tensor without elements has no address; nothing is written there.
     return described._replace(out_ptr=out.data_ptr() or 1, out_rows=out.shape[0])
 
 
 def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return memory of the library as a tensor, which keeps it alive. No copy."""
+    """Return the library's memory as a tensor, which keeps it alive, without a copy."""
     if buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(buffer.buffer, dtype=dtype).view(shape)
@@ -200,7 +203,7 @@ def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 def adopt_on_device(
     buffer: DeviceBuffer, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return memory of a device that the library allocated as a tensor, as adopt() does."""
+    """Return device memory that the library allocated as a tensor, like adopt()."""
     if buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.as_tensor(buffer, device=device).view(dtype).view(shape)
@@ -224,11 +227,11 @@ def written(
 
 
 def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Complete an operation in place: `result` was computed in the memory that in_memory() gave."""
+    """Complete an operation in place; `result` was computed in the memory from in_memory()."""
     if result.data_ptr() != tensor.data_ptr() or result.stride() != tensor.stride():
         with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
             tensor.copy_(result)
     elif not tensor.is_inference():
-        # Autograd must know that values it may have saved are gone.
+        # Tells autograd that values that it may have saved were overwritten.
         increment_version(tensor)
     return tensor

@@ -1,4 +1,4 @@
-"""Warnings that name the user's line, however deep in horoscale and PyTorch they come from."""
+"""Warnings that point to the user's line, however deep in horoscale and PyTorch they arise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NOT_THE_USERS = ("horoscale", "torch", "contextlib")
 
 
 def warn_user(text: str) -> None:
-    """Warn, and say that it is about the line of the user's program that led here."""
+    """Warn, with the location of the line of the user's program that led here."""
     level = 1
     frame = sys._getframe()
     while frame.f_back is not None and _package(frame) in _NOT_THE_USERS:

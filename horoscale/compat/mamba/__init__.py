@@ -2,5 +2,5 @@
 
     from horoscale.compat.mamba.distributed.tensor_parallel import ColumnParallelLinear
 
-A process group is an Axis, a ProcessSet, or a group of torch.distributed's backend "horoscale".
+A process group is an Axis, a ProcessSet, or a torch.distributed process group backend "horoscale".
 """

@@ -1,6 +1,6 @@
 """horoscale for Keras with its TensorFlow backend: the names of horoscale.keras.
 
-With TF_USE_LEGACY_KERAS=1, tf_keras (Keras 2) is served, as it is what tf.keras then is.
+With TF_USE_LEGACY_KERAS=1, tf.keras is tf_keras (Keras 2), which is then used.
 """
 
 from horoscale.common.which_keras import backend

@@ -1,4 +1,4 @@
-"""hvd.elastic of PyTorch. See horoscale.elastic and docs/elastic.md."""
+"""hvd.elastic for PyTorch. See horoscale.elastic and docs/elastic.md."""
 
 from horoscale.common.surviving_sets import surviving
 from horoscale.elastic import DataPlan, ObjectState, ShardedStream, State, balance, run, status

@@ -14,19 +14,19 @@ from horoscale.torch.elastic.sampler import ElasticSampler
 
 
 class StateHandler:
-    """The interface: a value that is saved, restored and sent; for own types, override all."""
+    """The interface for a value that is saved, restored and sent. Subclasses override all of it."""
 
     def __init__(self, value: Any) -> None:
         """Handle a value."""
         self.value = value
 
     def set_value(self, value: Any) -> None:
-        """Handle another value from now on, and save it."""
+        """Replace the value and save it."""
         self.value = value
         self.save()
 
     def save(self) -> None:
-        """Keep the present state of the value."""
+        """Save the current state of the value."""
         raise NotImplementedError
 
     def restore(self) -> None:
@@ -39,10 +39,10 @@ class StateHandler:
 
 
 class StateDictHandler(StateHandler):
-    """Handles what has state_dict() and load_state_dict().
+    """Handles values with state_dict() and load_state_dict().
 
-    TorchState has such values in its own numbered commits, so that save(), restore() and sync() are
-    for programs that use a handler by itself.
+    TorchState keeps such values in its own numbered commits. save(), restore() and sync() are for
+    programs that use a handler directly.
     """
 
     def __init__(self, value: Any) -> None:
@@ -88,7 +88,7 @@ class OptimizerStateHandler(StateDictHandler):
     """Handles an optimizer, plain or of DistributedOptimizer()."""
 
     def load(self, state: Any) -> None:
-        """Load the state; forget gradients, which belong to a step that is not done."""
+        """Load the state; clear gradients, which belong to an unfinished step."""
         self.value.load_state_dict(state)
         # Not zero_grad(): its checks are for training loops.
         for group in self.value.__dict__["param_groups"]:
@@ -97,7 +97,7 @@ class OptimizerStateHandler(StateDictHandler):
 
 
 class SamplerStateHandler(StateDictHandler):
-    """Handles an ElasticSampler: what is left of the epoch is dealt out to the present ranks."""
+    """Handles an ElasticSampler: distributes the rest of the epoch among the current ranks."""
 
 
 Registry = list[tuple[type, type[StateHandler]]]
@@ -110,18 +110,18 @@ _registry: Registry = [
 
 
 def get_handler_registry() -> Registry:
-    """Return the pairs of a type and the handler of its values; the first that fits is used."""
+    """Return the pairs of a type and the handler for its values. The first match is used."""
     return list(_registry)
 
 
 def set_handler_registry(registry: Iterable[tuple[type, type[StateHandler]]]) -> None:
-    """Replace the pairs that get_handler_registry() returns, for states made from now on."""
+    """Replace the pairs that get_handler_registry() returns, for states created afterwards."""
     global _registry
     _registry = list(registry)
 
 
 def handler_of(value: Any) -> StateHandler | None:
-    """Return a handler of the value; None where no type fits."""
+    """Return a handler for the value; None if no type matches."""
     for kind, handler in _registry:
         if isinstance(value, kind):
             return handler(value)

@@ -1,4 +1,4 @@
-"""ElasticSampler: a sampler that deals out what is left of an epoch when the ranks change."""
+"""ElasticSampler: a sampler that redistributes the rest of an epoch when the ranks change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horoscale.common import basics, job
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Deals the samples of a data set that are left in this epoch to the ranks.
+    """Distributes the remaining samples of the current epoch among the ranks.
 
         sampler = hvd.elastic.ElasticSampler(dataset)
         state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0)
@@ -23,16 +23,18 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             state.commit()
         sampler.set_epoch(state.epoch + 1)  # at the END of an epoch
 
-    What was recorded by the last commit is not dealt out again, the rest is. All ranks need batches
-    of one size; for others, and for last batches without repeated samples, see DataPlan.
+    After a change of the ranks, samples that were recorded by the last commit are not used again;
+    the rest is redistributed. All ranks must use batches of the same size. For other sizes, and for
+    last batches without repeated samples, see DataPlan.
 
-    Attributes: epoch; processed_num, how many samples of it were recorded; num_replicas and rank of
-    the job; remaining_indices, what is left on all ranks; num_samples, of this rank; total_size, of
-    all ranks, where up to num_replicas - 1 samples count twice, so that all have equally many.
+    Attributes: `epoch`; `processed_num`, the number of recorded samples of the epoch;
+    `num_replicas` and `rank` of the job; `remaining_indices`, the remaining samples of all ranks;
+    `num_samples` of this rank; `total_size`, that of all ranks, which counts up to num_replicas - 1
+    samples twice, so that all ranks have the same number.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        """Begin with epoch 0; `seed` is that of its order, the same on all ranks."""
+        """Start with epoch 0. `seed` determines the order and is the same on all ranks."""
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
@@ -47,17 +49,17 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, in another order. Call it at the end of the one before."""
+        """Begin an epoch, in a new order. Call it at the end of the preceding epoch."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Take note that all ranks have processed a batch.
+        """Record that all ranks have processed a batch.
 
         Args:
-            batch_idx: which one, from 0, since iteration began.
-            batch_size: how many samples each rank has in a full batch, or had in this one.
+            batch_idx: the index of the batch, from 0, since the iteration began.
+            batch_size: the number of samples of each rank in a full batch, or in this one.
         """
         done = self.processed_num + batch_size * self.num_replicas
         if batch_idx == 0:

@@ -1,4 +1,4 @@
-"""Model parallelism on process sets: layers, sequences and stages divided among ranks.
+"""Model parallelism on process sets: divides layers, sequences and stages among ranks.
 
     import horoscale.torch.parallel as par
 
@@ -7,7 +7,7 @@
     down = par.RowParallelLinear(2048, 512, mesh.tp)
     y = down(torch.relu(up(x)))  # as one process computes it
 
-See docs/parallel.md. It needs no torch.distributed.
+See docs/parallel.md. This package does not need torch.distributed.
 """
 
 from horoscale.torch.parallel import rng

@@ -1,4 +1,4 @@
-"""Dropout of attention weights in transformers' models whose heads are divided among ranks."""
+"""Attention dropout in transformers' models whose heads are divided among ranks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import nn
 from horoscale.torch.parallel import rng
 from horoscale.torch.parallel.mesh import Axis
 
-# What configurations call the rate.
+# Names of the rate in configurations.
 RATES = ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
 
 
 def fork_attention_dropout(model: nn.Module) -> None:
-    """Have divided attention draw numbers of a rank's own for its dropout.
+    """Make divided attention draw separate random numbers on each rank for its dropout.
 
-    For models that look up their attention by a name ("sdpa", "eager") in transformers'
-    AttentionInterface; all others, and rates of 0, are left alone. Warns where a model drops
-    attention weights and its attention can't be replaced.
+    Applies to models that look up their attention by name ("sdpa", "eager") in transformers'
+    AttentionInterface. Other models, and models with a rate of 0, are not changed. Warns if a model
+    has attention dropout and its attention cannot be replaced.
     """
     library = sys.modules.get("transformers.modeling_utils")
     kind = getattr(library, "PreTrainedModel", None)
@@ -49,8 +49,8 @@ def _replace(model: Any) -> None:
     else:
         if name not in (f"{one}_forked" for one in ("eager", "sdpa")):
             warnings.warn(
-                f"{type(model).__name__}: the dropout of {name!r} attention has the same numbers "
-                f'for the heads of all ranks; with "sdpa" each rank draws its own',
+                f"{type(model).__name__}: the dropout of {name!r} attention uses the same random "
+                f'numbers for the heads of all ranks; with "sdpa" each rank draws its own',
                 stacklevel=2,
             )
         return
@@ -60,7 +60,7 @@ def _replace(model: Any) -> None:
 
 
 def _forked(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an attention function that has numbers of its own where heads are divided."""
+    """Return an attention function that draws its own numbers if heads are divided."""
 
     def forked(module: nn.Module, *args: Any, dropout: float = 0.0, **kwargs: Any) -> Any:
         axis = next((one.axis for one in module.children() if hasattr(one, "shards")), None)
@@ -73,9 +73,9 @@ def _forked(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _eager(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Do what a model does under the name "eager": a function beside its attention's class.
+    """Call the model's "eager" attention: a function in the module of its attention's class.
 
-    Or beside one that it inherits from: a class of the user's own may be anywhere.
+    Or in the module of a base class, because users may define subclasses anywhere.
     """
     beside = (sys.modules.get(kind.__module__) for kind in type(module).__mro__)
     found = (getattr(one, "eager_attention_forward", None) for one in beside)

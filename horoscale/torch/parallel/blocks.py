@@ -1,4 +1,4 @@
-"""The two halves of a transformer's block, divided among ranks: an MLP, and attention by heads."""
+"""The two halves of a transformer block, divided among ranks: an MLP, and attention by heads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class ParallelMLP(nn.Module):
-    """Two linear layers and an activation between them, whose hidden features are divided.
+    """Two linear layers with an activation between them. The hidden features are divided.
 
-    With `gated` the activation of a gate is multiplied by the hidden features (Shazeer 2020).
+    With `gated`, the activated output of a gate is multiplied by the hidden features (Shazeer
+    2020).
     """
 
     def __init__(
@@ -38,20 +39,20 @@ class ParallelMLP(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's shards.
+        """Create this rank's shards.
 
         Args:
-            dim: the features of input and output.
-            hidden: those between the layers, which are divided in multiples of `multiple_of`.
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's.
-            activation: what is applied to each hidden feature.
+            dim: the number of features of input and output.
+            hidden: the number of hidden features, divided in multiples of `multiple_of`.
+            axis: an Axis, a ProcessSet, or a torch.distributed process group.
+            activation: the function for each hidden feature.
             gated: whether there is a gate.
             bias: whether the layers have biases.
             sequence_parallel: whether the sequence of input and output is divided.
-            sequence_dim: which dimension that is.
-            multiple_of: what of the hidden features can't be divided.
-            device: where the parameters are.
-            dtype: their type.
+            sequence_dim: the dimension of the sequence.
+            multiple_of: the size of the indivisible units of hidden features.
+            device: the device of the parameters.
+            dtype: the dtype of the parameters.
 
         Raises:
             ValueError: `multiple_of` does not divide `hidden`.
@@ -86,9 +87,10 @@ class ParallelMLP(nn.Module):
 
 
 class ParallelAttention(nn.Module):
-    """Multi-head attention whose heads are divided, with as many or fewer heads of keys and values.
+    """Multi-head attention with divided heads, and with grouped keys and values if requested.
 
-    Queries share these in groups (Ainslie et al. 2023); a group stays on one rank.
+    Groups of query heads may share a head of keys and values (Ainslie et al. 2023). A group stays
+    on one rank.
     """
 
     def __init__(
@@ -107,37 +109,38 @@ class ParallelAttention(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's shards.
+        """Create this rank's shards.
 
         Args:
-            dim: the features of input and output, which the heads share.
-            heads: the number of heads of queries.
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's.
-            kv_heads: the number of heads of keys and values, which divides `heads`; None: as many.
+            dim: the number of features of input and output, which the heads share.
+            heads: the number of query heads.
+            axis: an Axis, a ProcessSet, or a torch.distributed process group.
+            kv_heads: the number of key and value heads, which divides `heads`. None: `heads`.
             bias: whether the layers have biases.
-            causal: whether a token sees none that come later.
-            dropout: of the attention's weights, while training.
-            rotate: what is applied to queries and keys, such as rotary positions; they are
-                (batch, own heads, sequence, features).
-            attend: what does the attention, in the place of torch's scaled_dot_product_attention,
-                from queries, keys and values of this rank's heads: for context parallelism.
-                `causal` and `dropout` are its own affair then.
+            causal: whether to hide later tokens from each token.
+            dropout: the dropout rate of the attention weights in training.
+            rotate: a function applied to queries and keys, such as rotary positions. They have
+                shape (batch, own heads, sequence, features).
+            attend: replaces torch's scaled_dot_product_attention for context parallelism. Takes
+                queries, keys and values of this rank's heads. It then has to apply `causal` and
+                `dropout` itself.
             sequence_parallel: whether the sequence of input and output is divided.
-            sequence_dim: which dimension that is: 1 where the batch comes first, 0 where it comes
+            sequence_dim: the dimension of the sequence: 1 if the batch comes first, 0 if it comes
                 second.
-            device: where the parameters are.
-            dtype: their type.
+            device: the device of the parameters.
+            dtype: the dtype of the parameters.
 
         Raises:
-            ValueError: the heads don't divide `dim`, `kv_heads` does not divide `heads`, or there
-                are fewer heads of keys and values than ranks.
+            ValueError: `heads` does not divide `dim`, `kv_heads` does not divide `heads`, or there
+                are fewer key and value heads than ranks.
         """
         super().__init__()
         axis = Axis.of(axis)
         kv_heads = kv_heads or heads
         if dim % heads or heads % kv_heads:
             raise ValueError(
-                f"dim={dim}, heads={heads}, kv_heads={kv_heads}: one divides the other"
+                f"dim={dim}, heads={heads}, kv_heads={kv_heads}: each must be a multiple of the "
+                f"next"
             )
         if kv_heads < axis.size:
             raise ValueError(
@@ -145,7 +148,7 @@ class ParallelAttention(nn.Module):
                 f"{axis.name}"
             )
         if sequence_dim not in (0, 1):
-            raise ValueError(f"sequence_dim={sequence_dim} is neither 0 nor 1")
+            raise ValueError(f"sequence_dim={sequence_dim} must be 0 or 1")
         self.axis = axis
         self.head_dim = dim // heads
         self.causal = causal

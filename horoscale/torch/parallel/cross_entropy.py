@@ -1,4 +1,4 @@
-"""The cross entropy of logits that are divided by words."""
+"""The cross entropy of logits that are divided by vocabulary."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def vocab_parallel_cross_entropy(
     reduction: Literal["mean", "sum", "none"] = "mean",
     vocab_size: int | None = None,
 ) -> torch.Tensor:
-    """Return torch.nn.functional.cross_entropy() of logits of which each rank has some words'.
+    """Return torch.nn.functional.cross_entropy() of logits whose vocabulary is divided.
 
-    No rank ever has all logits: each tells the others, in one allgather, four numbers for each
-    token, which are combined as partial softmaxes are (Milakov and Gimelshein 2018). In half
-    precision they are computed in float32.
+    No rank ever holds all logits. One allgather exchanges four numbers per token, which are
+    combined like partial softmaxes (Milakov and Gimelshein 2018). For half precision they are
+    computed in float32.
 
     Args:
-        logits: (..., own words), as a ColumnParallelLinear returns them; of all words on each rank
-            where the axis has one rank.
-        target: (...), the right words, the same on all ranks.
+        logits: (..., own words), as returned by a ColumnParallelLinear. If the axis has one rank,
+            the logits of all words.
+        target: (...), the correct words, the same on all ranks.
         axis: the ranks, among which the words are divided as by split_sizes().
-        label_smoothing: how much of the target is spread over all words, from 0 to 1.
-        ignore_index: the target of tokens that don't count.
-        reduction: "mean" over the tokens that count, "sum", or "none".
-        vocab_size: the number of words; None: all ranks have as many as this one.
+        label_smoothing: the fraction of the target that is spread over all words, from 0 to 1.
+        ignore_index: the target value of tokens to ignore.
+        reduction: "mean" over the tokens that are not ignored, "sum", or "none".
+        vocab_size: the number of words. None: all ranks have as many as this one.
 
     Returns:
-        The loss, the same on all ranks: a number, or (...) with "none", of the logits' type, but
-        float32 in half precision.
+        The loss, the same on all ranks: a scalar, or (...) for "none". It has the logits' dtype,
+        but float32 for half precision.
 
     Raises:
-        ValueError: a rank has the logits of other words than split_sizes() says, on all ranks; or
-            shapes don't fit, or an argument is invalid, on this rank alone.
-        IndexError: a target is no word.
+        ValueError: a rank's logits are not for the words that split_sizes() assigns to it (on all
+            ranks), or shapes do not match or an argument is invalid (on this rank only).
+        IndexError: a target is not a word.
     """
     if logits.dim() == 0 or logits.shape[:-1] != target.shape:
         raise ValueError(
@@ -52,9 +52,9 @@ def vocab_parallel_cross_entropy(
             f"{tuple(logits.shape[:-1])}, not {tuple(target.shape)}"
         )
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing={label_smoothing} is not between 0 and 1")
+        raise ValueError(f"label_smoothing={label_smoothing} must be between 0 and 1")
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f'reduction={reduction!r} is none of "mean", "sum" and "none"')
+        raise ValueError(f'reduction={reduction!r} must be "mean", "sum" or "none"')
     losses: torch.Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits, target, axis, label_smoothing, ignore_index, vocab_size
     )
@@ -81,7 +81,7 @@ class _CrossEntropy(torch.autograd.Function):
         counts = target != ignored
         number = words or values.shape[-1] * axis.size
         own = values.shape[-1]
-        # What is wrong here comes out where all ranks see it, in _combine().
+        # Errors are detected in _combine(), where all ranks see them.
         first = bounds(split_sizes(number, axis.size), axis.rank)[0]
         end = first + own
         is_own = counts & (target >= first) & (target < end)
@@ -103,7 +103,7 @@ class _CrossEntropy(torch.autograd.Function):
         if smoothing:
             losses -= smoothing / number * total
         if any(ctx.needs_input_grad):
-            # In place: the softmax is what is kept, in the exponentials' memory.
+            # In place: the softmax is saved in the memory of the exponentials.
             scale = torch.exp(highest - top) / denominator
             softmax = exponentials.mul_(scale.unsqueeze(-1))
             ctx.save_for_backward(softmax, rows, is_own, counts)
@@ -134,18 +134,18 @@ def _check_words(believed: list[int], had: list[int], axis: Axis) -> None:
     for rank, (own, expected) in enumerate(zip(had, sizes, strict=True)):
         if own != expected:
             raise ValueError(
-                f"rank {rank} of axis {axis.name} has the logits of {own} words, but of "
-                f"vocab_size={believed[0]} it has {expected}"
+                f"rank {rank} of axis {axis.name} has the logits of {own} words, but its share of "
+                f"vocab_size={believed[0]} is {expected}"
             )
 
 
 def _check_target(target: torch.Tensor, counts: torch.Tensor, number: int) -> None:
-    """Raise IndexError for what is no word; only on the CPU, where looking costs nothing."""
+    """Raise IndexError for a target that is not a word. CPU only, where the check is cheap."""
     if not target.is_cpu:
         return
     wrong = target[counts & ((target < 0) | (target >= number))]
     if wrong.numel():
-        raise IndexError(f"target {int(wrong[0])} is no word: there are {number}")
+        raise IndexError(f"target {int(wrong[0])} is not one of the {number} words")
 
 
 def _combine(said: torch.Tensor, number: int, had: int, axis: Axis) -> tuple[torch.Tensor, ...]:
@@ -153,7 +153,7 @@ def _combine(said: torch.Tensor, number: int, had: int, axis: Axis) -> tuple[tor
     if axis.set is None:
         _check_words([number], [had], axis)
         return tuple(said)
-    # Beside their numbers the ranks say how many words they believe in, and how many they have.
+    # Besides the four numbers, the ranks exchange the vocabulary size and their number of words.
     words = said.new_tensor([[number], [had], [0], [0]])
     own = torch.cat([said.flatten(1), words], 1)
     out = own.new_empty((axis.size * own.shape[0], own.shape[1]))

@@ -1,4 +1,4 @@
-"""How a dimension is divided among ranks, and which parameters are."""
+"""How dimensions and parameters are divided among ranks."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from horoscale.torch.parallel.mesh import Axis
 
 
 def get_dim_for_local_rank(dim: int, world_size: int, local_rank: int, multiple_of: int = 1) -> int:
-    """Return how much of a dimension one of several ranks gets.
+    """Return one rank's share of a dimension that is divided among several ranks.
 
-    All get a multiple of `multiple_of`; the lower ranks get one more where these don't divide.
+    Every share is a multiple of `multiple_of`. If these units do not divide evenly, the lower ranks
+    get one more each.
 
     Args:
-        dim: the extent of the whole.
+        dim: the size of the whole dimension.
         world_size: the number of ranks that share it.
         local_rank: the position of one of them.
-        multiple_of: what can't be divided, such as the width of a head.
+        multiple_of: the size of an indivisible unit, such as the width of a head.
 
     Raises:
-        ValueError: `multiple_of` does not divide `dim`, or the rank is none of these.
+        ValueError: `multiple_of` does not divide `dim`, or the rank is out of range.
     """
     if multiple_of < 1 or dim % multiple_of:
-        raise ValueError(f"a dimension of {dim} is no multiple of {multiple_of}")
+        raise ValueError(f"a dimension of {dim} is not a multiple of {multiple_of}")
     if not 0 <= local_rank < world_size:
-        raise ValueError(f"rank {local_rank} is none of {world_size}")
+        raise ValueError(f"rank {local_rank} is not one of {world_size} ranks")
     each, rest = divmod(dim // multiple_of, world_size)
     return (each + (local_rank < rest)) * multiple_of
 
 
 def split_sizes(dim: int, ranks: int, multiple_of: int = 1) -> tuple[int, ...]:
-    """Return get_dim_for_local_rank() of each rank."""
+    """Return get_dim_for_local_rank() for each rank."""
     return tuple(get_dim_for_local_rank(dim, ranks, rank, multiple_of) for rank in range(ranks))
 
 
 def bounds(sizes: Sequence[int], position: int) -> tuple[int, int]:
-    """Return where a rank's part begins and ends."""
+    """Return the beginning and the end of a rank's part."""
     ends = list(accumulate(sizes))
     return ends[position] - sizes[position], ends[position]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What a rank has of a parameter that is divided.
+    """A rank's shard of a divided parameter.
 
-    A module that has such parameters says so by an attribute `shards`: a dict of these by the
-    parameters' names.
+    A module with divided parameters has an attribute `shards`, a dict of Shard by parameter name.
 
     Attributes:
-        axis: the ranks among which it is divided.
-        dim: along which dimension; None: the first rank has all of it, and the others have none.
-        sizes: what each rank has. Where it is made of several `parts` that are divided each for
-            itself, this is of the first part.
-        parts: the extents of the parts, as shares of the whole: of queries, keys and values in one
-            matrix (1, 1, 1).
+        axis: the ranks among which the parameter is divided.
+        dim: the divided dimension. None: the first rank has all of the parameter.
+        sizes: the size of each rank's shard. If the parameter consists of several `parts` that are
+            divided separately, the sizes are those of the first part.
+        parts: the relative sizes of the parts, such as (1, 1, 1) for queries, keys and values in
+            one matrix.
     """
 
     axis: Axis
@@ -67,13 +67,13 @@ class Shard:
     parts: tuple[int, ...] = (1,)
 
     def extent(self, whole: int) -> int:
-        """Return how much of an extent this rank has."""
+        """Return this rank's share of an extent."""
         return sum(number for _, number in self.places(whole))
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's shard of a whole tensor: a view, or a new tensor of several parts.
+        """Return this rank's shard of a whole tensor: a view, or a new tensor if several parts.
 
-        Raises ValueError if the tensor can't be divided so.
+        Raises ValueError if the tensor cannot be divided in this way.
         """
         if self.dim is None:
             return whole
@@ -88,7 +88,7 @@ class Shard:
         return shards[0] if len(shards) == 1 else torch.cat(shards, self.dim)
 
     def whole(self, shards: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the tensor whose shards on all ranks these are, in their order."""
+        """Return the whole tensor from the shards of all ranks, in order."""
         if self.dim is None:
             return shards[0]
         if len(self.parts) == 1:
@@ -104,7 +104,7 @@ class Shard:
         return torch.cat([part for parts in zip(*split, strict=True) for part in parts], self.dim)
 
     def places(self, extent: int) -> list[tuple[int, int]]:
-        """Return where this rank's rows of each part begin in the whole, and how many they are."""
+        """Return the position and number of this rank's rows in the whole, for each part."""
         begin, end = bounds(self.sizes, self.axis.rank)
         unit, total = extent // sum(self.parts), max(sum(self.sizes), 1)
         return [

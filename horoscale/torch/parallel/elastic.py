@@ -1,8 +1,8 @@
-"""ElasticState: a model whose training state is divided, in a job whose ranks come and go.
+"""ElasticState: a model with a divided training state, in a job whose ranks change.
 
-Each rank commits what it owns. A buddy has a copy, so that what a lost rank owned is there; when
-the ranks have changed the model is made anew for the present ones, and what all have is divided
-among these. Checkpoints are those of par.save().
+Each rank commits the part that it owns, and a buddy keeps a copy in case the rank is lost. After a
+change of the ranks, the model is created again for the current ones, and the committed parts are
+redistributed. Checkpoints have the format of par.save().
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ class ElasticState(ObjectState):
                 state.step += 1
                 state.commit()
 
-    A commit takes memory for two copies of what this rank owns, and of what the rank owns whose
-    buddy it is; the last two commits are kept. Buffers, and in stages 1 and 2 frozen parameters,
-    count as a whole on each rank.
+    The last two commits are kept. They take memory for two copies of this rank's part, and of the
+    part of the rank whose buddy it is. Each rank's part includes all buffers and, in stages 1 and
+    2, all frozen parameters.
 
-    With `--checkpoint-dir` all ranks write what they own while training continues, by save(), with
-    the objects under `extra["elastic"]`. A job begins from what any save() has written of such a
-    model, on any ranks (`--resume`), and load() reads what a job has written. A job that is told to
-    end writes no further checkpoint.
+    With `--checkpoint-dir`, all ranks write their parts with save() while training continues, with
+    the objects under `extra["elastic"]`. A job can resume (`--resume`) from any checkpoint that
+    save() has written for such a model, on any number of ranks, and load() reads a job's
+    checkpoints. A job that is terminated does not write a final checkpoint.
 
     Attributes:
-        model: what `make` has returned for the present ranks; another one after each change.
-        optimizer: likewise.
+        model: the model from `make` for the current ranks; replaced after each change.
+        optimizer: its optimizer, also replaced after each change.
     """
 
     model: nn.Module
     optimizer: Any
 
     def __init__(self, make: Make, **objects: Any) -> None:
-        """Keep the objects, as the first commit.
+        """Save the objects as the first commit.
 
         Args:
-            make: makes the model, sharded over all ranks, and its ZeroOptimizer. Called on all
-                ranks together when the function that hvd.elastic.run() wraps is about to be called,
-                at first and after each change of the ranks. Loaded is what was committed.
-            objects: as in hvd.elastic.ObjectState. For checkpoints they are to be dicts, lists,
-                numbers, strings, None and tensors.
+            make: creates the model, sharded over all ranks, and its ZeroOptimizer. All ranks call
+                it together before the function that hvd.elastic.run() wraps is called: at the start
+                and after each change of the ranks. The committed values are then loaded.
+            objects: as in hvd.elastic.ObjectState. Checkpoints support dicts, lists, numbers,
+                strings, None and tensors.
 
         Raises:
             ValueError: `CHECKPOINT_EVERY` does not parse.
@@ -96,9 +96,9 @@ class ElasticState(ObjectState):
     # ------------------------------------------------------------ what a rank owns
 
     def shards(self) -> Mapping[str, Any]:
-        """Return what this rank owns of each parameter, with the optimizer's state of it.
+        """Return this rank's part of each parameter, with the optimizer's state for it.
 
-        And what every rank has whole: buffers, and in stages 1 and 2 frozen parameters.
+        Includes what every rank holds in full: buffers and, in stages 1 and 2, frozen parameters.
         """
         if "model" not in self.__dict__:
             return {}
@@ -118,7 +118,7 @@ class ElasticState(ObjectState):
 
     @torch.no_grad()
     def load_shards(self, shards: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        """Divide what all ranks have among the present ones. Collective."""
+        """Redistribute the ranks' parts among the current ranks. Collective."""
         parts = _Parts([one for _, one in shards if one])
         sharded = sharded_of(self.model)
         states = {owned.name: state for owned, state in self._states()}
@@ -186,7 +186,7 @@ class ElasticState(ObjectState):
         return snapshot, self._number()
 
     def _resumed_shards(self) -> None:
-        """Load the checkpoint that the job begins with, into the model that was just made."""
+        """Load the job's initial checkpoint into the newly created model."""
         source = membership().source
         self._resumed_from = broadcast_object(self._resumed_from, source, name="elastic.resumed")
         if self._resumed_from is not None:
@@ -228,18 +228,18 @@ class ElasticState(ObjectState):
     def _finish(self) -> None:
         if self._folder is not None:
             self._before_commit()
-            self.save()  # objects of the present model, which may be ahead of the last commit
+            self.save()  # objects of the current model, which may be ahead of the last commit
             self._write(asynchronous=False)
 
     def _give_up(self, *, only_shards: bool = False) -> None:
-        """Leave the checkpoints as they are: it takes all ranks to write one."""
+        """Write nothing: a checkpoint needs all ranks."""
 
     def _last_words(self) -> None:
         return None
 
 
 def _whole(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers of a model, and the parameters that are not divided."""
+    """Return a model's buffers and the parameters that are not divided."""
     divided = sharded_of(model).names
     return dict(model.named_buffers()) | {
         name: one for name, one in model.named_parameters() if id(one) not in divided
@@ -247,10 +247,10 @@ def _whole(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 class _Parts:
-    """What the ranks have of a model that was divided among others."""
+    """The ranks' parts of a model that was divided among other ranks."""
 
     def __init__(self, own: Sequence[Mapping[str, Any]]) -> None:
-        """Tell each other. Collective."""
+        """Exchange the index of all parts. Collective."""
         self._own: dict[str, list[Mapping[str, Any]]] = {}
         for one in own:
             for name, part in one["parameters"].items():
@@ -269,7 +269,7 @@ class _Parts:
         if sum(end - begin for begin, end in ranges) != numel:
             raise RuntimeError(
                 f"the ranks have {sum(end - begin for begin, end in ranges)} of the {numel} "
-                f"elements of {name}: make() has to make the model that was committed"
+                f"elements of {name}: make() must create the same model that was committed"
             )
         kinds = {key: kind for one in self._ranks for key, kind in one.kinds.get(name, {}).items()}
         for key in sorted(kinds):
@@ -286,11 +286,11 @@ class _Parts:
             yield key, whole
 
     def single(self, name: str) -> dict[str, Any]:
-        """Return what the optimizer has for a parameter as a whole, such as "step"."""
+        """Return the optimizer's scalar state for a parameter, such as "step"."""
         return next((one.single[name] for one in self._ranks if name in one.single), {})
 
     def load_rest(self, model: nn.Module, groups: list[dict[str, Any]]) -> None:
-        """Load what every rank has whole, and the options of parameter groups."""
+        """Load the values that every rank holds in full, and the options of parameter groups."""
         if self._rest is None:
             return
         whole, options = self._rest
@@ -302,7 +302,7 @@ class _Parts:
 
 
 class _Index:
-    """What a rank has of each parameter: ranges of elements, element types, and single values."""
+    """A rank's part of each parameter: ranges of elements, element types, and scalars."""
 
     def __init__(self) -> None:
         self.ranges: dict[str, list[tuple[int, int]]] = {}

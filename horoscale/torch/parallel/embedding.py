@@ -1,4 +1,4 @@
-"""Embeddings whose tables are divided: by words, or by features."""
+"""Embeddings whose tables are divided by words or by features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reduction = Literal["all", "scatter", "none"]
 
 
 def reduced(x: torch.Tensor, axis: Axis, reduction: Reduction, sequence_dim: int) -> torch.Tensor:
-    """Return the sum of the ranks' `x`: all of it, or this rank's part of the sequence; or `x`."""
+    """Return the sum of the ranks' `x`, this rank's part of its sequence, or `x` itself."""
     if reduction == "none":
         return x
     if reduction == "all":
@@ -27,13 +27,13 @@ def reduced(x: torch.Tensor, axis: Axis, reduction: Reduction, sequence_dim: int
 
 def _check_reduction(reduction: str) -> None:
     if reduction not in ("all", "scatter", "none"):
-        raise ValueError(f'reduction={reduction!r} is none of "all", "scatter" and "none"')
+        raise ValueError(f'reduction={reduction!r} must be "all", "scatter" or "none"')
 
 
 class VocabParallelEmbedding(nn.Module):
-    """An embedding of which each rank has the vectors of some words.
+    """An embedding whose words are divided among the ranks.
 
-    A rank finds zeros for the words of others; the sum over the ranks is the embedding.
+    A rank returns zeros for the words of other ranks. The sum over the ranks is the embedding.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class VocabParallelEmbedding(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's rows of the table.
+        """Create this rank's rows of the table.
 
         Args:
-            num_embeddings: how many words there are.
-            embedding_dim: the width of their vectors.
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's.
-            padding_idx: the word whose vector gets no gradient, as nn.Embedding takes it.
-            reduction: what is returned: "all": the vectors; "scatter": this rank's part of the
-                sequence of them; "none": what this rank has of the sum.
-            sequence_dim: the dimension of the words that is the sequence.
-            device: where the table is.
-            dtype: its type.
+            num_embeddings: the number of words.
+            embedding_dim: the number of features of each vector.
+            axis: an Axis, a ProcessSet, or a torch.distributed process group.
+            padding_idx: the word whose vector gets no gradient, as in nn.Embedding.
+            reduction: the form of the result. "all": the sum over the ranks. "scatter": this rank's
+                part of its sequence. "none": this rank's summand.
+            sequence_dim: the sequence dimension of the words.
+            device: the device of the table.
+            dtype: the dtype of the table.
 
         Raises:
             ValueError: there are fewer words than ranks, or an argument is invalid.
@@ -72,7 +72,7 @@ class VocabParallelEmbedding(nn.Module):
                 f"{self.axis.size} ranks of axis {self.axis.name}"
             )
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError(f"padding_idx={padding_idx} is none of {num_embeddings} words")
+            raise ValueError(f"padding_idx={padding_idx} is not one of {num_embeddings} words")
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.reduction = reduction
@@ -101,19 +101,19 @@ class VocabParallelEmbedding(nn.Module):
 
     @torch.no_grad()
     def load_whole(self, weight: torch.Tensor) -> None:
-        """Take this rank's rows of a whole table."""
+        """Load this rank's rows of a whole table."""
         self.weight.copy_(self.shards["weight"].of(weight))
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Return the vectors of words: (...) to (..., embedding_dim).
 
-        Raises IndexError for a number that is no word (on the CPU, where looking costs nothing).
+        Raises IndexError for a number that is not a word (on the CPU, where the check is cheap).
         """
         if words.is_cpu and words.numel():
             low, high = int(words.min()), int(words.max())
             if low < 0 or high >= self.num_embeddings:
                 wrong = low if low < 0 else high
-                raise IndexError(f"{wrong} is no word: there are {self.num_embeddings}")
+                raise IndexError(f"{wrong} is not one of the {self.num_embeddings} words")
         if self.axis.size == 1:
             return F.embedding(words, self.weight, self.padding_idx)
         foreign = (words < self.first) | (words >= self.end)
@@ -131,7 +131,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class ColumnParallelEmbedding(nn.Module):
-    """An embedding of which each rank has some features of all vectors, which it returns."""
+    """An embedding whose features are divided. Each rank returns its features of the vectors."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ColumnParallelEmbedding(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's columns of the table; they are divided as by split_sizes()."""
+        """Create this rank's columns of the table, which are divided as by split_sizes()."""
         super().__init__()
         self.axis = Axis.of(axis)
         self.num_embeddings = num_embeddings
@@ -164,7 +164,7 @@ class ColumnParallelEmbedding(nn.Module):
 
 
 class ParallelEmbeddings(nn.Module):
-    """The embeddings of words and, unless there are none, of positions, added up by one sum."""
+    """The embeddings of words and, optionally, of positions, added in one reduction."""
 
     def __init__(
         self,
@@ -178,18 +178,18 @@ class ParallelEmbeddings(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's parts of both tables.
+        """Create this rank's parts of both tables.
 
         Args:
-            embed_dim: the width of the vectors.
-            vocab_size: how many words there are.
-            max_position_embeddings: how many positions; 0: they have no vectors.
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's.
+            embed_dim: the number of features of each vector.
+            vocab_size: the number of words.
+            max_position_embeddings: the number of positions. 0: no position embeddings.
+            axis: an Axis, a ProcessSet, or a torch.distributed process group.
             padding_idx: the word whose vector gets no gradient.
             sequence_parallel: whether each rank gets a part of the sequence.
-            sequence_dim: the dimension of the words that is the sequence.
-            device: where the tables are.
-            dtype: their type.
+            sequence_dim: the sequence dimension of the words.
+            device: the device of the tables.
+            dtype: the dtype of the tables.
 
         Raises:
             ValueError: there are fewer words than ranks.
@@ -211,7 +211,7 @@ class ParallelEmbeddings(nn.Module):
     def forward(self, words: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         """Return the vectors of words: (...) to (..., embed_dim), or a part of their sequence.
 
-        `positions` are those of the words; None: those of the sequence, from 0.
+        `positions` are the positions of the words. None: counted along the sequence, from 0.
         """
         if positions is None:
             length = words.shape[self.sequence_dim]

@@ -23,21 +23,21 @@ def DistributedOptimizer(  # noqa: N802 (hvd.DistributedOptimizer's name)
 ) -> Any:
     """Make an optimizer average its gradients over the ranks that train the same parameters.
 
-    These are the ranks of dp and cp: they have the same shards, and see other samples or other
-    tokens of them. The losses of cp's ranks are to be means over as many tokens each.
+    These are the ranks of dp and cp: they have the same shards, but different samples or different
+    tokens. The losses of cp's ranks must be means over equal numbers of tokens.
 
     Args:
         optimizer: any torch.optim.Optimizer of the model's parameters.
         model: the model, or this rank's stage of it.
         mesh: the mesh.
-        options: of hvd.DistributedOptimizer, except named_parameters and process_set.
+        options: options of hvd.DistributedOptimizer, except named_parameters and process_set.
 
     Returns:
-        What hvd.DistributedOptimizer returns. Where there is one such rank, the optimizer, whose
-        synchronize(), skip_synchronize() and no_sync() do nothing.
+        The result of hvd.DistributedOptimizer. If there is only one such rank, the optimizer, with
+        synchronize(), skip_synchronize() and no_sync() that do nothing.
     """
     if sharded_in(model):
-        raise ValueError("this model is sharded: its optimizer is par.ZeroOptimizer()")
+        raise ValueError("this model is sharded: use par.ZeroOptimizer()")
     same = mesh["dp", "cp"]
     if same.set is not None:
         return AveragingOptimizer(
@@ -50,10 +50,10 @@ def DistributedOptimizer(  # noqa: N802 (hvd.DistributedOptimizer's name)
 
 
 def broadcast_parameters(model: nn.Module, mesh: Mesh) -> None:
-    """Give all ranks that have the same parameters the same values. Collective.
+    """Broadcast parameters to all ranks that share them. Collective.
 
-    They are those of the first rank of dp and cp; of what is not divided, those of the first one
-    of tp too. For after a model was made or loaded from different values.
+    The values come from the first rank of dp and cp. For parameters that are not divided, they come
+    from the first rank of tp, too. Call this if ranks have created or loaded different values.
     """
     state = model.state_dict()
     divided = {id(parameter) for parameter, _ in declared_shards(model)}
@@ -70,12 +70,12 @@ def broadcast_parameters(model: nn.Module, mesh: Mesh) -> None:
 
 
 def reduce_gradients(parameters: Iterable[nn.Parameter], axis: Axis) -> None:
-    """Add up the ranks' gradients of parameters, in place. Collective; for one pass at a time.
+    """Sum the ranks' gradients of parameters, in place. Collective; call it once per pass.
 
-    For parameters that are whole on ranks which use them on different parts: those of a module
-    that knows nothing of sequence parallelism. (The norms of this package do it themselves.) A
-    parameter without a gradient counts as zeros, and gets one, unless it is frozen: those stay as
-    they are, on all ranks alike.
+    Use it for parameters that are replicated on ranks which apply them to different parts of a
+    sequence, in a module that does not support sequence parallelism. (This package's norms do it
+    themselves.) A parameter without a gradient counts as zeros and gets a gradient. Frozen
+    parameters, which must be the same on all ranks, are skipped.
     """
     if axis.set is None:
         return
@@ -99,11 +99,11 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     exclude: Iterable[nn.Parameter] = (),
 ) -> torch.Tensor:
-    """Scale the gradients so that the norm of the whole model's is at most `max_norm`. Collective.
+    """Scale the gradients so that the norm over the whole model is at most `max_norm`. Collective.
 
-    As torch.nn.utils.clip_grad_norm_() does it for a model that is not divided: shards are added
-    up over tp, stages over pp, and what shard() has divided over its axis. Call it when the
-    gradients are averaged:
+    The result equals torch.nn.utils.clip_grad_norm_() of the undivided model: norms are combined
+    over the shards of tp, the stages of pp, and the axis of shard(). Call it after the gradients
+    are averaged:
 
         optimizer.synchronize()
         par.clip_grad_norm_(model, 1.0, mesh)
@@ -112,14 +112,14 @@ def clip_grad_norm_(
 
     Args:
         model: the model, or this rank's stage of it.
-        max_norm: the greatest norm.
+        max_norm: the maximum norm.
         mesh: the mesh.
-        norm_type: which norm; math.inf: the greatest value.
-        error_if_nonfinite: whether a norm that is none is an error.
-        exclude: parameters that another rank of pp has as well and counts, as tied embeddings are.
+        norm_type: the order of the norm; math.inf for the maximum.
+        error_if_nonfinite: whether to raise an error if the norm is nan or infinite.
+        exclude: parameters that another rank of pp also has and counts, such as tied embeddings.
 
     Returns:
-        The norm before, the same on all ranks.
+        The norm before clipping, the same on all ranks.
 
     Raises:
         RuntimeError: the norm is nan or infinite, and `error_if_nonfinite` is set.
@@ -151,7 +151,7 @@ def clip_grad_norm_(
 
 
 def _power(gradients: list[torch.Tensor], norm_type: float, device: torch.device) -> torch.Tensor:
-    """Return what is added up for a norm of several tensors; of the norm inf, their greatest."""
+    """Return the summand of several tensors for a norm; for the norm inf, their maximum."""
     norms = [torch.linalg.vector_norm(one.double(), norm_type) for one in gradients]
     own = torch.stack(norms).to(device) if norms else torch.zeros(1, device=device).double()
     return own.max() if norm_type == torch.inf else own.pow(norm_type).sum()
@@ -160,7 +160,7 @@ def _power(gradients: list[torch.Tensor], norm_type: float, device: torch.device
 def _owner_of_norms(
     model: nn.Module, mesh: Mesh, exclude: Iterable[nn.Parameter]
 ) -> Callable[[nn.Parameter], bool]:
-    """Return what tells whether a gradient counts here: of what tp's ranks share, on the first."""
+    """Return a predicate for gradients that count here: shared ones count on tp's first rank."""
     shards: dict[int, Shard] = {id(one): shard for one, shard in declared_shards(model)}
     excluded = {id(one) for one in exclude}
 
@@ -173,15 +173,15 @@ def _owner_of_norms(
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch.amp.GradScaler whose decision to skip a step is that of all ranks of tp and pp.
+    """torch.amp.GradScaler that skips a step on all ranks of tp and pp together.
 
-    An overflow in the shard of one rank alone would make the others go on without it. It is found
-    in gradients that are averaged, so that the ranks of dp and cp agree; those of a ZeroOptimizer,
-    each of which has other gradients, are asked as well.
+    Otherwise, an overflow in one rank's shard would skip the step on that rank only. The ranks of
+    dp and cp agree anyway, because their gradients are averaged. The ranks of a ZeroOptimizer,
+    which have different gradients, take part in the decision, too.
     """
 
     def __init__(self, mesh: Mesh, device: str = "cpu", **options: Any) -> None:
-        """Make a scaler for a mesh; the options are those of torch.amp.GradScaler."""
+        """Create a scaler for a mesh. The options are those of torch.amp.GradScaler."""
         super().__init__(device, **options)
         self._axis = mesh["tp", "pp"]
 

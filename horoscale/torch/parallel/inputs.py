@@ -1,6 +1,7 @@
-"""Inputs that several column-parallel layers multiply, of modules that know nothing of ranks.
+"""Inputs that several column-parallel layers share, in modules that are not aware of ranks.
 
-Their gradient is added up once for all of these layers, and a part of a sequence is gathered once.
+The input's gradient is summed once for all of these layers, and a divided sequence is gathered
+once.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def take_input(name: str, module: nn.Module, argument: str, axis: Axis, dim: int | None) -> None:
-    """Have the divided layers of a module share the work for their input.
+    """Make the divided layers of a module share the work for their input.
 
     Args:
-        name: of the module.
-        module: whose children are layers divided by columns.
-        argument: the name of its input, where it is called without positional ones.
+        name: the name of the module.
+        module: a module whose children are divided by columns.
+        argument: the name of its input, for calls without positional arguments.
         axis: the ranks.
-        dim: each rank has a part of the input along it; None: all of it.
+        dim: the dimension along which the input is divided. None: each rank has all of it.
     """
     layers = [one for one in module.children() if isinstance(one, ColumnParallelLinear)]
     if dim is None:
@@ -39,14 +40,14 @@ def take_input(name: str, module: nn.Module, argument: str, axis: Axis, dim: int
 
 
 def on_input(name: str, module: nn.Module, argument: str, change: Change) -> None:
-    """Have something done to a module's first argument, or to a keyword argument."""
+    """Apply a function to a module's first argument, or to a keyword argument."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs.get(argument)
         if not torch.is_tensor(x):
             raise ValueError(
-                f"{name} is called with neither a tensor first nor a tensor {argument!r}, but with "
-                f"{len(args)} positional arguments and {', '.join(kwargs) or 'no others'}"
+                f"{name} needs a tensor as its first argument or as {argument!r}, but was called "
+                f"with {len(args)} positional arguments and {', '.join(kwargs) or 'no others'}"
             )
         changed = change(x)
         return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, argument: changed})
@@ -55,9 +56,9 @@ def on_input(name: str, module: nn.Module, argument: str, change: Change) -> Non
 
 
 class _SharedCopies:
-    """copy_to() of each input of several layers, done once within a call of their module.
+    """copy_to() of the input of several layers, done once in each call of their module.
 
-    What else the module does with its input, such as a residual or a router, has it as it is.
+    Other uses of the input in the module, such as a residual or a router, get the original.
     """
 
     def __init__(self, axis: Axis) -> None:
@@ -66,11 +67,14 @@ class _SharedCopies:
         self._copies: dict[tuple[int, bool], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if not self._is_within:  # a layer that is called by somebody else
+        if not self._is_within:  # a layer that is called from outside its module
             return copy_to(x, self._axis)
         key = id(x), torch.is_grad_enabled()
         if key not in self._copies:
-            self._copies[key] = x, copy_to(x, self._axis)  # x stays, so that no other has its id
+            self._copies[key] = (
+                x,
+                copy_to(x, self._axis),
+            )  # keeps x, so that no other tensor gets its id
         return self._copies[key][1]
 
     def begin(self, *_: object) -> None:

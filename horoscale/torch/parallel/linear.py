@@ -29,7 +29,7 @@ from horoscale.torch.reductions import allreduce_
 
 
 class _Linear(nn.Module):
-    """What both have in common: a weight of which each rank has a shard, and perhaps a bias."""
+    """Base class: a weight of which each rank has a shard, and an optional bias."""
 
     shards: dict[str, Shard]
     transposed: frozenset[str] = frozenset()  # parameters that were (in, out) in the whole model
@@ -56,13 +56,13 @@ class _Linear(nn.Module):
     def _divide(self, features: int, what: str) -> tuple[int, ...]:
         if features % self.multiple_of:
             raise ValueError(
-                f"{type(self).__name__} on axis {self.axis.name}: {what}={features} is no multiple "
-                f"of multiple_of={self.multiple_of}"
+                f"{type(self).__name__} on axis {self.axis.name}: {what}={features} is not a "
+                f"multiple of multiple_of={self.multiple_of}"
             )
         return split_sizes(features, self.axis.size, self.multiple_of)
 
     def reset_parameters(self) -> None:
-        """Draw the weights as nn.Linear does for the whole layer, each rank its own."""
+        """Initialize the weights as nn.Linear does for the whole layer, each rank its own."""
         bound = 1 / math.sqrt(self.in_features)
         with rng.fork(self.axis):
             nn.init.uniform_(self.weight, -bound, bound)
@@ -71,7 +71,7 @@ class _Linear(nn.Module):
 
     @torch.no_grad()
     def load_whole(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """Take this rank's shards of the weight, (out, in), and the bias of a whole layer."""
+        """Load this rank's shards of a whole layer's weight, (out, in), and bias."""
         self.weight.copy_(self.shards["weight"].of(weight))
         if self.bias is not None and bias is not None:
             shard = self.shards.get("bias")
@@ -87,15 +87,16 @@ class _Linear(nn.Module):
 
 
 class ColumnParallelLinear(_Linear):
-    """A linear layer of which each rank computes some of the output's features.
+    """A linear layer whose output features are divided among the ranks.
 
-    The input has all features. With `sequence_parallel` each rank has a part of its sequence. These
-    are gathered while the product with the rank's own part is computed, and only that part is kept
-    for the backward pass. Otherwise it is one value on all ranks, whose gradient is added up.
+    The input has all features. With `sequence_parallel`, each rank has a part of the input's
+    sequence. The parts are gathered while the product with the rank's own part is computed, and
+    only that part is saved for the backward pass. Otherwise, the input is the same on all ranks,
+    and its gradient is summed over them.
 
     Attributes:
-        input_of_several: what makes the input ready for several layers at once, in place of the
-            layer; None: it does so itself.
+        input_of_several: prepares the input for several layers at once. None: this layer prepares
+            its input itself.
     """
 
     def __init__(
@@ -112,34 +113,34 @@ class ColumnParallelLinear(_Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's shard of the layer.
+        """Create this rank's shard of the layer.
 
         Args:
-            in_features: the features of the input.
-            out_features: those of the whole output, which are divided as by split_sizes().
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's.
-            bias: whether there is one.
+            in_features: the number of input features.
+            out_features: the number of output features in all, divided as by split_sizes().
+            axis: an Axis, a ProcessSet, or a torch.distributed process group.
+            bias: whether the layer has a bias.
             sequence_parallel: whether each rank has a part of the input's sequence.
-            multiple_of: what of the features can't be divided, such as the width of a head.
-            gather_output: whether the output is gathered, to be whole on all ranks.
-            sequence_dim: the dimension of the input that is the sequence.
-            parts: the shares of what the output consists of, each of which is divided for itself:
-                (1, 1, 1) for queries, keys and values side by side. `multiple_of` is for the first.
-            device: where the parameters are.
-            dtype: their type.
+            multiple_of: the size of an indivisible unit of features, such as the width of a head.
+            gather_output: whether to gather the output on all ranks.
+            sequence_dim: the sequence dimension of the input.
+            parts: the relative sizes of parts of the output that are divided separately, such as
+                (1, 1, 1) for queries, keys and values. `multiple_of` applies to the first part.
+            device: the device of the parameters.
+            dtype: the dtype of the parameters.
 
         Raises:
-            ValueError: `parts` or `multiple_of` do not divide `out_features`, or several parts are
-                to be gathered.
+            ValueError: `parts` or `multiple_of` do not divide `out_features`, or `gather_output` is
+                combined with several parts.
         """
         super().__init__(
             in_features, out_features, axis, sequence_parallel, sequence_dim, multiple_of
         )
         parts = tuple(parts)
         if gather_output and len(parts) > 1:
-            raise ValueError(f"gather_output=True would mix the parts {parts} of the ranks")
+            raise ValueError(f"gather_output=True cannot be combined with several parts: {parts}")
         if out_features % sum(parts):
-            raise ValueError(f"out_features={out_features} can't be divided into parts of {parts}")
+            raise ValueError(f"out_features={out_features} can't be divided into parts {parts}")
         self.gather_output = gather_output
         self.input_of_several: Callable[[torch.Tensor], torch.Tensor] | None = None
         first = out_features // sum(parts) * parts[0]
@@ -166,10 +167,10 @@ class ColumnParallelLinear(_Linear):
 
 
 class RowParallelLinear(_Linear):
-    """A linear layer of which each rank has some of the input's features.
+    """A linear layer whose input features are divided among the ranks.
 
-    It takes what a ColumnParallelLinear returns. The ranks' outputs are added up, and with
-    `sequence_parallel` each rank gets a part of the sum's sequence. The first rank has the bias.
+    It takes the output of a ColumnParallelLinear. The ranks' outputs are summed. With
+    `sequence_parallel`, each rank gets a part of the sum's sequence. The first rank has the bias.
     """
 
     def __init__(
@@ -184,18 +185,18 @@ class RowParallelLinear(_Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's shard of the layer.
+        """Create this rank's shard of the layer.
 
         Args:
-            in_features: the features of the whole input, which are divided as by split_sizes().
-            out_features: the features of the output.
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's.
-            bias: whether there is one.
+            in_features: the number of input features in all, divided as by split_sizes().
+            out_features: the number of output features.
+            axis: an Axis, a ProcessSet, or a torch.distributed process group.
+            bias: whether the layer has a bias.
             sequence_parallel: whether each rank gets a part of the output's sequence.
-            multiple_of: what of the input's features can't be divided.
-            sequence_dim: the dimension of the output that is the sequence.
-            device: where the parameters are.
-            dtype: their type.
+            multiple_of: the size of an indivisible unit of input features.
+            sequence_dim: the sequence dimension of the output.
+            device: the device of the parameters.
+            dtype: the dtype of the parameters.
 
         Raises:
             ValueError: `multiple_of` does not divide `in_features`.
@@ -229,7 +230,7 @@ def _check_features(module: _Linear, x: torch.Tensor, features: int) -> None:
     if x.dim() == 0 or x.shape[-1] != features:
         raise ValueError(
             f"{type(module).__name__} on rank {module.axis.rank} of axis {module.axis.name} takes "
-            f"{features} features, but the input is {tuple(x.shape)}"
+            f"{features} features, but the input has shape {tuple(x.shape)}"
         )
 
 
@@ -242,7 +243,7 @@ def column_parallel(
 ) -> torch.Tensor:
     """Return the product of a whole input with this rank's rows of a weight, (own out, in).
 
-    With a `sequence_dim` the input is the rank's part along it.
+    With a `sequence_dim`, the input is the rank's part along it.
     """
     if axis.size == 1:
         return F.linear(x, weight, bias)
@@ -257,10 +258,10 @@ def row_parallel(
     axis: Axis,
     sequence_dim: int | None = None,
 ) -> torch.Tensor:
-    """Return the sum of the ranks' products, of which each has some features of the input.
+    """Return the sum of the ranks' products, each over some features of the input.
 
-    With a `sequence_dim` it returns the rank's part along it, as split_sizes() divides it. Only one
-    rank gives a bias.
+    With a `sequence_dim`, return the rank's part along it, as split_sizes() divides it. Only one
+    rank passes a bias.
     """
     if axis.size == 1:
         return F.linear(x, weight, bias)
@@ -292,7 +293,7 @@ class _Column(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         x, weight = ctx.saved_tensors
         axis, dim = ctx.axis, ctx.dim
-        gradient = gradient.contiguous()  # each product would copy what is strided
+        gradient = gradient.contiguous()  # otherwise each product would copy it
         whole: Handle | Ready = Ready(x)
         if dim is not None and ctx.needs_input_grad[1]:
             whole = start_gather(x, axis, dim, ctx.sizes)
@@ -345,7 +346,7 @@ class _Row(torch.autograd.Function):
 def _gradients(
     ctx: Any, gradient: torch.Tensor, x: Handle | Ready
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return those of the weight and the bias; waits for the input."""
+    """Return the gradients of the weight and the bias. Waits for the input."""
     rows = _rows(gradient)
     of_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
     inputs = x.wait()
@@ -362,9 +363,10 @@ def _gathered_product(
     dim: int,
     sizes: Sequence[int] | None,
 ) -> tuple[torch.Tensor, torch.Tensor, Sequence[int]]:
-    """Gather x, and compute its product with a matrix; return both, and what each rank had of x.
+    """Gather x, and compute its product with a matrix; return both, and the size of each part.
 
-    Where the sequence comes first, this rank's rows are multiplied while the others' are gathered.
+    If the sequence dimension is the first, this rank's rows are multiplied while the others' are
+    gathered.
     """
     gathering = start_gather_with_sizes(x, axis, dim, sizes)
     if dim:
@@ -386,7 +388,7 @@ def _gathered_product(
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    """Return a matrix of the same rows, also if they are empty: reshape(-1, 0) is ambiguous."""
+    """Return a matrix of the same rows, even if they are empty: reshape(-1, 0) is ambiguous."""
     return x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
 
 
@@ -403,7 +405,7 @@ def _product(
 def _cast(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Do autocast's work before what is computed and sent by hand: all but float64 is cast."""
+    """Cast all but float64 as autocast would, before custom computation and communication."""
     kind = x.device.type
     if hasattr(torch, "get_autocast_dtype"):  # since PyTorch 2.4
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

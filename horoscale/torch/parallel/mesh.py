@@ -1,4 +1,4 @@
-"""Mesh: the ranks of a job in a grid, whose axes are process sets."""
+"""Mesh: the ranks of a job in a grid whose axes are process sets."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _EXCHANGE = "horoscale.torch.parallel.mesh"
 
 @dataclass(frozen=True)
 class Axis:
-    """The ranks among which one kind of parallelism continues, as one of them sees it.
+    """The ranks that share one kind of parallelism, as seen by one of them.
 
-    A mesh makes them. One made by hand serves every function of this package as well.
+    A mesh creates them. Every function of this package also accepts an axis created by hand.
 
     Attributes:
-        name: what error messages call it, such as "tp".
+        name: the name in error messages, such as "tp".
         ranks: the global ranks, in the order of the axis.
         rank: the position of this process among them.
-        set: their process set; None only where there is one rank, which has nobody to talk to.
+        set: their process set. None only if there is one rank, which has no peers.
     """
 
     name: str
@@ -47,7 +47,9 @@ class Axis:
     def __post_init__(self) -> None:
         """Raise ValueError if the parts contradict each other."""
         if not 0 <= self.rank < len(self.ranks):
-            raise ValueError(f"axis {self.name}: position {self.rank} of ranks {self.ranks}")
+            raise ValueError(
+                f"axis {self.name}: position {self.rank} is out of range for ranks {self.ranks}"
+            )
         if self.set is None:
             if len(self.ranks) > 1:
                 raise ValueError(f"axis {self.name}: ranks {self.ranks} need a process set")
@@ -56,16 +58,17 @@ class Axis:
 
     @classmethod
     def of(cls, group: Any, name: str = "group") -> Axis:
-        """Return the axis that a process set is, or a group of torch.distributed's.
+        """Return the axis for a process set or a torch.distributed process group.
 
         Args:
-            group: an Axis, which is returned; a ProcessSet that is registered; a ProcessGroup of
-                the backend "horoscale"; None: this process alone.
-            name: what error messages call the axis.
+            group: an Axis, which is returned; a registered ProcessSet; a ProcessGroup of the
+                backend "horoscale"; or None for this process alone.
+            name: the name of the axis in error messages.
 
         Raises:
-            ValueError: it is not registered, this process does not belong to it, or the group is
-                of another backend. TypeError: it is something else.
+            ValueError: the set is not registered, this process does not belong to it, or the group
+                has another backend.
+            TypeError: the argument is of another type.
         """
         if isinstance(group, Axis):
             return group
@@ -74,7 +77,7 @@ class Axis:
             return cls(name, (own,), 0)
         if not isinstance(group, ProcessSet):
             if not hasattr(group, "rank") or not hasattr(group, "size"):
-                raise TypeError(f"an Axis, ProcessSet or ProcessGroup is needed, not {group!r}")
+                raise TypeError(f"expected an Axis, ProcessSet or ProcessGroup, not {group!r}")
             group = ProcessSet.from_group(group)
         position = group.rank()
         if position is None:
@@ -83,36 +86,36 @@ class Axis:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @property
     def next(self) -> int:
-        """The global rank after this one; after the last comes the first."""
+        """The global rank after this one, cyclically."""
         return self.ranks[(self.rank + 1) % self.size]
 
     @property
     def prev(self) -> int:
-        """The global rank before this one; before the first comes the last."""
+        """The global rank before this one, cyclically."""
         return self.ranks[self.rank - 1]
 
 
 class Mesh:
     """The ranks of a job in a grid with an axis for each kind of parallelism.
 
-    init() makes it. `mesh.tp`, `mesh.cp`, `mesh.dp` and `mesh.pp` are its axes as this process sees
-    them, as is `mesh["dp"]`. `mesh["dp", "cp"]` is the axis of all ranks that differ from this one
-    in nothing else than dp and cp, in the order of their global ranks.
+    init() creates it. `mesh.tp`, `mesh.cp`, `mesh.dp` and `mesh.pp` are this process' axes;
+    `mesh["dp"]` is the same as `mesh.dp`. `mesh["dp", "cp"]` is the axis of all ranks that differ
+    from this one only in dp and cp, in the order of their global ranks.
     """
 
     def __init__(self, sizes: Mapping[str, int], rank: int, sets: _Sets) -> None:
-        """Tie axes (name to extent, neighboring ranks first) to the sets of their ranks."""
+        """Create a mesh from axes (name to extent, neighboring ranks first) and their sets."""
         self._sizes = dict(sizes)
         self._rank = rank
         self._sets = sets
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Axis:
-        """Return one axis, or that of a product; KeyError for a name the mesh doesn't have."""
+        """Return an axis or a product of axes; raise KeyError for an unknown name."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
         for name in chosen:
             if name not in self._sizes:
@@ -132,7 +135,7 @@ class Mesh:
 
     @property
     def dp(self) -> Axis:
-        """Data parallelism: these ranks train the same parameters on other samples."""
+        """Data parallelism: these ranks train the same parameters on different samples."""
         return self["dp"]
 
     @property
@@ -147,24 +150,24 @@ class Mesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The extent of each axis, the axis of neighboring ranks first."""
+        """The extent of each axis. The axis of neighboring ranks comes first."""
         return dict(self._sizes)
 
     @property
     def coordinates(self) -> dict[str, int]:
-        """Where this process is on each axis."""
+        """The position of this process on each axis."""
         return self.coordinates_of(self._rank)
 
     def coordinates_of(self, rank: int) -> dict[str, int]:
-        """Return where a global rank is on each axis; ValueError if the mesh doesn't have it."""
+        """Return a global rank's position on each axis; raise ValueError for an unknown rank."""
         if not 0 <= rank < prod(self._sizes.values()):
             raise ValueError(f"{self} has no rank {rank}")
         return _coordinates(self._sizes, rank)
 
     def rank_at(self, **positions: int) -> int:
-        """Return the global rank at these positions; on the other axes, it is where this one is.
+        """Return the global rank at these positions and, on other axes, at this rank's position.
 
-        Raises ValueError for an axis that the mesh doesn't have and a position beyond its end.
+        Raises ValueError for an unknown axis or a position out of range.
         """
         coordinates = self.coordinates
         for name, position in positions.items():
@@ -174,12 +177,12 @@ class Mesh:
         return _rank(self._sizes, coordinates)
 
     def to_device_mesh(self, device_type: str = "cpu") -> Any:
-        """Return the torch.distributed.DeviceMesh of the same ranks and names of axes. Collective.
+        """Return a torch.distributed.DeviceMesh of the same ranks and axis names. Collective.
 
-        Its last dimension is the axis of neighboring ranks. Axes of one rank are left out, unless
-        there is no other. Its groups are process sets of its own: what PyTorch does there does not
-        meet the operations of this mesh. Where torch.distributed has no default group yet, it gets
-        that of the backend "horoscale".
+        Its last dimension is the axis of neighboring ranks. Axes of one rank are omitted, unless
+        there is no other. Its groups are separate process sets, so PyTorch's operations on them do
+        not mix with those of this mesh. If torch.distributed has no default group yet, it is
+        initialized with the backend "horoscale".
         """
         dist = importlib.import_module("torch.distributed")
         importlib.import_module("horoscale.torch.distributed")
@@ -193,27 +196,27 @@ class Mesh:
 
     @classmethod
     def from_device_mesh(cls, device_mesh: Any) -> Mesh:
-        """Make the mesh that a torch.distributed.DeviceMesh with names describes. Collective.
+        """Create a mesh from a torch.distributed.DeviceMesh with named dimensions. Collective.
 
-        It has the DeviceMesh's axes, its last dimension first, and those of `init` that it does
-        not have, of one rank each. It is the job's mesh, as if init() had made it.
+        It has the DeviceMesh's axes, the last dimension first, and the remaining axes of init()
+        with one rank each. It becomes the job's mesh, as if init() had created it.
 
-        Raises ValueError if the DeviceMesh has no names or not all ranks of the job in order, and
-        where there is a mesh already.
+        Raises ValueError if the DeviceMesh has no names or does not contain all ranks of the job in
+        order, or if there already is a mesh.
         """
         names = device_mesh.mesh_dim_names
         grid = device_mesh.mesh
         if not names:
             raise ValueError(f"{device_mesh} needs mesh_dim_names")
         if grid.flatten().tolist() != list(range(job.current_runtime().topology.size)):
-            raise ValueError(f"{device_mesh} has to contain all ranks of the job in their order")
+            raise ValueError(f"{device_mesh} must contain all ranks of the job in order")
         sizes = dict(zip(reversed(names), reversed(grid.shape), strict=True))
         return _begin(sizes | {name: 1 for name in AXES if name not in sizes})
 
     def close(self) -> None:
-        """Remove the process sets of the mesh; another may be made then. Collective.
+        """Remove the mesh and its process sets, so that another can be created. Collective.
 
-        Drop the modules and optimizers that use them before.
+        First delete the modules and optimizers that use it.
         """
         global _current
         self._sets.remove()
@@ -267,29 +270,27 @@ _current: Mesh | None = None
 
 
 def init(tp: int = 1, cp: int = 1, pp: int = 1, dp: int | None = None, order: str = ORDER) -> Mesh:
-    """Arrange the ranks of the job in a mesh. Every rank calls it alike.
+    """Arrange the ranks of the job in a mesh. Every rank must call it with the same arguments.
 
-    hvd.init() is called unless it was before. Each axis is a process set, and so is each product of
-    axes; equal ones are the same set, all ranks are hvd.global_process_set, and an axis of one rank
-    has none.
+    Calls hvd.init() if necessary. Each axis is a process set, and so is each product of axes. Equal
+    ones are the same set, all ranks are hvd.global_process_set, and an axis of one rank has no set.
 
     Args:
-        tp: the number of ranks of tensor parallelism,
-        cp: of context parallelism,
-        pp: of pipeline parallelism,
-        dp: and of data parallelism. None: as many as there are ranks for.
-        order: the axes, those with neighboring ranks first. Put the one that communicates most
-            there: launchers number the ranks host by host. Axes of one rank may be left out.
+        tp: the number of ranks for tensor parallelism.
+        cp: the number of ranks for context parallelism.
+        pp: the number of ranks for pipeline parallelism.
+        dp: the number of ranks for data parallelism. None: derived from the number of ranks.
+        order: the axes, that of neighboring ranks first. Put the axis that communicates most there:
+            launchers number the ranks host by host. Axes of one rank may be omitted.
 
     Returns:
         The mesh.
 
     Raises:
-        ValueError: the extents don't give the number of ranks, `order` names an axis that there is
-            not, or not one that there is, the ranks call it with other arguments, or there is a
-            mesh already.
+        ValueError: the product of the extents is not the number of ranks, `order` has an unknown
+            axis or lacks one, the ranks pass different arguments, or there already is a mesh.
 
-    Warns where tensor parallelism goes beyond a host: it waits for messages in every layer.
+    Warns if tensor parallelism spans hosts, because it waits for messages in every layer.
     """
     sizes = _arrange({"tp": tp, "cp": cp, "dp": dp, "pp": pp}, order)
     if not job.is_initialized():
@@ -298,21 +299,21 @@ def init(tp: int = 1, cp: int = 1, pp: int = 1, dp: int | None = None, order: st
 
 
 def current_mesh() -> Mesh:
-    """Return the mesh that init() has made; ValueError if there is none."""
+    """Return the mesh that init() has created; raise ValueError if there is none."""
     if _current is None:
         raise ValueError("there is no mesh: call horoscale.torch.parallel.init() first")
     return _current
 
 
 def mesh_or_none() -> Mesh | None:
-    """Return the mesh that init() has made, if there is one."""
+    """Return the mesh that init() has created, or None."""
     return _current
 
 
 def _begin(sizes: Mapping[str, int]) -> Mesh:
     global _current
     if _current is not None:
-        raise ValueError(f"there is a mesh already, {_current}: close() it before another is made")
+        raise ValueError(f"there already is a mesh, {_current}: close() it before creating another")
     topology = job.current_runtime().topology
     here = Place(topology.local_rank, topology.local_size, topology.cross_rank)
     said = allgather_object((list(sizes.items()), here), name=_EXCHANGE)
@@ -332,16 +333,16 @@ job.at_end(_forget)
 
 
 def _arrange(extents: Mapping[str, int | None], order: str) -> dict[str, int | None]:
-    """Return the extents in order; ValueError if they or it are wrong."""
+    """Return the extents in order; raise ValueError if extents or order are invalid."""
     names = order.split("-")
     for name in names:
         if name not in extents:
-            raise ValueError(f"order={order!r} names the axis {name!r}: there are {ORDER}")
+            raise ValueError(f"order={order!r} has an unknown axis {name!r}: the axes are {ORDER}")
     if len(set(names)) != len(names):
         raise ValueError(f"order={order!r} names an axis twice")
     for name, extent in extents.items():
         if extent is not None and (isinstance(extent, bool) or extent < 1):
-            raise ValueError(f"{name}={extent}: an axis has one rank or more")
+            raise ValueError(f"{name}={extent}: an axis must have at least one rank")
         if extent != 1 and name not in names:
             raise ValueError(f"order={order!r} lacks the axis {name!r}, which has {name}={extent}")
     missing = [name for name in extents if name not in names]
@@ -349,7 +350,7 @@ def _arrange(extents: Mapping[str, int | None], order: str) -> dict[str, int | N
 
 
 def _fill(sizes: Mapping[str, int | None], ranks: int) -> dict[str, int]:
-    """Return the sizes with what dp is; ValueError if they don't give the number of ranks."""
+    """Return the sizes including dp; raise ValueError if they do not match the number of ranks."""
     given = {name: size for name, size in sizes.items() if size is not None}
     rest, remainder = divmod(ranks, prod(given.values()))
     text = " * ".join(f"{name}={size}" for name, size in given.items())
@@ -369,7 +370,7 @@ def _check_agreement(said: Sequence[tuple[tuple[str, int], ...]]) -> None:
             f"ranks {ranks}: {', '.join(f'{name}={size}' for name, size in one)}"
             for one, ranks in by_mesh.items()
         )
-        raise ValueError(f"the ranks want other meshes: {'; '.join(each)}")
+        raise ValueError(f"the ranks request different meshes: {'; '.join(each)}")
 
 
 # ---------------------------------------------------------------- where ranks are, in a mesh
@@ -389,7 +390,7 @@ def _rank(sizes: Mapping[str, int], coordinates: Mapping[str, int]) -> int:
 
 
 def ranks_along(sizes: Mapping[str, int], names: Sequence[str], rank: int) -> tuple[int, ...]:
-    """Return the ranks that differ from this one on the axes of these names alone, sorted."""
+    """Return the sorted ranks that differ from this one only on the named axes."""
     own = _coordinates(sizes, rank)
     extents = [range(sizes[name]) if name in names else [own[name]] for name in sizes]
     return tuple(
@@ -400,7 +401,7 @@ def ranks_along(sizes: Mapping[str, int], names: Sequence[str], rank: int) -> tu
 
 
 def _all_lines(sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-    """Yield the ranks of all axes and products, of each in the order of their first ranks."""
+    """Yield the ranks of all axes and products; for each of them, ordered by first rank."""
     wide = [name for name, size in sizes.items() if size > 1]
     for number in range(1, len(wide)):
         for names in combinations(wide, number):
@@ -415,7 +416,7 @@ def _all_lines(sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank says it is: hvd.local_rank(), local_size() and cross_rank()."""
+    """A rank's location: hvd.local_rank(), local_size() and cross_rank()."""
 
     local_rank: int
     local_size: int
@@ -423,7 +424,7 @@ class Place:
 
 
 def hosts_of(places: Sequence[Place]) -> list[int]:
-    """Return the number of each rank's host; the hosts may have different numbers of ranks."""
+    """Return the index of each rank's host. Hosts may have different numbers of ranks."""
     sizes = {one.cross_rank: one.local_size for one in places if one.local_rank == 0}
     having = {
         local: [host for host in sorted(sizes) if sizes[host] > local]
@@ -438,8 +439,8 @@ def _warn_of_hosts(sizes: Mapping[str, int], hosts: Sequence[int]) -> None:
         across = sorted({hosts[one] for one in ranks})
         if len(across) > 1:
             warn_user(
-                f"tensor parallelism goes beyond a host: tp={sizes['tp']} are the ranks "
-                f"{list(ranks)} on {len(across)} hosts. Each layer waits for their network. Let tp "
-                "divide the number of ranks of a host, and be first in order="
+                f"tensor parallelism spans hosts: tp={sizes['tp']} consists of ranks "
+                f"{list(ranks)} on {len(across)} hosts, so each layer waits for the network. "
+                "Choose a tp that divides the number of ranks per host, and put it first in order="
             )
             return

@@ -1,7 +1,7 @@
 """Normalizations of tokens whose sequence is divided.
 
-Each rank normalizes its own tokens, and the gradients of the parameters, which are whole, are
-added up in the backward pass: `.grad` is what one process has.
+Each rank normalizes its own tokens. The parameters are replicated. The backward pass sums their
+gradients over the ranks, so `.grad` is the same as in a single process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm of tokens that are divided among the ranks of an axis."""
 
     def __init__(self, normalized_shape: int | Sequence[int], axis: Any, **options: Any) -> None:
-        """Make the layer.
+        """Create the layer.
 
         Args:
-            normalized_shape: the last dimensions, as torch.nn.LayerNorm takes them,
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's, among which the
-                sequence is divided. None: it is not.
-            options: and eps, elementwise_affine, bias, device and dtype.
+            normalized_shape: the last dimensions, as in torch.nn.LayerNorm.
+            axis: an Axis, a ProcessSet, or a torch.distributed process group, among whose ranks the
+                sequence is divided. None: it is not divided.
+            options: eps, elementwise_affine, bias, device and dtype of torch.nn.LayerNorm.
         """
         shape = normalized_shape if isinstance(normalized_shape, int) else list(normalized_shape)
         super().__init__(shape, **options)
@@ -45,9 +45,9 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.Module):
-    """Division by the root of the mean square (Zhang and Sennrich 2019), and a weight.
+    """Root mean square normalization (Zhang and Sennrich 2019) with a weight.
 
-    The mean is computed in float32 or better. The sequence may be divided among the ranks of an
+    The mean is computed in at least float32. The sequence may be divided among the ranks of an
     axis.
     """
 
@@ -59,15 +59,15 @@ class RMSNorm(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make the layer.
+        """Create the layer.
 
         Args:
             dim: the number of features, the last dimension.
-            axis: an Axis, a ProcessSet, or a group of torch.distributed's, among which the
-                sequence is divided. None: it is not.
-            eps: what is added to the mean square.
-            device: where the weight is.
-            dtype: its type.
+            axis: an Axis, a ProcessSet, or a torch.distributed process group, among whose ranks the
+                sequence is divided. None: it is not divided.
+            eps: a number added to the mean square.
+            device: the device of the weight.
+            dtype: the dtype of the weight.
         """
         super().__init__()
         self.dim = dim

@@ -1,4 +1,4 @@
-"""tensor_parallel(): the layers of a model that knows nothing of ranks, divided by a plan."""
+"""tensor_parallel(): divides the layers of an ordinary model according to a plan."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from horoscale.torch.parallel.styles import (
 def tensor_parallel(
     model: nn.Module, axis: Any, plan: Plan, sequence_parallel: bool = False
 ) -> nn.Module:
-    """Replace layers of a model by ones that are divided among ranks, in place. Collective.
+    """Replace layers of a model by layers that are divided among ranks, in place. Collective.
 
-    The model is to be whole, with the same parameters on all ranks; each keeps its shards of them.
-    It takes the same inputs on all ranks, and returns the same outputs. Where transformers' models
-    drop attention weights, each rank draws the numbers for its own heads.
+    The model must be whole, with the same parameters on all ranks. Each rank keeps its shards of
+    them. Afterwards the model takes the same inputs on all ranks and returns the same outputs. If a
+    transformers model has attention dropout, each rank draws the numbers for its own heads.
 
         model = GPT2LMHeadModel(GPT2Config())
         par.tensor_parallel(model, mesh.tp, par.GPT2)
@@ -52,20 +52,20 @@ def tensor_parallel(
     Args:
         model: any module. Linear layers may be nn.Linear or transformers' Conv1D, whose weights are
             transposed.
-        axis: an Axis, a ProcessSet, or a group of torch.distributed's.
-        plan: what is done with which modules, by patterns of their names, as of fnmatch ("*" for
-            anything). The first pattern that matches counts. "column", "row", "vocab", "input" and
-            "sequence" stand for Column(), Row(), Vocab(), Input() and Sequence().
-        sequence_parallel: whether each rank has a part of the sequence between the modules that
-            the plan calls Sequence. If not, these entries say nothing.
+        axis: an Axis, a ProcessSet, or a torch.distributed process group.
+        plan: a dict from patterns of module names, as in fnmatch ("*" for anything), to styles. The
+            first matching pattern applies. "column", "row", "vocab", "input" and "sequence" stand
+            for Column(), Row(), Vocab(), Input() and Sequence().
+        sequence_parallel: whether each rank has a part of the sequence between the modules with
+            style Sequence. Otherwise, these entries are ignored.
 
     Returns:
         The model. Parameters that modules share remain shared.
 
     Raises:
-        ValueError: a pattern matches nothing, a module is of another kind or can't be divided,
-            or modules that share a parameter are not divided alike; nothing was changed.
-        MismatchError: the ranks have other models or plans; raised on all ranks.
+        ValueError: a pattern matches nothing, a module is of the wrong kind or cannot be divided,
+            or modules that share a parameter are divided differently. The model is not changed.
+        MismatchError: the ranks' models or plans differ; raised on all ranks.
     """
     axis = Axis.of(axis)
     _agree(model, axis, plan, sequence_parallel)
@@ -101,7 +101,7 @@ def tensor_parallel(
 
 
 def _agree(model: nn.Module, axis: Axis, plan: Plan, sequence_parallel: bool) -> None:
-    """Raise MismatchError, on all ranks, where they would divide different things."""
+    """Raise MismatchError on all ranks if their models or plans differ."""
     if axis.set is None:
         return
     said = {"sequence_parallel": repr(sequence_parallel), "the plan": repr(dict(plan))}
@@ -134,17 +134,17 @@ def put_in_place(
 
 
 def match_styles(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[str, Style]:
-    """Return the styles of modules by their names; ValueError for patterns that match none."""
+    """Return the styles of modules by name; raise ValueError for patterns that match none."""
     named: dict[str, Style] = {}
     for pattern, style in plan.items():
         if isinstance(style, str) and style not in BY_NAME:
-            raise ValueError(f"plan[{pattern!r}] = {style!r} is none of {', '.join(BY_NAME)}")
+            raise ValueError(f"plan[{pattern!r}] = {style!r} is not one of {', '.join(BY_NAME)}")
         named[pattern] = BY_NAME[style] if isinstance(style, str) else style
     of_sequence = [one for one, style in named.items() if isinstance(style, Sequence)]
     if sequence_parallel and not of_sequence:
         raise ValueError(
-            "sequence_parallel=True, but the plan doesn't say between which modules the sequence "
-            'is divided: it has no "sequence"'
+            "sequence_parallel=True, but the plan does not define between which modules the "
+            'sequence is divided: it has no "sequence"'
         )
     if not sequence_parallel:
         named = {one: style for one, style in named.items() if one not in of_sequence}
@@ -152,7 +152,8 @@ def match_styles(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[
     unused = [one for one in named if not any(fnmatchcase(name, one) for name in names)]
     if unused:
         raise ValueError(
-            f"plan: {', '.join(map(repr, unused))} match no module. There are {', '.join(names)}"
+            f"plan: {', '.join(map(repr, unused))} match no module. The modules are "
+            f"{', '.join(names)}"
         )
     styles: dict[str, Style] = {}
     for name in names:
@@ -164,7 +165,7 @@ def match_styles(model: nn.Module, plan: Plan, sequence_parallel: bool) -> dict[
 
 
 def _chain(model: nn.Module, styles: Mapping[str, Style]) -> tuple[Modules, Sequence]:
-    """Return the modules between which the sequence is divided, and how, if it is."""
+    """Return the modules between which the sequence is divided, and its style, if it is."""
     chain: Modules = {}
     ways = {style: name for name, style in styles.items() if isinstance(style, Sequence)}
     if len(ways) > 1:
@@ -179,7 +180,7 @@ def _chain(model: nn.Module, styles: Mapping[str, Style]) -> tuple[Modules, Sequ
     for name in modules_within(chain):
         inner = styles.get(name)
         if isinstance(inner, Vocab) or (isinstance(inner, Column) and inner.gather_output):
-            raise ValueError(f"plan: {name} can't be {inner} where the sequence is divided")
+            raise ValueError(f"plan: {name} cannot be {inner} where the sequence is divided")
         if name in chain and isinstance(inner, Column | Row):
             raise ValueError(f"plan: {name} is both {inner} and Sequence()")
     return chain, next(iter(ways), Sequence())
@@ -203,10 +204,10 @@ def _check_input(
 def _check_whole(
     name: str, module: nn.Module, styles: Mapping[str, Style], features: set[int]
 ) -> None:
-    """Raise ValueError if a module may multiply its input, of so many features, by what is whole.
+    """Raise ValueError if a module may multiply its input by a parameter that is not divided.
 
-    The gradients of an input that is gathered are added up over the ranks. Those that come from a
-    router of experts, for example, would be counted once for each.
+    The gradients of a gathered input are summed over the ranks. Gradients from an undivided layer,
+    such as a router of experts, would be counted once per rank.
     """
     for inner, child in module.named_modules():
         full = f"{name}.{inner}".rstrip(".")
@@ -216,17 +217,17 @@ def _check_whole(
             if parameter.dim() > 1 and not features.isdisjoint(parameter.shape):
                 raise ValueError(
                     f"plan: {full}.{own} is not divided, and may multiply the input of {name}, "
-                    f"whose gradient would be counted once for each rank; leave out Input() for "
-                    f"{name}, so that its layers gather the sequence for themselves"
+                    f"whose gradient would be counted once for each rank. Omit Input() for "
+                    f"{name}, so that each of its layers gathers the sequence itself"
                 )
 
 
 def _divided(
     name: str, model: nn.Module, styles: Mapping[str, Style], axis: Axis, dim: int | None
 ) -> nn.Module:
-    """Return the divided layer that takes a module's place, with its shards of the parameters.
+    """Return the divided layer that replaces a module, with its shards of the parameters.
 
-    With a `dim` the sequence is divided along it between such layers.
+    With a `dim`, the sequence is divided along it between such layers.
     """
     module, style = model.get_submodule(name), styles[name]
     parent = model.get_submodule(name.rpartition(".")[0])
@@ -266,9 +267,11 @@ def _divided(
 
 def _divided_embedding(name: str, module: nn.Module, axis: Axis) -> nn.Module:
     if not isinstance(module, nn.Embedding):
-        raise ValueError(f"plan: {name} is a {type(module).__name__}, and no nn.Embedding")
+        raise ValueError(f"plan: {name} is a {type(module).__name__}, not an nn.Embedding")
     if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
-        raise ValueError(f"plan: {name} has max_norm, sparse or scale_grad_by_freq")
+        raise ValueError(
+            f"plan: {name} uses max_norm, sparse or scale_grad_by_freq, which are not supported"
+        )
     new = VocabParallelEmbedding(
         module.num_embeddings,
         module.embedding_dim,
@@ -290,7 +293,7 @@ def matrix_of(name: str, module: nn.Module) -> tuple[torch.Tensor, torch.Tensor 
         weight, bias = module.weight, module.bias
         assert isinstance(weight, torch.Tensor)
         return weight.t(), bias if isinstance(bias, torch.Tensor) else None
-    raise ValueError(f"plan: {name} is a {type(module).__name__}, and no linear layer")
+    raise ValueError(f"plan: {name} is a {type(module).__name__}, not a linear layer")
 
 
 def indivisible(
@@ -301,7 +304,7 @@ def indivisible(
     axis: Axis,
     what: str = "features",
 ) -> int:
-    """Return what can't be divided; ValueError if there is less than one of it for a rank."""
+    """Return the size of the indivisible unit; raise ValueError if a rank would get none."""
     unit = 1
     for factor in multiple_of if isinstance(multiple_of, tuple) else (multiple_of,):
         number = getattr(parent, factor, None) if isinstance(factor, str) else factor
@@ -309,7 +312,7 @@ def indivisible(
             raise ValueError(f"plan: the parent of {name} has no number {factor!r}")
         unit *= number
     if extent % unit:
-        raise ValueError(f"plan: the {extent} {what} of {name} are no multiple of {unit}")
+        raise ValueError(f"plan: the {extent} {what} of {name} are not a multiple of {unit}")
     if extent // unit < axis.size:
         times = "" if unit == 1 else f" of {unit}"
         raise ValueError(
@@ -322,14 +325,14 @@ def indivisible(
 def divided_numbers(
     name: str, module: nn.Module, style: Numbers, axis: Axis
 ) -> list[tuple[nn.Module, str, int]]:
-    """Return what the attributes that count what is divided become on this rank."""
+    """Return this rank's values of attributes that count divided units."""
     found = []
     for one in style.names:
         attribute, multiple_of = (one, 1) if isinstance(one, str) else one
         number = getattr(module, attribute, None)
         full = f"{name}.{attribute}"
         if not isinstance(number, int):
-            raise ValueError(f"plan: {full} is {number!r}, and no number that could be divided")
+            raise ValueError(f"plan: {full} is {number!r}, which is not a number to divide")
         unit = indivisible(full, module, multiple_of, number, axis, "units")
         own = get_dim_for_local_rank(number, axis.size, axis.rank, unit)
         found.append((module, attribute, own))
@@ -344,7 +347,7 @@ def _keep_flags(module: nn.Module, new: nn.Module) -> None:
 
 
 def _share(module: nn.Module, new: nn.Module, shared: dict[Any, nn.Parameter]) -> None:
-    """Let a new module have the parameters that were made of the same ones."""
+    """Let a new module share the parameters that derive from the same originals."""
     for name, parameter in module.named_parameters(recurse=False):
         shard: Any = new.shards.get(name)  # type: ignore[operator, union-attr]
         own = getattr(new, name)
@@ -369,4 +372,4 @@ def _check_shared(
         modules = owners[parameter_id]
         if number > 1 or any(module not in divided for module, _ in modules):
             names = ", ".join(sorted(full for _, full in modules))
-            raise ValueError(f"plan: {names} are one parameter, and have to be divided alike")
+            raise ValueError(f"plan: {names} are one parameter and must be divided in the same way")

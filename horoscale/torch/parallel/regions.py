@@ -1,16 +1,16 @@
-"""Where tensors go from being whole on each rank to being divided among them, and back.
+"""Conversions between tensors that are whole on each rank and tensors that are divided.
 
-Each function has the gradient of the whole program: that of one process which does the work of all
-ranks of the axis. So they come in pairs, each the other's gradient:
+Each function has the gradient of the whole program, as in one process that does the work of all
+ranks of the axis. The functions come in pairs, each the other's gradient:
 
-    copy_to                 does nothing            | reduce_from            adds the ranks' up
+    copy_to                 does nothing            | reduce_from            sums over the ranks
     scatter_to              keeps this rank's part  | gather_from            joins the parts
-    sequence_gather         joins the parts         | sequence_reduce_scatter  adds up, then divides
-    all_to_all              divides another dimension, and undoes it
+    sequence_gather         joins the parts         | sequence_reduce_scatter  sums, then divides
+    all_to_all              divides another dimension; its own counterpart
 
-What is whole has one value on all ranks, and so has its gradient. (The collectives of
-horoscale.torch have Horovod's gradients, which are averages.) All are differentiable any number of
-times, and collective: every rank of the axis calls them, and runs the backward pass.
+A whole tensor has the same value on all ranks, and so has its gradient. (The collectives of
+horoscale.torch have Horovod's gradients, which are averages.) All functions are differentiable any
+number of times, and collective: every rank of the axis must call them and run the backward pass.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Sizes = Sequence[int] | None
 
 
 class Ready:
-    """The handle of what needed no operation."""
+    """The handle of a result that needed no operation."""
 
     def __init__(self, outcome: torch.Tensor) -> None:
         self._outcome = outcome
@@ -48,7 +48,7 @@ class Ready:
 
 
 def copy_to(x: torch.Tensor, axis: Axis) -> torch.Tensor:
-    """Return `x`, which is whole, for use in work that is divided; its gradients are added up.
+    """Return the whole `x` for use in divided work. Its gradients are summed over the ranks.
 
     Megatron's copy_to_tensor_model_parallel_region; the function "f" of its paper
     (Shoeybi et al. 2019, figure 3).
@@ -57,7 +57,7 @@ def copy_to(x: torch.Tensor, axis: Axis) -> torch.Tensor:
 
 
 def reduce_from(x: torch.Tensor, axis: Axis) -> torch.Tensor:
-    """Return the sum of the ranks' `x`, which is whole. Its gradient is each rank's.
+    """Return the sum of the ranks' `x`, which is whole. Each rank gets the sum's gradient.
 
     Megatron's reduce_from_tensor_model_parallel_region; the function "g" of its paper.
     """
@@ -65,16 +65,16 @@ def reduce_from(x: torch.Tensor, axis: Axis) -> torch.Tensor:
 
 
 def scatter_to(x: torch.Tensor, axis: Axis, dim: int = -1, sizes: Sizes = None) -> torch.Tensor:
-    """Return this rank's part of `x`, which is whole. The gradients of the parts are joined.
+    """Return this rank's part of the whole `x`. The gradients of the parts are joined.
 
     Args:
-        x: one value on all ranks.
+        x: a tensor with the same value on all ranks.
         axis: the ranks.
-        dim: the dimension that is divided.
-        sizes: what each rank gets; None: as split_sizes() divides it.
+        dim: the dimension to divide.
+        sizes: the size of each rank's part. None: divided as by split_sizes().
 
     Raises:
-        ValueError: there is no such dimension, or the sizes don't add up to it.
+        ValueError: there is no such dimension, or the sizes do not add up to it.
     """
     if axis.size == 1:
         return x
@@ -84,13 +84,13 @@ def scatter_to(x: torch.Tensor, axis: Axis, dim: int = -1, sizes: Sizes = None) 
 
 
 def gather_from(x: torch.Tensor, axis: Axis, dim: int = -1, sizes: Sizes = None) -> torch.Tensor:
-    """Join the ranks' parts to what is whole. The gradient is this rank's part of the whole's.
+    """Join the ranks' parts. The gradient is this rank's part of the whole's gradient.
 
     Args:
         x: this rank's part.
         axis: the ranks.
-        dim: the dimension that is divided.
-        sizes: what each rank has, which saves telling it; None: whatever it is.
+        dim: the divided dimension.
+        sizes: the size of each rank's part, which saves an exchange. None: the ranks exchange it.
 
     Raises:
         ValueError: there is no such dimension, or this rank's part has another size.
@@ -106,15 +106,16 @@ def gather_from(x: torch.Tensor, axis: Axis, dim: int = -1, sizes: Sizes = None)
 def sequence_scatter(
     x: torch.Tensor, axis: Axis, dim: int = 0, sizes: Sizes = None
 ) -> torch.Tensor:
-    """Do scatter_to() along the sequence: from what is whole to sequence parallelism."""
+    """Call scatter_to() along the sequence: from a whole tensor to sequence parallelism."""
     return scatter_to(x, axis, dim, sizes)
 
 
 def sequence_gather(x: torch.Tensor, axis: Axis, dim: int = 0, sizes: Sizes = None) -> torch.Tensor:
     """Join the ranks' parts of the sequence for work that is divided in another way.
 
-    What each rank makes of it differs, so that the gradients are added up, then divided: of
-    gather_from() they are those of one value. Arguments and errors are that function's.
+    Each rank uses the result differently, so its gradients are summed over the ranks, then divided.
+    (After gather_from(), they are the same on all ranks.) Arguments and errors are those of
+    gather_from().
     """
     if axis.size == 1:
         return x
@@ -145,28 +146,33 @@ def all_to_all(
     scatter_sizes: Sizes = None,
     gather_sizes: Sizes = None,
 ) -> torch.Tensor:
-    """Return `x`, of which each rank has a part along one dimension, divided along another.
+    """Return `x`, which is divided along one dimension, divided along another one.
 
-    So sequences that are divided become heads that are divided, and back.
+    For example, it converts divided sequences to divided heads, and back.
 
     Args:
         x: this rank's part along `gather_dim`, whole along `scatter_dim`.
         axis: the ranks.
         scatter_dim: the dimension that is divided afterwards.
-        gather_dim: the one that is whole afterwards.
-        scatter_sizes: what each rank gets of the one; None: as split_sizes() divides it.
-        gather_sizes: what each rank has of the other, which saves telling it; None: whatever it is.
+        gather_dim: the dimension that is whole afterwards.
+        scatter_sizes: the size of each rank's part of `scatter_dim`. None: divided as by
+            split_sizes().
+        gather_sizes: the size of each rank's part of `gather_dim`, which saves an exchange. None:
+            the ranks exchange it.
 
     Raises:
-        ValueError: the dimensions are one, or there is no such dimension, or the sizes are wrong,
-            or they can't be told because this rank gets nothing.
+        ValueError: the dimensions are equal or do not exist, or the sizes are wrong or cannot be
+            determined because this rank gets nothing.
     """
     if axis.size == 1:
         return x
     scatter_dim = _dim(x, scatter_dim, axis, "all_to_all")
     gather_dim = _dim(x, gather_dim, axis, "all_to_all")
     if scatter_dim == gather_dim:
-        raise ValueError(f"all_to_all on axis {axis.name}: dimension {gather_dim} twice")
+        raise ValueError(
+            f"all_to_all on axis {axis.name}: dimension {gather_dim} is given as both scatter_dim "
+            "and gather_dim"
+        )
     to = _whole_sizes(x, scatter_dim, axis, scatter_sizes, "all_to_all")
     of = _part_sizes(x, gather_dim, axis, gather_sizes, "all_to_all")
     return _apply(_AllToAll, x, axis, scatter_dim, gather_dim, to, of)
@@ -176,16 +182,16 @@ def all_to_all(
 
 
 def start_reduce(x: torch.Tensor, axis: Axis) -> Handle | Ready:
-    """Start adding up the ranks' `x` in place; wait() of what is returned gives it."""
+    """Start to sum the ranks' `x` in place; wait() of the result returns it."""
     if axis.set is None:
         return Ready(x)
     return allreduce_async_(x, op=ReduceOp.SUM, process_set=axis.set)
 
 
 def start_gather(x: torch.Tensor, axis: Axis, dim: int = 0, sizes: Sizes = None) -> Handle | Ready:
-    """Start joining the ranks' parts; wait() of what is returned gives the whole.
+    """Start to join the ranks' parts; wait() of the result returns the whole.
 
-    Arguments and errors are those of gather_from(). `x` may not change meanwhile.
+    Arguments and errors are those of gather_from(). Do not modify `x` until then.
     """
     if axis.set is None:
         return Ready(x)
@@ -197,7 +203,7 @@ def start_gather(x: torch.Tensor, axis: Axis, dim: int = 0, sizes: Sizes = None)
 def start_gather_with_sizes(
     x: torch.Tensor, axis: Axis, dim: int = 0, sizes: Sizes = None
 ) -> Handle:
-    """Do start_gather() among several ranks; the outcome is (whole, the size of each part)."""
+    """Run start_gather() among several ranks; the outcome is (whole, the size of each part)."""
     assert axis.set is not None
     rows = x.movedim(dim, 0).contiguous()
     if sizes is None:
@@ -211,9 +217,9 @@ def start_gather_with_sizes(
 def start_reduce_scatter(
     x: torch.Tensor, axis: Axis, dim: int = 0, sizes: Sizes = None
 ) -> Handle | Ready:
-    """Start adding up the ranks' `x`; wait() of what is returned gives this rank's part.
+    """Start to sum the ranks' `x`; wait() of the result returns this rank's part.
 
-    Arguments and errors are those of scatter_to(). `x` may not change meanwhile.
+    Arguments and errors are those of scatter_to(). Do not modify `x` until then.
     """
     if axis.set is None:
         return Ready(x)
@@ -273,7 +279,7 @@ def _exchange(
         if unit == 0:
             raise ValueError(
                 f"all_to_all on axis {axis.name}: rank {axis.rank} gets nothing of "
-                f"{tuple(x.shape)}, and has to be given gather_sizes"
+                f"{tuple(x.shape)}: pass gather_sizes"
             )
         of = [number // unit for number in numbers.tolist()]
     else:
@@ -289,12 +295,12 @@ def _exchange(
 
 def _own(x: torch.Tensor, axis: Axis, dim: int, sizes: Sequence[int]) -> torch.Tensor:
     begin, end = bounds(sizes, axis.rank)
-    # A copy: who has a part shall not keep the whole alive.
+    # A copy, so that a part does not keep the whole alive.
     return x.narrow(dim, begin, end - begin).clone(memory_format=torch.contiguous_format)
 
 
 def _splits(sizes: Sequence[int]) -> Sequence[int] | None:
-    """Return the sizes as reducescatter() takes them, which is quicker if they are equal."""
+    """Return the sizes for reducescatter(), which is faster if they are equal."""
     return None if len(set(sizes)) == 1 else list(sizes)
 
 
@@ -329,7 +335,7 @@ class _Reduce(torch.autograd.Function):
 
 
 class _Part(torch.autograd.Function):
-    """A rank's part of what is whole or, if `summed`, of the ranks' sum."""
+    """A rank's part of a whole tensor or, if `summed`, of the ranks' sum."""
 
     @staticmethod
     def forward(
@@ -344,7 +350,7 @@ class _Part(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """The parts, joined: the gradients of the whole are one value, or `summed`."""
+    """The joined parts. The gradients of the whole are equal on all ranks, or `summed`."""
 
     @staticmethod
     def forward(
@@ -383,12 +389,12 @@ def _dim(x: torch.Tensor, dim: int, axis: Axis, what: str) -> int:
 
 
 def _whole_sizes(x: torch.Tensor, dim: int, axis: Axis, sizes: Sizes, what: str) -> tuple[int, ...]:
-    """Return what each rank gets of a dimension; ValueError if that is not all of it."""
+    """Return each rank's size along a dimension; raise ValueError if the sum is wrong."""
     if sizes is None:
         return split_sizes(x.shape[dim], axis.size)
     if len(sizes) != axis.size or sum(sizes) != x.shape[dim] or min(sizes) < 0:
         raise ValueError(
-            f"{what} on axis {axis.name}: dimension {dim} of {tuple(x.shape)} can't be divided "
+            f"{what} on axis {axis.name}: dimension {dim} of {tuple(x.shape)} cannot be divided "
             f"into {list(sizes)} for {axis.size} ranks"
         )
     return tuple(sizes)
@@ -397,12 +403,12 @@ def _whole_sizes(x: torch.Tensor, dim: int, axis: Axis, sizes: Sizes, what: str)
 def _part_sizes(
     x: torch.Tensor, dim: int, axis: Axis, sizes: Sizes, what: str
 ) -> tuple[int, ...] | None:
-    """Return what each rank has of a dimension; ValueError if this one has something else."""
+    """Return each rank's size along a dimension; raise ValueError if this rank's is different."""
     if sizes is None:
         return None
     if len(sizes) != axis.size or sizes[axis.rank] != x.shape[dim]:
         raise ValueError(
             f"{what} on axis {axis.name}: rank {axis.rank} has {x.shape[dim]} of dimension {dim}, "
-            f"which the sizes {list(sizes)} for {axis.size} ranks don't say"
+            f"which contradicts the sizes {list(sizes)} for {axis.size} ranks"
         )
     return tuple(sizes)

@@ -1,13 +1,13 @@
-"""Random numbers that ranks have in common, and others that they have not.
+"""Random numbers that are shared by ranks, and random numbers that differ between them.
 
-torch's default generator is to be alike on ranks that compute the same (those of tensor
-parallelism, where tensors are whole), and different on those that see other samples: seed() makes
-it so. Within fork() it differs also along an axis, for what is divided there: a dropout of divided
-heads, or the shards of a weight.
+torch's default generator must be equal on ranks that compute the same values (those of tensor
+parallelism, where tensors are whole), and different on ranks with different samples. seed()
+arranges that. Inside fork(), the generator also differs along an axis, for divided tensors: the
+dropout of divided heads, or the shards of a weight.
 
-A fork takes one number from the generator that it leaves. So the state of that generator is all
-there is: a checkpoint of it is complete, and torch.utils.checkpoint, which restores it,
-repeats the numbers of the forks within.
+A fork takes one number from the outer generator. The state of that generator is therefore the
+complete state: a checkpoint needs nothing else, and torch.utils.checkpoint, which restores it,
+reproduces the numbers of the forks inside.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from horoscale.torch.parallel.mesh import Axis, Mesh, current_mesh
 
 
 def seed(value: int, mesh: Mesh | None = None) -> None:
-    """Seed torch alike on ranks that differ in nothing but tp, and differently on all others.
+    """Seed torch equally on ranks that differ only in tp, and differently on all others.
 
-    Call it after the model is made, whose replicas begin with the same weights.
+    Call it after the model is created, because its replicas must start with the same weights.
 
     Args:
         value: the seed of the job.
-        mesh: None: current_mesh().
+        mesh: the mesh. None: current_mesh().
     """
     coordinates = (mesh or current_mesh()).coordinates
     others = [f"{name}={at}" for name, at in sorted(coordinates.items()) if name != "tp"]
@@ -37,10 +37,10 @@ def seed(value: int, mesh: Mesh | None = None) -> None:
 
 @contextmanager
 def fork(axis: Axis | str = "tp") -> Iterator[None]:
-    """Have numbers within the context that differ along an axis, if they were alike before.
+    """Use random numbers inside the block that differ along an axis.
 
-    Every rank of the axis enters it. Afterwards the default generators go on as if one number had
-    been taken from the CPU's.
+    Every rank of the axis must enter it. Afterwards the default generators continue as if one
+    number had been taken from the CPU's.
 
     Args:
         axis: an axis, or the name of one of current_mesh().
@@ -53,6 +53,6 @@ def fork(axis: Axis | str = "tp") -> Iterator[None]:
 
 
 def _mix(*parts: object) -> int:
-    """Return 62 bits that any change of the parts changes."""
+    """Return a 62-bit hash of the parts."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

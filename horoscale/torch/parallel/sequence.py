@@ -1,7 +1,7 @@
-"""Sequence parallelism of modules that know nothing of it, by hooks on them and their parameters.
+"""Sequence parallelism of ordinary modules, by hooks on them and their parameters.
 
-Within a chain of modules that run one after the other each rank has a part of the sequence
-(Korthikanti et al. 2022). Parameters that are whole then have the gradients of a rank's own part.
+Inside a chain of modules that run one after the other, each rank has a part of the sequence
+(Korthikanti et al. 2022). The gradients of replicated parameters are then those of the rank's part.
 """
 
 from __future__ import annotations
@@ -27,29 +27,31 @@ def check_chain(model: nn.Module, chain: Modules, divided: Collection[nn.Module]
     """Raise ValueError if the sequence can't be divided between these modules.
 
     Args:
-        model: what they belong to.
-        chain: the modules by their names, in the order in which they run.
+        model: the model to which they belong.
+        chain: the modules by name, in the order in which they run.
         divided: the layers of the model that are divided by columns or rows.
     """
     for end in (next(iter(chain)), next(reversed(chain))):
         for name, module in chain.items():
             if module is chain[end] and name != end:
                 raise ValueError(
-                    f"plan: {end} is also {name}: where the sequence is divided, and where it is "
-                    f"joined again, has to be a module that runs once"
+                    f"plan: {end} is also {name}: the modules where the sequence is divided and "
+                    f"where it is joined again must run only once"
                 )
     inside = modules_within(chain)
     for name, module in inside.items():
         kind = type(module).__name__
         if any(name.startswith(f"{one}.") for one in chain) and name in chain:
-            raise ValueError(f"plan: {name} is within another module that divides the sequence")
+            raise ValueError(f"plan: {name} is inside another module that divides the sequence")
         if "attention" in kind.lower() and not any(one in divided for one in module.modules()):
             raise ValueError(
-                f"plan: {name} is a {kind}, which needs the whole sequence; to divide the sequence "
-                f"its layers have to be divided, too"
+                f"plan: {name} is a {kind}, which needs the whole sequence. To divide the "
+                f"sequence, divide its layers, too"
             )
         if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) is not nn.Dropout:
-            raise ValueError(f"plan: {name} is a {kind}; of a divided sequence only Dropout works")
+            raise ValueError(
+                f"plan: {name} is a {kind}; for a divided sequence only Dropout is supported"
+            )
     own = {id(one): name for name, one in _parameters(inside).items()}
     everywhere = dict(model.named_modules(remove_duplicate=False))
     outside = {name: one for name, one in everywhere.items() if name not in inside}
@@ -70,13 +72,13 @@ def modules_within(chain: Modules) -> Modules:
 
 
 def divide_sequence(chain: Modules, axis: Axis, dim: int, argument: str) -> None:
-    """Have the modules of a chain, whose layers are divided, work on parts of the sequence.
+    """Make the modules of a chain with divided layers work on parts of the sequence.
 
     Args:
-        chain: the modules by their names, in the order in which they run.
+        chain: the modules by name, in the order in which they run.
         axis: the ranks that share a sequence.
-        dim: the dimension that is the sequence.
-        argument: the name of the first one's input, where it is called without positional ones.
+        dim: the sequence dimension.
+        argument: the name of the first module's input, for calls without positional arguments.
     """
     first, last = next(iter(chain)), next(reversed(chain))
     on_input(first, chain[first], argument, lambda x: scatter_to(x, axis, dim))
@@ -86,7 +88,7 @@ def divide_sequence(chain: Modules, axis: Axis, dim: int, argument: str) -> None
             return (gather_from(output[0], axis, dim), *output[1:])
         if not torch.is_tensor(output):
             raise ValueError(
-                f"{last} returns {type(output).__name__}, and no tensor whose sequence could be "
+                f"{last} returns {type(output).__name__}, not a tensor whose sequence could be "
                 f"joined"
             )
         return gather_from(output, axis, dim)
@@ -95,7 +97,7 @@ def divide_sequence(chain: Modules, axis: Axis, dim: int, argument: str) -> None
     inside = dict.fromkeys(modules_within(chain).values())
     own: dict[nn.Module, nn.Module] = {}
     for module in inside:
-        for name, child in module._modules.items():  # by each name, as named_children() has one
+        for name, child in module._modules.items():  # named_children() has each child once
             if type(child) is nn.Dropout:
                 setattr(module, name, own.setdefault(child, _OwnDropout(child, axis)))
     for module in inside:
@@ -104,7 +106,7 @@ def divide_sequence(chain: Modules, axis: Axis, dim: int, argument: str) -> None
 
 
 class _OwnDropout(nn.Dropout):
-    """A dropout of what differs along an axis, and so has numbers that do."""
+    """A dropout whose random numbers differ along an axis."""
 
     def __init__(self, whole: nn.Dropout, axis: Axis) -> None:
         super().__init__(whole.p, whole.inplace)
@@ -119,7 +121,7 @@ class _OwnDropout(nn.Dropout):
 
 
 def _parameters(modules: Modules) -> dict[str, nn.Parameter]:
-    """Return those of the modules themselves that are not divided, by their names."""
+    """Return the undivided parameters of the modules themselves, by name."""
     return {
         f"{name}.{own_name}".lstrip("."): parameter
         for name, module in modules.items()
@@ -129,7 +131,7 @@ def _parameters(modules: Modules) -> dict[str, nn.Parameter]:
 
 
 class _Sum:
-    """What is done with a gradient of which each rank has its own part."""
+    """Sums a gradient of which each rank has its own part."""
 
     def __init__(self, process_set: ProcessSet) -> None:
         self._process_set = process_set
@@ -139,9 +141,10 @@ class _Sum:
 
 
 def _add_up_gradients(module: nn.Module, axis: Axis) -> None:
-    """Have the gradients of a module's own parameters added up.
+    """Sum the gradients of a module's own parameters over the ranks.
 
-    Also of those that it is given later: to_empty(), for example, makes others, without hooks.
+    This includes parameters that it gets later: to_empty(), for example, creates new ones without
+    hooks.
     """
     process_set = axis.set
     if process_set is None or not module._parameters:
@@ -153,7 +156,7 @@ def _add_up_gradients(module: nn.Module, axis: Axis) -> None:
             known = parameter._backward_hooks or {}
             if not any(isinstance(one, _Sum) for one in known.values()):
                 is_trained = parameter.requires_grad
-                parameter.requires_grad_(True)  # so that it takes a hook, for the time when it is
+                parameter.requires_grad_(True)  # hooks require it; it may be unfrozen later
                 parameter.register_hook(add_up)  # type: ignore[no-untyped-call]
                 parameter.requires_grad_(is_trained)
 

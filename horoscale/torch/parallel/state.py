@@ -1,4 +1,4 @@
-"""Whole models from divided ones, and back: for checkpoints, and to compare."""
+"""Conversion between whole and divided models, for checkpoints and comparisons."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from horoscale.torch.parallel.zero.sharded import gathered, sharded_in
 
 
 def shards_by_name(model: nn.Module) -> dict[str, Shard]:
-    """Return the shards of all divided parameters by the names that state_dict() has for them.
+    """Return the shards of all divided parameters, by their names in state_dict().
 
-    A parameter that several modules share has several names. One that other ranks have, and this
-    one has not, is among them.
+    A parameter that several modules share has several names. Parameters that exist only on other
+    ranks are included.
     """
     return {
         f"{prefix}.{name}".lstrip("."): shard
@@ -27,12 +27,11 @@ def shards_by_name(model: nn.Module) -> dict[str, Shard]:
 
 
 def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the state_dict() that the model has where nothing of it is divided. Collective.
+    """Return the state_dict() of the undivided model, on every rank. Collective.
 
-    Every rank gets all of it. Gathered tensors are new, others are the model's own; of a model that
-    shard() has divided all are new.
+    Gathered tensors are new; others are the model's own. For a model from shard(), all are new.
 
-    Raises ValueError if ranks have other shards than they should.
+    Raises ValueError if ranks have unexpected shards.
     """
     with gathered(model):
         own = {name: one.detach() for name, one in model.state_dict().items()}
@@ -42,9 +41,9 @@ def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the gradients of all parameters that have one, as whole_state_dict(). Collective.
+    """Return the gradients of all parameters that have one, like whole_state_dict(). Collective.
 
-    All ranks of an axis need to have a gradient of a divided parameter, or none of them.
+    Either all ranks of an axis have a gradient of a divided parameter, or none of them.
     """
     reduced = {key: one for of in sharded_in(model) for key, one in of.whole_gradients().items()}
     own = {
@@ -55,12 +54,13 @@ def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load_whole_state_dict(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Take this rank's shards of a whole model's state_dict(), in place.
+    """Load this rank's shards of a whole model's state_dict(), in place.
 
-    Collective where shard() has divided the model, not collective otherwise.
+    Collective only if shard() has divided the model.
 
     Raises:
-        KeyError: something of the model is missing. ValueError: it has another shape.
+        KeyError: the state lacks an entry of the model.
+        ValueError: an entry has another shape.
     """
     shards = shards_by_name(model)
     missing = sorted(set(model.state_dict()) - set(state))
@@ -111,8 +111,8 @@ def _gather(own: torch.Tensor | None, shard: Shard) -> torch.Tensor | None:
     whole = sum(shard.sizes) * sum(shard.parts) // shard.parts[0]
     if list(joined.shape) != [whole, *rest]:
         raise ValueError(
-            f"the ranks of axis {axis.name} have {joined.shape[0]} of dimension {shard.dim}, but "
-            f"{whole} are divided among them"
+            f"the shards on axis {axis.name} have {joined.shape[0]} of dimension {shard.dim} in "
+            f"all, but the whole has {whole}"
         )
     extents = [size * sum(shard.parts) // shard.parts[0] for size in shard.sizes]
     parts = [part.movedim(0, shard.dim) for part in torch.split(joined, extents)]

@@ -1,4 +1,4 @@
-"""What a plan says of the modules of a model, and plans for the models of other libraries."""
+"""The styles of a plan for tensor_parallel(), and plans for other libraries' models."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-# A number, the attribute of the parent module that says it, such as "head_dim", or the product of
+# A number, the name of an attribute of the parent module, such as "head_dim", or a product of
 # several.
 Unit: TypeAlias = int | str | tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class Column:
-    """How a linear layer's output features are divided.
+    """Divides a linear layer's output features.
 
     Attributes:
-        parts: the shares of what they consist of: (1, 1, 1) for queries, keys and values.
-        multiple_of: what of the features can't be divided, such as the width of a head. Lower ranks
-            have one more of it where their number is not divisible.
-        gather_output: whether the output is whole on all ranks.
+        parts: the relative sizes of their parts, such as (1, 1, 1) for queries, keys and values.
+        multiple_of: the size of an indivisible unit, such as the width of a head. If the number of
+            units does not divide evenly, the lower ranks have one more.
+        gather_output: whether to gather the output on all ranks.
     """
 
     parts: tuple[int, ...] = (1,)
@@ -29,10 +29,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """How a linear layer's input features are divided: as the output of the layer before it.
+    """Divides a linear layer's input features, in the same way as the preceding layer's output.
 
     Attributes:
-        multiple_of: as Column has it.
+        multiple_of: as in Column.
     """
 
     multiple_of: Unit = 1
@@ -40,15 +40,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Vocab:
-    """The words of an embedding are divided."""
+    """Divides the words of an embedding."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Attributes of a module that count what is divided, such as its heads.
+    """Divides integer attributes of a module that count divided units, such as its heads.
 
     Attributes:
-        names: the attributes, which are integers; or pairs of one and what of it can't be divided.
+        names: the names of the attributes; or pairs of a name and the size of an indivisible unit.
     """
 
     names: tuple[str | tuple[str, Unit], ...]
@@ -58,11 +58,11 @@ class Numbers:
 class Input:
     """A module whose column-parallel layers all multiply its input: queries, keys and values.
 
-    The input's gradient is added up once for all of them and, under sequence parallelism, the input
-    is gathered once, before the module looks at its shape.
+    The input's gradient is summed once for all of them. Under sequence parallelism, the input is
+    gathered once, before the module reads its shape.
 
     Attributes:
-        argument: the name of the input, for callers that give no positional one.
+        argument: the name of the input, for calls without positional arguments.
     """
 
     argument: str = "hidden_states"
@@ -70,14 +70,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Sequence:
-    """Modules one after the other, between which `sequence_parallel=True` divides the sequence.
+    """Consecutive modules between which `sequence_parallel=True` divides the sequence.
 
-    The children of a list are meant, and otherwise the module. They are in the order in which the
-    model has them. What the first one takes and the last one returns is whole.
+    For a list of modules, the style applies to its children, otherwise to the module. They run in
+    the order of the model. The input of the first and the output of the last are whole.
 
     Attributes:
-        dim: the dimension that is the sequence.
-        argument: the name of the input, for callers that give no positional one.
+        dim: the sequence dimension.
+        argument: the name of the input, for calls without positional arguments.
     """
 
     dim: int = 1
@@ -94,7 +94,7 @@ BY_NAME: dict[str, Style] = {
 }
 Plan: TypeAlias = Mapping[str, Style | Literal["column", "row", "vocab", "input", "sequence"]]
 
-# Of transformers' GPT2LMHeadModel and LlamaForCausalLM, and of models of their shape.
+# For transformers' GPT2LMHeadModel and LlamaForCausalLM, and for models with the same structure.
 GPT2: Plan = {
     "*wte": "vocab",
     "*attn.c_attn": Column(parts=(1, 1, 1), multiple_of="head_dim"),

@@ -1,4 +1,4 @@
-"""The tags of the messages that this package sends: ranges beyond what programs use, up to 2^62."""
+"""The tags of this package's messages: ranges that programs do not use, up to 2^62."""
 
 CALIBRATION = 2**61 - 1
 RING_ATTENTION = range(2**61, 2**61 + 2**60)

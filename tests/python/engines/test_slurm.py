@@ -113,7 +113,7 @@ def test_all_bytes_pass_through_srun_as_they_are(cluster: SlurmCluster) -> None:
         ),
         (
             "horoscalerun -np 5 --min-np 2 true",
-            "the job begins with 5 ranks, but the hosts have 4 slots",
+            "the job starts with 5 ranks, but the hosts have only 4 slots",
         ),
         ("SLURM_TASKS_PER_NODE=many horoscalerun true", "SLURM_TASKS_PER_NODE: 'many' are not"),
     ],

@@ -117,7 +117,7 @@ def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_check_build_tells_of_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert "[ ] Spark: there is no Java; install a JRE, 17 or newer" in describe()
+    assert "[ ] Spark: Java is missing; install a JRE, version 17 or newer" in describe()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").touch(0o755)
     assert "[X] Spark\n" in describe()

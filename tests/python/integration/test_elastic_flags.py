@@ -47,7 +47,10 @@ def refused(folder: Path, *flags: object) -> tuple[int, list[str]]:
         ("-np 1 --evict-seconds soon", "--evict-seconds: expected a number of seconds, not 'soon'"),
         ("-np 1 --reset-limit -1", "--reset-limit: expected a number from 0"),
         ("-np 1 --blacklist-cooldown-range 5 1", "--blacklist-cooldown-range: expected 0 < LOW"),
-        ("-np 1 --host-discovery-script x -H localhost", "takes the place of -H and --hostfile"),
+        (
+            "-np 1 --host-discovery-script x -H localhost",
+            "give --host-discovery-script, or -H or --hostfile, not both",
+        ),
         ("-np 1 --checkpoint-dir d --checkpoint-every soon", "--checkpoint-every: 'soon' is"),
         ("-np 1 --checkpoint-dir d --checkpoint-every 0s", "--checkpoint-every: '0s' is neither"),
         ("-np 1 --checkpoint-every 5s", "--checkpoint-every needs --checkpoint-dir DIR"),
@@ -73,7 +76,7 @@ def test_asking_where_no_job_can_be(tmp_path: Path) -> None:
     job = run_launcher("--status", env={"XDG_RUNTIME_DIR": str(tmp_path / "none")})
     assert job.returncode == USAGE
     assert job.stderr.count(b"\n") == 1
-    assert b"error: the folder of the jobs' sockets can't be made" in job.stderr
+    assert b"error: cannot create the folder of the jobs' sockets" in job.stderr
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_the_ranks_of_a_host_that_is_gone_are_not_waited_for(how: str, tmp_path:
             assert {step["size"] for step in job.steps(view=2, count=2)} == {2}
             status, errors = job.end()
             assert status == 0, errors
-            why = f"{hosts.names[1]}: gives no sign of life for 5 s (NETWORK_TIMEOUT_SECONDS)"
+            why = f"{hosts.names[1]}: has not answered for 5 s (NETWORK_TIMEOUT_SECONDS)"
             assert (why in errors) == (how == "falls silent")
 
 

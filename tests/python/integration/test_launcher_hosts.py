@@ -204,8 +204,8 @@ def test_what_looks_like_a_credential_stays_here(shell: Path) -> None:
     )
     assert job.returncode == 0, job.stderr
     assert job.stderr.decode().splitlines() == [
-        "horoscalerun: not passed on to other hosts, because their names are those of credentials: "
-        f"{', '.join(sorted(secret))}; -x NAME passes one on purpose"
+        "horoscalerun: not forwarded to other hosts, because their names look like those of "
+        f"credentials: {', '.join(sorted(secret))}; use -x NAME to forward one"
     ]
 
 
@@ -421,7 +421,7 @@ def test_a_host_that_goes_on_and_on_is_cut_short(shell: Path, length: int, shown
     assert job.returncode == 1
     assert said_lines(job.stderr) == [
         *[f"horoscalerun: evil: {'x' * length}"] * shown,
-        "horoscalerun: evil: what else it says is left out",
+        "horoscalerun: evil: further messages are omitted",
         "horoscalerun: no rank was started, because of a host:",
         "    evil: is tired",
     ]

@@ -55,7 +55,7 @@ def test_hosts_that_do_not_reach_the_launcher_are_named() -> None:
         job = run_on(hosts, *flags, "--start-timeout", 4, "true")
         assert job.returncode == 1
         assert "no address of this machine can be reached from all hosts" in job.stderr
-        assert f"missing {hosts.names[1]}: is there a firewall?" in job.stderr
+        assert f"missing {hosts.names[1]}. Check for a firewall" in job.stderr
 
 
 def run_on(hosts: NetworkHosts, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -79,7 +79,7 @@ def test_results_have_a_limit(megabytes: int, fits: bool) -> None:
         size = os.fstat(result_file.fileno()).st_size
     assert (status == 0, len(outcomes) == 2) == (fits, fits)
     assert size < (4 << 20)
-    expected = "" if fits else "horoscalerun: what the ranks return is more than 0.00292969 GiB: "
+    expected = "" if fits else "horoscalerun: the ranks' results exceed 0.00292969 GiB: "
     assert report.startswith(expected)
     assert bool(report) != fits
 
@@ -164,7 +164,7 @@ def test_parameters_that_can_not_be() -> None:
         horoscale.run(rank, np=0)
     with pytest.raises(RuntimeError, match=r"no rank was started, because of a host:\n.*invalid:"):
         horoscale.run(rank, np=2, hosts="node.invalid:2")
-    with pytest.raises(ValueError, match=r"--output-filename and --mpi don't go together"):
+    with pytest.raises(ValueError, match=r"--output-filename and --mpi cannot be combined"):
         horoscale.run(rank, np=2, use_mpi=True, output_filename="logs")
     with pytest.raises(ValueError, match=r"there is no option --no-such-flag"):
         horoscale.run(rank, np=2, options=["--no-such-flag"])

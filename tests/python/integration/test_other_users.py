@@ -180,7 +180,7 @@ def test_another_user_learns_and_changes_nothing_by_torchs_store() -> None:
         with own_rank(RANK="1", **job) as second:
             _, err = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 1
-    assert "where a port should be" in err
+    assert "where a port was expected" in err
 
 
 # Waits for both jobs, and writes into the first one's store of torch where the other one meets.

@@ -262,7 +262,7 @@ def _pid_of_rank(folder: Path) -> int:
         (["--status-address", "::1"], {}, b"--status-address needs --status-port"),
         (["--status-port", "0", "--status-address", "node"], {}, b"expected an address of this"),
         (["--status-port", "0"], {"HOROSCALE_STATUS_TOKEN": "short"}, b"less than 16 characters"),
-        (["--status-port", "0", "--mpi"], {}, b"--status-port and --mpi don't go together"),
+        (["--status-port", "0", "--mpi"], {}, b"--status-port and --mpi cannot be combined"),
     ],
 )
 def test_flags_that_can_not_be_are_refused(

@@ -49,7 +49,7 @@ def test_what_looks_like_a_credential_stays_here(both: dict[str, Mpi], tmp_path:
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["ANYTHING=wanted", "MY_TOKEN=wanted"]
     said, names = ended.stderr.splitlines()[0].rsplit("; ", 1)[0].rsplit(": ", 1)
-    assert said.startswith("horoscalerun: not passed on to other hosts, because their names are")
+    assert said.startswith("horoscalerun: not forwarded to other hosts, because their names look")
     assert secret.keys() <= set(names.split(", "))
 
 

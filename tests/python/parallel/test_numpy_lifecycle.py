@@ -117,7 +117,10 @@ def test_each_rank_names_another_set_at_the_same_place() -> None:
 
 def test_what_one_rank_names_wrongly_is_told_to_all() -> None:
     me, world = place()
-    for wrong, message in (([world], "ranks are from 0"), (list(range(world)), "exists already")):
+    for wrong, message in (
+        ([world], "ranks must be between 0"),
+        (list(range(world)), "exists already"),
+    ):
         own = [hvd.ProcessSet(wrong)] if me == world - 1 else []
         with pytest.raises(ValueError, match=f"rank {world - 1}.*{message}"):
             hvd.init(process_sets=own)

@@ -139,9 +139,9 @@ def test_wrong_ranks_and_sets_that_exist() -> None:
     everyone = list(range(hvd.size()))
     with pytest.raises(ValueError, match="twice"):
         hvd.add_process_set([0, 0])
-    with pytest.raises(ValueError, match="ranks are from 0"):
+    with pytest.raises(ValueError, match="ranks must be between 0"):
         hvd.add_process_set([0, hvd.size()])
-    with pytest.raises(ValueError, match="ranks are from 0"):
+    with pytest.raises(ValueError, match="ranks must be between 0"):
         hvd.add_process_set([-1])
     with pytest.raises(ValueError, match="exists already"):
         hvd.add_process_set(everyone[::-1])

@@ -102,7 +102,7 @@ def test_splits(op: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "match"), [([1], "elements"), ([], "deals out"), ([-1], "negative")]
+    ("extra", "match"), [([1], "elements"), ([], "covers"), ([-1], "negative")]
 )
 def test_wrong_splits(extra: list[int], match: str, name: str) -> None:
     splits = [1] * (hvd.size() - (match == "negative")) + extra

@@ -114,7 +114,7 @@ def test_neighbours_and_ranks_elsewhere(make_mesh: object) -> None:
 def test_a_second_mesh_is_refused_until_the_first_is_closed() -> None:
     mesh = par.init(tp=hvd.size())
     assert par.current_mesh() is mesh
-    with pytest.raises(ValueError, match=r"a mesh already, Mesh\(tp=.*close\(\)"):
+    with pytest.raises(ValueError, match=r"already is a mesh, Mesh\(tp=.*close\(\)"):
         par.init()
     mesh.close()
     with pytest.raises(ValueError, match="there is no mesh"):

@@ -277,9 +277,9 @@ class CrossAttention(Mixer):
     ("inner", "change", "message"),
     [
         (CrossAttention(), {}, r"h\.0\.inner is a CrossAttention, which needs the whole sequence"),
-        (nn.Dropout1d(), {}, r"h\.0\.inner is a Dropout1d; of a divided sequence only Dropout"),
+        (nn.Dropout1d(), {}, r"h\.0\.inner is a Dropout1d; for a divided sequence only Dropout"),
         (nn.Embedding(8, 2), {"*inner": "vocab"}, r"h\.0\.inner can't be Vocab\(\) where"),
-        (Mixer(), {"*inner": "sequence"}, r"h\.0\.inner is within another module that divides"),
+        (Mixer(), {"*inner": "sequence"}, r"h\.0\.inner is inside another module that divides"),
         (Mixer(), {"norm": par.Sequence(dim=0)}, "h and norm divide the sequence differently"),
         (Mixer(), {"*inner": "input"}, r"h\.0\.inner is Input\(\), but .* it has none"),
     ],
@@ -300,10 +300,10 @@ def test_more_reasons_why_a_sequence_cant_be_divided(need_ranks: None) -> None:
     with mesh(tp=hvd.size()) as made:
         model = Model("llama")
         without = {name: style for name, style in plan("llama").items() if style != "sequence"}
-        with pytest.raises(ValueError, match="doesn't say between which modules"):
+        with pytest.raises(ValueError, match="does not define between which modules"):
             par.tensor_parallel(model, made.tp, without, sequence_parallel=True)
         par.tensor_parallel(model, made.tp, plan("llama"), sequence_parallel=True)
-        with pytest.raises(ValueError, match=r"h\.0 is called with neither a tensor first nor"):
+        with pytest.raises(ValueError, match=r"h\.0 needs a tensor as its first argument or as"):
             model.h[0](x=torch.ones(2, 4, 48))
         tied = Model("llama")
         tied.table = nn.LayerNorm(48)
@@ -398,13 +398,13 @@ def test_layers_of_an_input_that_are_whole(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"*nothing": "row"}, r"'\*nothing' match no module. There are .*h.0.mlp.c_fc"),
-        ({"*c_fc": "columns"}, "= 'columns' is none of column, row, vocab, input, sequence"),
-        ({"h.0.first": "column"}, "h.0.first is a LayerNorm, and no linear layer"),
-        ({"h.1.attn.c_attn": "vocab"}, "h.1.attn.c_attn is a Conv1D, and no nn.Embedding"),
+        ({"*nothing": "row"}, r"'\*nothing' match no module. The modules are .*h.0.mlp.c_fc"),
+        ({"*c_fc": "columns"}, "= 'columns' is not one of column, row, vocab, input, sequence"),
+        ({"h.0.first": "column"}, "h.0.first is a LayerNorm, not a linear layer"),
+        ({"h.1.attn.c_attn": "vocab"}, "h.1.attn.c_attn is a Conv1D, not an nn.Embedding"),
         ({"*.attn": par.Numbers(("depth",))}, "h.0.attn.depth is None"),
         ({"*mlp.c_fc": par.Column(multiple_of="width")}, "parent of h.0.mlp.c_fc has no number"),
-        ({"*mlp.c_fc": par.Column(multiple_of=5)}, "192 features of h.0.mlp.c_fc are no multiple"),
+        ({"*mlp.c_fc": par.Column(multiple_of=5)}, "192 features of h.0.mlp.c_fc are not"),
         ({"*mlp": "input", "*mlp.c_fc": "row"}, r"h\.0\.mlp is Input.* it has h\.0\.mlp\.c_fc, "),
         (
             {"lm_head": "row"},

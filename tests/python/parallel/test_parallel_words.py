@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_named(axis: par.Axis, need_ranks: None) -> None:
         par.vocab_parallel_cross_entropy(logits, target[:1], axis)
     with pytest.raises(ValueError, match=r"rank \d of axis tp has the logits of 3 words, but of "):
         par.vocab_parallel_cross_entropy(logits, target, axis, vocab_size=1000)
-    with pytest.raises(IndexError, match=r"target -1 is no word: there are \d+"):
+    with pytest.raises(IndexError, match=r"target -1 is not one of the \d+ words"):
         par.vocab_parallel_cross_entropy(logits, target - 1, axis)
     with pytest.raises(ValueError, match=r"label_smoothing=2 "):
         par.vocab_parallel_cross_entropy(logits, target, axis, label_smoothing=2)
@@ -143,11 +143,11 @@ def test_what_does_not_fit_is_named(axis: par.Axis, need_ranks: None) -> None:
     with pytest.raises(ValueError, match=r"ranks of axis tp have logits for \[.*give vocab_size"):
         par.vocab_parallel_cross_entropy(own, target, axis)
     table = par.VocabParallelEmbedding(WORDS, 4, axis)
-    with pytest.raises(IndexError, match="13 is no word: there are 13"):
+    with pytest.raises(IndexError, match="13 is not one of the 13 words"):
         table(torch.tensor([0, 13]))
     with pytest.raises(ValueError, match="1 words can't be divided among the"):
         par.VocabParallelEmbedding(1, 4, axis)
-    with pytest.raises(ValueError, match="padding_idx=13 is none of 13 words"):
+    with pytest.raises(ValueError, match="padding_idx=13 is not one of 13 words"):
         par.VocabParallelEmbedding(WORDS, 4, axis, padding_idx=13)
     with pytest.raises(ValueError, match="reduction='some'"):
         par.VocabParallelEmbedding(WORDS, 4, axis, reduction="some")

@@ -46,7 +46,7 @@ LOCAL = {
     "scatter-op": (lambda: hvd.reducescatter(tf.ones([3]), op=hvd.BitwiseOr), "BitwiseOr"),
     "scatter-splits": (
         lambda: hvd.reducescatter(tf.ones([hvd.size() + 1]), splits=[1] * hvd.size()),
-        "deals out",
+        "covers",
     ),
     "0-d-gather": (lambda: hvd.gather(tf.constant(1.0), 0), "0-d"),
     "reduce-root": (lambda: hvd.reduce(tf.ones([3]), 99), "root_rank=99"),

@@ -444,7 +444,7 @@ def test_out_that_can_not_be(name: str) -> None:
             (torch.zeros(2, 3, dtype=torch.float64), "float64"),
             (torch.zeros(2, 4), "shape"),
             (torch.zeros(2, 6)[:, ::2], "contiguous"),
-            (torch.zeros(2, 3, requires_grad=True), "requires grad"),
+            (torch.zeros(2, 3, requires_grad=True), "must not require grad"),
             ([1.0], "torch.Tensor"),
         ]:
             with pytest.raises(ValueError, match=message):

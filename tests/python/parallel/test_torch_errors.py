@@ -131,7 +131,7 @@ LOCAL: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "reducescatter-splits": (
         lambda: hvd.reducescatter(torch.ones(hvd.size() + 1), splits=[1] * hvd.size()),
         ValueError,
-        "deals out",
+        "covers",
     ),
     "root": (lambda: hvd.broadcast(torch.ones(3), root_rank=99), ValueError, "root_rank=99"),
     "splits-number": (lambda: hvd.alltoall(torch.ones(99), [1] * 17), ValueError, "17"),

@@ -210,7 +210,7 @@ def test_a_sum_that_is_not_forgotten_is_not_reduced_again(how: str, ready: str) 
         first.grad, second.grad = first.grad.clone(), second.grad.clone()
     else:
         first.grad = None
-    with pytest.raises(AssertionError, match=r"unnamed\..* is reduced already"):
+    with pytest.raises(AssertionError, match=r"unnamed\..* is already reduced"):
         (first * share()).sum().backward()
 
 
@@ -333,7 +333,7 @@ def test_losses_of_parts_of_a_model() -> None:
     with pytest.warns(UserWarning, match=r"unnamed\.[01] had none"):
         (first * share()).sum().backward()
     (second * share()).sum().backward()
-    with pytest.raises(AssertionError, match="only where all of the optimizer's parameters") as no:
+    with pytest.raises(AssertionError, match="only if all of the optimizer's parameters") as no:
         (second * share()).sum().backward()
     assert "overlap_step" not in str(no.value)
     with pytest.warns(UserWarning, match="is lost"):
@@ -462,7 +462,7 @@ def test_ranks_in_different_steps(need_ranks: None) -> None:
     here, low, high = 2 * (hvd.rank() == 0), 0, 2
     with pytest.raises(
         hvd.MismatchError,
-        match=f"different numbers.*round 1 of step {here}, elsewhere .*of step {high} or {low}$",
+        match=f"different numbers.*round 1 of step {here}, others .*of step {high} or {low}$",
     ):
         (parameter * share()).sum().backward()
     optimizer.step()

@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [
     *MARKS,
     # `make torch-libraries` runs this over hosts, too.
-    pytest.mark.filterwarnings("ignore:tensor parallelism goes beyond a host"),
+    pytest.mark.filterwarnings("ignore:tensor parallelism spans hosts"),
 ]
 WORDS = 31
 PLANS = {"gpt2": par.GPT2, "llama": par.LLAMA}

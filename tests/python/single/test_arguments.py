@@ -43,7 +43,7 @@ def test_unknown_operators(op: int) -> None:
 
 def test_operators_that_are_not_allowed() -> None:
     assert resolve_op(Sum, allowed=SUMS) is Sum
-    with pytest.raises(UnsupportedError, match="Max is not possible here, only Average and Sum"):
+    with pytest.raises(UnsupportedError, match="Max is not supported here, only Average and Sum"):
         resolve_op(Max, allowed=SUMS)
     for allowed in (tuple(ReduceOp), SUMS):
         with pytest.raises(UnsupportedError, match="Adasum"):

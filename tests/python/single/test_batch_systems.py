@@ -219,14 +219,14 @@ def test_a_file_that_others_can_read_is_refused(
     assert task is not None
     (folder / task.job).write_text("127.0.0.1:1 secret\n")
     (folder / task.job).chmod(0o644)
-    with pytest.raises(RuntimeError, match="others can change or read"):
+    with pytest.raises(RuntimeError, match="other users can read or change"):
         batch_meeting.identity(())
 
 
 def test_a_folder_that_others_can_write_is_refused(home: Path) -> None:
     (home / ".horoscale").mkdir()
     (home / ".horoscale").chmod(0o777)
-    with pytest.raises(RuntimeError, match="others can change or read"):
+    with pytest.raises(RuntimeError, match="other users can read or change"):
         batch_meeting.identity(())
 
 

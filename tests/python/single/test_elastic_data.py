@@ -97,7 +97,7 @@ def test_the_weighted_mean_is_that_over_samples() -> None:
 
 
 def test_arguments_of_a_plan() -> None:
-    with pytest.raises(ValueError, match="can't have -1 samples"):
+    with pytest.raises(ValueError, match="length=-1: the number of samples"):
         DataPlan(-1, 2)
     with pytest.raises(ValueError, match="batch_size=0"):
         DataPlan(3, 0)

@@ -354,12 +354,12 @@ def test_a_standby_has_a_provisional_rank() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (b"", "has gone"),
-        (b"x\n", "can't be understood"),
-        (b"[]\n", "can't be understood"),
-        (line_of(kind="new"), "can't be understood"),
-        (line_of(kind="view", view={}), "can't be understood"),
-        (b"[" * 100_000 + b"\n", "can't be understood"),
+        (b"", "is gone"),
+        (b"x\n", "cannot decode"),
+        (b"[]\n", "cannot decode"),
+        (line_of(kind="new"), "cannot decode"),
+        (line_of(kind="view", view={}), "cannot decode"),
+        (b"[" * 100_000 + b"\n", "cannot decode"),
     ],
     ids=["end", "no JSON", "no object", "unknown", "no view", "nested"],
 )

@@ -82,7 +82,7 @@ def test_a_full_disk_ends_the_job_with_an_error(
     job._places[3] = None  # type: ignore[assignment]
     job._on_process_output(3, "result", b"x")
     assert job._stopped
-    assert "what the ranks return" in job._trouble
+    assert "the ranks' results" in job._trouble
     assert "No space left on device" in job._trouble
 
 

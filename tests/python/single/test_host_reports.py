@@ -100,5 +100,5 @@ def test_a_fault_in_watching_ends_watching_alone(
     assert not watching.wanted
     watching.host("a", "lost")
     told = capsys.readouterr().err
-    assert told.count("watched no longer") == 1
+    assert told.count("the status page stopped") == 1
     assert "ZeroDivisionError: in the watch" in told

@@ -282,7 +282,7 @@ def test_host_files(tmp_path: Path) -> None:
         ("b:ssh slots=1", "host 'b': 'ssh' is not a port"),
         ("b:0 slots=1", "host 'b': '0' is not a port"),
         ("b:65536 slots=1", "host 'b': '65536' is not a port"),
-        ("[b slots=1", "'[b' is neither host nor host:port"),
+        ("[b slots=1", "'[b' is not host or host:port"),
         ("-l slots=1", "'-l' is not the name of a host"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_bad_line_of_a_host_file_is_named(tmp_path: Path, line: str, message: 
 def test_a_host_with_two_ports_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("a:22 slots=2\na:23 slots=2\n")
-    with pytest.raises(HostsError, match="host 'a' has two ports"):
+    with pytest.raises(HostsError, match="host 'a' has two different ports"):
         parse_hostfile(str(file))
 
 
@@ -547,12 +547,12 @@ def test_ranks_of_mpirun_get_nothing_of_a_job_that_is_watched() -> None:
 def test_results_on_a_full_disk_are_one_error(capfd: pytest.CaptureFixture[str]) -> None:
     writer = results.ResultWriter(os.open("/dev/full", os.O_WRONLY))
     for _ in range(2):  # a rank hands in piece by piece
-        with pytest.raises(results.ResultsError, match="No space left on device; TMPDIR"):
+        with pytest.raises(results.ResultsError, match="No space left on device; set TMPDIR"):
             writer.add(0, b"piece")
     writer.finish(b"why")
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
-    assert said[0].startswith("horoscalerun: what the ranks return can't be")
+    assert said[0].startswith("horoscalerun: cannot write the ranks' results")
 
 
 @pytest.mark.parametrize("frees", [False, True])

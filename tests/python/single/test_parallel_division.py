@@ -25,10 +25,10 @@ def test_sizes_add_up_in_multiples_and_are_as_equal_as_can_be(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((7, 2, 0, 2), "a dimension of 7 is no multiple of 2"),
-        ((7, 2, 0, 0), "no multiple of 0"),
-        ((7, 2, 2), "rank 2 is none of 2"),
-        ((7, 2, -1), "rank -1 is none of 2"),
+        ((7, 2, 0, 2), "a dimension of 7 is not a multiple of 2"),
+        ((7, 2, 0, 0), "not a multiple of 0"),
+        ((7, 2, 2), "rank 2 is not one of 2"),
+        ((7, 2, -1), "rank -1 is not one of 2"),
     ],
 )
 def test_what_cant_be_divided(arguments: tuple[int, ...], message: str) -> None:

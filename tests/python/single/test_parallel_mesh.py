@@ -37,11 +37,11 @@ def test_the_lines_of_an_axis_divide_the_ranks(sizes: dict[str, int], data: st.D
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"order": "tp-ep"}, "names the axis 'ep': there are tp-cp-dp-pp"),
+        ({"order": "tp-ep"}, "has an unknown axis 'ep': the axes are tp-cp-dp-pp"),
         ({"order": "tp-tp"}, "names an axis twice"),
         ({"order": "tp-cp"}, "lacks the axis 'dp'"),
         ({"order": "tp-dp", "pp": 2}, "lacks the axis 'pp', which has pp=2"),
-        ({"tp": 0}, "tp=0: an axis has one rank or more"),
+        ({"tp": 0}, "tp=0: an axis must have at least one rank"),
         ({"cp": True}, "cp=True"),
         ({"dp": -1}, "dp=-1"),
     ],
@@ -79,7 +79,7 @@ def test_axes_made_by_hand() -> None:
     pair = ProcessSet([2, 5])
     axis = Axis("cp", ranks=(2, 5), rank=1, set=pair)
     assert (axis.size, axis.next, axis.prev) == (2, 2, 2)
-    with pytest.raises(ValueError, match="position 2 of ranks"):
+    with pytest.raises(ValueError, match="position 2 is out of range for ranks"):
         Axis("cp", ranks=(2, 5), rank=2, set=pair)
     with pytest.raises(ValueError, match="need a process set"):
         Axis("cp", ranks=(2, 5), rank=1)
@@ -98,9 +98,9 @@ def test_hosts_of_different_sizes() -> None:
 
 
 def test_warns_of_tensor_parallelism_between_hosts() -> None:
-    with pytest.warns(UserWarning, match=r"tp=2 are the ranks \[2, 3\] on 2 hosts"):
+    with pytest.warns(UserWarning, match=r"tp=2 consists of ranks \[2, 3\] on 2 hosts"):
         module._warn_of_hosts({"tp": 2, "dp": 3}, [0, 0, 0, 1, 1, 1])
-    with pytest.warns(UserWarning, match=r"tp=2 are the ranks \[0, 2\]"):
+    with pytest.warns(UserWarning, match=r"tp=2 consists of ranks \[0, 2\]"):
         module._warn_of_hosts({"dp": 2, "tp": 2}, [0, 0, 1, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

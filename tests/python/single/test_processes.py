@@ -25,7 +25,7 @@ def test_ranks_that_can_not_meet_through_torch_are_told_where_they_tried() -> No
     pytest.importorskip("torch")
     ended = run_alone(INIT, **TORCHRUN, HOROSCALE_START_TIMEOUT="1")
     assert ended.returncode == 1
-    assert "HorovodInternalError: rank 1 of 4 can't meet rank 0 through torch's" in ended.stderr
+    assert "HorovodInternalError: rank 1 of 4 cannot reach rank 0 through torch's" in ended.stderr
     assert "MASTER_ADDR=127.0.0.1, MASTER_PORT=1" in ended.stderr
 
 

@@ -131,5 +131,5 @@ def test_a_rule_is_asked_again(changing: Job) -> None:
 
 
 def test_what_can_not_be() -> None:
-    with pytest.raises(ValueError, match="on_loss='give up' is none of"):
+    with pytest.raises(ValueError, match="on_loss='give up' must be"):
         surviving([0], on_loss=cast("Any", "give up"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint can't be written or read; the message names file, tensor or rank.
+    """A checkpoint cannot be written or read. The message names the file, tensor or rank.
 
-    Where one rank alone has found that, the others raise it with that rank's message.
+    If only one rank detects the error, the others raise it with that rank's message.
     """

@@ -52,33 +52,34 @@ def load(
     rng: bool = False,
     names: StageNames | None = None,
 ) -> dict[str, Any] | None:
-    """Load a checkpoint into a model that is divided in any way, in place. Collective.
+    """Load a checkpoint into a model, in place, however the model is divided. Collective.
 
         extra = par.load("checkpoints", model, optimizer, mesh)
 
-    It may have been written on any number of ranks, by any mesh, or by torch.distributed.checkpoint
-    (of a state dict, or of one under "model" and one under "optimizer"). Each rank reads the parts
-    that it needs. All ranks need to see the directory.
+    The checkpoint may have been written on any number of ranks, with any mesh, or by
+    torch.distributed.checkpoint (from one state dict, or from one under "model" and one under
+    "optimizer"). Each rank reads the parts that it needs. All ranks must have access to the
+    directory.
 
     Args:
-        directory: where the checkpoints are, of which the newest is taken; or one of them.
-        model: as save() takes it. Values are converted to the element types that it has.
-        optimizer: gets state and hyper-parameters; what it had is replaced.
-        mesh: None: current_mesh(); without one all ranks of the job, or this process alone.
-        strict: whether it is an error that the checkpoint lacks something of the model, or has what
-            no rank's model has. Shapes must be right in any case.
-        rng: restore the states of torch's generators; the mesh needs to have the extents that it
-            had, except tp.
-        names: as save() has it.
+        directory: a folder of checkpoints, of which the newest is loaded; or one checkpoint.
+        model: as in save(). Values are converted to the model's dtypes.
+        optimizer: the optimizer, whose state and hyper-parameters are replaced.
+        mesh: the mesh. None: current_mesh() or, without one, all ranks of the job or this process.
+        strict: whether to raise an error if the checkpoint lacks an entry of the model, or has an
+            entry that no rank's model has. Shapes must match in any case.
+        rng: whether to restore the states of torch's generators. The mesh must have the same
+            extents as before, except for tp.
+        names: as in save().
 
     Returns:
-        What save() was given as `extra`; None where it was not.
+        The `extra` that was passed to save(), or None.
 
     Raises:
-        CheckpointError: there is no checkpoint, names or shapes are not those of the model, or a
-            rank failed: the model is as it was. Or a file is missing, truncated or damaged: where
-            that is seen only while reading, the model is in part what it was before.
-        ValueError, TypeError: as save().
+        CheckpointError: there is no checkpoint, its names or shapes do not match the model, or a
+            rank failed. The model is then unchanged. Or a file is missing, truncated or damaged. If
+            that is detected only while reading, the model may be partly loaded.
+        ValueError, TypeError: as in save().
         HorovodInternalError: a rank failed.
     """
     finish_running()

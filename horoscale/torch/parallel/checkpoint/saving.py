@@ -140,40 +140,39 @@ def save(
 
         par.save("checkpoints", model, optimizer, mesh, extra={"step": step})
 
-    Each rank writes what it holds; of what several hold, each a part. The files are those of
-    torch.distributed.checkpoint, in a folder `directory/checkpoint-STEP`, which is written beside
-    its place and renamed when all ranks are done: killed at any moment, a job leaves whole
-    checkpoints only. All ranks need to see the same directory, which no other job writes to.
+    Each rank writes what it holds. If several ranks hold the same values, each writes a part of
+    them. The files have the format of torch.distributed.checkpoint and are in a folder
+    `directory/checkpoint-STEP`. The folder is written under a temporary name and renamed when all
+    ranks are done, so a job that is killed at any moment leaves only complete checkpoints. All
+    ranks must have access to the same directory, to which no other job writes.
 
     Args:
-        directory: where the checkpoints are; made if it is not there.
-        model: the model, or this rank's stage of it, or a Pipeline. Parameters must be alike on
-            ranks that hold the same; of buffers those of the first rank are written.
-        optimizer: any torch.optim.Optimizer of its parameters, or what DistributedOptimizer made
-            of one.
-        mesh: None: current_mesh(); without one all ranks of the job, or this process alone.
-        extra: what else is to be saved, of the first rank: dicts with names, lists, numbers,
+        directory: the folder of the checkpoints; created if necessary.
+        model: the model, this rank's stage of it, or a Pipeline. Replicated parameters must be
+            equal on the ranks that hold them. Buffers are written by the first rank.
+        optimizer: any torch.optim.Optimizer of the model's parameters, or a DistributedOptimizer.
+        mesh: the mesh. None: current_mesh() or, without one, all ranks of the job or this process.
+        extra: further values to save, from the first rank: dicts with string keys, lists, numbers,
             strings, None and tensors (which are loaded to the CPU).
-        asynchronous: return when the values are copied, and write in a thread while training goes
-            on. At most one is written at a time: the next save() or load() waits for it, and so
-            does hvd.shutdown().
-        step: the number of the checkpoint. None: one more than that of the newest.
-        keep: how many checkpoints remain: this one, and the newest of the others; None: all.
-        rng: save the states of torch's generators, too, of each rank (of tp's, the first's).
-        names: for stages that do not have the names of the whole model: called with the number of a
-            stage and a name there, it returns that name.
+        asynchronous: whether to return when the values are copied, and write in a thread while
+            training continues. At most one checkpoint is written at a time: the next save() or
+            load() waits for it, and so does hvd.shutdown().
+        step: the number of the checkpoint. None: one more than the newest.
+        keep: the number of checkpoints to keep: this one and the newest of the others. None: all.
+        rng: whether to save the states of torch's generators of each rank (of the first in tp).
+        names: for stages whose names differ from those of the whole model: a function from the
+            number of a stage and a name in it to the name in the whole model.
 
     Returns:
-        A handle: `wait()` returns the folder when the checkpoint is in its place. It is already,
-        unless `asynchronous`.
+        A handle. `wait()` returns the folder when the checkpoint is complete. Unless
+        `asynchronous`, it is already complete.
 
     Raises:
-        ValueError: there is a checkpoint of this step, `step` is negative, `keep` is below 1,
-            stages have something of the same name, or the optimizer has other parameters than the
-            model.
-        TypeError: something is not a value of these kinds.
+        ValueError: there is a checkpoint of this step, `step` is negative, `keep` is below 1, names
+            of different stages collide, or the optimizer's parameters are not the model's.
+        TypeError: a value has an unsupported type.
         CheckpointError: the ranks together do not have all of a tensor, or one of them failed.
-        OSError: it can't be written.
+        OSError: the checkpoint cannot be written.
         HorovodInternalError: a rank failed.
     """
     global _running

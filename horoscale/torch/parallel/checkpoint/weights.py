@@ -50,24 +50,25 @@ def save_weights(
     max_file_bytes: int = _FILE_BYTES,
     names: StageNames | None = None,
 ) -> None:
-    """Write the whole weights of a divided model to files of safetensors. Collective.
+    """Write the whole weights of a divided model to safetensors files. Collective.
 
-    The first rank writes them, from parts that the others send; it has memory for one file at a
-    time. Names and shapes are those of the model that tensor_parallel() was given, so that
-    transformers' from_pretrained() reads what was divided by a plan. Of a parameter with several
-    names, as tied embeddings have, the first one is written.
+    The first rank writes them from parts that the others send. It needs memory for one file at a
+    time. Names and shapes are those of the model that was passed to tensor_parallel(), so
+    transformers' from_pretrained() can read a model that a plan has divided. A parameter with
+    several names, such as a tied embedding, is written under the first one.
 
     Args:
-        path: a folder, where files get the names that transformers gives them; or, if it ends in
+        path: a folder, in which files get the names that transformers uses; or, if it ends in
             ".safetensors", one file.
-        model: as save() takes it.
-        mesh: as save() has it.
-        max_file_bytes: of a file's tensors, for a folder; a larger tensor has one to itself.
-        names: as save() has it.
+        model: as in save().
+        mesh: as in save().
+        max_file_bytes: for a folder, the maximum size of a file's tensors. A larger tensor gets its
+            own file.
+        names: as in save().
 
     Raises:
         ImportError: safetensors is not installed.
-        ValueError, TypeError, CheckpointError, OSError, HorovodInternalError: as save().
+        ValueError, TypeError, CheckpointError, OSError, HorovodInternalError: as in save().
     """
     finish_running()
     ranks = Ranks.of(mesh)
@@ -105,21 +106,21 @@ def load_weights(
     strict: bool = True,
     names: StageNames | None = None,
 ) -> None:
-    """Load whole weights from files of safetensors into a divided model, in place. Collective.
+    """Load whole weights from safetensors files into a divided model, in place. Collective.
 
     Each rank reads the parts that it needs.
 
     Args:
-        path: a file, or a folder that has model.safetensors, or model.safetensors.index.json and
-            the files that it names, as transformers writes them.
-        model: as load() takes it.
-        mesh: as load() has it.
-        strict: as load() has it.
-        names: as load() has it.
+        path: a file, or a folder as written by transformers, with model.safetensors, or with
+            model.safetensors.index.json and the files that it names.
+        model: as in load().
+        mesh: as in load().
+        strict: as in load().
+        names: as in load().
 
     Raises:
         ImportError: safetensors is not installed.
-        CheckpointError, ValueError, TypeError, HorovodInternalError: as load().
+        CheckpointError, ValueError, TypeError, HorovodInternalError: as in load().
     """
     finish_running()
     ranks = Ranks.of(mesh)

@@ -101,12 +101,12 @@ def position_ids(length: int, axis: Axis, layout: Layout = "zigzag") -> torch.Te
     """Return the positions that this rank holds, for rotary or learned position embeddings.
 
     Args:
-        length: of the whole sequence.
+        length: the length of the whole sequence.
         axis: the ranks that divide it.
-        layout: how; see shard_sequence().
+        layout: the layout; see shard_sequence().
 
     Returns:
-        A 1-d int64 tensor of as many positions as this rank's shard has.
+        A 1-d int64 tensor with the positions in this rank's shard.
     """
     layout = check_layout(layout, "position_ids")
     return _positions(spans(length, axis.size, layout)[axis.rank])
@@ -116,22 +116,22 @@ def position_ids(length: int, axis: Axis, layout: Layout = "zigzag") -> torch.Te
 def shard_sequence(
     x: torch.Tensor, axis: Axis, dim: int = 1, layout: Layout = "zigzag"
 ) -> torch.Tensor:
-    """Return this rank's part of a sequence that all ranks of the axis hold alike.
+    """Return this rank's part of a sequence that is replicated on all ranks of the axis.
 
-    Nothing is sent. The length need not divide: the first chunks have one position more. The
-    gradient of x is this rank's part of it, and zero elsewhere, as those of the parameters are:
-    their sum over the axis is the gradient that one process has.
+    Nothing is sent. The length need not be divisible: the first chunks then have one more position.
+    The gradient of x is nonzero only in this rank's part. As for parameters, the sum over the axis
+    is the gradient of a single process.
 
     Args:
-        x: with the whole sequence in `dim`.
+        x: a tensor with the whole sequence in `dim`.
         axis: the ranks that divide it.
-        dim: the dimension that is divided.
-        layout: "contiguous": rank r gets the r-th chunk of as many as there are ranks. "zigzag": of
-            twice as many chunks the r-th, followed by the r-th from the end, so that under a causal
-            mask all ranks have the same work.
+        dim: the dimension to divide.
+        layout: with n ranks, "contiguous" gives rank r the r-th of n chunks. "zigzag" gives it the
+            r-th of 2n chunks and the r-th from the end, so that under a causal mask all ranks have
+            the same amount of work.
 
     Returns:
-        A new contiguous tensor, or x itself where the axis has one rank.
+        A new contiguous tensor, or x itself if the axis has one rank.
     """
     layout = check_layout(layout, "shard_sequence")
     if axis.size == 1:
@@ -144,22 +144,22 @@ def shard_sequence(
 def unshard_sequence(
     x: torch.Tensor, axis: Axis, dim: int = 1, layout: Layout = "zigzag"
 ) -> torch.Tensor:
-    """Return the whole sequence, of which each rank of the axis holds what shard_sequence() gave.
+    """Return the whole sequence from the ranks' shards, the inverse of shard_sequence().
 
-    Differentiable: the gradient of x is its part of the gradient of the result, on which all ranks
-    continue alike. Nothing is sent for it.
+    Differentiable. The gradient of x is its part of the gradient of the result, which must be the
+    same on all ranks. The backward pass sends nothing.
 
     Args:
-        x: this rank's shard; of one dtype and shape on all ranks, except for `dim`.
+        x: this rank's shard. It has the same dtype and shape on all ranks, except for `dim`.
         axis: the ranks that divide the sequence.
-        dim: the dimension that is divided.
-        layout: how shard_sequence() has divided it.
+        dim: the divided dimension.
+        layout: the layout that was passed to shard_sequence().
 
     Returns:
-        A tensor with the whole sequence in `dim`, alike on all ranks.
+        A tensor with the whole sequence in `dim`, the same on all ranks.
 
     Raises:
-        ValueError: the shard is not as long as that of the whole sequence is here.
+        ValueError: the shard does not have the expected length.
         MismatchError: dtypes or other dimensions differ.
         RankFailedError: a rank of the axis died or left.
     """

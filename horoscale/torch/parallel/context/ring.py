@@ -55,32 +55,32 @@ def ring_attention(
 ) -> torch.Tensor:
     """Return the attention of this rank's queries to the keys of all ranks. Differentiable.
 
-    What torch.nn.functional.scaled_dot_product_attention gives for the whole sequence, without
-    dropout. Keys and values go from rank to rank while the attention to those before is
-    computed. Beside its own a rank holds those of two at a time. The backward pass sends them round
-    again, and computes the weights anew.
+    The result equals torch.nn.functional.scaled_dot_product_attention of the whole sequence,
+    without dropout. Keys and values are passed from rank to rank while the attention to the
+    preceding ones is computed. Besides its own, a rank holds those of two other ranks at a time.
+    The backward pass sends them around again and recomputes the weights.
 
     Args:
-        q: (batch, heads, positions, size of a head), with the positions that this rank holds.
-        k: (batch, heads of keys, positions, size of a head). With fewer heads than q each is for as
-            many consecutive heads of q (grouped-query attention).
-        v: as k.
+        q: (batch, heads, positions, head size), with the positions that this rank holds.
+        k: (batch, key heads, positions, head size). If there are fewer heads than in q, each is
+            shared by a group of consecutive heads of q (grouped-query attention).
+        v: like k.
         axis: the ranks that divide the sequence.
-        causal: a position sees itself and those before it.
-        layout: how shard_sequence() has divided the sequence. "zigzag" gives all ranks the same
-            work under a causal mask, and "contiguous" most to the last rank. Without `causal`
-            it makes no difference, and shards may have any lengths.
-        scale: of the scores; None: one by the root of a head's size.
+        causal: whether a position attends only to itself and earlier positions.
+        layout: the layout that was passed to shard_sequence(). Under a causal mask, "zigzag" gives
+            all ranks the same amount of work, and "contiguous" gives most to the last rank. Without
+            `causal` it makes no difference, and shards may have any lengths.
+        scale: the factor for the scores. None: 1 / sqrt(head size).
 
     Returns:
-        A tensor as q.
+        A tensor with the shape of q.
 
     Raises:
-        ValueError: shapes or dtypes don't go together; on this rank alone.
-        MismatchError: the ranks differ in what must be alike, or hold other numbers of positions
-            than the layout gives them; raised on all ranks.
+        ValueError: shapes or dtypes do not match; raised on this rank only.
+        MismatchError: arguments that must be equal differ between the ranks, or a rank's number of
+            positions does not match the layout; raised on all ranks.
         RankFailedError: a rank of the axis died or left.
-        RuntimeError: by backward(create_graph=True): there are no second derivatives.
+        RuntimeError: from backward(create_graph=True), because there are no second derivatives.
     """
     check_arguments(q, k, v, causal, _TITLE)
     check_layout(layout, _TITLE)

@@ -43,29 +43,29 @@ def ulysses_attention(
 ) -> torch.Tensor:
     """Return the attention of this rank's queries to the keys of all ranks. Differentiable.
 
-    What torch.nn.functional.scaled_dot_product_attention gives for the whole sequence, without
-    dropout. An all-to-all exchanges positions for heads, so that each rank computes some heads
-    for all positions; a second one brings the results back.
+    The result equals torch.nn.functional.scaled_dot_product_attention of the whole sequence,
+    without dropout. An all-to-all exchanges positions for heads, so that each rank computes some
+    heads for all positions. A second all-to-all returns the results.
 
     Args:
-        q: (batch, heads, positions, size of a head), with the positions that this rank holds.
-        k: (batch, heads of keys, positions, size of a head). With fewer heads than q each is for as
-            many consecutive heads of q (grouped-query attention). There are at least as many as
-            ranks, which need not divide them: the first ranks have one more.
-        v: as k.
+        q: (batch, heads, positions, head size), with the positions that this rank holds.
+        k: (batch, key heads, positions, head size). If there are fewer heads than in q, each is
+            shared by a group of consecutive heads of q (grouped-query attention). There must be at
+            least one per rank. They need not divide evenly: the first ranks then have one more.
+        v: like k.
         axis: the ranks that divide the sequence.
-        causal: a position sees itself and those before it.
-        layout: how shard_sequence() has divided the sequence.
-        scale: of the scores; None: one by the root of a head's size.
+        causal: whether a position attends only to itself and earlier positions.
+        layout: the layout that was passed to shard_sequence().
+        scale: the factor for the scores. None: 1 / sqrt(head size).
 
     Returns:
-        A tensor as q.
+        A tensor with the shape of q.
 
     Raises:
-        ValueError: shapes or dtypes don't go together, or there are fewer heads of keys than ranks;
-            on this rank alone.
-        MismatchError: the ranks differ in what must be alike, or hold other numbers of positions
-            than the layout gives them; raised on all ranks.
+        ValueError: shapes or dtypes do not match, or there are fewer key heads than ranks; raised
+            on this rank only.
+        MismatchError: arguments that must be equal differ between the ranks, or a rank's number of
+            positions does not match the layout; raised on all ranks.
         RankFailedError: a rank of the axis died or left.
     """
     check_arguments(q, k, v, causal, _TITLE)

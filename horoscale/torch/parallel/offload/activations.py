@@ -27,7 +27,7 @@ def offload_activations(
     folder: str | os.PathLike[str] | None = None,
     least_bytes: int = LEAST_BYTES,
 ) -> DiskOffload | HostOffload:
-    """Keep what forward passes save for backward passes somewhere else.
+    """Offload the tensors that forward passes save for backward passes.
 
         offload = par.offload_activations("disk", "/scratch")
         for batch in batches:
@@ -35,13 +35,13 @@ def offload_activations(
                 loss = model(batch)
             loss.backward()
 
-    One object serves all passes, and uses its memory again. `par.Pipeline(activations=offload)`
-    takes one as well. Gradients are the same, bit for bit.
+    One object serves all passes and reuses its memory. It can also be passed to
+    `par.Pipeline(activations=offload)`. Gradients are bitwise the same.
 
     Args:
-        to: "disk": tensors of the CPU go to a file. "cpu": tensors of a GPU go to the host's
-            memory; those of the CPU stay.
-        folder: of the file; None: the system's folder for temporary files.
+        to: "disk": write CPU tensors to a file. "cpu": copy GPU tensors to host memory; CPU tensors
+            are not moved.
+        folder: the folder of the file. None: the system's folder for temporary files.
         least_bytes: smaller tensors stay where they are, and so do parameters.
 
     Raises:

@@ -27,27 +27,29 @@ def split(
     axis: Axis | None = None,
     repeats: int = 5,
 ) -> list[nn.Sequential]:
-    """Cut a model into stages of consecutive layers, so that the slowest one is as fast as can be.
+    """Cut a model into stages of consecutive layers to minimize the slowest one.
 
-    Layers differ: an embedding costs little and a loss over a vocabulary much, so that equal
-    numbers of layers are rarely right. Each layer's forward and backward pass is timed.
+    Layers have different costs: an embedding is cheap, and a loss over a vocabulary is expensive.
+    Equal numbers of layers are therefore rarely optimal. This function times each layer's forward
+    and backward pass.
 
     Args:
-        model: its children run one after the other; a tuple is passed on as several arguments.
-        stages: how many stages are needed, such as mesh.pp.size.
-        sample: a microbatch to time the layers with.
-        costs: how long each layer takes, where that is known; nothing is timed then.
-        axis: the ranks of the pipeline, which all call this: the times of the first of them are
-            used by all. Without it each rank goes by its own times, and they may cut elsewhere.
-        repeats: how often each layer is timed; the median counts.
+        model: a module whose children run one after the other. A tuple is passed on as several
+            arguments.
+        stages: the number of stages, such as mesh.pp.size.
+        sample: a microbatch for timing the layers.
+        costs: the times of the layers, if they are known. Nothing is timed then.
+        axis: the ranks of the pipeline. All of them must call this function, and use the times of
+            the first one. Without it, each rank uses its own times, and the cuts may differ.
+        repeats: how often each layer is timed; the median is used.
 
     Returns:
-        The stages. Layers keep their names, so that parameters have those that they have in the
-        model, and state dicts fit.
+        The stages. Layers keep their names, so parameters have the same names as in the model, and
+        state dicts match.
 
     Raises:
-        ValueError: there are fewer layers than stages, neither `sample` nor `costs`, or not a cost
-            for each layer.
+        ValueError: there are fewer layers than stages, neither `sample` nor `costs` is given, or
+            the number of costs is not that of the layers.
     """
     layers = list(model.named_children())
     if len(layers) < stages:

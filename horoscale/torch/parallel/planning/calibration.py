@@ -41,20 +41,21 @@ _FORMAT = 3
 def calibrate(
     dtype: torch.dtype = torch.float32, *, seconds: float = 20.0, cached: bool = True
 ) -> Machine:
-    """Measure what this job's ranks and links can do. Collective.
+    """Measure the performance of this job's ranks and links. Collective.
 
     Args:
-        dtype: of the products of matrices.
-        seconds: that it may take.
-        cached: whether to take what a job on the same hosts, with as many ranks and threads, has
-            measured before. The file is in $XDG_CACHE_HOME/horoscale (~/.cache/horoscale), and is
-            replaced at once by the first rank; only its user may read it.
+        dtype: the dtype of the matrix products.
+        seconds: the time limit.
+        cached: whether to reuse the results of an earlier job on the same hosts with the same
+            numbers of ranks and threads. The file is in $XDG_CACHE_HOME/horoscale
+            (~/.cache/horoscale). The first rank replaces it atomically, and only its user may read
+            it.
 
     Returns:
         The figures, the same on all ranks.
 
     Raises:
-        ValueError: there is no time, or no job.
+        ValueError: `seconds` is not positive, or hvd.init() was not called.
     """
     if seconds <= 0:
         raise ValueError(f"seconds={seconds}: calibrating takes some time")

@@ -77,7 +77,7 @@ class MemoryWatch:
 def watch_memory(
     model: nn.Module, optimizer: torch.optim.Optimizer | None = None
 ) -> Iterator[MemoryWatch]:
-    """Watch what memory a step takes: what went where.
+    """Record the memory that a step uses, and for what.
 
         with par.watch_memory(pipe.module, optimizer) as watch:
             optimizer.zero_grad()
@@ -85,13 +85,14 @@ def watch_memory(
             optimizer.step()
         print(watch.report(par.memory(model, batch, mesh, loss=loss)))
 
-    All storages that operations of this thread make within it count while something refers to
-    them, and what the model and the optimizer have before. Each operation takes longer meanwhile.
-    Watch the second step or a later one: the first one makes the optimizer's state.
+    It counts all storages that operations of this thread allocate inside the block, as long as they
+    are referenced, and the existing memory of the model and the optimizer. Operations are slower in
+    the block. Watch the second step or a later one, because the first one creates the optimizer's
+    state.
 
     Args:
-        model: or this rank's stage of it.
-        optimizer: its optimizer, whose state counts.
+        model: the model, or this rank's stage of it.
+        optimizer: its optimizer, whose state is counted.
     """
     watch = MemoryWatch()
     names = Names()

@@ -102,30 +102,31 @@ def memory(
     recompute: Recompute = False,
     cuts: Sequence[int] | None = None,
 ) -> Memory:
-    """Say what memory each rank needs to train a model, before anything is allocated.
+    """Estimate the memory that each rank needs to train a model, before anything is allocated.
 
-    The model is run on fake tensors: it may be on the device "meta". No job is needed.
+    The model runs on fake tensors and may be on the device "meta". No job is needed.
 
     Args:
-        model: whole. Pipelines cut an nn.Sequential between its children.
+        model: the whole model. Pipelines cut an nn.Sequential between its children.
         batch: (x, target) of the whole job, divided along the first dimension over dp and
-            microbatches, and along the second over cp. Only shapes and dtypes count.
-        sizes: a mesh, or the extents of its axes: {"tp": 2, "dp": 4}; or a Strategy, which has the
-            other arguments as well.
-        loss: called with the output and the target.
-        optimizer: makes the optimizer of a list of parameters; it is run on fake tensors too.
-        tensor_parallel: how par.tensor_parallel() divides the layers; needed for tp.
-        stage: of ZeRO, over dp.
-        microbatches: into which a rank's share of the batch is cut; pipelines run 1F1B.
-        recompute: what activations are computed again; see par.plan().
-        cuts: where the stages begin and the last one ends; None: where the stage that needs most
-            memory needs least.
+            microbatches, and along the second over cp. Only shapes and dtypes matter.
+        sizes: a mesh, or the extents of its axes, such as {"tp": 2, "dp": 4}; or a Strategy, which
+            also contains the other arguments.
+        loss: a function of the output and the target.
+        optimizer: a function from a list of parameters to an optimizer, which also runs on fake
+            tensors.
+        tensor_parallel: the plan for par.tensor_parallel(); required for tp.
+        stage: the ZeRO stage over dp.
+        microbatches: the number of parts of a rank's share of the batch. Pipelines run 1F1B.
+        recompute: the activations to recompute; see par.plan().
+        cuts: the positions where the stages begin and the last one ends. None: minimize the memory
+            of the largest stage.
 
     Returns:
         The table.
 
     Raises:
-        ValueError: the model can't be divided so, or an argument is invalid.
+        ValueError: the model cannot be divided in this way, or an argument is invalid.
     """
     if isinstance(sizes, Strategy):
         strategy = sizes

@@ -45,17 +45,17 @@ class Rejected:
 
 @dataclass
 class Planned:
-    """The ways to train a model, the quickest first; as text a table of the best ones.
+    """Ways to train a model, fastest first. As text, a table of the best ones.
 
     Attributes:
-        model: as it was given; apply() divides it.
-        loss: likewise.
-        tensor_parallel: likewise.
-        costs: of the ways that fit, the quickest first.
-        rejected: the others.
-        machine: what was measured.
-        memory: bytes of a rank, or infinite.
-        rows: of the batch.
+        model: the model that was passed to plan(); apply() divides it.
+        loss: the loss function that was passed to plan().
+        tensor_parallel: the plan for the layers that was passed to plan().
+        costs: the costs of the strategies that fit, fastest first.
+        rejected: the other strategies.
+        machine: the measurements.
+        memory: the memory limit of a rank in bytes, or infinity.
+        rows: the number of rows of the batch.
     """
 
     model: nn.Module
@@ -70,28 +70,28 @@ class Planned:
 
     @property
     def best(self) -> Cost:
-        """The quickest way; ValueError if none fits."""
+        """The fastest strategy. Raises ValueError if none fits."""
         if not self.costs:
             raise ValueError(f"no way fits:\n{self}")
         return self.costs[0]
 
     def apply(self, choice: int = 0) -> Mesh:
-        """Make the mesh of one of `costs`, and divide the model's layers over tp, in place.
+        """Create the mesh for one of `costs`, and divide the model's layers over tp, in place.
 
-        All ranks of the job call it. With recomputation, the units' activations are computed again.
+        All ranks of the job must call it. It also sets up recomputation of the units' activations.
         pipeline() does the rest.
 
         Args:
-            choice: which one; 0 is the quickest.
+            choice: the index in `costs`; 0 is the fastest.
 
         Returns:
             The mesh.
 
         Raises:
-            ValueError: there is no such choice, the job has another number of ranks, a mesh
-                exists, or the choice divides the state (`stage`) of parameters that units share,
+            ValueError: there is no such choice, the job has another number of ranks, there already
+                is a mesh, or the choice divides the state (`stage`) of parameters that units share,
                 over pipeline stages or in stage 3.
-            RuntimeError: it was called before.
+            RuntimeError: apply() was already called.
         """
         if self._applied is not None:
             raise RuntimeError(f"the model is divided already: {self._applied.strategy}")
@@ -117,16 +117,16 @@ class Planned:
         return mesh
 
     def pipeline(self, mesh: Mesh, **options: Any) -> Pipeline:
-        """Make what runs a step of the model that apply() has divided, in its microbatches.
+        """Create a Pipeline that runs the steps of the model that apply() has divided.
 
-        It serves every way: with one stage it sends nothing. pipe.step(x, target) takes this rank's
-        rows of the batch, those of its position on dp. Where the choice divides the state of
-        training (`stage`), that of `pipe.module` is divided by par.shard(): its optimizer is
+        It works for every strategy: with one stage it sends nothing. pipe.step(x, target) takes
+        this rank's rows of the batch, according to its position on dp. If the choice divides the
+        training state (`stage`), par.shard() divides `pipe.module`. Its optimizer is then
         par.ZeroOptimizer(torch.optim.AdamW, pipe.module, …).
 
         Args:
-            mesh: of apply().
-            options: of par.Pipeline, except loss, microbatches and tied.
+            mesh: the mesh from apply().
+            options: options of par.Pipeline, except loss, microbatches and tied.
 
         Raises:
             RuntimeError: apply() was not called.

@@ -72,12 +72,12 @@ def plan(
     speeds: Sequence[float] | None = None,
     machine: Machine | None = None,
 ) -> Planned:
-    """Compare the ways to train a model on some ranks: what a step takes, what memory it needs.
+    """Compare strategies for training a model on some ranks, by step time and memory.
 
-    In a job of as many ranks all call it, with the same arguments, and its ranks and links are
-    measured (see calibrate()). Elsewhere this process is measured, and stands for all. The units of
-    the model are timed, whole and as ranks of tp have them, one at a time. A model on the device
-    "meta" is not run: its time is what its operations and bytes say.
+    In a job with this number of ranks, all ranks call it with the same arguments, and it measures
+    the ranks and links (see calibrate()). Otherwise it measures this process and assumes that all
+    ranks are equal. It times the units of the model one by one, whole and divided over tp. A model
+    on the device "meta" is not run: its time is estimated from its operations and bytes.
 
         planned = par.plan(model, (x, target), loss=nn.functional.cross_entropy, memory="4GiB")
         print(planned)
@@ -85,36 +85,36 @@ def plan(
         pipe = planned.pipeline(mesh)
 
     Args:
-        model: whole. An nn.Sequential can be cut into stages between its children.
+        model: the whole model. An nn.Sequential can be cut into stages between its children.
         batch: (x, target) of the whole job, for one step of the optimizer.
-        loss: called with the output and the target; a mean over rows.
-        optimizer: makes the optimizer of a list of parameters.
-        tensor_parallel: how par.tensor_parallel() divides the layers; without it tp is 1.
-        ranks: how many; None: as many as the job has.
-        hosts: on how many hosts, with as many ranks each; None: as the job is.
-        memory: bytes of a rank, or a text such as "16GiB"; None: there is no limit.
-        bandwidth: of the link of a host to the others, in bytes a second, if not the measured one.
-        latency: of that link, in seconds, where `bandwidth` is given.
-        axes: which kinds of parallelism are considered. Add "cp" for a model whose attention
-            divides the sequence (par.ring_attention), along the second dimension; its messages
-            count as hidden.
-        stages: of ZeRO that are considered.
-        microbatches: that are considered; None: powers of 2.
-        recompute: what activations are computed again in the backward pass, of which is
-            considered: False, none; "selective", all but the results of matrix products and
-            convolutions, which nothing may change in place (so not with tp); "sqrt", those of
-            segments of about sqrt(n) of a stage's n units, which keep their inputs; True, those of
-            each unit, which keeps its input.
-        speeds: of the ranks, as factors of what was measured; None: all are alike. Stages of a
+        loss: a function of the output and the target, a mean over rows.
+        optimizer: a function from a list of parameters to an optimizer.
+        tensor_parallel: the plan for par.tensor_parallel(). Without it, tp is 1.
+        ranks: the number of ranks. None: that of the job.
+        hosts: the number of hosts, with equal numbers of ranks. None: as in the job.
+        memory: the memory limit of a rank in bytes, or as text such as "16GiB". None: no limit.
+        bandwidth: the bandwidth of a host's link to the others in bytes per second, which replaces
+            the measured one.
+        latency: the latency of that link in seconds, if `bandwidth` is given.
+        axes: the kinds of parallelism to consider. Add "cp" for a model whose attention divides the
+            sequence (par.ring_attention) along the second dimension. Its messages count as hidden.
+        stages: the ZeRO stages to consider.
+        microbatches: the numbers of microbatches to consider. None: powers of 2.
+        recompute: the choices to consider for activations that the backward pass recomputes. False:
+            none. "selective": all except the results of matrix products and convolutions, which
+            must not be modified in place (so not with tp). "sqrt": those of segments of about
+            sqrt(n) of a stage's n units, keeping the segments' inputs. True: those of each unit,
+            keeping its input.
+        speeds: the ranks' speeds relative to the measured one. None: all are equal. Stages on a
             slower rank get fewer layers.
-        machine: figures of an earlier calibrate(), which is not called then.
+        machine: the result of an earlier calibrate(), which is then not called.
 
     Returns:
-        The ways that fit, the quickest first, and why the others don't.
+        The strategies that fit, fastest first, and the reasons why the others do not.
 
     Raises:
-        ValueError: an argument is wrong, no way divides rows and units among the ranks, or the link
-            between hosts is neither measured nor given.
+        ValueError: an argument is invalid, no strategy divides rows and units among the ranks, or
+            the link between hosts is neither measured nor given.
     """
     in_job = job.is_initialized()
     size = job.current_runtime().topology.size if in_job else 1

@@ -11,19 +11,19 @@ from horoscale.torch.parallel.planning.recomputation import CHOICES, Recompute
 
 @dataclass(frozen=True)
 class Strategy:
-    """How many ranks each kind of parallelism has, and how the step is run.
+    """The number of ranks for each kind of parallelism, and how a step runs.
 
     Attributes:
-        tp: ranks among which layers are divided.
-        cp: ranks among which sequences are divided.
-        pp: ranks that have a stage of the model each.
-        dp: ranks that train the same parameters on other samples.
-        stage: what of the state ZeRO divides over dp: 0 nothing, 1 the optimizer's, 2 gradients
-            too, 3 parameters too.
-        microbatches: the parts in which a rank runs its share of the batch, one after the other.
-        recompute: what activations are computed again in the backward pass: False, "selective",
-            "sqrt" or True. See recomputation.py.
-        order: the placement: the axes, those of neighboring ranks first.
+        tp: the number of ranks among which layers are divided.
+        cp: the number of ranks among which sequences are divided.
+        pp: the number of ranks with a stage of the model each.
+        dp: the number of ranks that train the same parameters on different samples.
+        stage: the state that ZeRO divides over dp: 0 nothing, 1 the optimizer's, 2 also gradients,
+            3 also parameters.
+        microbatches: the number of parts of a rank's share of the batch, run one after the other.
+        recompute: the activations that the backward pass recomputes: False, "selective", "sqrt" or
+            True. See par.plan().
+        order: the placement: the axes, that of neighboring ranks first.
     """
 
     tp: int = 1
@@ -47,7 +47,7 @@ class Strategy:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return prod(self.sizes.values())
 
     @property

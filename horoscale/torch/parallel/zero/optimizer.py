@@ -181,30 +181,30 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
     stage: int = 1,
     **options: Any,
 ) -> Any:
-    """Make an optimizer whose state is divided among ranks.
+    """Create an optimizer whose state is divided among ranks.
 
         optimizer = par.ZeroOptimizer(torch.optim.AdamW, model, mesh.dp, lr=1e-3)
 
-    It updates what this rank owns of each parameter; all ranks get the updates. Parameters are the
-    same, bit for bit, as after hvd.DistributedOptimizer's steps, which every rank does for all
-    parameters: for optimizers that treat each element by itself. See shard().
+    Each rank updates the part of each parameter that it owns, and all ranks receive the updates.
+    Parameters are bitwise the same as after steps of hvd.DistributedOptimizer, in which every rank
+    updates all parameters. This requires an elementwise optimizer. See shard().
 
-    It is an instance of the optimizer's class: schedulers and par.GradScaler take it. Clip
-    gradients by par.clip_grad_norm_() before step().
+    The result is an instance of the optimizer's class, so schedulers and par.GradScaler accept it.
+    Clip gradients with par.clip_grad_norm_() before step().
 
     Args:
         optimizer: the class of an elementwise optimizer, or a function that takes parameter groups
             and returns one.
         model: the model. If it is not sharded yet, shard(model, axis, stage) shards it.
-        axis: the ranks; None: those of the model's shards.
-        params: some of the model's parameters, or parameter groups with options of their own, as
-            for any optimizer. None: all that are trained.
+        axis: the ranks. None: those of the model's shards.
+        params: some of the model's parameters, or parameter groups with their own options, as for
+            any optimizer. None: all trainable parameters.
         stage: 1 or 2, for a model that is not sharded yet.
-        **options: of the optimizer.
+        **options: options of the optimizer.
 
     Raises:
-        ValueError: the optimizer is not elementwise, a parameter is not one of the model's trained
-            ones or in two groups, the model is sharded over another axis, or axis= is missing.
+        ValueError: the optimizer is not elementwise, a parameter is not a trainable one of the
+            model or is in two groups, the model is sharded over another axis, or axis= is missing.
         MismatchError: see shard().
         OffloadError: the disk of offload="disk" has no room for the state; raised on all ranks.
     """

@@ -245,11 +245,11 @@ def shard(
 ) -> nn.Module:
     """Divide the training state of a model among ranks that train it on different samples.
 
-    Each rank owns an equal part of all parameters: it has the optimizer state of these alone
-    (stage 1), keeps the gradients of these alone (stage 2), and has the other parameters only while
-    it computes with them (stage 3). On one host the parameters are in memory that all ranks share,
-    in every stage: nothing is gathered, and what one rank writes to a parameter all see. The stages
-    are those of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054).
+    Each rank owns an equal part of all parameters. It holds the optimizer state only for its part
+    (stage 1), keeps gradients only for its part (stage 2), and holds other parameters only while it
+    computes with them (stage 3). On one host the parameters are in shared memory in every stage:
+    nothing is gathered, and all ranks see what one rank writes to a parameter. The stages are those
+    of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054).
 
         model = par.shard(model, mesh.dp, stage=3, unit=Block)
         optimizer = par.ZeroOptimizer(torch.optim.AdamW, model, lr=1e-3)
@@ -258,47 +258,47 @@ def shard(
         optimizer.step()
         optimizer.zero_grad()
 
-    Parameters stay the objects they are. After backward() they have no `grad`: gradients are the
-    optimizer's. Freeze parameters, and tie them, before. Collective.
+    Parameters remain the same objects. After backward() they have no `grad`, because the optimizer
+    holds the gradients. Freeze and tie parameters before this call. Collective.
 
     Args:
-        model: the model, with the same values on all ranks, on the CPU. With tensor parallelism or
-            pipelines: what this rank has of it.
-        axis: the ranks that have the same parameters: mesh.dp, or mesh["dp", "cp"]; also a process
-            set.
+        model: the model, with the same values on all ranks, on the CPU. With tensor or pipeline
+            parallelism, this rank's part of it.
+        axis: the ranks that have the same parameters: mesh.dp, mesh["dp", "cp"], or a process set.
         stage: 1, 2 or 3.
-        unit: what is gathered and reduced at once, such as the blocks of a transformer: a class of
-            modules, a pattern of their names ("blocks.*"), or several of these. Stage 3 needs it.
-            Otherwise None: what fits in `bucket_bytes`.
-        prefetch: in stage 3, how many units ahead are gathered while one computes, where the ranks
-            don't share memory.
-        dtype: what parameters are stored, gathered and computed with; the floating-point
+        unit: the modules whose parameters are gathered and reduced together, such as the blocks of
+            a transformer: a class, a pattern of names ("blocks.*"), or several of these. Required
+            in stage 3. None: as many parameters as fit in `bucket_bytes`.
+        prefetch: in stage 3, the number of units to gather ahead while one computes, if the ranks
+            do not share memory.
+        dtype: the dtype in which parameters are stored, gathered and used. The floating-point
             inputs of the model, or of a pipeline's stages, are converted to it. The optimizer
-            updates values of the dtype that the parameters have now, such as float32. None: that
-            dtype for everything.
-        reduce_dtype: in what gradients are added up. None: that of the parameters.
-        backward_passes_per_step: backward passes whose gradients add up before they are reduced.
-        bucket_bytes: how many bytes of parameters are reduced at once in stages 1 and 2.
-        shared: False: each rank has memory of its own, as if the ranks were on different hosts.
-        offload: "disk": the optimizer's state is in a file while it is not used, in stage 3 also
-            parameters and gradients, of which each rank has its own part alone. "cpu": in the
-            host's memory, where all of it is in any case. The same bits come out.
-        offload_folder: where the file is, a disk of this host. None: the system's folder for
-            temporary files.
-        initialize: gives the parameters and buffers of a module their values, where the model was
-            made on the device "meta": called with each module that has some, unit by unit, so that
-            no rank ever has the memory of all of them. All ranks draw the same random numbers.
-            None: `reset_parameters()` of the module. Load a checkpoint afterwards to continue.
+            updates values of the parameters' current dtype, such as float32. None: that dtype for
+            everything.
+        reduce_dtype: the dtype in which gradients are summed. None: that of the parameters.
+        backward_passes_per_step: the number of backward passes to accumulate before a reduction.
+        bucket_bytes: the bytes of parameters to reduce together in stages 1 and 2.
+        shared: False: use separate memory for each rank, as if the ranks were on different hosts.
+        offload: "disk": keep the optimizer's state in a file while it is not in use, in stage 3
+            also parameters and gradients, of which each rank then holds only its own part. "cpu":
+            keep it in host memory, where all of it is in any case. The results are bitwise the
+            same.
+        offload_folder: the folder of the file, on a disk of this host. None: the system's folder
+            for temporary files.
+        initialize: initializes the parameters and buffers of a module, if the model was created on
+            the device "meta". It is called with each module that has some, unit by unit, so that no
+            rank ever needs the memory for all of them. All ranks draw the same random numbers.
+            None: the module's `reset_parameters()`. To continue training, load a checkpoint
+            afterwards.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: the stage is unknown, `unit` is missing or matches nothing, the model is sharded
-            already, it has no parameters that are trained, or one is not on the CPU or has a
+        ValueError: the stage is unknown, `unit` is missing or matches nothing, the model is already
+            sharded or has no trainable parameters, or a parameter is not on the CPU or has a
             gradient.
-        OffloadError: the folder is full, missing or can't be written to on a rank; all of them get
-            this.
+        OffloadError: the folder is full, missing or not writable on a rank; raised on all of them.
         MismatchError: the ranks call it with different models or options; raised on all of them.
         HorovodInternalError: there is not enough memory, or a rank failed.
     """
@@ -359,9 +359,9 @@ def shard(
 
 
 def unshard(model: nn.Module) -> nn.Module:
-    """Undo shard(): every rank has all parameters in memory of its own. Collective.
+    """Undo shard(): every rank gets all parameters in its own memory. Collective.
 
-    An optimizer made of the shards is of no use any more. Parameters keep the dtype that they have.
+    An optimizer of the shards can no longer be used. Parameters keep their current dtype.
 
     Raises ValueError if the model is not sharded.
     """
@@ -386,9 +386,9 @@ def sharded_in(model: nn.Module) -> list[Sharded]:
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Have the parameters of a model whole within the context, to read them. Collective.
+    """Gather the whole parameters of a model inside the block, to read them. Collective.
 
-    Needed in stage 3 where ranks don't share memory; elsewhere it does nothing.
+    Required in stage 3 if the ranks do not share memory; otherwise it does nothing.
     """
     found = sharded_in(model)
     for one in found:
