@@ -225,7 +225,7 @@ def proportional_set_size() -> dict[str, int]:
 
 
 def formulas(options: argparse.Namespace, way: str, ranks: int) -> tuple[float, float, float]:
-    """Return the bytes of state, activations and the backward pass that docs/parallel_costs.md gives."""
+    """Return the bytes of state, activations and the backward pass (docs/parallel_costs.md)."""
     h, layers, heads = options.width, options.layers, options.heads
     tokens = options.batch * options.length
     tp, cp, pp = (ranks if way.startswith(axis) else 1 for axis in ("tp", "cp", "pp"))

@@ -81,7 +81,7 @@ def test_nothing_is_allocated() -> None:
 
 
 def test_a_transformers_blocks_take_what_the_formulas_say() -> None:
-    """Those of docs/parallel_costs.md: L (12 h² + 13 h), and L ((12 h² + 7 h) / t + 6 h) over tp."""
+    """As in docs/parallel_costs.md: L (12 h² + 13 h), L ((12 h² + 7 h) / t + 6 h) over tp."""
     model, batch = make_model("transformer", layers=2), make_batch("transformer")
     head, h = model[-1], 16
     head_bytes = sum(one.nbytes for one in (*model[0].parameters(), *head.parameters()))
