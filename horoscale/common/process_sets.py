@@ -349,7 +349,7 @@ def ranks_by_rule(process_set: ProcessSet, runtime: Runtime) -> list[int]:
     size = runtime.topology.size
     ranks = [rank for rank in range(size) if process_set.survival.rule(rank, size)]
     if not ranks:
-        raise ValueError(f"the rule of a process set accepts none of the {runtime.size} ranks")
+        raise ValueError(f"the rule of a process set accepts none of the {size} ranks")
     return ranks
 
 
