@@ -43,11 +43,28 @@ def active_context() -> SparkContext:
     )
 
 
+def allocates_dynamically(context: SparkContext) -> bool:
+    """Return whether Spark starts and ends executors as tasks need them (dynamic allocation)."""
+    if context.master == "local" or context.master.startswith("local["):
+        return False  # Spark ignores the setting there
+    return _settings(context)("spark.dynamicAllocation.enabled", "false").lower() == "true"
+
+
+def check_barrier(context: SparkContext) -> None:
+    """Raise SparkError if this application can't run barrier stages (SPARK-24942)."""
+    if allocates_dynamically(context):
+        raise SparkError(
+            "Spark runs no barrier stages with dynamic allocation: set "
+            "spark.dynamicAllocation.enabled=false, or use horoscale.spark.run_elastic()"
+        )
+
+
 def wait_for_slots(context: SparkContext, wanted: int, seconds: float) -> None:
     """Wait until Spark can run so many tasks at the same time.
 
     Barrier tasks start together or not at all. Spark itself tells only after many attempts that
-    there is no room for them (SPARK-24819), or waits for ever.
+    there is no room for them (SPARK-24819), or waits for ever. With dynamic allocation, executors
+    start when tasks wait for them: there is nothing to wait for before.
 
     Raises:
         SparkError: at once where they can never be so many; after `seconds` otherwise.
@@ -58,6 +75,8 @@ def wait_for_slots(context: SparkContext, wanted: int, seconds: float) -> None:
             f"{wanted} ranks need {wanted} slots, and this application has at most {most} "
             f"({_describe(context)}): start fewer ranks (num_proc), or Spark with more"
         )
+    if allocates_dynamically(context):
+        return
     deadline = time.monotonic() + seconds
     while (there := _slots(context)) < wanted:
         if time.monotonic() > deadline:
@@ -84,9 +103,9 @@ def _most_slots(context: SparkContext) -> int | None:
         return int(local_cluster[1]) * (int(local_cluster[2]) // cpus)
     if context.master.startswith("local"):
         return _slots(context)
-    if setting("spark.dynamicAllocation.enabled", "false") == "true":
-        return None
     instances, cores = setting("spark.executor.instances", ""), setting("spark.executor.cores", "")
+    if allocates_dynamically(context):
+        instances = setting("spark.dynamicAllocation.maxExecutors", "")
     if instances and cores:
         return int(instances) * (int(cores) // cpus)
     total = setting("spark.cores.max", "")

@@ -26,10 +26,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield cluster
 
 
-def outputs(cluster: SlurmCluster, script: str, *options: str, code: str = "0:0") -> str:
+def outputs(
+    cluster: SlurmCluster, script: str, *options: str, code: str = "0:0", seconds: float = 60
+) -> str:
     """What a batch script prints that ends with this exit code."""
     job = cluster.submit(script, *options)
-    assert job.wait() == code, job.output() + cluster.logs()
+    assert job.wait(seconds) == code, job.output() + cluster.logs()
     return job.output()
 
 
@@ -38,7 +40,8 @@ def left_files(cluster: SlurmCluster) -> list[Path]:
 
 
 def test_the_digits_are_learnt_with_nothing_written_by_hand(cluster: SlurmCluster) -> None:
-    said = outputs(cluster, f"srun python {EXAMPLES / 'torch_digits.py'} --epochs 6")
+    program = EXAMPLES / "torch_digits.py"
+    said = outputs(cluster, f"srun python {program} --epochs 6", seconds=150)
     assert "4 ranks" in said
     assert accuracy_of(said) > 0.93
     assert int(re.search(r"([\d,]+) bytes went between hosts", said)[1].replace(",", "")) > 1e6
@@ -56,6 +59,7 @@ def test_a_killed_rank_is_named_by_the_others_and_ends_the_job(cluster: SlurmClu
     # srun ends the others. Its own code is the largest: SIGKILL's or, if it was quick, SIGTERM's.
     code, said = job.wait(), job.output()
     assert code in ("137:0", "143:0"), code + said + cluster.logs()
+    assert job.field("JobState") == "FAILED"
     told = re.findall(r"^rank (\d) after ([\d.]+) s: RankFailedError: rank 2 failed", said, re.M)
     assert sorted(rank for rank, _ in told) == ["0", "1", "3"], said
     assert "task 2: Killed" in said
@@ -108,8 +112,8 @@ def test_all_bytes_pass_through_srun_as_they_are(cluster: SlurmCluster) -> None:
     [
         (
             "horoscalerun -np 5 true",
-            "-np 5 is more than the 4 slots that Slurm has given this job (node1:2, node2:2); "
-            "sbatch's --nodes and --ntasks-per-node give more",
+            "-np 5 is more than the 4 slots that Slurm has allocated to this job (node1:2, "
+            "node2:2); sbatch's --nodes and --ntasks-per-node give more",
         ),
         (
             "horoscalerun -np 5 --min-np 2 true",

@@ -32,20 +32,29 @@ MPI_ARGS = "--mca btl self,tcp"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
+    yield from new_session()
+
+
+def new_session(**configuration: str) -> Iterator[Any]:
+    """A session with a cluster of its own, which is stopped afterwards."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
+    builder = (
         SparkSession.builder.master("local-cluster[2,2,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.OMP_NUM_THREADS", "1")
         .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        .getOrCreate()
     )
-    yield session
-    session.stop()
+    for name, value in configuration.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def last_status(spark: Any) -> str:
