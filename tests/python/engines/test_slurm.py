@@ -61,6 +61,7 @@ def test_a_killed_rank_is_named_by_the_others_and_ends_the_job(cluster: SlurmClu
     assert code in ("137:0", "143:0"), code + said + cluster.logs()
     assert job.field("JobState") == "FAILED"
     told = re.findall(r"^rank (\d) after ([\d.]+) s: RankFailedError: rank 2 failed", said, re.M)
+    print(f"the survivors raised after {', '.join(seconds for _, seconds in told)} s")
     assert sorted(rank for rank, _ in told) == ["0", "1", "3"], said
     assert "task 2: Killed" in said
     assert left_files(cluster) == []

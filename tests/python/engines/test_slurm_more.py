@@ -57,6 +57,21 @@ def test_a_job_that_is_queued_again_goes_on(cluster: SlurmCluster) -> None:
     assert int(re.findall(r"begins at step (\d+)", said)[-1]) >= 10
 
 
+def test_slurms_own_limit_is_when_a_job_is_queued_again(cluster: SlurmCluster) -> None:
+    """The shortest limit that there is, of a minute; Slurm's signal comes some seconds before."""
+    program = Path(__file__).parent / "resumed.py"
+    job = cluster.submit_file(
+        EXAMPLES / "slurm" / "requeue.sbatch",
+        *("--nodes=2", "--ntasks-per-node=2", "--time=1", "--signal=TERM@20"),
+        PROGRAM=str(program),
+    )
+    job.wait_for_output("step 10")
+    job.wait(150, "PENDING")
+    (cluster.folder / "finish").write_text("")
+    said = job.wait_for_output("finished at step", 200)
+    assert int(re.findall(r"begins at step (\d+)", said)[-1]) >= 10
+
+
 @pytest.mark.parametrize("script", ["train.sbatch", "horoscalerun.sbatch", "secret.sbatch"])
 def test_the_examples_run_as_they_are(cluster: SlurmCluster, script: str) -> None:
     job = cluster.submit_file(

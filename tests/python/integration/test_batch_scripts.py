@@ -22,7 +22,7 @@ from support.ranks import clean_environment
 import horoscale
 
 pytestmark = pytest.mark.timeout(180)
-HERE = Path(__file__).parent
+RESUMED = ROOT / "tests/python/engines/resumed.py"
 NUMPY = EXAMPLES / "numpy_allreduce.py"
 LINE = "4 ranks, 4000 points: y = 3.00 x + 0.50"
 PACKAGE_ROOT = Path(horoscale.__file__).resolve().parents[1]
@@ -182,7 +182,7 @@ def test_lsf_queues_a_job_again_that_has_written_a_checkpoint(site: Site) -> Non
     """A minute before the limit, LSF sends SIGTERM; -Q names the exit status of a requeue."""
     script = EXAMPLES / "lsf/requeue.lsf"
     assert '#BSUB -wa TERM\n#BSUB -wt 1\n#BSUB -Q "143"' in script.read_text()
-    env = site.lsf(PROGRAM=HERE / "resumed.py")
+    env = site.lsf(PROGRAM=RESUMED)
     output = site.folder / "output"
     with output.open("w") as file:
         job = subprocess.Popen(
@@ -213,7 +213,7 @@ def test_lsf_queues_a_job_again_that_has_written_a_checkpoint(site: Site) -> Non
 
 def test_a_job_of_pbs_submits_the_one_that_goes_on(site: Site) -> None:
     script = EXAMPLES / "pbs/continue.pbs"
-    env = site.pbs(PROGRAM=HERE / "resumed.py")
+    env = site.pbs(PROGRAM=RESUMED)
     # The time for training has to be enough for its start, however busy the machine is.
     for seconds in (5, 20, 60):
         first = site.run(script, {**env, "SECONDS_OF_TRAINING": str(seconds)})
