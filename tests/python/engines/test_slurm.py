@@ -77,6 +77,19 @@ def test_a_secret_of_the_batch_script_needs_no_file(cluster: SlurmCluster) -> No
     assert LINE in said
 
 
+def test_a_secret_in_a_file_of_the_batch_script(cluster: SlurmCluster) -> None:
+    """In a folder that all nodes share, where they have no home; srun's --export names it."""
+    (cluster.folder / "no_home").write_text("")
+    said = outputs(
+        cluster,
+        "export HOROSCALE_SECRET_FILE=$PWD/secret-$SLURM_JOB_ID\n"
+        "(umask 077; openssl rand -hex 32 > $HOROSCALE_SECRET_FILE)\n"
+        "export HOME=$PWD/no_home\n"
+        f"srun --export=HOROSCALE_SECRET_FILE,PATH,PYTHONPATH,HOME python {NUMPY}",
+    )
+    assert LINE in said
+
+
 def test_without_secret_and_home_the_error_says_what_to_export(cluster: SlurmCluster) -> None:
     (cluster.folder / "file").write_text("")
     said = outputs(cluster, f"HOME={cluster.folder}/file srun python {NUMPY}", code="1:0")

@@ -107,7 +107,7 @@ def test_with_dynamic_allocation_elastic_jobs_alone_run(spark: Any) -> None:
         rank_and_size, num_proc=4, min_num_proc=4, start_timeout=90
     )
     assert results == [(rank, 4) for rank in range(4)]
-    with pytest.raises(SparkError, match="5 ranks need 5 slots, .* has at most 4"):
+    with pytest.raises(SparkError, match=r"5 ranks need 5 slots, .* has at most 4"):
         horoscale.spark.run_elastic(rank_and_size, num_proc=5, min_num_proc=5)
 
 
