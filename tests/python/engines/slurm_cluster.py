@@ -7,7 +7,6 @@ kernel; that they are several hosts is what their names say.
 from __future__ import annotations
 
 import contextlib
-import ctypes.util
 import getpass
 import os
 import shutil
@@ -15,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +27,6 @@ ROOT = Path(__file__).parents[3]
 PACKAGE_ROOT = Path(horoscale.__file__).resolve().parents[1]
 PATIENCE_S = 60.0
 _LOOK_S = 0.05
-_TRIPLET = sysconfig.get_config_var("MULTIARCH")
 
 _CONFIGURATION = """\
 ClusterName=test
@@ -112,7 +109,6 @@ class SlurmCluster:
             "HOME": str(self.home),
             "PATH": path,
             "PYTHONPATH": python_path,
-            **self._libraries(),
             "OMP_NUM_THREADS": "1",
             **(extra or {}),
         }
@@ -206,18 +202,6 @@ class SlurmCluster:
     def start_node(self, name: str) -> None:
         self._daemon(name, "slurmd", "-D", "-N", name, "-f", self._conf)
 
-    def _libraries(self) -> dict[str, str]:
-        """Let the plug-in pmix find its library by the name that Debian's libpmix-dev has for it."""
-        library = ctypes.util.find_library("pmix")
-        if library is None:
-            return {}
-        folder = self.folder / "lib"
-        folder.mkdir(exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            (folder / "libpmix.so").symlink_to(f"/usr/lib/{_TRIPLET}/{library}")
-        given = os.environ.get("LD_LIBRARY_PATH")
-        return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(folder), given]))}
-
     def _all_idle(self) -> bool:
         said = self.run("sinfo", "--noheader", "--Node", "--format=%T").stdout
         return said.split() == ["idle"] * len(self.nodes)
@@ -226,12 +210,7 @@ class SlurmCluster:
         log = (self.folder / f"{name}.said").open("wb")
         self._daemons[name] = subprocess.Popen(
             list(map(str, command)),
-            env={
-                **os.environ,
-                **self._libraries(),
-                "PATH": _path(),
-                "SLURM_CONF": str(self._conf),
-            },
+            env={**os.environ, "PATH": _path(), "SLURM_CONF": str(self._conf)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
