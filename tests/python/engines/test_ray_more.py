@@ -14,8 +14,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import cloudpickle
 import pytest
-import test_ray
+import test_ray  # skips where there is no Ray
 from ray.cluster_utils import Cluster
 from support.ranks import clean_environment
 from test_ray import QUICK, add_node
@@ -24,6 +25,7 @@ from horoscale.ray import RayExecutor
 
 pytestmark = test_ray.pytestmark
 cluster = test_ray.cluster
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no such module
 
 
 @contextmanager
