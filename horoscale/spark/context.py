@@ -50,12 +50,23 @@ def allocates_dynamically(context: SparkContext) -> bool:
     return _settings(context)("spark.dynamicAllocation.enabled", "false").lower() == "true"
 
 
-def check_barrier(context: SparkContext) -> None:
-    """Raise SparkError if this application can't run barrier stages (SPARK-24942)."""
+def check_barrier(context: SparkContext, wanted: int) -> None:
+    """Raise SparkError if this application can never run a barrier stage of so many tasks."""
+    check_slots(context, wanted)
     if allocates_dynamically(context):
         raise SparkError(
             "Spark runs no barrier stages with dynamic allocation: set "
             "spark.dynamicAllocation.enabled=false, or use horoscale.spark.run_elastic()"
+        )
+
+
+def check_slots(context: SparkContext, wanted: int) -> None:
+    """Raise SparkError if this application can never run so many tasks at the same time."""
+    most = _most_slots(context)
+    if most is not None and most < wanted:
+        raise SparkError(
+            f"{wanted} ranks need {wanted} slots, and this application has at most {most} "
+            f"({_describe(context)}): start fewer ranks (num_proc), or Spark with more"
         )
 
 
@@ -69,12 +80,7 @@ def wait_for_slots(context: SparkContext, wanted: int, seconds: float) -> None:
     Raises:
         SparkError: at once where they can never be so many; after `seconds` otherwise.
     """
-    most = _most_slots(context)
-    if most is not None and most < wanted:
-        raise SparkError(
-            f"{wanted} ranks need {wanted} slots, and this application has at most {most} "
-            f"({_describe(context)}): start fewer ranks (num_proc), or Spark with more"
-        )
+    check_slots(context, wanted)
     if allocates_dynamically(context):
         return
     deadline = time.monotonic() + seconds

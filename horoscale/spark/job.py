@@ -80,7 +80,7 @@ def run(
     size = context.defaultParallelism if num_proc is None else num_proc
     _check_count("num_proc", size)
     seconds = DEFAULT_START_TIMEOUT_S if start_timeout is None else start_timeout
-    check_barrier(context)
+    check_barrier(context, size)
     wait_for_slots(context, size, seconds)
     interfaces = list(nics or ())
     options = [*_flags(verbose, prefix_output_with_timestamp), *options]
