@@ -122,7 +122,15 @@ def _agent(invitation: Invitation, index: int, worker: str) -> None:
 
 
 def _check(tasks: Sequence[Any]) -> None:
+    """Raise DaskError if a task has ended before the job."""
     for task in tasks:
-        if task.status in ("error", "cancelled", "lost"):
-            error = task.exception() if task.status == "error" else None
-            raise DaskError(f"a task of the job is {task.status}: {error}") from error
+        if task.status in ("cancelled", "lost"):
+            raise DaskError(f"a task of the job was {task.status}")
+        if task.status == "error":
+            error = task.exception()
+            module = getattr(error, "name", None) or ""
+            if isinstance(error, ModuleNotFoundError) and module.startswith("horoscale"):
+                raise DaskError(
+                    f"a worker has no module {module}: install the same horoscale on all machines"
+                ) from error
+            raise DaskError(f"a task of the job failed: {error}") from error
