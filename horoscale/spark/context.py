@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _POLL_S = 0.2
+_TELL_S = 5.0  # that there is something to wait for
 
 
 class SparkError(RuntimeError):
@@ -83,9 +85,17 @@ def wait_for_slots(context: SparkContext, wanted: int, seconds: float) -> None:
     check_slots(context, wanted)
     if allocates_dynamically(context):
         return
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    told = False
     while (there := _slots(context)) < wanted:
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if not told and waited > _TELL_S:
+            told = True
+            sys.stderr.write(
+                f"horoscale.spark: waiting for {wanted} slots for up to {seconds:g} s; there are "
+                f"{there} ({_describe(context)})\n"
+            )
+        if waited > seconds:
             raise SparkError(
                 f"{wanted} ranks need {wanted} slots, and after {seconds:g} s there are {there} "
                 f"({_describe(context)}): start fewer ranks (num_proc), give Spark more executors, "
@@ -110,6 +120,8 @@ def _most_slots(context: SparkContext) -> int | None:
     if context.master.startswith("local"):
         return _slots(context)
     instances, cores = setting("spark.executor.instances", ""), setting("spark.executor.cores", "")
+    if context.master.startswith(("yarn", "k8s:")):
+        instances, cores = instances or "2", cores or "1"  # Spark's defaults there
     if allocates_dynamically(context):
         instances = setting("spark.dynamicAllocation.maxExecutors", "")
     if instances and cores:

@@ -14,9 +14,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import cloudpickle
 import pytest
 import test_ray  # skips where there is no Ray
+from ray import cloudpickle
 from ray.cluster_utils import Cluster
 from support.ranks import clean_environment
 from test_ray import QUICK, add_node
