@@ -102,7 +102,7 @@ def test_a_worker_without_horoscale_is_one_message(tmp_path: Path) -> None:
             client.wait_for_workers(1, timeout=60)
             with pytest.raises(
                 horoscale.dask.DaskError,
-                match=r"^a worker has no module horoscale\.dask: install the same horoscale on all",
+                match=r"^a worker has no module horoscale\.engines: install the same horoscale",
             ):
                 horoscale.dask.run(client, rank_and_sum, (2,), {"more": 1})
         finally:

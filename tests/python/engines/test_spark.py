@@ -35,13 +35,13 @@ def spark() -> Iterator[Any]:
     yield from new_session()
 
 
-def new_session(**configuration: str) -> Iterator[Any]:
-    """A session with a cluster of its own, which is stopped afterwards."""
+def new_session(master: str = "local-cluster[2,2,1024]", **configuration: str) -> Iterator[Any]:
+    """A session, by default with a cluster of its own, which is stopped afterwards."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
-        SparkSession.builder.master("local-cluster[2,2,1024]")
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "4")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import process_sets
 import pytest
 import test_spark
 
@@ -134,3 +137,73 @@ def test_ranks_see_the_gpus_that_spark_has_assigned(tmp_path: Path) -> None:
     }
     for _ in test_spark.new_session(**configuration):
         assert horoscale.spark.run(visible_devices, num_proc=4) == ["4,7"] * 4
+
+
+class Standalone:
+    """A master and two workers of two cores, each a process, as `sbin` has them."""
+
+    def __init__(self, folder: Path) -> None:
+        import pyspark
+
+        self._folder = folder
+        self._home = Path(pyspark.__file__).parent
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            log = self._start("master.Master", "--port", "0")
+            self.master = self._find(log, r"Starting Spark master at (spark://\S+)")
+            for number in range(2):
+                work = folder / f"work{number}"
+                words = ("--cores", "2", "--memory", "1g", "--work-dir", str(work), self.master)
+                self._find(self._start("worker.Worker", *words), r"(Successfully registered)")
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, name: str, *words: str) -> Path:
+        log = self._folder / f"log{len(self._processes)}"
+        program = [self._home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}"]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [*program, "--host", "127.0.0.1", "--webui-port", "0", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                env={**os.environ, "SPARK_HOME": str(self._home)},
+            )
+        self._processes.append(process)
+        return log
+
+    def _find(self, log: Path, pattern: str) -> str:
+        deadline = time.monotonic() + 90
+        while not (found := re.search(pattern, log.read_text())):
+            assert time.monotonic() < deadline, log.read_text()
+            assert all(process.poll() is None for process in self._processes), log.read_text()
+            time.sleep(0.1)
+        return found[1]
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def test_a_standalone_cluster(tmp_path: Path) -> None:
+    import horoscale.spark
+    from horoscale.spark.context import SparkError
+
+    cluster = Standalone(tmp_path)
+    try:
+        for session in test_spark.new_session(cluster.master, **{"spark.executor.memory": "512m"}):
+            results = horoscale.spark.run(process_sets.main, num_proc=4, start_timeout=90)
+            assert results == [process_sets.EXPECTED] * 4
+            with pytest.raises(SparkError, match="5 ranks need 5 slots, and after 1 s there are 4"):
+                horoscale.spark.run(rank_and_size, num_proc=5, start_timeout=1)
+            assert test_spark.last_status(session) == "SUCCEEDED"
+    finally:
+        cluster.close()
