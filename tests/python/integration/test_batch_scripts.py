@@ -234,7 +234,7 @@ def check_resumed(output: str) -> None:
 
 def test_scripts_name_themselves_as_they_are_submitted() -> None:
     scripts = sorted([*EXAMPLES.glob("lsf/*"), *EXAMPLES.glob("pbs/*"), *EXAMPLES.glob("slurm/*")])
-    assert len(scripts) == 9
+    assert len(scripts) == 10
     for script in scripts:
         text = script.read_text()
         assert str(script.relative_to(ROOT)) in text
