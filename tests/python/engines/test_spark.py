@@ -46,6 +46,8 @@ def new_session(master: str = "local-cluster[2,2,1024]", **configuration: str) -
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.OMP_NUM_THREADS", "1")
+        # Settings of the session that started the JVM would else remain.
+        .config("spark.dynamicAllocation.enabled", "false")
         .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     )
     for name, value in configuration.items():

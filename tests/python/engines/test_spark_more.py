@@ -114,31 +114,6 @@ def test_with_dynamic_allocation_elastic_jobs_alone_run(spark: Any) -> None:
         horoscale.spark.run_elastic(rank_and_size, num_proc=5, min_num_proc=5)
 
 
-def visible_devices() -> str:
-    import horoscale.numpy as hvd
-
-    hvd.init()
-    return os.environ["CUDA_VISIBLE_DEVICES"]
-
-
-def test_ranks_see_the_gpus_that_spark_has_assigned(tmp_path: Path) -> None:
-    """GPUs that a discovery script makes up: Spark looks at addresses alone."""
-    import horoscale.spark
-
-    script = tmp_path / "gpus"
-    found = json.dumps({"name": "gpu", "addresses": ["4", "7"]})
-    script.write_text(f"#!/bin/sh\necho '{found}'\n")
-    script.chmod(0o755)
-    configuration = {
-        "spark.worker.resource.gpu.amount": "2",
-        "spark.worker.resource.gpu.discoveryScript": str(script),
-        "spark.executor.resource.gpu.amount": "2",
-        "spark.task.resource.gpu.amount": "1",
-    }
-    for _ in test_spark.new_session(**configuration):
-        assert horoscale.spark.run(visible_devices, num_proc=4) == ["4,7"] * 4
-
-
 class Standalone:
     """A master and two workers of two cores, each a process, as `sbin` has them."""
 
@@ -207,3 +182,28 @@ def test_a_standalone_cluster(tmp_path: Path) -> None:
             assert test_spark.last_status(session) == "SUCCEEDED"
     finally:
         cluster.close()
+
+
+def visible_devices() -> str:
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_ranks_see_the_gpus_that_spark_has_assigned(tmp_path: Path) -> None:
+    """GPUs that a discovery script makes up: Spark looks at addresses alone."""
+    import horoscale.spark
+
+    script = tmp_path / "gpus"
+    found = json.dumps({"name": "gpu", "addresses": ["4", "7"]})
+    script.write_text(f"#!/bin/sh\necho '{found}'\n")
+    script.chmod(0o755)
+    configuration = {
+        "spark.worker.resource.gpu.amount": "2",
+        "spark.worker.resource.gpu.discoveryScript": str(script),
+        "spark.executor.resource.gpu.amount": "2",
+        "spark.task.resource.gpu.amount": "1",
+    }
+    for _ in test_spark.new_session(**configuration):
+        assert horoscale.spark.run(visible_devices, num_proc=4) == ["4,7"] * 4
