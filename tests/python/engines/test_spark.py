@@ -16,16 +16,17 @@ import process_sets
 import pytest
 from support.examples import EXAMPLES
 
-pytestmark = [
+_MARKS = [
     pytest.mark.skipif(
         importlib.util.find_spec("pyspark") is None or shutil.which("java") is None,
         reason="needs pyspark and a JRE",
     ),
-    pytest.mark.timeout(180),
     # Spark's own, of other libraries' versions.
     pytest.mark.filterwarnings("default::FutureWarning", "default::DeprecationWarning"),
     pytest.mark.filterwarnings("default::ResourceWarning", "default::UserWarning"),
 ]
+pytestmark = [*_MARKS, pytest.mark.timeout(180)]
+pytestmark_longer = [*_MARKS, pytest.mark.timeout(400)]  # of the files that `make engines` runs
 # Two executors on one machine share what Open MPI takes for each machine's own.
 MPI_ARGS = "--mca btl self,tcp"
 

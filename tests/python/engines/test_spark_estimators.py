@@ -14,7 +14,7 @@ import pytest
 import test_spark
 from support.examples import EXAMPLES
 
-pytestmark = test_spark.pytestmark
+pytestmark = test_spark.pytestmark_longer
 spark = test_spark.spark
 
 
@@ -140,7 +140,7 @@ def test_the_example_reaches_its_accuracy(spark: Any) -> None:
         [sys.executable, example, "--master", master, "--num-proc", "4", "--epochs", "8"],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -16,7 +16,7 @@ import process_sets
 import pytest
 import test_spark
 
-pytestmark = test_spark.pytestmark
+pytestmark = test_spark.pytestmark_longer
 
 
 @pytest.fixture
