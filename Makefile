@@ -156,9 +156,10 @@ python-spark: $(VENV)-spark/.test  ## Python tests of Spark, Dask and Kubernetes
 	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_spark_data.py \
 	  python/engines/test_spark.py python/engines/test_dask.py python/engines/test_kubernetes.py
 
-engines: $(VENV)/.test $(VENV)-spark/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
+engines: $(VENV)/.test $(VENV)-ray/.test $(VENV)-spark/.test  ## the longer tests of engines: nodes that are lost, queues, limits, GPUs, MPI's plug-ins (minutes; not in CI)
 	$(PYTEST) -v python/engines/test_slurm_more.py
-	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest -v python/engines/test_spark_estimators.py
+	cd tests && $(abspath $(VENV)-ray/bin)/python -m pytest -v python/engines/test_ray_more.py
+	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest -v python/engines/test_spark_more.py python/engines/test_spark_estimators.py
 
 torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
 	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries

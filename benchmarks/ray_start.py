@@ -1,10 +1,10 @@
-"""From the call to the first step of training on Ray: beside Ray Train's TorchTrainer with Gloo.
+"""From the call to the first step of training on Ray, beside Ray Train's TorchTrainer with Gloo.
 
     python benchmarks/ray_start.py --rounds 5 --ranks 2
 
-The ways take turns in every round, on one cluster of this machine; each trains the same small
-network for a few steps. Printed are the median and the range of the seconds until all ranks have
-made their first step, and of a step afterwards.
+The ways take turns in every round, on one cluster of this machine, and horoscalerun beside it; each
+trains the same small network for a few steps. Printed are the median and the range of the seconds
+until all ranks have made their first step, and of a step afterwards.
 """
 
 from __future__ import annotations
@@ -105,6 +105,14 @@ def with_executor(ranks: int) -> tuple[float, float]:
     return max(first for first, _ in found) - began, statistics.median(step for _, step in found)
 
 
+def with_launcher(ranks: int) -> tuple[float, float]:
+    import horoscale
+
+    began = time.time()
+    found = horoscale.run(by_horoscale, np=ranks)
+    return max(first for first, _ in found) - began, statistics.median(step for _, step in found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -124,6 +132,7 @@ def main() -> None:
         "Ray Train, TorchTrainer (Gloo)": lambda: with_trainer(
             TorchTrainer, by_torch, ranks, torch_config=TorchConfig(backend="gloo")
         ),
+        "horoscalerun": lambda: with_launcher(ranks),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(arguments.rounds):
