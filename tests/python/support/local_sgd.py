@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from support.torch_training import MakeOptimizer, loss_of, make_model
@@ -17,45 +18,39 @@ OUTER: dict[str, MakeOuter | None] = {
     "adam": lambda tensors: torch.optim.Adam(tensors, lr=0.05),
 }
 
-__all__ = ["OUTER", "MakeOuter", "alike", "assert_same_bits", "make_model", "reference"]
 
-
-def reference(
+def train_alone(
     make_optimizer: MakeOptimizer,
     make_outer: MakeOuter | None,
-    rounds: Sequence[int],
+    rounds: Sequence[Sequence[int]],
     weights: Sequence[float] | None = None,
     loss: Callable[[nn.Module, int, int], torch.Tensor] = loss_of,
 ) -> nn.Module:
-    """What rounds of so many steps give: a model for each rank, and their average.
+    """What rounds give of which each has the steps of each rank: every rank's model at the end.
 
     `weights` are factors of the ranks' changes.
     """
-    ranks = range(hvd.size())
-    weights = [1.0] * len(ranks) if weights is None else weights
+    ranks = range(len(rounds[0]))
     models = [make_model() for _ in ranks]
     optimizers = [make_optimizer(list(model.parameters())) for model in models]
     shared = [one.detach().clone() for one in models[0].parameters()]
     outer = make_outer(shared) if make_outer else None
-    step = 0
+    taken = [0 for _ in ranks]
     for steps in rounds:
-        for rank, model, optimizer in zip(ranks, models, optimizers, strict=True):
-            for own in range(steps):
-                optimizer.zero_grad()
-                loss(model, step + own, rank).backward()
-                optimizer.step()
-        step += steps
-        if not steps:
-            continue
+        for rank in ranks:
+            for step in range(taken[rank], taken[rank] + steps[rank]):
+                optimizers[rank].zero_grad()
+                loss(models[rank], step, rank).backward()
+                optimizers[rank].step()
+            taken[rank] += steps[rank]
         for i, anchor in enumerate(shared):
             values = [list(model.parameters())[i].detach() for model in models]
-            if outer is None and set(weights) == {1.0}:
-                anchor.copy_(sum(values) / len(values))
-            else:
-                changes = [(anchor - v) * w for v, w in zip(values, weights, strict=True)]
-                anchor.grad = sum(changes) / len(changes)
-                if outer is None:
-                    anchor.sub_(anchor.grad)
+            changes = [anchor - value for value in values]
+            if weights is not None:
+                changes = [one * weight for one, weight in zip(changes, weights, strict=True)]
+            anchor.grad = sum(changes) / len(changes)
+            if outer is None:  # the average, for which no change need be known
+                anchor.copy_(anchor - anchor.grad if weights else sum(values) / len(values))
         if outer is not None:
             outer.step()
         with torch.no_grad():
@@ -65,11 +60,25 @@ def reference(
     return models[0]
 
 
-def alike(model: nn.Module, expected: nn.Module) -> None:
+def same_rounds(steps: int, every: int, ranks: int) -> list[list[int]]:
+    """Rounds of `every` steps on all ranks, and what is left of the steps."""
+    lengths = [every] * (steps // every) + ([steps % every] if steps % every else [])
+    return [[length] * ranks for length in lengths]
+
+
+def train(model: nn.Module, optimizer: Any, steps: range) -> None:
+    """Take these steps, with the batches of this rank."""
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step, hvd.rank()).backward()
+        optimizer.step()
+
+
+def assert_alike(model: nn.Module, expected: nn.Module) -> None:
     """Compare float64 parameters up to the rounding of a few operations."""
     for (name, one), other in zip(model.named_parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(
-            one, other, rtol=1e-11, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
+            one, other, rtol=1e-12, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
         )
 
 
