@@ -1,4 +1,4 @@
-"""A rank of a job whose hosts are what HOROSCALE_HOSTNAME says: local SGD with lossy compression."""
+"""Local SGD with lossy compression, in a rank whose host is what HOROSCALE_HOSTNAME says."""
 
 from __future__ import annotations
 

@@ -312,6 +312,14 @@ def test_benchmark_of_overlap_and_its_timelines(tmp_path: Path) -> None:
     assert (tmp_path / "steps.svg").stat().st_size > 0
 
 
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_local_sgd(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "local_sgd.py"
+    output = run(sys.executable, benchmark, "--smoke", "--steps", "2", folder=tmp_path)
+    assert "gradients / local-8" in output
+
+
 def test_report_of_benchmarks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
