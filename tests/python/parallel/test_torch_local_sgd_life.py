@@ -22,6 +22,7 @@ from torch import nn
 
 import horoscale.torch as hvd
 import horoscale.torch.elastic as elastic
+from horoscale.torch.training_rounds import Anchor, Travel
 
 pytestmark = pytest.mark.conformance
 
@@ -280,3 +281,35 @@ def test_several_optimizers() -> None:
         for optimizer in optimizers:
             optimizer.step()
     assert_same_bits(model)
+
+
+def test_a_synchronization_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step tries again."""
+    model = make_model()
+    optimizer = wrap(model, sync_every=2, outer_optimizer=OUTER["adam"])
+    train(model, optimizer, range(1))
+    own: list[torch.Tensor] = []
+
+    def fail(averages: list[torch.Tensor]) -> None:
+        own.extend(one.detach().clone() for one in model.parameters())
+        raise hvd.HorovodInternalError("a rank is gone")
+
+    start = Anchor.start
+
+    def start_and_fail(self: Anchor, travel: Travel, scale: float) -> Any:
+        finish = start(self, travel, scale)
+        if self.parameter is not model[0].bias:
+            return finish
+        return lambda: fail([finish()])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Anchor, "start", start_and_fail)
+        with pytest.raises(hvd.HorovodInternalError, match="is gone"):
+            train(model, optimizer, range(1, 2))
+    for one, before in zip(model.parameters(), own, strict=True):
+        assert torch.equal(one, before)
+    assert optimizer.local_steps == 2
+    train(model, optimizer, range(2, 3))
+    assert optimizer.local_steps == 0
+    assert_same_bits(model)
+    assert_alike(model, train_alone(sgd, OUTER["adam"], [[3] * hvd.size()]))
