@@ -24,8 +24,6 @@ import horoscale.torch as hvd
 import horoscale.torch.elastic as elastic
 from horoscale.torch.training_rounds import Anchor, Travel
 
-pytestmark = pytest.mark.conformance
-
 
 @pytest.mark.parametrize(
     ("options", "message"),
