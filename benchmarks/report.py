@@ -104,6 +104,7 @@ RUNS = (
         smoke=False,
         obstacle=why_not,
     ),
+    Run("local_sgd", ("local_sgd.py", *TWO), smoke=False, obstacle=why_not),
 )
 
 

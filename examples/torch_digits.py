@@ -14,6 +14,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -34,6 +35,17 @@ def parse_arguments() -> argparse.Namespace:
         choices=("none", "fp16", "bf16", "int8", "int4", "onebit"),
         default="none",
         help="how gradients travel between hosts",
+    )
+    parser.add_argument(
+        "--sync-every",
+        type=int,
+        metavar="STEPS",
+        help="local SGD: steps of each rank by itself, after which the parameters are averaged",
+    )
+    parser.add_argument(
+        "--diloco",
+        action="store_true",
+        help="apply what --sync-every averages by an outer optimizer with momentum",
     )
     return parser.parse_args()
 
@@ -82,7 +94,7 @@ def show_progress(epochs: int) -> Iterator[int]:
 
 def train(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Any,
     images: torch.Tensor,
     labels: torch.Tensor,
     arguments: argparse.Namespace,
@@ -99,9 +111,16 @@ def train(
             (losses * hvd.size() / arguments.global_batch).backward()
             optimizer.step()
             total_loss += losses.detach()
+        if arguments.sync_every:
+            optimizer.synchronize_parameters()
         mean_loss = hvd.allreduce(total_loss, op=hvd.Sum, name="loss").item() / len(images)
         if hvd.rank() == 0 and not sys.stdout.isatty():
             print(f"epoch {epoch + 1:2d} of {arguments.epochs}: loss {mean_loss:.4f}", flush=True)
+
+
+def outer_optimizer(tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of DiLoCo, for which the ranks' average change is a gradient."""
+    return torch.optim.SGD(tensors, lr=0.7, momentum=0.9, nesterov=True)
 
 
 @torch.no_grad()
@@ -125,6 +144,8 @@ def main() -> None:
         optimizer,
         named_parameters=model.named_parameters(),
         compression=getattr(hvd.Compression, arguments.compression),
+        sync_every=arguments.sync_every,
+        outer_optimizer=outer_optimizer if arguments.diloco else None,
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
