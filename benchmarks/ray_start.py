@@ -1,10 +1,11 @@
-"""From the call to the first step of training on Ray, beside Ray Train's TorchTrainer with Gloo.
+"""Measures the time to the first training step on Ray, compared with Ray Train's TorchTrainer.
 
     python benchmarks/ray_start.py --rounds 5 --ranks 2
 
-The ways take turns in every round, on one cluster of this machine, and horoscalerun beside it; each
-trains the same small network for a few steps. Printed are the median and the range of the seconds
-until all ranks have made their first step, and of a step afterwards.
+The implementations alternate in every round, on one cluster on this machine, with
+horoscalerun beside it. Each trains the same small network for a few steps; TorchTrainer uses
+Gloo. It prints the median and the range of the seconds until all ranks have finished their first
+step, and of a later step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WARM, STEPS = 5, 60
 
 
 def loop(average: Callable, model, optimizer) -> tuple[float, float]:
-    """The time of the first step's end, and the seconds of a later one."""
+    """The time at which the first step ended, and the seconds of a later one."""
     import torch
 
     data, target = torch.randn(32, 256), torch.randint(0, 10, (32,))
@@ -79,7 +80,7 @@ def with_trainer(trainer_class, train: Callable, ranks: int, **arguments) -> tup
 
     def reporting() -> None:
         found = json.dumps(train())
-        # Ray Train keeps metrics with checkpoints alone.
+        # Ray Train keeps metrics only together with checkpoints.
         Path(storage, f"rank{ray.train.get_context().get_world_rank()}").write_text(found)
 
     with tempfile.TemporaryDirectory() as storage:

@@ -2,9 +2,9 @@
 
     horoscalerun -np 2 python examples/torch_digits.py
 
-The global batch is the same for any number of ranks, each of which takes its share of it: the
-result does not depend on -np. Rank 0 shows the progress, and the accuracy on held-out digits at the
-end.
+The global batch is the same for any number of ranks, and each rank processes its share, so the
+result does not depend on -np. Rank 0 prints the progress, and at the end the accuracy on held-out
+digits.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ import horoscale.torch as hvd
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--global-batch", type=int, default=192, help="samples of all ranks a step")
+    parser.add_argument(
+        "--global-batch", type=int, default=192, help="samples of all ranks per step"
+    )
     parser.add_argument("--learning-rate", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--compression",
         choices=("none", "fp16", "bf16", "int8", "int4", "onebit"),
         default="none",
-        help="how gradients travel between hosts",
+        help="compression of gradients between hosts",
     )
     parser.add_argument(
         "--sync-every",
@@ -77,14 +79,14 @@ def make_model() -> nn.Module:
 
 
 def own_shares(samples: int, global_batch: int, epoch: int) -> Iterator[torch.Tensor]:
-    """For each step of an epoch, which samples of the global batch are this rank's."""
+    """For each step of an epoch, the samples of the global batch that belong to this rank."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
     for batch in order.split(global_batch):
         yield batch[hvd.rank() :: hvd.size()]
 
 
 def show_progress(epochs: int) -> Iterator[int]:
-    """The epochs, with a bar on a terminal."""
+    """The epochs, with a progress bar on a terminal."""
     if hvd.rank() == 0 and sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.progress import track
 
@@ -100,14 +102,14 @@ def train(
     arguments: argparse.Namespace,
 ) -> None:
     for epoch in show_progress(arguments.epochs):
-        # Averages over the epoch's samples of all ranks: sums travel, not each rank's average.
+        # Averages over the epoch's samples of all ranks: ranks exchange sums, not averages.
         total_loss = torch.zeros(())
         for share in own_shares(len(images), arguments.global_batch, epoch):
             optimizer.zero_grad()
             losses = nn.functional.cross_entropy(
                 model(images[share]), labels[share], reduction="sum"
             )
-            # The ranks' gradients are averaged; the last batch may be shared out unevenly.
+            # Gradients are averaged over the ranks; the last batch may be divided unevenly.
             (losses * hvd.size() / arguments.global_batch).backward()
             optimizer.step()
             total_loss += losses.detach()
@@ -125,7 +127,7 @@ def outer_optimizer(tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """The accuracy on samples that are dealt out to the ranks."""
+    """The accuracy on samples that are distributed among the ranks."""
     mine = slice(hvd.rank(), None, hvd.size())
     right = (model(images[mine]).argmax(dim=1) == labels[mine]).sum()
     return hvd.allreduce(right, op=hvd.Sum, name="right").item() / len(labels)
