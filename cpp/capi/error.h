@@ -13,7 +13,7 @@ hs_code ToCode(const Status& status);
 template <typename... T>
 Status CheckGiven(const T*... arguments) {
   if ((... && (arguments != nullptr))) return Status::Ok();
-  return Status::InvalidArgument("an argument that must be given is null");
+  return Status::InvalidArgument("a required argument is null");
 }
 
 // A structure that the caller filled, by the size that it begins with.

@@ -32,7 +32,7 @@ Status CheckRequest(const hs_request& given) {
     return Status::InvalidArgument("unknown encoding " + std::to_string(given.encoding));
   }
   if (encoding->IsLossy() && given.kind != HS_ALLREDUCE) {
-    return Status::InvalidArgument(Name(*encoding) + " is an encoding for allreduce alone");
+    return Status::InvalidArgument(Name(*encoding) + " is an encoding for allreduce only");
   }
   if (given.num_tensors < 0 || (given.num_tensors > 0 && given.tensors == nullptr)) {
     return Status::InvalidArgument("the request has no tensors");
@@ -43,7 +43,7 @@ Status CheckRequest(const hs_request& given) {
   constexpr int32_t kSetFlags =
       HS_SET_DISTINCT | HS_SET_ORDERED | HS_SET_BY_MEMBERS | HS_SET_ABANDONED;
   if ((given.set_flags & ~kSetFlags) != 0) {
-    return Status::InvalidArgument("unknown flags of a process set " +
+    return Status::InvalidArgument("unknown flags of a process set: " +
                                    std::to_string(given.set_flags));
   }
   if (given.num_splits < 0) return Status::InvalidArgument("the request has no splits");
@@ -191,7 +191,7 @@ Result<AllgatherResult*> OutputOf(hs_handle* handle, int32_t index) {
   const Operation& operation = *handle->operation;
   const bool has_output = IsLaunched(operation) || (operation.done.load() && operation.status.ok());
   if (!has_output) {
-    return Status::InvalidArgument("the operation has no output: it is not done, or it failed");
+    return Status::InvalidArgument("the operation has no output, because it is not done or failed");
   }
   auto& results = handle->operation->results;
   if (index < 0 || static_cast<size_t>(index) >= results.size()) {
@@ -289,13 +289,14 @@ hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes) 
   for (const int64_t r : (*output)->rows) rows += r;
   const auto& tensor = handle->operation->tensors[static_cast<size_t>(index)];
   if (tensor.out != nullptr) {
-    return ToCode(Status::InvalidArgument("output " + std::to_string(index) +
-                                          " is in the memory that the request gave for it"));
+    return ToCode(
+        Status::InvalidArgument("output " + std::to_string(index) +
+                                " was written to the memory that the request provided for it"));
   }
   const int64_t size = rows * tensor.row_bytes;
   if (size > 0 && (*output)->data == nullptr) {
-    return ToCode(Status::InvalidArgument("output " + std::to_string(index) +
-                                          " has been handed over already"));
+    return ToCode(
+        Status::InvalidArgument("output " + std::to_string(index) + " was already returned"));
   }
   *bytes = static_cast<size_t>(size);
   *data = (*output)->data.release();

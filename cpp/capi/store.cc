@@ -40,7 +40,8 @@ namespace {
 
 Status CheckLoopback(const std::string& host) {
   if (horoscale::IsLoopbackHost(host)) return {};
-  return Status::InvalidArgument("a store at " + host + " needs a secret: it is not on loopback");
+  return Status::InvalidArgument("a store on " + host +
+                                 " needs a secret, because it is not on loopback");
 }
 
 Status CheckSecret(const std::string& host, const char* secret) {

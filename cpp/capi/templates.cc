@@ -56,7 +56,7 @@ Status CheckRepeatable(const Operation& model) {
   }
   return Status::InvalidArgument(
       "only an allreduce, broadcast, reducescatter, allgather or alltoall of one tensor in host "
-      "memory, without a callback, can be prepared");
+      "memory and without a callback can be prepared");
 }
 
 // A new operation, or one that is over.

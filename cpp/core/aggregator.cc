@@ -39,7 +39,7 @@ Status Aggregator::CheckSpeakers(const JointReport& part) const {
   if (std::includes(members_.begin(), members_.end(), part.members.begin(), part.members.end())) {
     return Status::Ok();
   }
-  return Status::Protocol("a report speaks for members of another group");
+  return Status::Protocol("a report contains members of another group");
 }
 
 Status Aggregator::OnReport(const GroupReport& report, double now) {

@@ -93,7 +93,7 @@ void Autotuner::OnVerdict(bool candidate_won) {
   if (final_) {
     finished_ = true;
     reference_ = candidate_won ? best_ : given_;
-    Note(0, candidate_won ? "chosen" : "given limits kept");
+    Note(0, candidate_won ? "chosen" : "initial limits kept");
     records_.back().is_last = true;
     if (candidate_won) records_.back().saved = 1 - totals_[1] / totals_[0];
     return;

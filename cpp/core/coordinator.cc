@@ -56,8 +56,8 @@ void Coordinator::SetLimits(const Limits& limits) {
 Status Coordinator::Broken(uint32_t member, std::string_view what) const {
   const int rank = options_.ranks[member];
   return Status(StatusCode::kProtocol,
-                "a report of rank " + std::to_string(rank) + " to process set " +
-                    std::to_string(options_.process_set_id) + " can't be: " + std::string(what),
+                "invalid report from rank " + std::to_string(rank) + " for process set " +
+                    std::to_string(options_.process_set_id) + ": " + std::string(what),
                 {.ranks = {rank}, .process_set_id = options_.process_set_id, .tensor = {}});
 }
 
@@ -68,7 +68,7 @@ Status Coordinator::OnReport(uint32_t member, const Report& report, double now) 
 Status Coordinator::OnReport(const GroupReport& report, double now) {
   for (const JointReport& part : report.parts) {
     if (part.members.back() >= applied_.size()) {
-      return Status::Protocol("a report can't be: it speaks for members that don't exist");
+      return Status::Protocol("invalid report: it contains members that do not exist");
     }
     HS_RETURN_IF_ERROR(OnJointReport(part.members, part.report, now));
   }
@@ -78,7 +78,7 @@ Status Coordinator::OnReport(const GroupReport& report, double now) {
 Status Coordinator::OnJointReport(Members members, const Report& report, double now) {
   for (const uint32_t member : members) {
     if (report.applied_sequence < applied_[member] || report.applied_sequence >= next_sequence_) {
-      return Broken(member, "it has applied entries that it can't have");
+      return Broken(member, "it claims to have applied entries that were not sent");
     }
     applied_[member] = report.applied_sequence;
     HS_RETURN_IF_ERROR(CheckIndices(member, report));
@@ -105,11 +105,13 @@ Status Coordinator::CheckIndices(uint32_t member, const Report& report) {
   const uint64_t before = negotiator_.AdvanceIndex(member, count);
   auto follows = [&](uint64_t index) { return index > before && index - before <= count; };
   for (const UnnamedHit& hit : report.unnamed_hits) {
-    if (!follows(hit.index)) return Broken(member, "the indices of its unnamed calls jump");
+    if (!follows(hit.index)) {
+      return Broken(member, "the indices of its unnamed calls are not consecutive");
+    }
   }
   for (const Request& request : report.requests) {
     if (request.name.empty() && !follows(request.index)) {
-      return Broken(member, "the indices of its unnamed calls jump");
+      return Broken(member, "the indices of its unnamed calls are not consecutive");
     }
   }
   return Status::Ok();
@@ -121,7 +123,7 @@ Status Coordinator::OnHits(Members members, const Report& report, double now) {
   const std::vector<int64_t>& bytes = report.hit_bytes;
   if ((!priorities.empty() && (members.back() != 0 || priorities.size() != hits)) ||
       (!bytes.empty() && (members.back() != 0 || bytes.size() != hits))) {
-    return Broken(members[0], "it gives priorities or sizes that are not its own to give");
+    return Broken(members[0], "it sets priorities or sizes of other members' operations");
   }
   for (size_t i = 0; i < hits; ++i) {
     const bool named = i < report.hits.size();
@@ -130,7 +132,7 @@ Status Coordinator::OnHits(Members members, const Report& report, double now) {
     const SlotTable::Content* content = slots_.Meaning(hit.slot, report.applied_sequence);
     if (content == nullptr || (content->name != kNoName) != named) {
       return Broken(members[0], "it hits slot " + std::to_string(hit.slot) +
-                                    " of the cache, which does not stand for that");
+                                    " of the cache, which holds a different request");
     }
     slots_.Touch(hit.slot, next_sequence_ - 1);
     names_.AddReference(content->name);
@@ -161,7 +163,7 @@ Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& c
   if (!outcome.ok()) return Broken(members[0], outcome.status().message());
   if (outcome->is_new) {
     if (negotiator_.num_units() > kMaxPendingUnits * options_.ranks.size()) {
-      return Broken(members[0], "more operations are pending than a rank may have");
+      return Broken(members[0], "it has more pending operations than allowed");
     }
     stall_watch_.Add(outcome->unit, clock);
   } else {
@@ -179,14 +181,14 @@ Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& c
 Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
   const SlotTable::Content* content = slots_.Meaning(post.slot, post.applied_sequence);
   if (post.applied_sequence < applied_[member] || post.applied_sequence >= next_sequence_) {
-    return Broken(member, "it has applied entries that it can't have");
+    return Broken(member, "it claims to have applied entries that were not sent");
   }
   const bool is_named = post.index == 0;
   if (content == nullptr || (content->name != kNoName) != is_named || post.epoch != epoch_) {
-    return Broken(member, "it posts what it can't know of");
+    return Broken(member, "it posts an operation that it can't know");
   }
   if (!is_named && negotiator_.AdvanceIndex(member, 1) + 1 != post.index) {
-    return Broken(member, "the indices of its unnamed calls jump");
+    return Broken(member, "the indices of its unnamed calls are not consecutive");
   }
   applied_[member] = post.applied_sequence;
   slots_.Touch(post.slot, next_sequence_ - 1);
@@ -212,7 +214,7 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
     case PostBox::Outcome::kTooMany:
       break;
   }
-  return Broken(member, "more operations are pending than a rank may have");
+  return Broken(member, "it has more pending operations than allowed");
 }
 
 Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, const PostBox::Key& key,
@@ -305,7 +307,7 @@ std::string Coordinator::JoinedObjection(UnitId id) const {
   if (possible) return {};
   return std::string(Name(signature.kind)) + " \"" + DisplayNameOf(unit) +
          "\" can't be executed: it needs " + RankList(ranks) +
-         ", which called join() and take no part until all ranks have";
+         ", which called join() and do not participate until all ranks have called it";
 }
 
 void Coordinator::Fail(UnitId id, StatusCode code, std::string message) {

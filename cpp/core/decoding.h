@@ -23,7 +23,7 @@ inline Status Broken(std::string_view message, const char* reason) {
 }
 
 inline void CheckEnd(WireReader& in) {
-  if (in.left() > 0) in.Fail("bytes are left over");
+  if (in.left() > 0) in.Fail("trailing bytes");
 }
 
 }  // namespace horoscale

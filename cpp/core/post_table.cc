@@ -24,7 +24,7 @@ Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte
     return !member.HasPassed(other.post);
   });
   if (static_cast<size_t>(ahead) >= kMostAhead) {
-    return Status::Protocol("it posts operations that it does not wait for");
+    return Status::Protocol("it has more posted operations than allowed");
   }
   Posted& added = posted.emplace_back();
   added.post = post;

@@ -76,7 +76,7 @@ Result<uint64_t> SetCreations::Call(NewSet set) {
                   "a call that adds " + Describe(calls_.at(pending->second).set) +
                       " by its members is pending" +
                       (set.tag.empty() ? "" : " with the tag \"" + set.tag + "\"") +
-                      "; give each of those that are under way at once its own tag");
+                      "; use different tags for concurrent calls");
   }
   if (const Status* const cause = LossIn(set.ranks)) return *cause;
   const uint64_t number = ++last_call_;
@@ -181,7 +181,7 @@ Status SetCreations::OnAsk(int from_rank, const SetCreationFrame& frame) {
   const std::vector<int>& ranks = key.first;
   if (ranks.empty() || ranks.front() != rank_ || ranks.back() >= size_ || !Has(ranks, from_rank) ||
       std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
-    return Status::Protocol("it asks for a set that it can't make with this rank");
+    return Status::Protocol("it asks for a process set that it can't create with this rank");
   }
   if (const Status* const cause = LossIn(ranks)) {
     Refuse(from_rank, frame.call, *cause);
@@ -189,9 +189,10 @@ Status SetCreations::OnAsk(int from_rank, const SetCreationFrame& frame) {
   }
   if (asks_of_[from_rank] >= kMostAsks) {
     Refuse(from_rank, frame.call,
-           Status::InvalidArgument("rank " + std::to_string(rank_) + " has not called the first " +
-                                   std::to_string(kMostAsks) + " sets that rank " +
-                                   std::to_string(from_rank) + " wants to make with it"));
+           Status::InvalidArgument("rank " + std::to_string(rank_) +
+                                   " has not called add_process_set() for the first " +
+                                   std::to_string(kMostAsks) + " process sets that rank " +
+                                   std::to_string(from_rank) + " is creating with it"));
     return Status::Ok();
   }
   Attempt& attempt = AttemptFor(from_rank, key);
@@ -236,7 +237,7 @@ Result<uint32_t> SetCreations::TakeNumber(const Attempt& attempt) {
   const auto existing = set.distinct ? std::nullopt : registered_.IdOf(set.ranks);
   if (existing) {
     return Status::InvalidArgument("a process set of " + RankList(set.ranks) +
-                                   " exists already: process set " + std::to_string(*existing));
+                                   " already exists: process set " + std::to_string(*existing));
   }
   // A number whose id is in use is left out: that is after a full turn of them.
   for (uint32_t tried = 0; tried < IdsByMembers(size_); ++tried) {
@@ -245,7 +246,7 @@ Result<uint32_t> SetCreations::TakeNumber(const Attempt& attempt) {
   }
   return Status(StatusCode::kSystem, "rank " + std::to_string(rank_) + " is the lowest member of " +
                                          std::to_string(IdsByMembers(size_)) +
-                                         " process sets already");
+                                         " process sets, which is the limit");
 }
 
 Status SetCreations::CheckAgreement(const Attempt& attempt) const {
@@ -256,7 +257,7 @@ Status SetCreations::CheckAgreement(const Attempt& attempt) const {
   }
   std::map<std::string, std::vector<int>> said;  // long lists of ranks may read alike
   for (const auto& [rank, ask] : attempt.asks) said[Describe(ask.set)].push_back(rank);
-  std::string text = "the members of a new process set disagree about it: ";
+  std::string text = "the members of a new process set passed different arguments: ";
   const char* before = "";
   for (const auto& [what, ranks] : said) {
     text += before + RankList(ranks) + ": " + what;
@@ -349,8 +350,9 @@ std::vector<int> SetCreations::MissedBy(uint64_t call) const {
   const auto attempts = attempts_.find(key);
   if (attempts == attempts_.end()) {
     const auto made = made_.find(own->second.number.value_or(next_number_));
-    if (made != made_.end())
+    if (made != made_.end()) {
       missing.assign(made->second.awaited.begin(), made->second.awaited.end());
+    }
     return missing;
   }
   const Attempt& attempt = attempts->second.front();

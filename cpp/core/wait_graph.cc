@@ -79,8 +79,9 @@ std::vector<WaitGraph::Wait> WaitGraph::WaitsOf(int rank, double time) const {
   if (const auto blocked = blocked_.find(rank); blocked != blocked_.end()) {
     for (const auto& [operation, span] : blocked->second) {
       const auto missed = missed_.find(operation);
-      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time))
+      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time)) {
         continue;
+      }
       waits.push_back({&operation, span, &missed->second.ranks, false});
     }
   }
@@ -135,19 +136,19 @@ std::optional<std::string> WaitGraph::TakeKnot(double now) {
 }
 
 std::string WaitGraph::DescribeKnot(const std::set<int>& knot, double time, double now) const {
-  std::string text = "ranks wait for each other, and will not go on: ";
+  std::string text = "deadlock: ranks wait for each other: ";
   for (const int rank : knot) {
     for (const Wait& wait : WaitsOf(rank, time)) {
       const bool is_free = wait.one_would_do && wait.missed->size() > 1;
-      text += "rank " + std::to_string(rank) + " is blocked in " + wait.operation->name +
-              " on process set " + std::to_string(wait.operation->process_set) + " since " +
-              Seconds(now - wait.span.since) + " and misses " + (is_free ? "one of " : "") +
+      text += "rank " + std::to_string(rank) + " has been blocked in " + wait.operation->name +
+              " on process set " + std::to_string(wait.operation->process_set) + " for " +
+              Seconds(now - wait.span.since) + ", waiting for " + (is_free ? "one of " : "") +
               RankList(*wait.missed) + "; ";
     }
   }
   return text +
-         "a receive of any rank needs one that is not blocked: have one of them send first, or "
-         "make its call asynchronous";
+         "a receive from any rank needs a sender that is not blocked: let one of these ranks send "
+         "first, or make its call asynchronous";
 }
 
 // Depth first from rank to rank along what blocked one and missed the other at that time.
@@ -165,8 +166,9 @@ std::optional<std::vector<WaitGraph::Link>> WaitGraph::FindCircle(int start, dou
     if (blocked == blocked_.end()) return frame;
     for (const auto& [operation, span] : blocked->second) {
       const auto missed = missed_.find(operation);
-      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time))
+      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time)) {
         continue;
+      }
       for (const int to : missed->second.ranks) {
         frame.edges.push_back({{rank, &operation, span}, to});
       }
@@ -195,17 +197,17 @@ std::optional<std::vector<WaitGraph::Link>> WaitGraph::FindCircle(int start, dou
 }
 
 std::string WaitGraph::Describe(const std::vector<Link>& circle, double now) {
-  std::string text = "ranks wait for each other, and will not go on: ";
+  std::string text = "deadlock: ranks wait for each other: ";
   for (size_t i = 0; i < circle.size(); ++i) {
     const Link& link = circle[i];
-    text += "rank " + std::to_string(link.rank) + " is blocked in " + link.operation->name +
-            " on process set " + std::to_string(link.operation->process_set) + " since " +
-            Seconds(now - link.span.since) + " and misses rank " +
+    text += "rank " + std::to_string(link.rank) + " has been blocked in " + link.operation->name +
+            " on process set " + std::to_string(link.operation->process_set) + " for " +
+            Seconds(now - link.span.since) + ", waiting for rank " +
             std::to_string(circle[(i + 1) % circle.size()].rank) + "; ";
   }
   return text +
-         "calls that block have to come in one order on all ranks: reorder them, or make all but "
-         "one of these asynchronous";
+         "blocking calls must be made in the same order on all ranks: reorder them, or make all "
+         "but one of these asynchronous";
 }
 
 }  // namespace horoscale

@@ -67,7 +67,7 @@ class WireReader {
 
   uint8_t Byte() {
     if (bytes_.empty()) {
-      Fail("it ends too early");
+      Fail("it is truncated");
       return 0;
     }
     const auto value = static_cast<uint8_t>(bytes_.front());
@@ -89,7 +89,7 @@ class WireReader {
   uint64_t Varint(uint64_t limit) {
     const uint64_t value = Varint();
     if (value <= limit) return value;
-    Fail("a number is out of bounds");
+    Fail("a number is out of range");
     return 0;
   }
   int64_t Zigzag() {
@@ -101,7 +101,7 @@ class WireReader {
     if (value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max()) {
       return static_cast<int>(value);
     }
-    Fail("a number is out of bounds");
+    Fail("a number is out of range");
     return 0;
   }
   double Float64() {

@@ -69,7 +69,7 @@ Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<
       }
     }
   } while (!deadline.Passed());
-  return Status::Timeout("nobody more connected");
+  return Status::Timeout("no further peer connected");
 }
 
 Status Acceptor::WatchDoors() {
@@ -79,11 +79,12 @@ Status Acceptor::WatchDoors() {
 
 void Acceptor::Pause(const Status& why) {
   if (!guests_.empty()) {
-    Drop(guests_.begin()->first, Status(why.code(), "it makes room for others: " + why.message()));
+    Drop(guests_.begin()->first,
+         Status(why.code(), "dropped to free a descriptor: " + why.message()));
   } else {
-    Refused("someone, for a moment: " + why.message());
+    Refused("an unknown peer, temporarily: " + why.message());
   }
-  trouble_ = "; this process could not take connections for a while: " + why.message();
+  trouble_ = "; this process temporarily could not accept connections: " + why.message();
   for (const Door& door : doors_) poller_.Remove(door.fd);
   paused_ = true;
   resume_ = Deadline::After(kPauseSeconds);
@@ -96,7 +97,7 @@ double Acceptor::DropTheLateAndResume() {
     resume_ = Deadline::After(kPauseSeconds);
   }
   while (!guests_.empty() && guests_.begin()->second.deadline.Passed()) {
-    Drop(guests_.begin()->first, Status::Timeout("it proved nothing in time"));
+    Drop(guests_.begin()->first, Status::Timeout("it did not authenticate in time"));
   }
   const double next = guests_.empty() ? kForever : guests_.begin()->second.deadline.SecondsLeft();
   return paused_ ? std::min(next, resume_.SecondsLeft()) : next;
@@ -111,7 +112,8 @@ void Acceptor::AcceptGuest(const Door& door) {
   const Status taken = stream.ok() ? Welcome(stream.TakeValue()) : stream.status();
   if (!taken.ok()) return Pause(taken);
   if (guests_.size() > kMaxGuests) {
-    Drop(guests_.begin()->first, Status::Timeout("it proved nothing while others came"));
+    Drop(guests_.begin()->first,
+         Status::Timeout("it did not authenticate before newer connections needed its place"));
   }
 }
 

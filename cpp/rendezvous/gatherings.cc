@@ -39,14 +39,14 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
       earlier != gathering.entries.end()) {
     outcome.refused.emplace_back(
         earlier->second.guest,
-        Status::InvalidArgument("another process has come as " + Rank(request.place) +
-                                ": give each process of the job a rank of its own"));
+        Status::InvalidArgument("another process has already connected as " + Rank(request.place) +
+                                ": give each process of the job its own rank"));
     Erase(gathering, earlier);
   }
   const size_t bytes = request.value.size() + request.label.size() + kEntryOverheadBytes;
   if (bytes > capacity_bytes_ - used_bytes_) {
     outcome.refused.emplace_back(
-        guest, Status::InvalidArgument("the store is full: others' values are being gathered"));
+        guest, Status::InvalidArgument("the store is full: other values are being gathered"));
     ForgetIfIdle(at);
     return outcome;
   }
@@ -63,9 +63,10 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
 
 Status Gatherings::Check(const Gathering& gathering, const GatherRequest& request) {
   if (gathering.count != request.count) {
-    return Status::InvalidArgument("this process counts " + std::to_string(request.count) +
-                                   " ranks, others " + std::to_string(gathering.count) +
-                                   ": give all processes of the job the same size");
+    return Status::InvalidArgument("this process expects " + std::to_string(request.count) +
+                                   " ranks, other processes expect " +
+                                   std::to_string(gathering.count) +
+                                   ": set the same size for all processes of the job");
   }
   if (gathering.is_join == request.will.empty()) {
     return Status::InvalidArgument("the store's key '" + std::string(request.key) +
@@ -129,7 +130,7 @@ Gatherings::Outcome Gatherings::Expire(Guest guest, const std::string& key) {
   const uint32_t place = entry->first;
   const std::vector<int> missing = Missing(gathering);
   std::string text = RankList(missing) + " of " + std::to_string(gathering.count) +
-                     " did not come in time (START_TIMEOUT says how long to wait)";
+                     " did not connect in time (START_TIMEOUT sets the limit)";
   if (gathering.round > 0) text += "; an earlier start was complete, perhaps without this process";
   const Status late(StatusCode::kTimeout, text, {missing, -1, ""});
   Erase(gathering, entry);

@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kLookSeconds = 0.02;
 constexpr char kRemedy[] =
-    ". Give all ranks the same HOROSCALE_SECRET or HOROSCALE_SECRET_FILE to do without it";
+    ". To avoid this, set the same HOROSCALE_SECRET or HOROSCALE_SECRET_FILE for all ranks";
 
 std::string FolderPath() { return "/tmp/horoscale-" + std::to_string(geteuid()); }
 
@@ -41,19 +41,19 @@ std::string FilePath(const HostPort& address) { return FolderPath() + "/" + File
 Status CheckPrivate(const struct stat& info, const std::string& path) {
   if (info.st_uid != geteuid()) {
     return Status::InvalidArgument(path + " belongs to user " + std::to_string(info.st_uid) +
-                                   ": it can't hold the secret of this job" + kRemedy);
+                                   ": it can't be used for this job's secret" + kRemedy);
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
   return Status::InvalidArgument(
-      path + " can be used by others: it can't hold the secret of this " + "job; remove it");
+      path + " is accessible to other users, so it can't be used for this " + "job; remove it");
 }
 
 // kTimeout if it isn't there.
 Result<UniqueFd> OpenFolder() {
   const std::string path = FolderPath();
   UniqueFd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder.valid() && errno == ENOENT) return Status::Timeout("there is no folder " + path);
-  if (!folder.valid()) return Status::System("opening the folder " + path, errno);
+  if (!folder.valid() && errno == ENOENT) return Status::Timeout("there is no directory " + path);
+  if (!folder.valid()) return Status::System("opening the directory " + path, errno);
   struct stat info;
   if (fstat(folder.get(), &info) != 0) return Status::System("fstat of " + path, errno);
   HS_RETURN_IF_ERROR(CheckPrivate(info, path));
@@ -63,7 +63,8 @@ Result<UniqueFd> OpenFolder() {
 Result<UniqueFd> MakeFolder() {
   const std::string path = FolderPath();
   if (mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    return Status::System("making the folder " + path + " for the job's secret" + kRemedy, errno);
+    return Status::System("creating the directory " + path + " for the job's secret" + kRemedy,
+                          errno);
   }
   return OpenFolder();
 }
@@ -145,7 +146,7 @@ Status LocalSecret::Publish(const HostPort& address) {
   const UniqueFd file(openat(folder->get(), draft.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                              S_IRUSR | S_IWUSR));
-  if (!file.valid()) return Status::System("making a file in " + FolderPath(), errno);
+  if (!file.valid()) return Status::System("creating a file in " + FolderPath(), errno);
   struct stat info;
   Status status = WriteAll(file.get(), text_);
   if (status.ok() && fchmod(file.get(), S_IRUSR | S_IWUSR) != 0) {  // whatever the umask was
@@ -181,7 +182,7 @@ Result<std::string> LocalSecret::Read(const HostPort& address) {
   if (got == static_cast<ssize_t>(kNewSecretCharacters)) {
     return std::string(text.data(), kNewSecretCharacters);
   }
-  return Status::InvalidArgument(path + " holds no secret of a job: remove it");
+  return Status::InvalidArgument(path + " does not contain a job's secret: remove it");
 }
 
 Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& address,
@@ -201,9 +202,9 @@ Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& addr
     } else if (!found.ok()) {
       if (found.status().code() != StatusCode::kTimeout) return found.status();
       last = Status::Timeout(
-          "the rank that serves the job's store did not come in time, or runs as "
-          "another user or in another container: " +
-          found.status().message() + ", where its secret would be" + kRemedy);
+          "the rank that serves the job's store did not start in time, or runs as another user or "
+          "in another container: " +
+          found.status().message() + ", which would contain the secret" + kRemedy);
     }
     if (deadline.Passed()) return last;
     const timespec pause = ToTimespec(std::min(kLookSeconds, deadline.SecondsLeft()));

@@ -9,7 +9,7 @@ Status Seal::Check(std::span<const std::byte> message, std::span<const std::byte
   for (size_t i = 0; i < expected.size(); ++i) difference |= tag[i] ^ expected[i];
   if (difference == std::byte{}) return Status::Ok();
   return Status::Protocol(
-      "a message failed its authentication: it was changed on the way, or is not the next one that "
+      "a message failed authentication: it was modified in transit, or is not the next one that "
       "was sent");
 }
 

@@ -94,7 +94,7 @@ Status SealedRecords::OpenHeader() {
     bytes |= std::to_integer<size_t>(length[i]) << (8 * i);
   }
   if (bytes == 0 || bytes > kMaxRecordBytes) {
-    return Status::Protocol("a record of " + std::to_string(bytes) + " bytes");
+    return Status::Protocol("invalid record length: " + std::to_string(bytes) + " bytes");
   }
   input_.resize(bytes + Seal::kTagBytes);
   in_payload_ = true;

@@ -51,7 +51,7 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
     filled += static_cast<size_t>(got);
   }
   if (filled > kMaxSecretBytes) {
-    return Status::InvalidArgument("the secret file \"" + path + "\" has more than " +
+    return Status::InvalidArgument("the secret file \"" + path + "\" is larger than " +
                                    std::to_string(kMaxSecretBytes) + " bytes");
   }
   text.resize(filled);
@@ -85,13 +85,13 @@ Status CheckSecretStrength(std::string_view secret, const std::string& name) {
   if (bits >= kMinSecretBits && distinct >= kMinDistinctCharacters) return {};
   const std::string why =
       bits < kMinSecretBits
-          ? "is worth " + std::to_string(bits) + " bits at most, of " +
-                std::to_string(kMinSecretBits) + " that it has to have"
-          : "consists of " + std::to_string(distinct) + " different characters only";
+          ? "has at most " + std::to_string(bits) + " bits, but at least " +
+                std::to_string(kMinSecretBits) + " are required"
+          : "consists of only " + std::to_string(distinct) + " different characters";
   return Status::InvalidArgument(
-      "the job's secret in " + name + " is too easy to guess: it " + why +
-      ". Make one with `openssl rand -hex 32`, and give it to all ranks; where all of them run on "
-      "this host and RENDEZVOUS is on loopback, none is needed");
+      "the job's secret in " + name + " is too weak: it " + why +
+      ". Generate one with `openssl rand -hex 32` and pass it to all ranks; none is needed if all "
+      "ranks run on this host and RENDEZVOUS is on loopback");
 }
 
 Status CheckSecretFile(const FileAccess& file, uid_t user, std::span<const gid_t> groups,
@@ -127,7 +127,7 @@ Result<std::string> ReadSecretFile(const std::string& path) {
   struct stat info;
   if (fstat(file.get(), &info) != 0) return Status::System("secret file \"" + path + "\"", errno);
   if (!S_ISREG(info.st_mode)) {
-    return Status::InvalidArgument("the secret file \"" + path + "\" is no regular file");
+    return Status::InvalidArgument("the secret file \"" + path + "\" is not a regular file");
   }
   HS_RETURN_IF_ERROR(
       CheckSecretFile({info.st_uid, info.st_gid, info.st_mode}, geteuid(), OwnGroups(), path));
@@ -136,7 +136,7 @@ Result<std::string> ReadSecretFile(const std::string& path) {
   while (!secret->empty() && (secret->back() == '\n' || secret->back() == '\r')) secret->pop_back();
   if (secret->empty()) return Status::InvalidArgument("the secret file \"" + path + "\" is empty");
   if (secret->find('\0') != std::string::npos) {  // C's strings would end there
-    return Status::InvalidArgument("the secret file \"" + path + "\" has a NUL character");
+    return Status::InvalidArgument("the secret file \"" + path + "\" contains a NUL character");
   }
   return secret;
 }

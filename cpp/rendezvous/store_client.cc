@@ -94,7 +94,7 @@ Result<std::vector<std::byte>> StoreClient::Get(std::string_view key, double sec
   if (!answer.ok()) return answer.status();
   if (answer->code == StatusCode::kOk) return std::move(answer->payload);
   if (answer->code == StatusCode::kTimeout) {
-    return Status::Timeout("nobody set the store's key '" + std::string(key) + "' within " +
+    return Status::Timeout("no rank set the store's key '" + std::string(key) + "' within " +
                            std::to_string(seconds) + " s");
   }
   return answer->ToStatus();
@@ -110,7 +110,7 @@ Result<Gathered> StoreClient::Gather(const GatherRequest& request, double second
   auto missing = DecodePlaces(answer->payload, request.count);
   if (!missing.ok()) return missing.status();
   const std::string text = RankList(*missing) + " of " + std::to_string(request.count) +
-                           " did not come to '" + std::string(request.key) + "' in time";
+                           " did not reach '" + std::string(request.key) + "' in time";
   return Status(StatusCode::kTimeout, text, {missing.TakeValue(), -1, ""});
 }
 

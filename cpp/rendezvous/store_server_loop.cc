@@ -41,8 +41,8 @@ Result<std::vector<TcpListener>> ListenAt(const std::vector<std::string>& hosts,
 
 Result<std::vector<TcpListener>> Listen(const StoreServerOptions& options) {
   if (options.hosts.empty() || options.hosts.size() > kMaxListeners) {
-    return Status::InvalidArgument("a store at " + std::to_string(options.hosts.size()) +
-                                   " addresses");
+    return Status::InvalidArgument("a store can't listen on " +
+                                   std::to_string(options.hosts.size()) + " addresses");
   }
   auto listeners = ListenAt(options.hosts, options.port);
   for (int tried = 1; options.port == 0 && tried < kPortsTried; ++tried) {
@@ -92,7 +92,7 @@ void StoreServerLoop::Run() {
   while (!stopping_.load()) {
     const Result<size_t> count = poller_.Wait(SecondsToNextDeadline(), ready);
     if (!count.ok()) {
-      Log(LogLevel::kError, "the store stops serving: " + count.status().message());
+      Log(LogLevel::kError, "the store stopped: " + count.status().message());
       return;
     }
     for (const Poller::Ready& event : std::span(ready).first(*count)) {
@@ -112,7 +112,7 @@ void StoreServerLoop::AcceptOne(uint64_t listener) {
   Result<ByteStream> stream = listeners_[listener].Accept(Deadline::After(0));
   if (!stream.ok()) {
     if (stream.status().code() == StatusCode::kTimeout) return;  // the client is gone again
-    LogRefusal("the store can't accept a connection: " + stream.status().message());
+    LogRefusal("the store could not accept a connection: " + stream.status().message());
     PauseAccepting(listener);
     return;
   }
@@ -121,13 +121,12 @@ void StoreServerLoop::AcceptOne(uint64_t listener) {
   const ConnectionId id = next_id_++;
   const Status added = handshake.ok() ? poller_.Add(stream->fd(), id) : handshake.status();
   if (!added.ok()) {
-    LogRefusal("the store refuses " + stream->peer() + ": " + added.message());
+    LogRefusal("the store refused " + stream->peer() + ": " + added.message());
     return;
   }
   if (unauthenticated_.size() >= options_.max_unauthenticated) {
     Drop(*unauthenticated_.begin(),
-         Status::Unauthenticated(
-             "too many connections have not authenticated; this was the oldest"));
+         Status::Unauthenticated("too many unauthenticated connections; this was the oldest"));
   }
   unauthenticated_.insert(id);
   Connection& connection =
@@ -164,7 +163,8 @@ Status StoreServerLoop::Read(ConnectionId id, Connection& connection) {
     std::byte surplus;
     const Result<size_t> got = connection.stream.ReceiveSome(std::span(&surplus, 1));
     if (!got.ok()) return got.status();
-    return *got == 0 ? Status::Ok() : Status::Protocol("a second request before the first's reply");
+    return *got == 0 ? Status::Ok()
+                     : Status::Protocol("a second request before the reply to the first");
   }
   const std::span<std::byte> missing = std::span(connection.input).subspan(connection.received);
   const Result<size_t> got = connection.stream.ReceiveSome(missing);
@@ -205,7 +205,7 @@ Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
     return Status::Ok();
   }
   if (!connection.output.empty()) {  // some bytes, for which any buffer has room
-    return Status::Protocol("it does not read what it is sent");
+    return Status::Protocol("it does not read its replies");
   }
   HS_RETURN_IF_ERROR(handshake.Protect(connection.stream));
   UseSealedRecords(connection.stream);
@@ -380,7 +380,7 @@ void StoreServerLoop::ExpireDeadlines() {
 void StoreServerLoop::Drop(ConnectionId id, const Status& why) {
   const auto found = connections_.find(id);
   Connection& connection = found->second;
-  const std::string text = "the store drops " + connection.stream.peer() + ": " + why.message();
+  const std::string text = "the store dropped " + connection.stream.peer() + ": " + why.message();
   if (connection.handshake || why.code() == StatusCode::kProtocol) {
     LogRefusal(text);
   } else {

@@ -70,7 +70,7 @@ Status Inbox::Put(const OperationPtr& operation) {
     return {StatusCode::kDuplicateName,
             "an operation named \"" + name + "\" is pending on process set " +
                 std::to_string(operation->process_set_id) +
-                "; give each operation its own name, or wait for the first one",
+                "; use a unique name for each operation, or wait for the first one",
             {{}, operation->process_set_id, name}};
   }
   operation->token = next_token_++;
@@ -87,9 +87,9 @@ Status Inbox::BindDevice(const Operation& operation, SetView& view) {
   if (IsMadeByMembers(operation.process_set_id)) {
     return {StatusCode::kUnsupported,
             "process set " + std::to_string(operation.process_set_id) +
-                " was made by its members alone, and can't take CUDA tensors: their operations are "
-                "launched in one order with those of other sets, for which all ranks have to add "
-                "the set",
+                " was created by its members only and does not support CUDA tensors, because "
+                "operations on them are launched in one order over all process sets: let all ranks "
+                "add the set",
             {{}, operation.process_set_id, operation.request.name}};
   }
   const CudaDevice* const device = operation.on_device->device;
@@ -97,9 +97,9 @@ Status Inbox::BindDevice(const Operation& operation, SetView& view) {
   if (view.device == device) return Status::Ok();
   return {StatusCode::kInvalidArgument,
           "the tensors are on CUDA device " + std::to_string(device->ordinal()) +
-              ", and process set " + std::to_string(operation.process_set_id) +
+              ", but process set " + std::to_string(operation.process_set_id) +
               " has used device " + std::to_string(view.device->ordinal()) +
-              " on this rank: a process set uses one device of each rank",
+              " on this rank: a process set uses one device per rank",
           {{}, operation.process_set_id, operation.request.name}};
 }
 

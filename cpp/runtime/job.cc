@@ -83,8 +83,8 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config&
   if (tcp.peers.empty()) return std::unique_ptr<Transport>(local.TakeValue());
   if (config.encrypt && config.backend == BackendChoice::kNccl) {
     return explain(Status::InvalidArgument(
-        "ENCRYPT=1 and BACKEND=nccl: what NCCL sends between hosts is not encrypted; leave BACKEND "
-        "out, and CUDA tensors go through host memory, encrypted"));
+        "ENCRYPT=1 and BACKEND=nccl can't be combined, because NCCL's traffic between hosts is not "
+        "encrypted; unset BACKEND, so that CUDA tensors go through host memory, encrypted"));
   }
   tcp.seconds = deadline.SecondsLeft();
   auto mesh = ConnectTcpMesh(tcp, *store);
@@ -109,7 +109,9 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   ConfigureLog(config->log_level, config->log_time, identity.rank);
   if (!meeting->notice.empty()) Log(LogLevel::kWarning, meeting->notice);
   if (config->state_signal && !TakeStateSignal()) {
-    Log(LogLevel::kInfo, "SIGUSR2 has a handler of its own, and does not show this rank's state");
+    Log(LogLevel::kInfo,
+        "this process already has a handler for SIGUSR2, so the signal does not print this rank's "
+        "state");
   }
 
   std::unique_ptr<Job> job(new Job);

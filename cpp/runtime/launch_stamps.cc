@@ -44,7 +44,7 @@ Status LaunchStamps::OnFrame(int from_rank, std::span<const std::byte> payload) 
   if (from_rank == place_.coordinator()) {
     return order_.Agree(place_.channel.incarnation, *stamp);
   }
-  return Status::Protocol("a launch stamp that is not its to send");
+  return Status::Protocol("it sent a launch stamp, which its role does not allow");
 }
 
 Status LaunchStamps::Collect(uint32_t member, LaunchStamp proposal) {

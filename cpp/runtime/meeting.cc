@@ -52,8 +52,8 @@ Result<std::vector<Place>> ExchangePlaces(StartingStore& store, const Identity& 
   }
   HS_RETURN_IF_ERROR(CheckSameVersion(versions));
   if (places.size() == static_cast<size_t>(identity.size)) return places;
-  return Status::Protocol("the store has the places of " + std::to_string(places.size()) + " of " +
-                          std::to_string(identity.size) + " ranks");
+  return Status::Protocol("the store has the addresses of " + std::to_string(places.size()) +
+                          " of " + std::to_string(identity.size) + " ranks");
 }
 
 // Serves the store on rank 0, where the launcher does not. It is served until the process ends: a
@@ -91,8 +91,8 @@ Status Serve(const Identity& identity, bool encrypt) {
   auto started = StoreServer::Start(std::move(options));
   if (!started.ok()) {
     return {started.status().code(),
-            "serving the rendezvous: " + started.status().message() +
-                "; HOROSCALE_RENDEZVOUS must be a free port of the host of rank 0"};
+            "rank 0 can't serve the rendezvous: " + started.status().message() +
+                "; HOROSCALE_RENDEZVOUS must name a free port on rank 0's host"};
   }
   // Not before: who else serves at this address may have published its own.
   if (served.secret) HS_RETURN_IF_ERROR(served.secret->Publish(address));

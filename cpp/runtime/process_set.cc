@@ -88,7 +88,7 @@ void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byt
   const Status status = TakeFrame(from_rank, kind, payload);
   if (status.ok()) return;
   Poison({status.code(),
-          "rank " + std::to_string(from_rank) + " sent what can't be: " + status.message(),
+          "rank " + std::to_string(from_rank) + " sent an invalid message: " + status.message(),
           {{from_rank}, id(), ""}});
 }
 
@@ -347,7 +347,7 @@ void ProcessSet::OnPoison(int from_rank, std::span<const std::byte> payload) {
   std::vector<int> ranks = message.ok() ? message->ranks : std::vector<int>{};
   if (ranks.empty()) ranks.push_back(from_rank);
   Fail({StatusCode::kRankFailed,
-        "rank " + std::to_string(from_rank) + " gave up process set " + std::to_string(id()) +
+        "rank " + std::to_string(from_rank) + " abandoned process set " + std::to_string(id()) +
             ": " + reason,
         {std::move(ranks), id(), ""}});
 }

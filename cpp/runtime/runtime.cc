@@ -47,8 +47,8 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
       engine_(*this, *transport_) {
   if (config_.autotune && config_.cache_capacity == 0 && topology_.rank == 0) {
     Log(LogLevel::kWarning,
-        "AUTOTUNE has no effect with CACHE_CAPACITY=0: steps are counted by operations that come "
-        "again, which the cache knows");
+        "AUTOTUNE has no effect with CACHE_CAPACITY=0, because steps are detected by repeated "
+        "operations, which are found in the cache");
   }
   std::vector<int> all(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) all[static_cast<size_t>(rank)] = rank;
@@ -250,8 +250,8 @@ void Runtime::AbandonSet(int id) {
   const auto set = sets_.Find(static_cast<uint32_t>(id));
   if (set == nullptr || !set->HasPending()) return;
   set->Poison({StatusCode::kShutdown,
-               "rank " + std::to_string(topology_.rank) + " has given up process set " +
-                   std::to_string(id) + " with operations that were pending",
+               "rank " + std::to_string(topology_.rank) + " abandoned process set " +
+                   std::to_string(id) + " with pending operations",
                {{topology_.rank}, id, {}}});
 }
 
@@ -329,11 +329,13 @@ void Runtime::DumpState(double now) const {
   for (int rank = 0; rank < topology_.size; ++rank) {
     if (rank != topology_.rank && !departures_.lost().contains(rank)) up.push_back(rank);
   }
-  LogAnswer("state",
-            "rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) +
-                ": " + std::to_string(inbox_.unfinished()) + " operations are not done; " +
-                std::to_string(engine_.waiting()) + " threads wait; not lost: " + RankList(up) +
-                (transport_->HasUnsent() ? ", and a peer does not take what is sent to it" : ""));
+  LogAnswer(
+      "state",
+      "rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) + ": " +
+          std::to_string(inbox_.unfinished()) + " operations are not done; " +
+          std::to_string(engine_.waiting()) +
+          " threads are waiting; ranks not lost: " + RankList(up) +
+          (transport_->HasUnsent() ? ", and a peer does not receive the data sent to it" : ""));
   for (const auto& [rank, cause] : departures_.lost()) {
     LogAnswer("state", "lost: " + cause.message());
   }
@@ -348,7 +350,7 @@ void Runtime::DumpState(double now) const {
   for (const OperationPtr& removal : held_removals_) {
     LogAnswer("state", "remove_process_set of process set " +
                            std::to_string(removal->request.signature.target_set) +
-                           " waits for what is pending there on this rank");
+                           " is waiting for this rank's pending operations on the set");
   }
 }
 
@@ -417,7 +419,7 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason, const std::vector<int>& 
   std::string why = reason;
   if (why.empty() && !unreached.empty()) {
     why = "it could not deliver its last data to " + RankList(unreached);
-    Log(LogLevel::kWarning, "while this rank left, " + why);
+    Log(LogLevel::kWarning, "while this rank left the job, " + why);
   }
   Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, why, inbox_.harm());
   // Nobody may wait for what was executed here and can't come any more.
@@ -464,7 +466,7 @@ Result<std::byte*> Runtime::JoinShared(std::span<const int32_t> ranks,
     if (pieces.back() == nullptr) {
       return Status::InvalidArgument("rank " + std::to_string(ranks[i]) + " has no " +
                                      std::to_string(bytes) + " bytes of shared memory at offset " +
-                                     std::to_string(offsets[i]) + " that this rank can reach");
+                                     std::to_string(offsets[i]) + " that this rank can access");
     }
   }
   return JoinMemory(pieces, bytes);

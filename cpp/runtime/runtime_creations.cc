@@ -25,7 +25,7 @@ void Runtime::OnCreationFrame(int from_rank, std::span<const std::byte> payload)
   const Status status = frame.ok() ? creations_.OnFrame(from_rank, *frame) : frame.status();
   if (status.ok()) return;
   Log(LogLevel::kError,
-      "rank " + std::to_string(from_rank) + " sent what can't be: " + status.message());
+      "rank " + std::to_string(from_rank) + " sent an invalid message: " + status.message());
 }
 
 // At the end of the engine's turn: sets fail in the middle of what is being done with them.
@@ -94,7 +94,8 @@ std::string Runtime::DescribeCreation(uint64_t call, const Operation& operation,
   const bool leads = operation.new_set->LowestRank() == topology_.rank;
   return operation.DisplayName() + " has waited for " +
          std::to_string(static_cast<int64_t>(now - operation.enqueued_at)) + " s for " +
-         RankList(missed) + (leads ? "" : ", which has not called it or waits for other members");
+         RankList(missed) +
+         (leads ? "" : ", which has not called it or is waiting for other members");
 }
 
 // Calls that are not joined by all members.

@@ -19,7 +19,7 @@ Result<int64_t> Runtime::AddSet(const Signature& signature) {
   const auto existing = sets_.Find(signature.ranks, SetRegistry::Of::kAllRanks);
   if (existing != nullptr && !signature.distinct) {
     return Status::InvalidArgument("a process set of " + RankList(signature.ranks) +
-                                   " exists already: process set " +
+                                   " already exists: process set " +
                                    std::to_string(existing->id()));
   }
   const auto id = static_cast<int64_t>(sets_.Next().process_set);
@@ -54,7 +54,7 @@ void Runtime::CreateNextSet(const std::vector<int>& order) {
     set->Poison(Status::Protocol("rank " + std::to_string(*early.dropped_of) + " sent more than " +
                                  std::to_string(EarlyFrames::kMostBytes) +
                                  " bytes for process set " + std::to_string(set->id()) +
-                                 " before this rank had registered it"));
+                                 " before this rank registered it"));
   }
   for (const auto& [rank, cause] : departures_.lost()) TellLoss(set, rank);
   JoinSet(set);

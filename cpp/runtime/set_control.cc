@@ -92,7 +92,7 @@ Status SetControl::OnFrame(int from_rank, FrameKind kind, std::span<const std::b
     PassDown(payload);
     return Apply(*entry, now);
   }
-  return Status::Protocol("a frame that is not its to send");
+  return Status::Protocol("it sent a frame that its role does not allow");
 }
 
 // Its reports go the same way, and come after it.
@@ -126,7 +126,7 @@ Status SetControl::TakeGroupReport(int from_rank, std::span<const std::byte> pay
   for (const JointReport& part : report->parts) {
     for (const uint32_t member : part.members) {
       if (tree_.GoesThrough(member, child)) continue;
-      return Status::Protocol("a report speaks for members that are not its to speak for");
+      return Status::Protocol("its report contains members of other groups");
     }
   }
   return coordinator_ ? coordinator_->OnReport(*report, now) : aggregator_->OnReport(*report, now);

@@ -163,7 +163,7 @@ Status SetMessages::OnProposed(OutgoingEntry outgoing, uint64_t stamp) {
   const auto [peer, number] = outgoing->first;
   const OperationPtr operation = outgoing->second.operation;
   if (operation->message->copy || !launches_.CanCarry(*operation, peer)) {
-    return Status::Protocol("it wants a message by NCCL that was not offered so");
+    return Status::Protocol("it requested a message over NCCL that was not offered over NCCL");
   }
   const MessageLaunches::Id id{transport_.rank(), peer, number};
   MessageFrame frame;
@@ -180,7 +180,9 @@ Status SetMessages::OnProposed(OutgoingEntry outgoing, uint64_t stamp) {
 
 Status SetMessages::OnAgreed(IncomingEntry incoming, uint64_t stamp) {
   const auto [peer, number] = incoming->first;
-  if (!incoming->second.by_nccl) return Status::Protocol("it launches what was not proposed");
+  if (!incoming->second.by_nccl) {
+    return Status::Protocol("it launches a message that was not proposed");
+  }
   const OperationPtr operation = std::move(incoming->second.operation);
   incoming_.erase(incoming);
   operation->result = peer;

@@ -36,7 +36,7 @@ Status SetMessages::OnStage(OutgoingEntry found, uint32_t use) {
   const auto& [peer, number] = found->first;
   Outgoing& outgoing = found->second;
   if (!outgoing.has_area || outgoing.use != 0 || use == 0) {
-    return Status::Protocol("it wants a message staged that was not offered so");
+    return Status::Protocol("it requested a staged message that was not offered as such");
   }
   const Message& message = *outgoing.operation->message;
   outgoing.use = use;

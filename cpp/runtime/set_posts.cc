@@ -98,7 +98,7 @@ Status SetPosts::OnFrame(int from_rank, std::span<const std::byte> payload, doub
   const bool is_ours = place_.IsMember() && place_.Contains(from_rank);
   const uint32_t from = is_ours ? place_.IndexOf(from_rank) : 0;
   if (!is_ours || routes_.KindFrom(from) == PostRoutes::Kind::kNone) {
-    return Status::Protocol("a post that is not its to send");
+    return Status::Protocol("it sent a post that its role does not allow");
   }
   const auto posted = DecodePost(payload);
   if (!posted.ok()) return posted.status();
@@ -196,7 +196,7 @@ Status SetPosts::CheckBytes(uint32_t from, size_t bytes) const {
   if (table_.ValuesOf(from).size() == bytes) return Status::Ok();
   const int rank = place_.ranks[from];
   return Status(StatusCode::kProtocol,
-                "rank " + std::to_string(rank) + " posted another number of bytes than it said",
+                "rank " + std::to_string(rank) + " posted data of a different size than announced",
                 {{rank}, place_.id(), ""});
 }
 

@@ -21,7 +21,7 @@ void Put(WireWriter& out, const std::vector<float>& floats) {
 
 std::vector<float> GetFloats(WireReader& in) {
   const std::span<const std::byte> bytes = in.View(in.left());
-  if (bytes.size() % sizeof(float) != 0) in.Fail("a number is cut off");
+  if (bytes.size() % sizeof(float) != 0) in.Fail("a number is truncated");
   std::vector<float> floats(bytes.size() / sizeof(float));
   if (!floats.empty()) std::memcpy(floats.data(), bytes.data(), floats.size() * sizeof(float));
   return floats;
@@ -46,11 +46,12 @@ std::shared_ptr<TensorResiduals> GetTensor(WireReader& in, uint32_t home) {
   places.elements = static_cast<int64_t>(in.Varint(kGroupElements));
   std::vector<float> sums = GetFloats(in);
   std::vector<float> results = GetFloats(in);
-  if (places.lanes == 0 || places.hosts == 0 || places.elements == 0)
+  if (places.lanes == 0 || places.hosts == 0 || places.elements == 0) {
     in.Fail("a tensor has no units");
+  }
   if (!in.ok()) return tensor;
   if (!TensorResiduals::HasSizes(places, home, elements, sums.size(), results.size())) {
-    in.Fail("a tensor has another size");
+    in.Fail("the size of a tensor is wrong");
     return tensor;
   }
   *tensor = {places, elements, std::move(sums), std::move(results)};
@@ -90,13 +91,13 @@ std::vector<std::byte> SetResiduals::Save() const {
 Status SetResiduals::Load(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   if (in.Text(kFormat.size()) != kFormat) {
-    return Status::InvalidArgument("these bytes are no residuals of this version");
+    return Status::InvalidArgument("the data is not residuals of this version");
   }
   const uint64_t self = in.Varint();
   std::vector<int> ranks(in.Count(kMaxRanks, 1));
   for (int& rank : ranks) rank = in.Int();
   if (in.ok() && (self != self_ || ranks != ranks_)) {
-    return {StatusCode::kMismatch, "the residuals are those of member " + std::to_string(self) +
+    return {StatusCode::kMismatch, "the residuals belong to member " + std::to_string(self) +
                                        " of a process set of " + std::to_string(ranks.size())};
   }
   Table tensors;
@@ -105,9 +106,10 @@ Status SetResiduals::Load(std::span<const std::byte> bytes) {
     const auto tensor = static_cast<uint32_t>(in.Varint(kMaxTensors - 1));
     tensors[{name, tensor}] = GetTensor(in, HomeOf(name, tensor));
   }
-  if (in.ok() && in.left() > 0) in.Fail("there is more than they need");
-  if (!in.ok())
+  if (in.ok() && in.left() > 0) in.Fail("trailing bytes");
+  if (!in.ok()) {
     return Status::InvalidArgument("the residuals are damaged: " + std::string(in.reason()));
+  }
   std::lock_guard lock(mutex_);
   tensors_ = std::move(tensors);
   return Status::Ok();

@@ -49,7 +49,7 @@ class SharedMemory {
   // can't be done, as when its process has ended.
   virtual Status ReadPrivate(uint32_t member, uint64_t address, std::byte* to, size_t bytes) const {
     (void)member, (void)address, (void)to, (void)bytes;
-    return Status::Internal("no memory of others can be read");
+    return Status::Internal("this exchange can't read memory of other ranks");
   }
 };
 

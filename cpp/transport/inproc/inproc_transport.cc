@@ -51,7 +51,8 @@ void InprocTransport::CheckPeers() {
 Result<std::byte*> InprocTransport::AllocateShared(size_t bytes) {
   AlignedMemory memory = AllocateAligned(bytes);
   if (memory == nullptr) {
-    return Status::System("allocating " + std::to_string(bytes) + " shared bytes", ENOMEM);
+    return Status::System("allocating " + std::to_string(bytes) + " bytes of shared memory",
+                          ENOMEM);
   }
   std::byte* const address = memory.get();
   std::lock_guard lock(fabric_->mutex_);

@@ -43,7 +43,7 @@ class ChannelHost {
   virtual bool CanReadPrivate(int) const { return false; }
   virtual bool CanBeRead(const std::byte*, size_t) const { return false; }
   virtual Status ReadPrivate(int, uint64_t, std::byte*, size_t) const {
-    return Status::Internal("no private memory can be read");
+    return Status::Internal("this exchange can't read private memory");
   }
   virtual void Notify(int rank, ChannelId channel, BankNotice::Type type,
                       const std::byte* block) = 0;

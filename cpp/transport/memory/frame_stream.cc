@@ -81,8 +81,8 @@ Result<bool> FrameReader::ReadPrefix() {
   prefix_have_ += *read;
   if (prefix_have_ < sizeof(prefix_)) return false;
   if (prefix_.payload_bytes > kMaxMessageBytes || prefix_.reserved != 0) {
-    return Status::Protocol("impossible control frame: kind " + std::to_string(prefix_.kind) +
-                            ", " + std::to_string(prefix_.payload_bytes) + " bytes");
+    return Status::Protocol("invalid control frame: kind " + std::to_string(prefix_.kind) + ", " +
+                            std::to_string(prefix_.payload_bytes) + " bytes");
   }
   frame_.header = {static_cast<FrameKind>(prefix_.kind),
                    {prefix_.process_set, prefix_.incarnation}};

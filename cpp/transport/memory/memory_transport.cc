@@ -18,14 +18,14 @@ Status CheckOptions(const MemoryOptions& options) {
   const auto& [chunk_bytes, banks] = options.banks;
   if (chunk_bytes == 0 || chunk_bytes % 4096 != 0) {
     return Status::InvalidArgument("chunks of " + std::to_string(chunk_bytes) +
-                                   " bytes: not a multiple of 4096");
+                                   " bytes: the size must be a multiple of 4096");
   }
   if (banks < 4) {
-    return Status::InvalidArgument(std::to_string(banks) + " banks: at least 4 are needed");
+    return Status::InvalidArgument(std::to_string(banks) + " banks: at least 4 are required");
   }
   if (!std::has_single_bit(options.ring_bytes) || options.ring_bytes < 64) {
     return Status::InvalidArgument("control rings of " + std::to_string(options.ring_bytes) +
-                                   " bytes: not a power of two of at least 64");
+                                   " bytes: the size must be a power of two of at least 64");
   }
   return {};
 }

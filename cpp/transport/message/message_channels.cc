@@ -27,12 +27,12 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
   assert(std::is_sorted(ranks.begin(), ranks.end()));
   Channel& channel = channels_[id];
   if (!channel.ranks.empty()) {
-    return Status::InvalidArgument(Describe(id) + " has been opened before");
+    return Status::InvalidArgument(Describe(id) + " is already open");
   }
   for (const int early : channel.opened) {
     if (std::binary_search(ranks.begin(), ranks.end(), early)) continue;
     return Status::Protocol("rank " + std::to_string(early) + " has opened " + Describe(id) +
-                            ", of which it is no member here");
+                            ", but is not a member of it on this rank");
   }
   std::vector<bool> reached(ranks.size());
   std::transform(ranks.begin(), ranks.end(), reached.begin(), served);
@@ -86,7 +86,7 @@ Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, ChannelId id,
   const auto position = std::lower_bound(channel.ranks.begin(), channel.ranks.end(), rank);
   if (position == channel.ranks.end() || *position != rank) {
     return Status::Protocol("a message for " + Describe(id) + " from rank " + std::to_string(rank) +
-                            ", which is outside it");
+                            ", which is not a member");
   }
   return static_cast<uint32_t>(position - channel.ranks.begin());
 }
@@ -180,7 +180,7 @@ bool MessageChannels::IsAwaitedBy(int rank) const {
 
 Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageHeader& header) {
   if (header.bytes > MessageExchange::kChunkBytes) {
-    return Status::Protocol("a chunk of " + std::to_string(header.bytes) + " bytes");
+    return Status::Protocol("chunk of invalid size: " + std::to_string(header.bytes) + " bytes");
   }
   Arrival arrival;
   arrival.id = {header.process_set, header.incarnation};
@@ -191,7 +191,7 @@ Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageH
   if (!member.ok()) return member.status();
   arrival.member = *member;
   arrival.space = at->second.exchange->Accept(*member, header);
-  if (arrival.space == nullptr) return Status::Protocol("a chunk for which there is no space");
+  if (arrival.space == nullptr) return Status::Protocol("a chunk for which there is no bank");
   arrival.memory = at->second.exchange->memory();
   return arrival;
 }

@@ -238,7 +238,8 @@ bool MpiTransport::Poll(TransportSink& sink) {
 Status MpiTransport::Deliver(int from, std::span<const std::byte> message, TransportSink& sink) {
   MessageHeader header;
   if (message.size() < sizeof(header) || message.size() > sizeof(header) + kMaxMessageBytes) {
-    return Status::Protocol("message of " + std::to_string(message.size()) + " bytes");
+    return Status::Protocol("message of invalid size: " + std::to_string(message.size()) +
+                            " bytes");
   }
   std::memcpy(&header, message.data(), sizeof(header));
   const auto payload = message.subspan(sizeof(header));
@@ -277,7 +278,9 @@ Status MpiTransport::DeliverToChannel(int from, const MessageHeader& header,
   if (header.type != MessageType::kChunk) {
     return channels_.OnMessage(from, header, sink.IsOver({header.process_set, header.incarnation}));
   }
-  if (header.bytes != payload.size()) return Status::Protocol("a chunk of another size");
+  if (header.bytes != payload.size()) {
+    return Status::Protocol("the size of a chunk differs from its header");
+  }
   const auto arrival = channels_.Begin(from, header);
   if (!arrival.ok()) return arrival.status();
   if (arrival->space == nullptr) return {};

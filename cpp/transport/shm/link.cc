@@ -46,12 +46,12 @@ Status SendHello(ByteStream& socket, const LinkHello& hello, const Deadline& dea
 Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadline& deadline) {
   LinkHello hello;
   HS_RETURN_IF_ERROR(socket.ReceiveAll(std::as_writable_bytes(std::span(&hello, 1)), deadline));
-  if (hello.magic != LinkHello::kMagic) return Status::Protocol("it sent no link hello");
+  if (hello.magic != LinkHello::kMagic) return Status::Protocol("it did not send a link hello");
   if (hello.version != own.version) {
     return Status::Protocol(
         "rank " + std::to_string(hello.rank) + " speaks version " + std::to_string(hello.version) +
         " of horoscale's protocol between ranks, rank " + std::to_string(own.rank) + " version " +
-        std::to_string(own.version) + ": install the same horoscale for all ranks");
+        std::to_string(own.version) + ": install the same version of horoscale for all ranks");
   }
   LinkHello expected = own;
   expected.rank = hello.rank;
@@ -59,7 +59,7 @@ Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadlin
     return Status::InvalidArgument("rank " + std::to_string(hello.rank) + " has " +
                                    DescribeOptions(hello) + ", rank " + std::to_string(own.rank) +
                                    " has " + DescribeOptions(own) +
-                                   ": give all ranks the same settings");
+                                   ": use the same settings for all ranks");
   }
   return int{hello.rank};
 }

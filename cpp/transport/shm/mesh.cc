@@ -44,9 +44,8 @@ class ShmMeshBuilder {
     for (const auto& [rank, name] : names_) {
       if (rank >= self()) break;
       if (Status connected = ConnectTo(rank); !connected.ok()) {
-        return About(
-            connected, {rank},
-            Me() + " can't make its link to rank " + std::to_string(rank) + " on this host");
+        return About(connected, {rank},
+                     Me() + " can't connect to rank " + std::to_string(rank) + " on this host");
       }
     }
     HS_RETURN_IF_ERROR(AcceptOthers());
@@ -91,7 +90,7 @@ class ShmMeshBuilder {
                   RankList(missing) + " did not " + std::string(what) + " within " +
                       std::to_string(static_cast<int>(config_.seconds)) +
                       " s of the start of rank " + std::to_string(self()) +
-                      ": look at the output of these ranks" + trouble,
+                      ": check the output of these ranks" + trouble,
                   FailureDetail{missing, -1, ""});
   }
 
@@ -120,7 +119,7 @@ class ShmMeshBuilder {
     Result<int> answer = ReceiveHello(*socket, offer_.hello, deadline_);
     if (!answer.ok()) return answer.status();
     if (*answer != rank) {
-      return Status::Protocol("rank " + std::to_string(*answer) + " answered in its place");
+      return Status::Protocol("rank " + std::to_string(*answer) + " answered instead");
     }
     return MakeLink(rank, socket.TakeValue());
   }
@@ -154,14 +153,16 @@ class ShmMeshBuilder {
     // Also to a rank with other settings, so that it can say the same.
     HS_RETURN_IF_ERROR(SendHello(socket, offer_.hello, deadline_));
     Result<int> rank = ReceiveHello(socket, offer_.hello, deadline_);
-    if (!rank.ok()) return About(rank.status(), {}, Me() + " can't make a link to a rank above it");
+    if (!rank.ok()) {
+      return About(rank.status(), {}, Me() + " can't accept a connection from a higher rank");
+    }
     if (*rank <= self() || !names_.contains(*rank) || links_.contains(*rank)) {
-      return Status::Protocol("a process that says it is rank " + std::to_string(*rank) +
+      return Status::Protocol("a process that claims to be rank " + std::to_string(*rank) +
                               " connected to rank " + std::to_string(self()));
     }
     Status made = MakeLink(*rank, std::move(socket));
     if (made.ok()) return made;
-    return About(made, {*rank}, Me() + " can't make its link to rank " + std::to_string(*rank));
+    return About(made, {*rank}, Me() + " can't connect to rank " + std::to_string(*rank));
   }
 
   Status MakeLink(int rank, ByteStream socket) {

@@ -145,7 +145,7 @@ void ShmTransport::OnPeerEnd(int rank) {
   if (link.pidfd.valid() && IsReadable(link.pidfd.get())) {
     MarkEnded(rank, "its process ended");
   } else {
-    MarkEnded(rank, "its link ended without a goodbye");
+    MarkEnded(rank, "its link was closed unexpectedly");
   }
 }
 

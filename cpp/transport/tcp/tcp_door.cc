@@ -13,7 +13,7 @@ void Add(TcpDoor& door, const std::string& address, uint16_t port) {
 // On each of these alone.
 Result<TcpDoor> OpenAt(const std::vector<std::string>& addresses) {
   TcpDoor door;
-  Status last = Status::InvalidArgument("the chosen network interfaces have no address");
+  Status last = Status::InvalidArgument("the selected network interfaces have no address");
   for (const std::string& address : addresses) {
     auto listener = TcpListener::Create(address, 0);
     if (listener.ok()) {

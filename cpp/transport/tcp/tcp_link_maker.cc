@@ -399,7 +399,7 @@ void TcpLinkMaker::GoOn(int rank, Peer& peer, TcpCall::Progress progress) {
       return;
     case TcpCall::Progress::kRefused:
       peer.call.reset();
-      return Report({rank, {}, Status::Protocol("it takes this rank for lost")});
+      return Report({rank, {}, Status::Protocol("it considers this rank lost")});
     case TcpCall::Progress::kFailed:
       return OnCallFailed(rank, peer);
   }
@@ -457,7 +457,7 @@ void TcpLinkMaker::HandOver(int rank, Peer& peer, TcpStreams streams) {
 
 void TcpLinkMaker::Report(Made made) {
   if (made.rank < 0 && !starting_.load()) {
-    return Log(LogLevel::kWarning, "refused a link: " + made.failure.message());
+    return Log(LogLevel::kWarning, "rejected a link: " + made.failure.message());
   }
   {
     std::lock_guard lock(mutex_);

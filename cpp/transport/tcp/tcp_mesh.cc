@@ -103,7 +103,7 @@ class TcpMeshBuilder {
         HS_RETURN_IF_ERROR(Look());
         return About(made.failure, {made.rank},
                      Me() + " can't reach rank " + std::to_string(made.rank) +
-                         " (--network-interface or NETWORK_INTERFACE chooses the network)");
+                         " (select the network with --network-interface or NETWORK_INTERFACE)");
       }
       missing_.erase(made.rank);
       mesh_.links.emplace(made.rank, std::move(made.streams));
@@ -114,13 +114,13 @@ class TcpMeshBuilder {
   Status DidNotConnect() const {
     std::string names;
     for (const int peer : missing_) names += (names.empty() ? "" : ", ") + std::to_string(peer);
-    return Status(
-        StatusCode::kTimeout,
-        "no connection from rank(s) " + names + " to " + Me() + " within " +
-            std::to_string(static_cast<int>(config_.seconds)) +
-            " s: look at the output of these ranks, and for a firewall between the hosts" +
-            mesh_.maker->trouble(),
-        FailureDetail{{missing_.begin(), missing_.end()}, -1, ""});
+    return Status(StatusCode::kTimeout,
+                  "no connection from rank(s) " + names + " to " + Me() + " within " +
+                      std::to_string(static_cast<int>(config_.seconds)) +
+                      " s: check the output of these ranks, and whether a firewall blocks "
+                      "connections between the hosts" +
+                      mesh_.maker->trouble(),
+                  FailureDetail{{missing_.begin(), missing_.end()}, -1, ""});
   }
 
   const TcpMeshConfig& config_;

@@ -87,7 +87,8 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
     if (!is_data_) {
       const bool is_frame = header.type == MessageType::kFrame;
       if (header.bytes > (is_frame ? kMaxMessageBytes : 0)) {
-        return Status::Protocol("a message of " + std::to_string(header.bytes) + " bytes");
+        return Status::Protocol("message of invalid size: " + std::to_string(header.bytes) +
+                                " bytes");
       }
       return nullptr;
     }
@@ -109,7 +110,7 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
       return Status::Protocol("control frame of unknown kind " +
                               std::to_string(static_cast<int>(header.kind)));
     }
-    if (link_.has_goodbye) return Status::Protocol("a frame after its goodbye");
+    if (link_.has_goodbye) return Status::Protocol("it sent a frame after its goodbye");
     if (header.kind == FrameKind::kGoodbye) {
       link_.has_goodbye = true;
       link_.goodbye.assign(payload.begin(), payload.end());
@@ -338,7 +339,7 @@ void TcpTransport::OnStreamOver(int rank, Link& link, size_t number, const Statu
   if (link.awaits_end) return;
   link.reason = Status::Protocol("its data stream " + std::to_string(number) + " of " +
                                  std::to_string(link.streams.size() - 1) +
-                                 " ended alone: " + reason.message());
+                                 " was closed, but not the others: " + reason.message());
   AwaitEnd(link, kLastWordsSecondsAtMost);
 }
 

@@ -479,7 +479,7 @@ TEST_F(BrokenPeer, PrioritiesOfAnotherThanTheCoordinator) {
 TEST_F(BrokenPeer, SizesOfAnotherThanTheCoordinator) {
   valid_.hits = {0};
   valid_.hit_bytes = {1};
-  ExpectRefused(valid_, "not its own");
+  ExpectRefused(valid_, "of other members' operations");
 }
 
 TEST_F(BrokenPeer, AReportAfterItsJoin) {
@@ -488,7 +488,7 @@ TEST_F(BrokenPeer, AReportAfterItsJoin) {
   ExpectRefused(valid_, "joins twice");
   valid_.join = false;
   valid_.hits = {0};
-  ExpectRefused(valid_, "has joined");
+  ExpectRefused(valid_, "has called join()");
 }
 
 class BrokenPlan : public ::testing::Test {
@@ -530,7 +530,7 @@ TEST_F(BrokenPlan, WhatWasNotSubmitted) {
 TEST_F(BrokenPlan, AnAbsentMemberThatHasNotJoined) {
   entry_.absent = {1};
   entry_.divisor = 2;
-  ExpectRefused("has joined");
+  ExpectRefused("has called join()");
   entry_.absent = {2};
   ExpectRefused("does not exist");
 }
@@ -579,7 +579,7 @@ TEST_F(BrokenPlan, AnUnknownSlot) {
 TEST_F(BrokenPlan, AJoinThatIsNone) {
   entry_.items.clear();
   entry_.type = PlanEntry::Type::kAllJoined;
-  ExpectRefused("all ranks have joined");
+  ExpectRefused("all ranks have called join()");
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST_F(OutputFileTest, LinksAreNotFollowed) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "nothing"));
   std::filesystem::remove(path_);
   std::filesystem::create_hard_link(folder_ / "precious", path_);
-  EXPECT_NE(WhyNot().find("several names"), std::string::npos);
+  EXPECT_NE(WhyNot().find("several hard links"), std::string::npos);
   EXPECT_EQ(Read(folder_ / "precious"), "untouched");
   EXPECT_EQ(ModeOf(folder_ / "precious"), 0644u);
 }

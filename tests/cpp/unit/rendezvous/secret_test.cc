@@ -112,7 +112,7 @@ TEST_F(SecretFileTest, OneThatOthersCanReadIsRefused) {
 TEST_F(SecretFileTest, APipeIsRefusedAtOnce) {
   unlink(path_);
   ASSERT_EQ(mkfifo(path_, 0600), 0);
-  ExpectRefused("no regular file");
+  ExpectRefused("not a regular file");
 }
 
 }  // namespace

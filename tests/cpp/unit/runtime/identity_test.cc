@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
               "HOROSCALE_SECRET"},
         Wrong{"WeakSecret",
               {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}, {"SECRET", "x"}},
-              "HOROSCALE_SECRET is too easy to guess"},
+              "HOROSCALE_SECRET is too weak"},
         Wrong{"NotASwitch",
               {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "[::1]:5"}, {"RENDEZVOUS_SERVED", "2"}},
               "HOROSCALE_RENDEZVOUS_SERVED"},
