@@ -382,9 +382,9 @@ def test_what_waits_is_reported(tmp_path: Path) -> None:
         await_text(logs[1], r"recv from rank 2, tag 42 on process set 0 has waited for \d+ s")
         await_text(
             logs[0],
-            r"ranks wait for each other.*rank 1 has been blocked in recv from rank 2, tag 42 on process "
-            r"set 0 for \d+ s, waiting for rank 2; rank 2 has been blocked in recv from rank 1, tag 42 "
-            r"on process set 0 for \d+ s, waiting for rank 1",
+            r"ranks wait for each other.*rank 1 has been blocked in recv from rank 2, tag 42 on "
+            r"process set 0 for \d+ s, waiting for rank 2; rank 2 has been blocked in recv from "
+            r"rank 1, tag 42 on process set 0 for \d+ s, waiting for rank 1",
         )
         for process in job.processes:
             os.kill(process.pid, signal.SIGUSR2)

@@ -201,7 +201,10 @@ def test_what_a_killed_rank_had_sent_is_received(variables: dict[str, str], tmp_
     ("version", "line"),
     [
         ("22703", "[X] NCCL: NCCL 2.27.3, {double}; CUDA 12.8, {double}"),
-        ("21708", "[ ] NCCL: {double} is NCCL 2.17.8, which is too old: 2.18.0 or newer is required"),
+        (
+            "21708",
+            "[ ] NCCL: {double} is NCCL 2.17.8, which is too old: 2.18.0 or newer is required",
+        ),
     ],
 )
 def test_check_build_says_what_was_found(
