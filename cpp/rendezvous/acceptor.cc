@@ -10,11 +10,12 @@
 namespace horoscale {
 namespace {
 
-// Unproved connections at a time: ranks that start at once, and strangers. The oldest makes room.
+// Maximum number of unauthenticated connections, of ranks that start and of others. The oldest is
+// dropped for the next.
 constexpr size_t kMaxGuests = 256;
-// How long new connections are left alone when there are no descriptors for them.
+// Pause of accepting when descriptors have run out.
 constexpr double kPauseSeconds = 0.1;
-// A stranger that comes again and again must not fill the log.
+// Repeated rejected connections must not fill the log.
 constexpr int kMaxLogged = 10;
 
 }  // namespace
@@ -57,7 +58,7 @@ Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<
         continue;
       }
       const auto at = guests_.find(id);
-      if (at == guests_.end()) continue;  // made room in this very turn
+      if (at == guests_.end()) continue;  // dropped for another one in this iteration
       Result<bool> proved = Hear(at->second);
       if (!proved.ok()) {
         Drop(id, proved.status());
@@ -138,7 +139,7 @@ Result<bool> Acceptor::Hear(Guest& guest) {
   guest.received += *got;
   if (guest.received < guest.input.size()) return false;
   const Status fed = guest.handshake.Feed(guest.input);
-  // A few bytes, which fit into the buffer of any peer that plays by the rules.
+  // A few bytes, which fit into the buffer of any correct peer.
   const std::vector<std::byte> output = guest.handshake.TakeOutput();
   HS_RETURN_IF_ERROR(guest.stream.SendAll(output, Deadline::After(0)));
   HS_RETURN_IF_ERROR(fed);

@@ -127,7 +127,7 @@ Status Handshake::FeedHello(std::span<const std::byte> bytes) {
   for (size_t i = 0; i < sizeof(version); ++i) {
     version |= std::to_integer<uint32_t>(bytes[magic.size() + i]) << (8 * i);
   }
-  // Also to a peer of another version, so that it can say the same.
+  // Also sent to a peer with another version, so that it can report the same error.
   if (role_ == Role::kServer) SendHello();
   if (version != kAuthVersion) {
     return Status::Protocol(
@@ -180,7 +180,8 @@ std::vector<std::byte> Handshake::Nonces() const {
 }
 
 Sha256Digest Handshake::Proof(Role prover) const {
-  // Everything but the context, which comes last, has a fixed size: no two inputs look alike.
+  // Everything but the context, which comes last, has a fixed size: different inputs can't be
+  // confused.
   std::vector<std::byte> message;
   Append(message, AsBytes(prover == Role::kClient ? "client" : "server"));
   message.push_back(static_cast<std::byte>(protection_));

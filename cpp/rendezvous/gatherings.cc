@@ -7,7 +7,7 @@
 namespace horoscale {
 namespace {
 
-constexpr size_t kEntryOverheadBytes = 256;  // what an entry takes beside its bytes, about
+constexpr size_t kEntryOverheadBytes = 256;  // approximate overhead of an entry
 
 std::string Rank(uint32_t place) { return "rank " + std::to_string(place); }
 
@@ -22,7 +22,7 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
   if (is_new) gathering.is_join = !request.will.empty();
   if (gathering.entries.empty()) gathering.count = request.count;
   if (Status checked = Check(gathering, request); !checked.ok()) {
-    // Sizes of a job that contradict each other: the others would wait for ranks that don't exist.
+    // Contradictory job sizes: the others would wait for ranks that do not exist.
     Fail(gathering, request.place, Rank(request.place) + ": " + checked.message(), &outcome);
     outcome.refused.emplace_back(guest, std::move(checked));
     ForgetIfIdle(at);
@@ -33,7 +33,7 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
       outcome.refused.emplace_back(guest, GivenUp(gathering.failure->reason));
       return outcome;
     }
-    gathering.failure.reset();  // who knows of it and comes again begins a new attempt
+    gathering.failure.reset();  // a party that knows of it starts a new attempt
   }
   if (const auto earlier = gathering.entries.find(request.place);
       earlier != gathering.entries.end()) {

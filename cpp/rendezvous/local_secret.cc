@@ -28,7 +28,7 @@ constexpr char kRemedy[] =
 
 std::string FolderPath() { return "/tmp/horoscale-" + std::to_string(geteuid()); }
 
-// The usual names of loopback are one: not every rank may be told the same.
+// The usual loopback names map to one file, because ranks may be given different names.
 std::string FileName(const HostPort& address) {
   const std::string& host = address.host;
   const std::string port = std::to_string(address.port);
@@ -48,7 +48,7 @@ Status CheckPrivate(const struct stat& info, const std::string& path) {
       path + " is accessible to other users, so it can't be used for this " + "job; remove it");
 }
 
-// kTimeout if it isn't there.
+// kTimeout if it does not exist.
 Result<UniqueFd> OpenFolder() {
   const std::string path = FolderPath();
   UniqueFd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -82,7 +82,7 @@ Status WriteAll(int fd, std::string_view text) {
 }  // namespace
 
 // Removes the file with the object, or when the process exits, whichever comes first. A forked
-// child leaves it alone.
+// child does not remove it.
 struct LocalSecret::Removal {
   Removal(UniqueFd folder_, std::string name_, ino_t inode_)
       : folder(std::move(folder_)), name(std::move(name_)), inode(inode_) {
@@ -106,7 +106,9 @@ struct LocalSecret::Removal {
     struct stat info;
     if (getpid() != maker) return;
     if (fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return;
-    if (info.st_ino == inode) unlinkat(folder.get(), name.c_str(), 0);  // else a later job's
+    if (info.st_ino == inode)
+      unlinkat(folder.get(), name.c_str(), 0);  // otherwise it belongs to a
+                                                // later job
   }
 
   // Neither is ever destroyed: the process may exit in any order.
@@ -141,7 +143,7 @@ Status LocalSecret::Publish(const HostPort& address) {
   if (!folder.ok()) return folder.status();
   Result<std::string> unique = NewSecret();
   if (!unique.ok()) return unique.status();
-  // Written under a name that nobody knows, and then put into its place as a whole.
+  // Written under a random name, and then renamed atomically.
   const std::string draft = "." + unique->substr(0, 16);
   const UniqueFd file(openat(folder->get(), draft.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
@@ -188,7 +190,7 @@ Result<std::string> LocalSecret::Read(const HostPort& address) {
 Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& address,
                                                             const Deadline& deadline,
                                                             std::string* secret, bool encrypt) {
-  std::string refused;  // the secret of an earlier job, which the store does not take
+  std::string refused;  // the secret of an earlier job, which the store rejects
   Status last;
   while (true) {
     Result<std::string> found = LocalSecret::Read(address);

@@ -19,7 +19,7 @@
 namespace horoscale {
 namespace {
 
-// Random text of 128 bits has more, but for one in a billion.
+// Random text of 128 bits has more, with a probability of error of one in a billion.
 constexpr size_t kMinDistinctCharacters = 6;
 
 bool AllOf(std::string_view text, int (*is_one)(int)) {
@@ -27,13 +27,13 @@ bool AllOf(std::string_view text, int (*is_one)(int)) {
                      [is_one](char c) { return is_one(static_cast<unsigned char>(c)) != 0; });
 }
 
-// Of the smallest of the usual alphabets that the text can be written in.
+// The size of the smallest common alphabet that contains the text.
 int AlphabetSize(std::string_view text) {
   if (AllOf(text, isdigit)) return 10;
   if (AllOf(text, isxdigit)) return 16;
   if (AllOf(text, islower) || AllOf(text, isupper)) return 26;
   if (AllOf(text, isalnum)) return 62;
-  return AllOf(text, isgraph) ? 94 : 64;  // bytes, or words with blanks between
+  return AllOf(text, isgraph) ? 94 : 64;  // bytes, or words separated by blanks
 }
 
 int Bits(std::string_view secret) {
@@ -121,7 +121,7 @@ Status CheckSecretFile(const FileAccess& file, uid_t user, std::span<const gid_t
 }
 
 Result<std::string> ReadSecretFile(const std::string& path) {
-  // Not held up by a pipe that somebody has put there.
+  // O_NONBLOCK: opening a FIFO must not block.
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return Status::System("opening the secret file \"" + path + "\"", errno);
   struct stat info;
@@ -135,7 +135,7 @@ Result<std::string> ReadSecretFile(const std::string& path) {
   if (!secret.ok()) return secret;
   while (!secret->empty() && (secret->back() == '\n' || secret->back() == '\r')) secret->pop_back();
   if (secret->empty()) return Status::InvalidArgument("the secret file \"" + path + "\" is empty");
-  if (secret->find('\0') != std::string::npos) {  // C's strings would end there
+  if (secret->find('\0') != std::string::npos) {  // C strings would end there
     return Status::InvalidArgument("the secret file \"" + path + "\" contains a NUL character");
   }
   return secret;

@@ -31,7 +31,7 @@ uint32_t LoadU32(std::span<const std::byte> bytes) {
   return value;
 }
 
-// Takes fields off the front of a body; each is empty if the body is too short for it.
+// Consumes fields from the front of a body; a field is empty if the body is too short for it.
 class Fields {
  public:
   explicit Fields(std::span<const std::byte> body) : rest_(body) {}
@@ -50,7 +50,7 @@ class Fields {
     return value;
   }
 
-  // With its length in front.
+  // With a length prefix.
   std::optional<std::string_view> SizedText() {
     const std::optional<uint32_t> bytes = U32();
     return bytes ? Text(*bytes) : std::nullopt;
@@ -93,7 +93,7 @@ Result<StoreRequest> DecodeGather(Fields& fields) {
   const std::optional<std::string_view> label = fields.SizedText();
   const std::optional<std::string_view> unless = fields.SizedText();
   const std::optional<std::string_view> will = fields.SizedText();
-  // One whose length is too long is missing alone: those behind it are read from what it left.
+  // Only a field with too large a length is missing; the following fields are read from the rest.
   if (!count || !key || !label || !unless || !will) return TooShort();
   const GatherRequest gather = {*key, *place, *count, fields.rest(), *label, *unless, *will};
   HS_RETURN_IF_ERROR(CheckGather(gather));

@@ -7,7 +7,7 @@
 namespace horoscale {
 namespace {
 
-constexpr size_t kEntryOverheadBytes = 128;  // what a small entry takes beside its bytes, about
+constexpr size_t kEntryOverheadBytes = 128;  // approximate overhead of a small entry
 
 }  // namespace
 
