@@ -1,4 +1,4 @@
-// hs_send, hs_recv, and what belongs to views.
+// hs_send, hs_recv, and the functions for views.
 #include <limits>
 #include <utility>
 
@@ -60,7 +60,7 @@ hs_code Start(hs_runtime* runtime, const hs_message* message, bool is_send, hs_h
   return HS_OK;
 }
 
-// Whether what it sees is still its sender's, or may be.
+// Whether the view's memory is, or may be, still its sender's.
 bool MustBeReleased(const Operation& operation) {
   const bool is_done = operation.done.load();
   return !is_done || (operation.status.ok() && operation.message->number != 0);
@@ -77,7 +77,7 @@ Status Release(hs_runtime* runtime, const OperationPtr& view) {
   message.envelope = view->message->envelope;
   message.released = view;
   const Status status = runtime->job->runtime().Enqueue(operation, false);
-  // The job has ended here, or the set: there is nobody to give it back to.
+  // The runtime or the set has ended: there is no sender to release it to.
   const bool is_over =
       status.code() == StatusCode::kShutdown || status.code() == StatusCode::kInvalidArgument;
   return is_over ? Status::Ok() : status;

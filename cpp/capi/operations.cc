@@ -1,4 +1,4 @@
-// hs_enqueue, hs_wait and what belongs to a handle.
+// hs_enqueue, hs_wait, and the functions for handles.
 #include "operations.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace horoscale {
 namespace {
 
-// Registrations of process sets are matched by this name, so that ranks that contradict each other
-// are told so.
+// Registrations of process sets are matched by this name, so that contradictory calls are reported
+// as mismatches.
 constexpr char kRegistrationName[] = "horoscale.process_set_registration";
 
 // Before the value is narrowed: 256 is not 0.
@@ -76,7 +76,7 @@ Status CopyTensor(const hs_tensor& given, Operation* operation) {
   return Status::Ok();
 }
 
-// Rows for each member: as given, or evenly, as the kind takes that.
+// Rows per member: as given, or evenly as defined for the kind.
 Status CopySplits(const hs_request& given, size_t members, Operation* operation) {
   Signature& signature = operation->request.signature;
   if (given.splits != nullptr) {
@@ -85,7 +85,7 @@ Status CopySplits(const hs_request& given, size_t members, Operation* operation)
     return Status::Ok();
   }
   if (signature.kind == OpKind::kReducescatter) return Status::Ok();
-  if (operation->tensors.size() != 1) return Status::Ok();  // which is refused later
+  if (operation->tensors.size() != 1) return Status::Ok();  // which is rejected later
   const int64_t rows = operation->tensors.front().rows;
   const auto size = static_cast<int64_t>(members);
   if (signature.kind == OpKind::kScatter) {
@@ -117,7 +117,7 @@ void DescribeNewSet(const hs_request& given, Operation* operation) {
   operation->new_set = std::make_unique<NewSet>(NewSet{std::move(ranks), distinct, tag});
 }
 
-// Where its members have made a set, removing it is an operation of theirs.
+// Sets that their members created are removed by an operation of these members.
 void DescribeRemoval(const hs_request& given, Operation* operation) {
   operation->request.signature.target_set = given.target;
   if (!IsMadeByMembers(given.target)) return;
@@ -232,7 +232,7 @@ hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, h
   if (Status status = job.Enqueue(*operation, true); !status.ok()) return ToCode(status);
   Status status = job.Wait(*operation, seconds);
   const bool is_done = (*operation)->done.load();
-  if (is_done) status = (*operation)->status;  // also where it was done after the time was over
+  if (is_done) status = (*operation)->status;  // even if it was done only after the timeout
   if (!is_done || !(*operation)->results.empty()) {
     *out = new hs_handle{operation.TakeValue(), runtime};
   }
@@ -251,7 +251,7 @@ int32_t hs_poll(const hs_handle* handle) {
 
 hs_code hs_wait(hs_handle* handle, double seconds) {
   if (Status status = CheckGiven(handle); !status.ok()) return ToCode(status);
-  // A handle outlives its runtime; one that is done doesn't need it any more.
+  // A handle may outlive its runtime, which is not needed for an operation that is done.
   if (handle->operation->done.load()) return ToCode(handle->operation->status);
   if (Status status = CheckAlive(handle->runtime); !status.ok()) return ToCode(status);
   return ToCode(handle->runtime->job->runtime().Wait(handle->operation, seconds));
@@ -274,7 +274,9 @@ hs_code hs_wait_on_stream(hs_handle* handle, void* stream, double seconds) {
     if (!status.ok()) return ToCode(status);
   }
   if (operation.done.load() && !operation.status.ok()) return ToCode(operation.status);
-  if (operation.on_device->finished == nullptr) return HS_OK;  // nothing was left to the device
+  if (operation.on_device->finished == nullptr)
+    return HS_OK;  // no work was submitted to the
+                   // device
   return ToCode(operation.on_device->device->Wait(static_cast<horoscale::CudaStreamHandle>(stream),
                                                   *operation.on_device->finished));
 }

@@ -38,7 +38,7 @@ JobOptions OptionsOf(const hs_init_options* given) {
   return options;
 }
 
-// Copies as many of the values as fit and tells how many there are.
+// Copies as many values as fit and stores their total number.
 void CopyOut(const std::vector<int>& values, int32_t* out, int32_t capacity, int32_t* count) {
   const int32_t room = out == nullptr ? 0 : std::max(capacity, 0);
   const auto fitting = std::min(values.size(), static_cast<size_t>(room));
@@ -90,7 +90,7 @@ hs_code hs_shutdown_failed(hs_runtime* runtime, const char* reason) {
 }
 
 void hs_runtime_free(hs_runtime* runtime) {
-  // In a forked child its threads don't exist and its locks may be held for ever: leave it alone.
+  // In a forked child, its threads do not exist and its locks may be held forever: do not touch it.
   if (CheckAlive(runtime).ok()) delete runtime;
 }
 
