@@ -49,7 +49,7 @@ struct Envelope {
 // The location of an offered message.
 struct MessageSource {
   enum class Kind : uint8_t {
-    kPrivate = 0,  // at this address of the sender
+    kPrivate = 0,  // private memory at this address of the sender
     kShared = 1,   // at this offset in its shared memory
     kDevice = 2,   // on a device of the sender: transferred by NCCL, or in frames
     kStaged = 3,   // at this address of the sender, which supports staging

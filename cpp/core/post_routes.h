@@ -28,7 +28,7 @@ class PostRoutes {
     kNone,    // not allowed
     kMember,  // the member's own values
     kHost,    // the folded values of its host
-    kResult,  // of all hosts
+    kResult,  // the folded values of all hosts
   };
   Kind KindFrom(uint32_t from) const;
   // Whether that member's post also counts as its report to the coordinator, or to the speaker that
