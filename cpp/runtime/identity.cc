@@ -28,7 +28,7 @@ Result<std::optional<int>> Number(const std::optional<int>& option, std::string_
   return std::optional<int>(value);
 }
 
-// Empty where the ranks make one.
+// Empty if the ranks generate one.
 Result<std::string> ReadSecret(const JobOptions& options, const HostPort& rendezvous,
                                const VariableLookup& lookup) {
   auto secret = FindSecret(options.secret, lookup);
@@ -46,7 +46,7 @@ Result<std::optional<std::string>> FindSecret(const std::optional<std::string>& 
                                               const VariableLookup& lookup) {
   std::string secret = given.value_or("");
   std::string source = "the argument of init";
-  // An empty one is none: a script's command for it may have failed.
+  // An empty secret counts as unset: a script's command for it may have failed.
   if (const auto text = lookup("SECRET"); secret.empty() && text) {
     secret = text->value;
     source = text->name;

@@ -9,10 +9,11 @@
 namespace horoscale {
 namespace {
 
-// With more than this the engine begins.
+// With more bytes than this, the engine starts immediately.
 constexpr int64_t kLittleBytes = 1 << 20;
 
-// What an operation adds to what waits for more: the rest is waited for by others.
+// The size of an operation that may wait for more; operations that others wait for start
+// immediately.
 int64_t BytesOf(const Operation& operation) {
   const bool is_waited_for =
       operation.tensors.empty() || operation.on_device || operation.callback != nullptr;
@@ -21,19 +22,20 @@ int64_t BytesOf(const Operation& operation) {
   return bytes;
 }
 
-// Nobody waits for its end, which comes with the sender's answer: it keeps no engine at work.
+// No thread waits for a release, which ends with the sender's answer, so it does not keep the
+// engine running.
 bool IsRelease(const Operation& operation) {
   return operation.message != nullptr && operation.message->released != nullptr;
 }
 
-// What a rank sent before it left can be received afterwards.
+// Messages that a rank sent before it left can be received afterwards.
 bool MayHaveCome(const Operation& operation, const Status& failure) {
   return operation.message && !operation.message->is_send && !operation.message->released &&
          failure.code() == StatusCode::kRankFailed;
 }
 
-// Whom the failure of the set does not concern: those who make a set of their own, or are done with
-// one that their members have made, whatever has become of it.
+// Operations that the failure of the set does not affect: creating a set by its members, and
+// removing such a set.
 bool IsForMembersAlone(const Operation& operation) {
   return operation.new_set != nullptr ||
          (operation.request.signature.kind == OpKind::kRemoveProcessSet &&

@@ -19,7 +19,7 @@ LaunchStamps::LaunchStamps(LaunchOrder& order, Transport& transport, const SetPl
   if (place.IsMember() && place.self == 0) collector_.emplace(place.ranks.size());
 }
 
-// Which entries are stamped follows from the plan alone: those of the global set from the first
+// The stamped entries are determined by the plan alone: those of the global set from the first
 // registration on, and all of other sets.
 void LaunchStamps::Propose(const Action& action) {
   if (action.common.kind == OpKind::kAddProcessSet && !stamped_from_) {

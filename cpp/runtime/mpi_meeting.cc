@@ -22,7 +22,7 @@ namespace horoscale {
 namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
-// A text in a record of fixed size, as MPI's collectives want it.
+// A text in a fixed-size record, as MPI's collectives require.
 using Record = std::array<char, 512>;
 
 Result<Record> ToRecord(std::string_view text) {
@@ -39,7 +39,7 @@ std::string FromRecord(const char* record) {
   return std::string(record, strnlen(record, sizeof(Record)));
 }
 
-// How rank 0 serves the store, or why it can't: what it tells the others.
+// Rank 0's message to the others: the address of the store, or why it can't be served.
 struct Served {
   uint16_t port = 0;
   char addresses[1024] = {};  // separated by newlines, the likeliest first
@@ -47,7 +47,7 @@ struct Served {
   char error[512] = {};
 };
 
-// What srun's users can do without any MPI.
+// A hint for users of srun without MPI.
 std::string WithoutMpi(const MpiLauncher& launcher) {
   if (launcher.name != "srun") return "";
   return ". Or run without MPI: with HOROSCALE_CONTROLLER=gloo, ranks that srun started connect "
@@ -64,7 +64,8 @@ Status NoLibrary(const MpiLauncher& launcher, const Status& why) {
               WithoutMpi(launcher)};
 }
 
-// A launcher and a library of different MPIs don't see each other: each rank would train alone.
+// A launcher and a library of different MPI implementations do not see each other: each rank would
+// train alone.
 Status CheckSingleton(const MpiLibrary& mpi) {
   int size = 0;
   HS_RETURN_IF_ERROR(mpi.Check(mpi.call().Comm_size(mpi.handles().comm_world, &size), "Comm_size"));
@@ -119,7 +120,7 @@ Status CheckVersions(MpiCommunicator& comm, const Deadline& deadline) {
   return CheckSameVersion(by_rank);
 }
 
-// Ranks that disagree would wait for each other, or refuse each other again and again.
+// Ranks that disagree would wait for each other, or reject each other repeatedly.
 Status CheckSameEncryption(MpiCommunicator& comm, const Config& config, const Deadline& deadline) {
   const uint8_t own = config.encrypt ? 1 : 0;
   const auto all = comm.AllGather(std::as_bytes(std::span(&own, 1)), deadline);
@@ -158,7 +159,7 @@ Status FindHosts(MpiCommunicator& comm, const std::string& host, Meeting& meetin
   return {};
 }
 
-// Where the others may reach rank 0: on loopback if they are all on its host.
+// The addresses at which others may reach rank 0; loopback if all are on its host.
 Result<std::vector<std::string>> ServerAddresses(bool one_host, const Config& config) {
   if (one_host) return std::vector<std::string>{kLoopback};
   auto addresses = MachineAddresses(config.network_interfaces);
@@ -171,7 +172,7 @@ Result<std::vector<std::string>> ServerAddresses(bool one_host, const Config& co
   return addresses;
 }
 
-// As lines, as many as there is room for.
+// Joins the addresses with newlines, as many as fit.
 std::string LinesOf(const std::vector<std::string>& addresses) {
   std::string text;
   for (const std::string& address : addresses) {
@@ -206,7 +207,7 @@ Result<Served> ServeStore(bool one_host, const Config& config,
   return served;
 }
 
-// Rank 0 serves the store, where all ranks find it.
+// Rank 0 serves the store, and broadcasts its address.
 Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
                   const std::string& job, Meeting& meeting, const Deadline& deadline) {
   Served served;

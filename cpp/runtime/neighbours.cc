@@ -8,7 +8,7 @@
 namespace horoscale {
 namespace {
 
-// A socket that is there answers at once: the kernel does.
+// An existing socket responds immediately, because the kernel does.
 constexpr double kProbeSeconds = 1;
 
 Status Reach(const std::string& socket_name, const Deadline& deadline) {
@@ -31,7 +31,7 @@ int Neighbours::FindLowest(const std::map<int, std::string>& cards, int rank, st
     if (other >= rank) break;
     const double seconds = std::min(kProbeSeconds, deadline.SecondsLeft());
     const Status reached = Reach(card, Deadline::After(seconds));
-    // It is there also if so many wait at its socket that there is no room for one more.
+    // A full backlog also means that the socket exists.
     if (reached.ok() || reached.code() == StatusCode::kTimeout) return other;
     if (reason.empty()) {
       reason = "rank " + std::to_string(other) + " and rank " + std::to_string(rank) +

@@ -1,4 +1,4 @@
-// SetMessages: what the other members' frames mean.
+// SetMessages: handlers of other members' frames.
 #include <cstring>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace {
 
 using FrameType = MessageFrame::Type;
 
-// Under way of one message.
+// Bytes of one message in flight.
 constexpr uint64_t kWindowBytes = 8 * kMaxDataFrameBytes;
 
 }  // namespace
@@ -194,7 +194,7 @@ Status SetMessages::OnData(IncomingEntry found, const MessageFrame& frame) {
   return Status::Ok();
 }
 
-// It was asked for, and nothing of it has come: this receive alone ends so.
+// It was requested, and no data has arrived: only this receive fails.
 Status SetMessages::OnWithdrawn(IncomingEntry found, const MessageFrame& frame) {
   const int from_rank = found->first.first;
   if (found->second.taken > 0) {

@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// At the beginning of what Save() gives; another one with each change of the format.
+// The prefix of Save()'s result; it changes with the format.
 constexpr std::string_view kFormat = "horoscale residuals 1";
 
 static_assert(std::endian::native == std::endian::little, "floats are saved as they are");
@@ -36,7 +36,7 @@ void Put(WireWriter& out, const TensorResiduals& tensor) {
   Put(out, tensor.results);
 }
 
-// What Prepare() would not have made is forgotten when it is called next.
+// Prepare() discards inconsistent values when it is called next.
 std::shared_ptr<TensorResiduals> GetTensor(WireReader& in, uint32_t home) {
   auto tensor = std::make_shared<TensorResiduals>();
   const auto elements = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
@@ -76,7 +76,7 @@ std::vector<std::byte> SetResiduals::Save() const {
   out.Varint(self_);
   out.Varint(ranks_.size());
   for (int rank : ranks_) out.Zigzag(rank);
-  // Of what has never been encoded, as the result of another operator, there is nothing to save.
+  // Tensors that were never encoded (for example, because of the operator) have nothing to save.
   const auto is_prepared = [](const auto& entry) { return entry.second->places.elements > 0; };
   out.Varint(static_cast<uint64_t>(std::count_if(tensors_.begin(), tensors_.end(), is_prepared)));
   for (const auto& entry : tensors_) {

@@ -13,9 +13,9 @@
 namespace horoscale {
 namespace {
 
-// Of one set, in the answer to SIGUSR2.
+// Maximum number of operations per set in the answer to SIGUSR2.
 constexpr size_t kMaxDescribed = 20;
-// An engine with nothing to do looks at its links twice a second.
+// An idle engine polls its links twice a second.
 constexpr double kAnswerSeconds = 0.9;
 
 std::string Seconds(double seconds) { return std::to_string(static_cast<int64_t>(seconds)) + " s"; }
@@ -91,8 +91,8 @@ std::optional<Status> SetWatch::CheckMissing(double now) {
   return std::nullopt;
 }
 
-// Whether what has not moved `since` is due to be reported. Asks the other members a while before
-// whether they run.
+// Whether an operation without progress `since` is due to be reported. Probes the other members
+// some time before.
 SetWatch::Due SetWatch::CheckStuck(double since, double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
@@ -131,8 +131,8 @@ std::optional<Status> SetWatch::CheckProgress(double now) {
   return std::nullopt;
 }
 
-// On the other members: the coordinator, which would report who is missing, may be stopped itself,
-// or a member that has posted to the coordinator and not to this one.
+// On the other members: the coordinator, which would report missing members, may be stopped itself,
+// or a member that has posted to the coordinator but not to this one.
 std::optional<Status> SetWatch::CheckSilent(double now) {
   if (control_.IsCoordinator() || execution_.AtWork() != nullptr) return std::nullopt;
   const Operation* oldest = nullptr;
@@ -158,7 +158,7 @@ std::optional<Status> SetWatch::CheckSilent(double now) {
   return std::nullopt;
 }
 
-// Calls in which threads of this rank are blocked: rank 0 finds out who waits for whom.
+// Reports calls in which threads of this rank are blocked to rank 0, which detects deadlocks.
 void SetWatch::CheckBlocked(double now) {
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
   if (period <= 0) return;
@@ -175,8 +175,8 @@ void SetWatch::CheckBlocked(double now) {
   }
 }
 
-// Sends and receives that don't move: each concerns this rank and its peer alone. Of those with one
-// peer and tag the oldest is told.
+// Reports sends and receives without progress, which concern only this rank and its peer. For each
+// peer and tag, only the oldest is reported.
 std::optional<Status> SetWatch::CheckMessages(double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
@@ -202,7 +202,7 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
     }
     Log(LogLevel::kWarning, text);
     if (missed.empty()) continue;
-    if (missed.size() > 1) {  // one of them would do
+    if (missed.size() > 1) {  // any one of them would end the wait
       if (operation->blocked_since == 0) continue;
       host_.OnStall(place_,
                     {name, Milliseconds(now - operation->blocked_since), std::move(missed), true});
@@ -215,7 +215,7 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
   return std::nullopt;
 }
 
-// The ranks that could let a send or a receive go on.
+// The ranks that a send or receive waits for.
 std::vector<int> SetWatch::MissedBy(const Operation& operation) const {
   if (operation.message->at_device) return {};
   if (operation.message->peer != kAnyPeer) return {operation.message->peer};

@@ -8,7 +8,7 @@
 namespace horoscale {
 namespace {
 
-// Who has waited for others in vain says so in the store, when all time is over.
+// Time to publish a timeout in the store after the deadline.
 constexpr double kLastWordsSeconds = 1;
 
 std::string TextOf(std::span<const std::byte> value) {
@@ -30,7 +30,7 @@ Result<std::unique_ptr<StartingStore>> StartingStore::Join(std::unique_ptr<Store
                                                            const JoinRequest& request,
                                                            const Deadline& deadline) {
   client->EndBy(Deadline::After(deadline.SecondsLeft() + kLastWordsSeconds));
-  // Once all have started, nobody looks at it any more.
+  // After all ranks have started, it is not read any more.
   const std::string will = "rank " + std::to_string(request.rank) +
                            ": its process exited or lost its connection to the job's store before "
                            "all ranks had started; check its output";

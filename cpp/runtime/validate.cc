@@ -32,7 +32,7 @@ Status Invalid(const Operation& operation, const std::string& what) {
   return Refuse(operation, StatusCode::kInvalidArgument, what);
 }
 
-// The memory given for a result whose rows are counted by the operation.
+// Validates the memory for a result whose number of rows the operation determines.
 Status ValidateRoom(const Operation& operation, const TensorMemory& memory) {
   const Signature& signature = operation.request.signature;
   if (signature.kind == OpKind::kGather || signature.kind == OpKind::kScatter) {
@@ -101,7 +101,7 @@ Status ValidateReduction(const Operation& operation) {
   return Status::Ok();
 }
 
-// How many rows of the tensors `splits` needs.
+// Sums the rows in `splits`.
 Status SumSplits(const Operation& operation, size_t set_size, int64_t* sum) {
   if (operation.splits.size() != set_size) {
     return Invalid(operation, "splits has " + std::to_string(operation.splits.size()) +
@@ -176,7 +176,7 @@ Status ValidateNewSet(const Operation& operation, std::vector<int> ranks, int wo
   return Status::Ok();
 }
 
-// Of a set that its members make.
+// Validates the caller of a set that its members create.
 Status ValidateCaller(const Operation& operation, int self) {
   const std::vector<int>& ranks = operation.new_set->ranks;
   if (std::find(ranks.begin(), ranks.end(), self) != ranks.end()) return Status::Ok();
