@@ -9,7 +9,7 @@
 namespace horoscale {
 namespace {
 
-// Of one message; a single part always may be larger.
+// Limit per message; a single part may be larger.
 constexpr size_t kGroupReportBytes = 1024 * 1024;
 
 size_t SizeBound(const JointReport& part) {
@@ -49,7 +49,7 @@ Status Aggregator::OnReport(const GroupReport& report, double now) {
   return Status::Ok();
 }
 
-// Joins the first equal part that lies behind everything its members have said.
+// Merges it with the first equal part that comes after all other reports of its members.
 void Aggregator::Add(const JointReport& part) {
   size_t place = 0;
   for (const uint32_t member : part.members) {

@@ -19,8 +19,9 @@ constexpr uint8_t kBitmapFlag = 2;
 constexpr uint8_t kPrioritiesFlag = 4;
 constexpr uint8_t kPostedFlag = 8;
 
-constexpr size_t kMinJointReportBytes = 8;  // what the smallest takes
-// A member may be in several parts of a group report; all parts together name this many at most.
+constexpr size_t kMinJointReportBytes = 8;  // size of the smallest one
+// A member may be in several parts of a group report; this limits the total number of members in
+// all parts.
 constexpr size_t kMaxGroupMembers = 4 * kMaxRanks;
 
 // Tags of a plan item: a run of whole cached units, or one item with these parts.
@@ -38,7 +39,7 @@ size_t VarintSize(uint64_t value) {
   return size;
 }
 
-// Ascending numbers: the first, then the gaps.
+// Ascending numbers, as the first number and the gaps.
 void WriteAscending(const std::vector<uint32_t>& numbers, WireWriter& out) {
   out.Varint(numbers.size());
   uint32_t next = 0;
@@ -71,7 +72,7 @@ bool BitmapIsShorter(const std::vector<uint32_t>& hits) {
   return VarintSize(hits.front()) + VarintSize(bytes) + bytes < list;
 }
 
-// From the first slot to the last one, the lowest bit first.
+// A bitmap from the first slot to the last one, lowest bit first.
 void WriteBitmap(const std::vector<uint32_t>& hits, WireWriter& out) {
   const uint32_t first = hits.front();
   std::vector<uint8_t> bits((hits.back() - first) / 8 + 1);
@@ -110,7 +111,7 @@ bool IsCachedWhole(const PlanItem& item) {
   return item.whole && item.slot && !item.request && item.index == 0;
 }
 
-// Items from `begin` on whose slots follow each other.
+// The number of items from `begin` on with consecutive slots.
 size_t RunLength(const std::vector<PlanItem>& items, size_t begin) {
   size_t end = begin;
   while (end < items.size() && IsCachedWhole(items[end]) &&
@@ -200,7 +201,7 @@ void ReadFailure(WireReader& in, PlanEntry& entry) {
   }
 }
 
-// All but the applied sequence, which goes before it.
+// All fields except the applied sequence, which precedes them.
 void WritePost(const Post& post, WireWriter& out) {
   out.Varint(post.epoch);
   out.Varint(post.index);
@@ -274,7 +275,7 @@ Report ReadReport(WireReader& in) {
   return report;
 }
 
-// Runs of members: the gap before, and how many follow the first.
+// Runs of members: the gap before a run, and the number of members after its first.
 void WriteMembers(const std::vector<uint32_t>& members, WireWriter& out) {
   std::vector<std::pair<uint32_t, uint32_t>> runs;  // first, last
   for (uint32_t member : members) {

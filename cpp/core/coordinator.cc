@@ -14,15 +14,14 @@ size_t Capacity(const CoordinatorOptions& options) {
   return std::min<size_t>(options.cache_capacity, kMaxSlots / 2);
 }
 
-// Two buckets fit into the credit, so that the members don't run dry while the next one is on its
-// way.
+// Two buckets fit into the credit, so that members are not idle while the next one is in flight.
 FusionPlanner PlannerFor(const Limits& limits) {
   return FusionPlanner(
       {.bucket_bytes = std::min(limits.fusion_threshold_bytes, limits.credit_bytes / 2),
        .partition_bytes = limits.partition_bytes});
 }
 
-// Registrations happen once.
+// Registrations are not repeated, so they are not cached.
 bool IsCached(OpKind kind) {
   return kind != OpKind::kAddProcessSet && kind != OpKind::kRemoveProcessSet;
 }
@@ -97,8 +96,8 @@ Status Coordinator::OnJointReport(Members members, const Report& report, double 
   return Status::Ok();
 }
 
-// Unnamed calls are reported in order: those of one report are the ones that follow the last
-// report's. That no index comes twice is seen when the units are.
+// Unnamed calls are reported in order, so the indices in one report must follow those of the
+// previous report. Duplicate indices are detected when the units are processed.
 Status Coordinator::CheckIndices(uint32_t member, const Report& report) {
   size_t count = report.unnamed_hits.size();
   for (const Request& request : report.requests) count += request.name.empty() ? 1 : 0;
@@ -155,7 +154,7 @@ Status Coordinator::OnRequest(Members members, const Request& request, double no
       {now, now});
 }
 
-// Takes over one reference of the name.
+// Takes ownership of one reference to the name.
 Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& clock) {
   HS_RETURN_IF_ERROR(ReportPostsOf(members, said.key));
   const Result<Negotiator::Outcome> outcome =
@@ -194,8 +193,8 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
   slots_.Touch(post.slot, next_sequence_ - 1);
   const PostBox::Said said{post.slot, post.slot_since, content->signature};
   const PostBox::Key key{content->name, is_named ? post.occurrence : post.index};
-  // Who has joined and has not posted it before never will. A name that is known may be that of the
-  // next operation: some member has ended this one, with posts of which not all have come here.
+  // Members that have joined without posting it never will. A known name may belong to the next
+  // operation: some member has completed this one with posts that have not all arrived here.
   const bool is_new = !posts_.Has(key);
   if (is_new && (negotiator_.SomeJoined() || negotiator_.Knows({content->name, post.index}))) {
     return ReportPost(member, said, key, {now, now});
@@ -224,7 +223,7 @@ Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, const
   return OnSaid({&member, 1}, {unit, said.signature.get(), said.signature, 0, 0}, clock);
 }
 
-// Not all members post it: what was posted counts as reported, when it was posted.
+// Not all members post it: posts count as reports at the time of the posts.
 Status Coordinator::ReportPosts(const PostBox::Key& key) {
   const auto [posted, clock] = posts_.Take(key);
   Status status;
@@ -235,9 +234,9 @@ Status Coordinator::ReportPosts(const PostBox::Key& key) {
   return status;
 }
 
-// These members report what others have posted. What they have posted themselves under the same
-// name has ended, or they could not use the name again: the other members' posts of it are on their
-// way.
+// These members report an operation that others have posted. Their own posts with the same name
+// have completed, otherwise they could not reuse the name: the other members' posts of it are in
+// flight.
 Status Coordinator::ReportPostsOf(Members members, const UnitKey& key) {
   if (posts_.empty()) return Status::Ok();
   if (key.name == kNoName) return ReportPosts({kNoName, key.index});
@@ -272,8 +271,8 @@ void Coordinator::OnReady(UnitId id) {
                    EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit)});
 }
 
-// What executing the unit moves, as far as it can be known here: of sizes that are not agreed on,
-// the own ones stand for those of all members.
+// Estimates the bytes that executing the unit transfers. For sizes that are not negotiated, those
+// of this rank are used for all members.
 int64_t Coordinator::BytesOf(const Negotiator::Unit& unit) const {
   const Signature& signature = *unit.variants[0];
   if (!HasFreeFirstDimension(signature.kind)) return signature.TotalBytes();
@@ -283,7 +282,7 @@ int64_t Coordinator::BytesOf(const Negotiator::Unit& unit) const {
   return std::max(signature.TotalBytes(), std::clamp<int64_t>(unit.own_bytes, 0, most) * members);
 }
 
-// Why the unit can't be executed without the ranks that have joined; empty: it can.
+// Why the unit can't be executed without the joined ranks; empty if it can.
 std::string Coordinator::JoinedObjection(UnitId id) const {
   std::vector<int> ranks;
   for (uint32_t member : negotiator_.Absent(id)) ranks.push_back(options_.ranks[member]);
@@ -356,7 +355,7 @@ std::vector<PlanEntry> Coordinator::TakePlan(double) {
     if (buckets.empty()) break;
     for (const Bucket& bucket : buckets) plan.push_back(Publish(bucket));
   }
-  // Not before everything has ended that was submitted before the last rank joined.
+  // Only after everything that was submitted before the last rank joined has been scheduled.
   if (negotiator_.AllJoined() && scheduler_.empty()) {
     PlanEntry& entry = plan.emplace_back();
     entry.type = PlanEntry::Type::kAllJoined;
@@ -392,7 +391,8 @@ PlanEntry Coordinator::Publish(const Bucket& bucket) {
   return entry;
 }
 
-// Names the unit by its slot, else in full with the slot that it gets, if there is one for it.
+// Refers to the unit by its slot; otherwise sends it in full, with a newly assigned slot if one is
+// available.
 void Coordinator::Refer(const Negotiator::Unit& unit, PlanEntry& entry, PlanItem& item) {
   const SharedSignature& signature = unit.variants[0];
   const NameId name = unit.key.name;

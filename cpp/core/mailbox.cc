@@ -13,7 +13,7 @@ uint64_t EagerCost(uint64_t bytes) { return bytes + kEagerOverheadBytes; }
 
 Mailbox::KeptQueue Mailbox::FindKept(int peer, uint8_t channel, int64_t tag) {
   if (peer != kAnyPeer) return kept_.find({channel, tag, peer});
-  // The queues of a tag lie side by side: one for each peer.
+  // The queues of a tag are adjacent, one per peer.
   auto first = kept_.end();
   for (auto queue = kept_.lower_bound({channel, tag, std::numeric_limits<int>::min()});
        queue != kept_.end(); ++queue) {

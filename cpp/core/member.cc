@@ -11,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// Requests in one report; a single one always may be larger.
+// Size of the requests in one report; a single request may be larger.
 constexpr size_t kReportBytes = 1024 * 1024;
 
 }  // namespace
@@ -92,7 +92,7 @@ void Member::RemoveUnit(UnitRef ref) {
     names_.Release(unit.name);
   }
   if (ref == posted_) posted_ = kNoUnit;
-  // The next request in its place takes over the memory of this one.
+  // The next request in this position reuses its memory.
   Request request = std::move(unit.request);
   unit = PendingUnit{};
   unit.request = std::move(request);
@@ -111,7 +111,7 @@ std::optional<Report> Member::TakeReport() {
   return BuildReport();
 }
 
-// What was posted ends first: who hears that all ranks have joined has nothing pending then.
+// Posted units must end first, because nothing may be pending when all ranks have joined.
 bool Member::MayJoin() const {
   return join_token_ != kNoToken && !join_reported_ && posted_ == kNoUnit;
 }
@@ -194,14 +194,14 @@ Token Member::EndPosted() {
   return token;
 }
 
-// The slot that a named post means; null if that is retired here, or not given yet.
+// The slot that a named post refers to; null if it is retired here, or not assigned yet.
 const ResponseCache::Entry* Member::FindSlot(const Post& post) const {
   const ResponseCache::Entry* const entry = cache_.Get(post.slot);
   const bool is_it = entry != nullptr && entry->name != kNoName && entry->since == post.slot_since;
   return is_it ? entry : nullptr;
 }
 
-// What is pending here under the key of a post.
+// The pending unit with the key of a post.
 Member::UnitRef Member::FindUnit(const Post& post) const {
   if (post.index != 0) return FindUnit(kNoName, post.index);
   const ResponseCache::Entry* const entry = FindSlot(post);
@@ -388,7 +388,7 @@ Status Member::AddPiece(const Target& target, const Piece& piece, Action& action
   PendingUnit& unit = units_[target.unit];
   if (unit.token == kNoToken) return Broken("a unit is executed after its end");
   if (unit.done.empty()) unit.done.assign(tensors.size(), 0);
-  // -1 marks a tensor without elements that had its part.
+  // -1 marks an empty tensor whose part was executed.
   int64_t& done = unit.done[piece.tensor];
   if (done != piece.begin) return Broken("the parts of a tensor are not consecutive");
   done = elements == 0 ? -1 : done + piece.count;

@@ -6,7 +6,7 @@
 namespace horoscale {
 namespace {
 
-// The place of a signature among what was said already, added if it is new.
+// The index of a signature among the reported ones; added if it is new.
 uint32_t VariantOf(std::vector<SharedSignature>& variants, const Signature& signature,
                    const SharedSignature& shared) {
   for (uint32_t i = 0; i < variants.size(); ++i) {

@@ -40,8 +40,8 @@ Status CheckTensor(const TensorSpec& tensor, OpKind kind, int64_t* data_bytes) {
   return Status::Ok();
 }
 
-// How a field of each type travels: Put() writes it, Get() reads it, and MostBytes() is what it
-// takes at most.
+// Codec of each type of field: Put() writes it, Get() reads it, and MostBytes() is its maximum
+// size.
 
 template <typename Enum>
 concept Enumerator = std::is_enum_v<Enum>;
