@@ -5,8 +5,8 @@
 namespace horoscale {
 namespace {
 
-// Members use a set at different times; so many that one of them has never used means that the peer
-// went wrong.
+// Members use a set at different times; this many sets that one of them has never used indicate a
+// faulty peer.
 constexpr size_t kMaxOfPeer = 4096;
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// The host's shared memory by member instead of by rank.
+// The host's shared memory, indexed by member instead of rank.
 class ChannelMemory final : public SharedMemory {
  public:
   ChannelMemory(ChannelHost* host, std::span<const int> ranks)
@@ -178,7 +178,7 @@ void ChannelTable::OnRankLost(int rank) {
     }
   }
   for (const ChannelId id : concerned) ForgetIfUnused(id);
-  // What it has opened alone, or with others that are lost, nobody reads any more.
+  // Channels that only it and other lost ranks have opened are not read any more.
   for (auto at = channels_.begin(); at != channels_.end();) {
     const auto next = std::next(at);
     if (at->second.ranks.empty()) {

@@ -37,7 +37,8 @@ Result<bool> FrameWriter::Flush() {
   if (!moved.ok()) return moved.status();
   size_t total = *moved;
   if (HasBacklog()) {
-    // From now on the consumer rings; look once more, it may have made space before it saw this.
+    // From now on the consumer rings. Check once more, because it may have freed space before it
+    // saw the flag.
     ring_.SetWaits(true);
     moved = AppendBacklog();
     if (!moved.ok()) return moved.status();

@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// Between the chunks that are folded one after the other there is one.
+// There is one poll between chunks that are folded consecutively.
 constexpr int kPollsOwing = 3;
 
 }  // namespace
@@ -50,7 +50,7 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
     if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);
     const MessagePost::LinkState state = post_->StateOf(ranks[m]);
     if (state == MessagePost::LinkState::kUp) TellOpened(id, channel, m);
-    if (state == MessagePost::LinkState::kLost) channel.opened.insert(ranks[m]);  // never again
+    if (state == MessagePost::LinkState::kLost) channel.opened.insert(ranks[m]);  // never will be
   }
   return exchange;
 }
@@ -73,7 +73,8 @@ void MessageChannels::OnLinked(int rank) {
 void MessageChannels::Close(ChannelId id) {
   Channel& channel = channels_.at(id);
   channel.exchange = nullptr;
-  // Kept until all have opened it: their messages must not look like those of a new channel.
+  // Kept until all members have opened it, so that their messages are not mistaken for those of a
+  // new channel.
   if (IsQuiet(channel)) channels_.erase(id);
 }
 

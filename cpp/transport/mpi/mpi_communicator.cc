@@ -13,11 +13,11 @@ namespace horoscale {
 namespace {
 
 constexpr double kPollSeconds = 100e-6;
-constexpr int kCreateGroupTag = 0x4853;  // "HS": apart from the user's own calls
+constexpr int kCreateGroupTag = 0x4853;  // "HS"; distinguishes it from the user's calls
 
 std::atomic<int> living{0};
 
-// What a nonblocking operation reads and writes until it is done.
+// The memory of a nonblocking operation until it is complete.
 struct Pending {
   MpiHandle request = 0;
   MpiHandle communicator = 0;
@@ -35,7 +35,7 @@ Status Wait(const MpiLibrary& mpi, std::unique_ptr<Pending>& pending, const Dead
     const timespec time = ToTimespec(kPollSeconds);
     nanosleep(&time, nullptr);
   }
-  // MPI can't take a collective back: it may still write, and finalizing would wait for it.
+  // MPI can't cancel a collective: it may still write, and finalizing would wait for it.
   MpiLibrary::Keep(std::move(pending));
   mpi.ExitWithoutFinalize();
   return Status::Timeout(

@@ -24,7 +24,7 @@ std::string& LibraryDirectory() {
   return *directory;
 }
 
-// The process that has initialized MPI here; a forked child must not finalize it.
+// The process that has initialized MPI; a forked child must not finalize it.
 std::atomic<pid_t> initialized_by{0};
 
 void FinalizeAtExit() {
@@ -120,8 +120,8 @@ Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
   return mpi;
 }
 
-// A process may have loaded two, such as one to ask for its version and mpi4py's: what counts is
-// the one that runs.
+// A process may have loaded two libraries, for example one only to query its version and mpi4py's;
+// use the initialized one.
 Result<MpiLibrary> MpiLibrary::AdoptLoaded() {
   std::optional<MpiLibrary> first;
   for (const std::string& path : MappedFiles("libmpi")) {

@@ -25,7 +25,7 @@ bool CanMap(size_t bytes) {
   return true;
 }
 
-// A file beyond `ulimit -f` isn't only refused: the process gets a signal that ends it.
+// Exceeding `ulimit -f` does not only fail: a signal ends the process.
 size_t LargestFile() {
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;

@@ -64,7 +64,7 @@ std::optional<TcpDial> TcpCall::Leave() {
 
 TcpStreams TcpCall::TakeStreams() { return std::exchange(streams_, {}); }
 
-// Goes on until something has to be waited for, from a step that has ended so.
+// Continues after a step with this status until it has to wait.
 TcpCall::Progress TcpCall::Run(Status status) {
   while (true) {
     if (status.ok()) {
@@ -78,7 +78,7 @@ TcpCall::Progress TcpCall::Run(Status status) {
   }
 }
 
-// Whether there is another place where the next attempt can begin.
+// Selects the next address; returns whether there is one.
 bool TcpCall::NextPlace(const Status& failed) {
   Drop();
   const std::string before = failure_.ok() ? "" : failure_.message() + "; ";

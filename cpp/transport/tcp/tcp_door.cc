@@ -38,7 +38,7 @@ Result<TcpDoor> TcpDoor::Open(const Options& options) {
     addresses = *found;
   }
   if (everywhere || options.loopback_only) {
-    // Last, for ranks that only play several hosts on one machine.
+    // Last, for jobs that simulate several hosts on one machine.
     addresses.insert(addresses.end(), {"127.0.0.1", "::1"});
     const auto first = std::find(addresses.begin(), addresses.end(), options.first_address);
     if (first != addresses.end()) std::rotate(addresses.begin(), first, first + 1);

@@ -11,7 +11,7 @@ namespace {
 
 // Before the first message, which has the number 0.
 constexpr uint64_t kHelloNumber = std::numeric_limits<uint64_t>::max();
-// Of an answer: kMade comes behind another one.
+// The number of an answer: kMade follows another answer.
 uint64_t NumberOf(TcpAnswer answer) { return kHelloNumber - (answer == TcpAnswer::kMade ? 1 : 0); }
 
 Status SendTagged(ByteStream& stream, std::span<const std::byte> bytes, uint64_t number,

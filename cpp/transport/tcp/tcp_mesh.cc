@@ -14,7 +14,7 @@
 namespace horoscale {
 namespace {
 
-// What a call has to say that has failed at the last moment.
+// Additional time for errors of calls that fail at the deadline.
 constexpr double kLastCallSeconds = 0.5;
 
 class TcpMeshBuilder {
@@ -54,7 +54,7 @@ class TcpMeshBuilder {
   }
   std::string Me() const { return "rank " + std::to_string(config_.terms.rank); }
 
-  // The ranks tell each other where they listen. Of the peers: "[address]:port, newline, …".
+  // The ranks exchange their addresses. Returns those of the peers: "[address]:port, newline, …".
   Result<std::map<int, std::string>> FindOthers(const std::string& own) {
     const std::string key = config_.terms.key_prefix + "tcp";
     GatherRequest request;
@@ -79,7 +79,7 @@ class TcpMeshBuilder {
 
   Status WaitForLinks() {
     if (deadline_.Passed()) {
-      // A call that fails now says how it was tried.
+      // Wait for calls that fail now, whose errors describe what was tried.
       const Deadline last_words = Deadline::After(kLastCallSeconds);
       if (WaitForDescriptor(mesh_.maker->fd(), POLLIN, last_words).ok()) return {};
       HS_RETURN_IF_ERROR(Look());
@@ -93,7 +93,7 @@ class TcpMeshBuilder {
     return Look();
   }
 
-  // Why to give up, if another rank has failed: no blame falls on those that gave up for it.
+  // An error if another rank has failed, so that ranks that gave up because of it are not blamed.
   Status Look() const { return config_.look ? config_.look() : Status(); }
 
   Status TakeLinks() {
@@ -128,14 +128,14 @@ class TcpMeshBuilder {
   const Deadline deadline_;
   Deadline next_look_ = Deadline::After(Acceptor::kLookSeconds);
   TcpMesh mesh_;
-  std::set<int> missing_;  // links of the start that are not made
+  std::set<int> missing_;  // missing links of the startup
 };
 
 }  // namespace
 
 Result<TcpMesh> ConnectTcpMesh(const TcpMeshConfig& config, Store& store) {
   TcpMeshBuilder builder(config, store);
-  // Who waits here to be let in sees the links close: that comes after a failure was explained.
+  // Waiting peers see the links close, so they must be closed after a failure was explained.
   const Status built = builder.Build();
   if (built.ok()) return builder.TakeMesh();
   return config.explain ? config.explain(built) : built;
