@@ -93,7 +93,7 @@ TEST_F(SecretFileTest, OneThatIsTooLongIsRefusedAndNotCut) {
   Put(std::string(kMaxSecretBytes, 'x'));
   EXPECT_EQ(ReadSecretFile(path_)->size(), kMaxSecretBytes);
   Put(std::string(kMaxSecretBytes + 1, 'x'));
-  ExpectRefused("more than 4096 bytes");
+  ExpectRefused("larger than 4096 bytes");
 }
 
 TEST_F(SecretFileTest, OneThatHoldsNoSecretIsRefused) {

@@ -273,7 +273,7 @@ TEST_F(StoreStrangersTest, WithoutDescriptorsItComesBackToLife) {
   {
     // The stranger's own end takes the last descriptor; none is left for the server's.
     const ByteStream stranger = Connect();
-    EXPECT_TRUE(log.Saw("can't accept a connection"));
+    EXPECT_TRUE(log.Saw("could not accept a connection"));
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   }
   ExpectServiceAsUsual();

@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"NoRendezvous", {{"RANK", "0"}, {"SIZE", "2"}}, "HOROSCALE_RENDEZVOUS"},
         Wrong{"NoPort",
               {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "host"}},
-              "HOROSCALE_RENDEZVOUS: address 'host': the port is missing"},
+              "HOROSCALE_RENDEZVOUS: invalid address 'host': the port is missing"},
         Wrong{"NoSecretOffLoopback",
               {{"RANK", "0"}, {"SIZE", "2"}, {"RENDEZVOUS", "10.1.1.1:5"}},
               "HOROSCALE_SECRET"},

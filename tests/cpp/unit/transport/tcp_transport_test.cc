@@ -138,7 +138,7 @@ TEST(TcpTransport, AMessageThatWasChangedOnTheWayEndsTheLink) {
 
 TEST_F(RawPeer, ALengthBeyondAllBoundsEndsTheLink) {
   Send(*control_, Header(MessageType::kFrame, 0xffffffff));
-  EXPECT_THAT(Loss(), HasSubstr("a message of 4294967295 bytes"));
+  EXPECT_THAT(Loss(), HasSubstr("message of invalid size: 4294967295 bytes"));
 }
 
 TEST_F(RawPeer, UnknownMessagesEndTheLink) {
