@@ -1,5 +1,5 @@
-// Encoding: the form in which what one host sends another travels, where that is not the tensors'
-// own type. Within a host nothing is encoded.
+// Encoding: the format of data between hosts, if it differs from the tensors' own type. Data within
+// a host is not encoded.
 #pragma once
 
 #include <compare>
@@ -17,35 +17,35 @@ enum class EncodingKind : uint8_t {
   kNone = 0,
   kFloat16 = 1,
   kBfloat16 = 2,
-  kInt8 = 3,    // 8 bits an element, and a scale for each block
-  kInt4 = 4,    // 4 bits an element, and a scale for each block
-  kOneBit = 5,  // its sign, and a scale for each block
-  kTopK = 6,    // the largest of each group, and where they are
+  kInt8 = 3,    // 8 bits per element, and a scale per block
+  kInt4 = 4,    // 4 bits per element, and a scale per block
+  kOneBit = 5,  // the sign of each element, and a scale per block
+  kTopK = 6,    // the largest elements of each group, and their positions
 };
 inline constexpr int kNumEncodingKinds = 7;
 
-// Elements that share a scale. Plans cut tensors at multiples of 64 elements too.
+// Number of elements that share a scale. Plans also split tensors at multiples of 64 elements.
 inline constexpr int64_t kBlockElements = 64;
-// Elements that are encoded by one call, and of which one member of a host keeps the residuals.
-// Groups begin at multiples of it in their tensor, however that is cut and fused.
+// Number of elements that are encoded by one call and whose residuals one member of a host keeps.
+// Groups begin at multiples of it in their tensor, however the tensor is split and fused.
 inline constexpr int64_t kGroupElements = 4096;
 
 struct Encoding {
   EncodingKind kind = EncodingKind::kNone;
-  uint16_t kept = 0;  // kTopK: of each group of kGroupElements, 1 to kGroupElements
+  uint16_t kept = 0;  // kTopK: elements sent per group of kGroupElements, 1 to kGroupElements
 
-  // As one number: the kind in the lowest byte, `kept` above it. The reverse: nothing where a
-  // number stands for no encoding.
+  // The encoding as one number: the kind in the lowest byte, `kept` above it. The inverse returns
+  // nothing if the number is not a valid encoding.
   int32_t Code() const { return static_cast<int32_t>(kind) | int32_t{kept} << 8; }
   static std::optional<Encoding> FromCode(int64_t code);
   static Encoding Of(std::optional<DataType> type);
 
   bool IsNone() const { return kind == EncodingKind::kNone; }
-  // The 16-bit type that values are rounded to, one by one.
+  // The 16-bit type that each value is rounded to.
   std::optional<DataType> type() const;
-  // Whether values lose so much that what is lost is kept, and sent with the next ones.
+  // Whether the encoding needs error feedback: the residuals are kept and added to the next values.
   bool IsLossy() const { return kind >= EncodingKind::kInt8; }
-  // Whether values of this type travel in it, where it isn't none; others travel as they are.
+  // Whether an encoding other than none applies to this type; other types are sent unencoded.
   bool IsFor(DataType dtype) const;
 
   auto operator<=>(const Encoding&) const = default;

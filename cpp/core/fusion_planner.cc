@@ -8,8 +8,8 @@
 namespace horoscale {
 namespace {
 
-// Cuts fall on multiples of so many elements: parts stay aligned for the fold kernels, and groups
-// of a lossy encoding whole.
+// Tensors are split at multiples of this many elements, so that parts are aligned for the fold
+// kernels.
 constexpr int64_t kCutElements = 64;
 
 int64_t CutElements(const Encoding& encoding) {
@@ -21,7 +21,7 @@ bool MayFuse(OpKind kind) {
          kind == OpKind::kReducescatter || kind == OpKind::kReduce || kind == OpKind::kGather;
 }
 
-// The other kinds give each member rows of its own: a range of elements is not a part of the
+// For other kinds, each member receives its own rows, so a range of elements is not a part of the
 // result.
 bool MayCut(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReduce;

@@ -32,7 +32,7 @@ Status Invalid(const Operation& operation, const std::string& what) {
   return Refuse(operation, StatusCode::kInvalidArgument, what);
 }
 
-// The memory given for a result whose rows are counted by the operation.
+// Validates the memory for a result whose number of rows the operation determines.
 Status ValidateRoom(const Operation& operation, const TensorMemory& memory) {
   const Signature& signature = operation.request.signature;
   if (signature.kind == OpKind::kGather || signature.kind == OpKind::kScatter) {
@@ -101,11 +101,11 @@ Status ValidateReduction(const Operation& operation) {
   return Status::Ok();
 }
 
-// How many rows of the tensors `splits` needs.
+// Sums the rows in `splits`.
 Status SumSplits(const Operation& operation, size_t set_size, int64_t* sum) {
   if (operation.splits.size() != set_size) {
     return Invalid(operation, "splits has " + std::to_string(operation.splits.size()) +
-                                  " entries, the process set has " + std::to_string(set_size) +
+                                  " entries, but the process set has " + std::to_string(set_size) +
                                   " ranks");
   }
   *sum = 0;
@@ -120,7 +120,7 @@ Status ValidateSplits(const Operation& operation, size_t set_size) {
   int64_t sum = 0;
   HS_RETURN_IF_ERROR(SumSplits(operation, set_size, &sum));
   if (sum > operation.tensors.front().rows) {
-    return Invalid(operation, "splits add up to " + std::to_string(sum) + ", the tensor has " +
+    return Invalid(operation, "splits add up to " + std::to_string(sum) + ", but the tensor has " +
                                   std::to_string(operation.tensors.front().rows) + " rows");
   }
   return Status::Ok();
@@ -150,8 +150,9 @@ Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks
   if (!operation.splits.empty()) HS_RETURN_IF_ERROR(SumSplits(operation, ranks.size(), &sum));
   for (const TensorMemory& tensor : operation.tensors) {
     if (!operation.splits.empty() && sum != tensor.rows) {
-      return Invalid(operation, "splits add up to " + std::to_string(sum) + ", the tensor has " +
-                                    std::to_string(tensor.rows) + " rows");
+      return Invalid(operation, "splits add up to " + std::to_string(sum) +
+                                    ", but the tensor has " + std::to_string(tensor.rows) +
+                                    " rows");
     }
     const RowRange own = RowsOf(operation.splits, tensor.rows, static_cast<uint32_t>(ranks.size()),
                                 static_cast<uint32_t>(position));
@@ -175,12 +176,13 @@ Status ValidateNewSet(const Operation& operation, std::vector<int> ranks, int wo
   return Status::Ok();
 }
 
-// Of a set that its members make.
+// Validates the caller of a set that its members create.
 Status ValidateCaller(const Operation& operation, int self) {
   const std::vector<int>& ranks = operation.new_set->ranks;
   if (std::find(ranks.begin(), ranks.end(), self) != ranks.end()) return Status::Ok();
-  return Invalid(operation, "rank " + std::to_string(self) +
-                                " is no member of the new process set; its members alone make it");
+  return Invalid(operation,
+                 "rank " + std::to_string(self) +
+                     " is not a member of the new process set, which only its members create");
 }
 
 Status ValidateMessage(const Operation& operation) {
@@ -188,9 +190,9 @@ Status ValidateMessage(const Operation& operation) {
   const Envelope& envelope = message.envelope;
   if (envelope.tag < 0 || envelope.tag > kMaxTag) {
     return Refuse(operation, StatusCode::kInvalidArgument,
-                  "a tag is from 0 to " + std::to_string(kMaxTag));
+                  "the tag must be from 0 to " + std::to_string(kMaxTag));
   }
-  if (envelope.bytes > kMaxMessageDataBytes) return Invalid(operation, "it is too large");
+  if (envelope.bytes > kMaxMessageDataBytes) return Invalid(operation, "the message is too large");
   const bool needs_memory = !message.is_view && !message.released;
   if (needs_memory && envelope.bytes > 0 && message.memory == nullptr) {
     return Invalid(operation, "the tensor has no memory");
@@ -229,7 +231,7 @@ Status ValidateRequest(const Operation& operation) {
       return Invalid(operation, std::string(Name(signature.kind)) +
                                     " is an operation of the global process set");
     }
-    if (!signature.tensors.empty()) return Invalid(operation, "takes no tensors");
+    if (!signature.tensors.empty()) return Invalid(operation, "it takes no tensors");
     return Status::Ok();
   }
   if (signature.tensors.empty()) return Invalid(operation, "no tensors");
@@ -279,10 +281,11 @@ Status CheckResults(const Operation& operation) {
     const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
     if (rows == memory.out_rows) continue;
     const TensorSpec& spec = operation.request.signature.tensors[i];
-    return Invalid(operation,
-                   "the result" + (operation.results.size() > 1 ? " " + std::to_string(i) : "") +
-                       " has shape " + ShapeText(rows, spec) + ", the memory given for it " +
-                       ShapeText(memory.out_rows, spec) + "; it was left alone");
+    return Invalid(operation, "the result" +
+                                  (operation.results.size() > 1 ? " " + std::to_string(i) : "") +
+                                  " has shape " + ShapeText(rows, spec) +
+                                  ", but the memory provided for it has shape " +
+                                  ShapeText(memory.out_rows, spec) + "; it was not written");
   }
   return Status::Ok();
 }

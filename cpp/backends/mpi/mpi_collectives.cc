@@ -146,7 +146,7 @@ class MpiCollective final : public Collective {
     bucket_->data.reset(static_cast<std::byte*>(std::malloc(static_cast<size_t>(bytes_))));
     if (bucket_->data == nullptr) {
       return {StatusCode::kSystem,
-              "no memory for a bucket of " + std::to_string(bytes_) + " bytes"};
+              "out of memory for a bucket of " + std::to_string(bytes_) + " bytes"};
     }
     if (IsScattered()) {
       PackByRank();
