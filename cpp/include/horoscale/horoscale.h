@@ -243,7 +243,8 @@ typedef struct hs_device {
 typedef void (*hs_callback)(void* user_data, hs_code code);
 
 /* One operation. What each kind reads:
- *   allreduce      tensors (out: same shape), reduce_op, prescale, postscale
+ *   allreduce      tensors (out: same shape), reduce_op, prescale, postscale; HS_ADASUM of each
+ *                  tensor by itself, as no other kind has it
  *   allgather      tensors (out: rows of all members in order of rank)
  *   broadcast      tensors (out: same shape; in is read at the root only), root
  *   alltoall       one tensor (out: rows from all members in order of rank), splits (rows for each
