@@ -15,6 +15,8 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 SUMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
+# What treats each element by itself: reducescatter and reduce take these.
+ELEMENTWISE = tuple(op for op in ReduceOp if op is not ReduceOp.ADASUM)
 _MOST_RANGES = 16  # ranges of ranks that an error lists
 
 
@@ -36,11 +38,11 @@ def resolve_op(
         )
         op = ReduceOp.AVERAGE if average else ReduceOp.SUM
     resolved = ReduceOp.AVERAGE if op is None else ReduceOp(op)
+    if resolved is ReduceOp.ADASUM and resolved not in allowed:
+        raise UnsupportedError("op=Adasum is not supported here, only by allreduce")
     if resolved not in allowed:
         names = " and ".join(one.label for one in allowed)
         raise UnsupportedError(f"op={resolved.label} is not supported here, only {names}")
-    if resolved is ReduceOp.ADASUM:
-        raise UnsupportedError("op=Adasum is not in this version of horoscale")
     return resolved
 
 
