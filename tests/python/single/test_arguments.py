@@ -47,7 +47,9 @@ def test_operators_that_are_not_allowed() -> None:
         resolve_op(Max, allowed=SUMS)
     assert resolve_op(Adasum) is ReduceOp.ADASUM
     for allowed in (ELEMENTWISE, SUMS):
-        with pytest.raises(UnsupportedError, match="Adasum is not supported here, only by allreduce"):
+        with pytest.raises(
+            UnsupportedError, match="Adasum is not supported here, only by allreduce"
+        ):
             resolve_op(Adasum, allowed=allowed)
 
 
