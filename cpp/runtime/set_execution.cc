@@ -6,6 +6,7 @@
 
 #include "backends/mpi/mpi_collectives.h"
 #include "backends/native/native.h"
+#include "collectives/adasum.h"
 #include "collectives/adasum_stages.h"
 
 namespace horoscale {
@@ -122,7 +123,10 @@ Status SetExecution::StartBucket(const Action& action) {
   if (common.encoding.IsFor(action.dtype)) fused_->encoding = common.encoding;
   if (common.reduce_op == ReduceOp::kAdasum) {
     const auto group = AdasumGroup(place_.ranks, std::max(common.adasum_start_level, 1));
-    if (!group) return Status::Protocol("no Adasum of this set has this start level");
+    // Where this rank has joined, nothing of its own has been compared with it.
+    if (!group || common.kind != OpKind::kAllreduce || !HasAdasum(action.dtype)) {
+      return Status::Protocol("there is no such Adasum of this set");
+    }
     fused_->reduction.group = *group;
   }
   if (HasRoot(common.kind)) {
