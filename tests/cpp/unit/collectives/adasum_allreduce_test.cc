@@ -93,7 +93,7 @@ TEST(AdasumAllreduceTest, FusedTensorsHaveTheBitsOfSingleOnes) {
   AdasumCase together(random, {.members = 3, .sizes = sizes});
   ASSERT_EQ(RunInterleaved(random, hub, together), "");
   for (size_t t = 0; t < sizes.size(); ++t) {
-    FickleHub wide({.members = 3, .chunk_bytes = 16384, .banks = 6});
+    FickleHub wide({.members = 3, .chunk_bytes = 16384, .banks = 6, .refusals = 0});
     std::vector<std::vector<std::byte>> results(
         3, std::vector<std::byte>(together.Input(0, t).size()));
     std::vector<std::unique_ptr<Collective>> running;
