@@ -44,8 +44,8 @@ def test_hosts_average_first(prefix: str) -> None:
 def test_ranks_that_disagree_are_told() -> None:
     ended = run_ranks(2, SCRIPT, LEVELS="1,2", PREFIX="HOROSCALE")
     for one in ended:
-        assert "rank 0: Adasum from level 1 on" in one.stdout
-        assert "rank 1: Adasum from level 2 on" in one.stdout
+        assert "rank 0: Adasum from level 1 on" in one.stderr
+        assert "rank 1: Adasum from level 2 on" in one.stderr
 
 
 def test_another_value_is_refused() -> None:
