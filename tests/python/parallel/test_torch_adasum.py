@@ -136,7 +136,7 @@ def test_a_closure_is_this_ranks_own() -> None:
         loss.backward()
         return loss
 
-    assert float(optimizer.step(closure)) > 0
+    assert float(optimizer.step(closure).detach()) > 0
     check_close(model, reference(lambda p: torch.optim.SGD(p, lr=0.1), 1, 1))
 
 
