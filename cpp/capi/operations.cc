@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/process_set_ids.h"
+#include "collectives/adasum.h"
 #include "collectives/fold.h"
 
 namespace horoscale {
@@ -328,6 +329,8 @@ hs_code hs_check_reduction(int32_t dtype, int32_t op) {
   Status known = CheckEnumerator("element type", dtype, horoscale::kNumDataTypes);
   if (known.ok()) known = CheckEnumerator("reduction operator", op, horoscale::kNumReduceOps);
   if (!known.ok()) return ToCode(known);
+  const auto type = static_cast<horoscale::DataType>(dtype);
+  if (op == HS_ADASUM && horoscale::HasAdasum(type)) return HS_OK;
   return ToCode(horoscale::CheckReduction({static_cast<horoscale::DataType>(dtype),
                                            static_cast<horoscale::ReduceOp>(op), 1.0, 1.0, 1}));
 }

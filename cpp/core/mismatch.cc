@@ -67,6 +67,10 @@ constexpr std::string (*kSays[])(const Terms&) = {
       if (t.kind != OpKind::kReducescatter) return std::string();
       return t.splits.empty() ? "no splits" : FormatSplits(t.splits);
     },
+    [](const Terms& t) {
+      if (t.reduce_op != ReduceOp::kAdasum) return std::string();
+      return "Adasum from level " + std::to_string(t.adasum_start_level) + " on";
+    },
 };
 static_assert(std::size(kSays) == kNumFields);
 

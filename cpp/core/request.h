@@ -44,6 +44,7 @@ struct Terms {
   bool distinct = false;        // add_process_set: even if a set of these ranks exists
   int target_set = -1;          // remove_process_set: the set's id
   std::vector<int64_t> splits;  // reducescatter: rows per member; empty: evenly
+  int adasum_start_level = 1;   // Adasum: size of the groups of ranks that are averaged first
 
   auto operator<=>(const Terms&) const = default;
 };
@@ -56,9 +57,9 @@ template <typename AnyTerms>
 constexpr auto FieldsOf(AnyTerms& of) {
   std::conditional_t<std::is_const_v<AnyTerms>, const Terms, Terms>& terms = of;
   auto& [kind, reduce_op, root, prescale, postscale, encoding, on_device, ranks, distinct,
-         target_set, splits] = terms;
+         target_set, splits, adasum_start_level] = terms;
   return std::tie(kind, reduce_op, root, prescale, postscale, encoding, on_device, ranks, distinct,
-                  target_set, splits);
+                  target_set, splits, adasum_start_level);
 }
 
 // Everything that the members of a set must agree on. Requests with the same key and different

@@ -67,6 +67,14 @@ constexpr ConfigVariable kVariables[] = {
        c->average_over_participants = t == "participants";
        return t == "size" || t == "participants";
      }},
+    {"ADASUM_START_LEVEL", "count", "1",
+     "So many ranks average their values before op=Adasum combines the averages: 0 to n-1, n to "
+     "2n-1, and so on. 1: Adasum of all ranks; the number of ranks on each host: Adasum of hosts. "
+     "The same on all ranks, 32768 at most.",
+     [](std::string_view t, Config* c) {
+       return ParseCount(t, &c->adasum_start_level) && c->adasum_start_level >= 1 &&
+              c->adasum_start_level <= 32768;
+     }},
     {"AUTOTUNE", "switch", "0",
      "Searches for the fastest FUSION_THRESHOLD, PARTITION_BYTES and CREDIT_BYTES while the job "
      "runs, for at most a few hundred steps. The result is not slower than the initial values "

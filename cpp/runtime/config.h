@@ -34,6 +34,7 @@ struct Config {
   bool device_fusion_buffer = false;
   bool priority_scheduling = true;
   bool average_over_participants = false;  // after ranks have joined
+  int64_t adasum_start_level = 1;
   bool autotune = false;
   std::string autotune_log_path;
   bool stall_check = true;

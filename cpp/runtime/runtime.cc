@@ -62,6 +62,10 @@ Runtime::~Runtime() { Shutdown(""); }
 
 Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
   HS_RETURN_IF_ERROR(ValidateRequest(*operation));
+  Signature& signature = operation->request.signature;
+  if (signature.reduce_op == ReduceOp::kAdasum) {
+    signature.adasum_start_level = static_cast<int>(config_.adasum_start_level);
+  }
   operation->will_wait = will_wait;
   // A send or release only sends a frame; no large data is transferred.
   const Message* const message = operation->message.get();

@@ -6,6 +6,8 @@
 
 #include "backends/mpi/mpi_collectives.h"
 #include "backends/native/native.h"
+#include "collectives/adasum.h"
+#include "collectives/adasum_stages.h"
 
 namespace horoscale {
 namespace {
@@ -119,6 +121,14 @@ Status SetExecution::StartBucket(const Action& action) {
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
                        static_cast<int64_t>(action.divisor)};
   if (common.encoding.IsFor(action.dtype)) fused_->encoding = common.encoding;
+  if (common.reduce_op == ReduceOp::kAdasum) {
+    const auto group = AdasumGroup(place_.ranks, std::max(common.adasum_start_level, 1));
+    // Where this rank has joined, nothing of its own has been compared with it.
+    if (!group || common.kind != OpKind::kAllreduce || !HasAdasum(action.dtype)) {
+      return Status::Protocol("there is no such Adasum of this set");
+    }
+    fused_->reduction.group = *group;
+  }
   if (HasRoot(common.kind)) {
     // If this rank has joined, the root was not compared with a request of its own.
     if (!place_.Contains(common.root)) return Status::Protocol("the root is not a member");

@@ -59,8 +59,8 @@ bool SetPosts::MayPost(const Operation& operation) const {
   const Signature& signature = operation.request.signature;
   if (!operation.will_wait || operation.request.priority != 0) return false;
   if (signature.kind == OpKind::kBarrier) return true;
-  return signature.kind == OpKind::kAllreduce && signature.tensors.size() == 1 &&
-         !signature.on_device && !signature.encoding.IsLossy() &&
+  return signature.kind == OpKind::kAllreduce && signature.reduce_op != ReduceOp::kAdasum &&
+         signature.tensors.size() == 1 && !signature.on_device && !signature.encoding.IsLossy() &&
          signature.TotalBytes() <= most_bytes_;
 }
 

@@ -6,6 +6,9 @@
 #include <string>
 
 #include "base/process_set_ids.h"
+#include "base/rank_list.h"
+#include "collectives/adasum.h"
+#include "collectives/adasum_stages.h"
 #include "collectives/collective.h"
 #include "collectives/fold.h"
 #include "core/codec.h"
@@ -91,8 +94,29 @@ std::string ShapeText(int64_t rows, const TensorSpec& spec) {
   return text + ")";
 }
 
+// Whether there is such an operation; between whom is not known yet.
+Status ValidateAdasum(const Operation& operation) {
+  const Signature& signature = operation.request.signature;
+  if (signature.kind != OpKind::kAllreduce) {
+    return Refuse(
+        operation, StatusCode::kUnsupported,
+        "Adasum is an operator of allreduce alone, not of " + std::string(Name(signature.kind)));
+  }
+  if (signature.encoding.IsLossy()) {
+    return Refuse(operation, StatusCode::kUnsupported,
+                  "Adasum is not compressed to " + Name(signature.encoding));
+  }
+  for (const TensorSpec& spec : signature.tensors) {
+    if (HasAdasum(spec.dtype)) continue;
+    return Refuse(operation, StatusCode::kUnsupported,
+                  "Adasum of " + std::string(Name(spec.dtype)) + " is not defined");
+  }
+  return Status::Ok();
+}
+
 Status ValidateReduction(const Operation& operation) {
   const Signature& signature = operation.request.signature;
+  if (signature.reduce_op == ReduceOp::kAdasum) return ValidateAdasum(operation);
   for (const TensorSpec& spec : signature.tensors) {
     const Status status = CheckReduction(
         {spec.dtype, signature.reduce_op, signature.prescale, signature.postscale, 1});
@@ -161,6 +185,16 @@ Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks
     }
   }
   return Status::Ok();
+}
+
+Status ValidateAdasumGroup(const Operation& operation, const std::vector<int>& ranks) {
+  const Signature& signature = operation.request.signature;
+  if (signature.reduce_op != ReduceOp::kAdasum) return Status::Ok();
+  if (AdasumGroup(ranks, signature.adasum_start_level)) return Status::Ok();
+  return Refuse(operation, StatusCode::kUnsupported,
+                "HOROSCALE_ADASUM_START_LEVEL=" + std::to_string(signature.adasum_start_level) +
+                    " makes groups of different sizes of process set " +
+                    std::to_string(operation.process_set_id) + ", " + RankList(ranks));
 }
 
 Status ValidateNewSet(const Operation& operation, std::vector<int> ranks, int world_size) {
@@ -255,6 +289,8 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
   if (operation.message) return ValidatePeer(operation, ranks);
   const int size = static_cast<int>(ranks.size());
   switch (signature.kind) {
+    case OpKind::kAllreduce:
+      return ValidateAdasumGroup(operation, ranks);
     case OpKind::kBroadcast:
     case OpKind::kReduce:
     case OpKind::kGather:

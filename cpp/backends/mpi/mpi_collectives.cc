@@ -51,7 +51,7 @@ MpiHandle OpOf(const MpiHandles& handles, ReduceOp op) {
 
 bool IsReducedByMpi(const Reduction& reduction) {
   if (reduction.prescale != 1.0) return false;
-  if (reduction.op >= ReduceOp::kBitwiseAnd) return false;
+  if (reduction.op >= ReduceOp::kBitwiseAnd || reduction.op == ReduceOp::kAdasum) return false;
   switch (reduction.dtype) {
     case DataType::kFloat32:
     case DataType::kFloat64:

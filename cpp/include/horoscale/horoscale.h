@@ -247,7 +247,8 @@ typedef struct hs_device {
 typedef void (*hs_callback)(void* user_data, hs_code code);
 
 /* One operation. Fields that each kind reads:
- *   allreduce      tensors (out: same shape), reduce_op, prescale, postscale
+ *   allreduce      tensors (out: same shape), reduce_op, prescale, postscale;
+ *                  HS_ADASUM combines each tensor separately, and is for allreduce only
  *   allgather      tensors (out: rows of all members in rank order)
  *   broadcast      tensors (out: same shape; in is read at the root only), root
  *   alltoall       one tensor (out: rows from all members in rank order), splits (rows for each

@@ -39,7 +39,10 @@ def refused(folder: Path, *flags: object) -> tuple[int, list[str]]:
         ("--min-np 0", "--min-np: expected a number from 1 to 1048576, not '0'"),
         ("--min-np many", "--min-np: expected a number from 1 to 1048576, not 'many'"),
         ("-np 4 --min-np 2 -H localhost:3", "starts with 4 ranks, but the hosts have only 3 slots"),
-        ("-np 2 --min-np 1 --slots-per-host 1", "starts with 2 ranks, but the hosts have only 1 slots"),
+        (
+            "-np 2 --min-np 1 --slots-per-host 1",
+            "starts with 2 ranks, but the hosts have only 1 slots",
+        ),
         ("-np 2 --min-np 1 --mpi", "--mpi and --min-np cannot be combined"),
         ("-np 2 --min-np 1 --torch-env", "--torch-env and --min-np cannot be combined"),
         ("-np 1 --elastic-timeout -1", "--elastic-timeout: expected a number of seconds, not '-1'"),

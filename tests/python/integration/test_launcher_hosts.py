@@ -132,8 +132,8 @@ def test_another_version_is_refused(shell: Path, version: int) -> None:
     job = run_launcher("--remote-shell", shell, "-H", "a,old", "-np", 2, "true")
     assert job.returncode == 1
     assert job.stderr.decode().splitlines()[-1] == (
-        f"    old: can't be understood: its supervisor uses protocol version {version}, the launcher "
-        f"version {VERSION}: install the same horoscale on all hosts"
+        f"    old: can't be understood: its supervisor uses protocol version {version}, "
+        f"the launcher version {VERSION}: install the same horoscale on all hosts"
     )
 
 
