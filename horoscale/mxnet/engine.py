@@ -13,7 +13,7 @@ from typing import Any
 
 import mxnet as mx
 
-from horoscale._core import Runtime, Signature
+from horoscale._core import Request, Runtime, Signature
 from horoscale._core.request import Requests
 from horoscale.common import job
 from horoscale.common.process_sets import at_removal
@@ -89,9 +89,21 @@ def push(signature: Signature, inputs: Sequence[Any], outputs: Sequence[Any]) ->
     Raises:
         MXNetError: the engine refuses; with NaiveEngine also what went wrong with the operation.
     """
+    _push(_requests.get(signature), inputs, outputs)
+
+
+def push_gather(signature: Signature, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Do push() for an operation whose outputs have as many rows as will come."""
+    request = _requests.get(signature)
+    for i, output in enumerate(outputs):
+        request.place(i, 0, 0, output.shape[0])
+    _push(request, inputs, outputs)
+
+
+def _push(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     handles = ctypes.c_void_p * len(inputs)
     message = _library.horoscale_mxnet_push(
-        _requests.get(signature).address,
+        request.address,
         handles(*[array.handle.value for array in inputs]),
         handles(*[array.handle.value for array in outputs]),
     )
