@@ -2,9 +2,9 @@
 
 Scripts and pickles that name either package therefore meet the same classes. Modules that only
 Horovod has (horovod.torch.mpi_ops) are served by the module of ours that exports their names.
-What we don't have yet (horovod.tensorflow.data.compute_service) is found by find_spec(), and its import is an ImportError:
-Horovod's own subpackage is there as well where the framework is missing, so programs try the
-import.
+What we don't have yet (horovod.tensorflow.data.compute_service) is found by find_spec(), and its
+import is an ImportError: Horovod's own subpackage is there as well where the framework is missing,
+so programs try the import.
 """
 
 from __future__ import annotations

@@ -56,4 +56,5 @@ class RankFailedError(MXNetError, exceptions.RankFailedError):  # type: ignore[m
 def raised(message: str) -> Exception:
     """Return the exception that a message of our library describes."""
     text, name = c2pyerror(message)
-    return _CLASSES.get(name, MXNetError)(text)
+    error: Exception = _CLASSES.get(name, MXNetError)(text)
+    return error

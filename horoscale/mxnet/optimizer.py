@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import mxnet as mx
@@ -23,8 +24,7 @@ def split_evenly(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
     bounds = [0]
     for i in range(parts):
         bounds.append(bounds[-1] + size + (i < larger))
-    pairs = zip(bounds[:-1], bounds[1:], strict=True)
-    return [items[first:last] for first, last in pairs if last > first]
+    return [items[first:last] for first, last in pairwise(bounds) if last > first]
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
