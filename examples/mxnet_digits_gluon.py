@@ -24,7 +24,10 @@ def main() -> None:
     labels = labels[order].astype(np.float32)
     train, test = slice(0, 1440), slice(1440, None)
     # Every rank takes the same number of batches: all take part in each reduction.
-    mine_x, mine_y = images[train][hvd.rank() :: hvd.size()], labels[train][hvd.rank() :: hvd.size()]
+    mine_x, mine_y = (
+        images[train][hvd.rank() :: hvd.size()],
+        labels[train][hvd.rank() :: hvd.size()],
+    )
     batch = BATCH // hvd.size()
 
     network = mx.gluon.nn.HybridSequential()

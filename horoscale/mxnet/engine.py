@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ _OF_CXX = (
 )
 
 
-def _load() -> ctypes.CDLL:
-    """Return the library, which knows MXNet's functions.
+@cache
+def _library() -> ctypes.CDLL:
+    """Return the library, which knows MXNet's functions and the jobs of this process.
 
     Raises ImportError if it is not installed, or does not fit the installed MXNet.
     """
@@ -58,6 +60,8 @@ def _load() -> ctypes.CDLL:
     library.horoscale_mxnet_set_runtime.restype = None
     library.horoscale_mxnet_push.argtypes = [ctypes.c_void_p] * 3
     library.horoscale_mxnet_push.restype = ctypes.c_char_p
+    job.at_start(lambda runtime: library.horoscale_mxnet_set_runtime(runtime.address))
+    job.at_end(lambda: library.horoscale_mxnet_set_runtime(None))
     return library
 
 
@@ -73,7 +77,6 @@ def _check_layout() -> None:
         )
 
 
-_library = _load()
 _requests = Requests()
 _unnamed: dict[tuple[int, str], int] = {}  # how many there were of each kind, by process set
 
@@ -102,7 +105,7 @@ def push_gather(signature: Signature, inputs: Sequence[Any], outputs: Sequence[A
 
 def _push(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     handles = ctypes.c_void_p * len(inputs)
-    message = _library.horoscale_mxnet_push(
+    message = _library().horoscale_mxnet_push(
         request.address,
         handles(*[array.handle.value for array in inputs]),
         handles(*[array.handle.value for array in outputs]),
@@ -123,18 +126,13 @@ def name_of(kind: str, name: str | None, process_set: int) -> str:
     return f"{kind}.unnamed.{number}"
 
 
-def _begin(runtime: Runtime) -> None:
+def _begin(_: Runtime) -> None:
     _unnamed.clear()
-    _library.horoscale_mxnet_set_runtime(runtime.address)
 
 
 def _finish() -> None:
     """Wait for what was pushed: peers need this rank for it. Raises what nobody has waited for."""
     mx.nd.waitall()
-
-
-def _end() -> None:
-    _library.horoscale_mxnet_set_runtime(None)
 
 
 def _forget(process_set: int) -> None:
@@ -145,5 +143,4 @@ def _forget(process_set: int) -> None:
 
 job.at_start(_begin)
 job.before_end(_finish)
-job.at_end(_end)
 at_removal(_forget)
