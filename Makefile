@@ -47,7 +47,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs docs-site python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
          python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
-         python-lightning python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
+         python-lightning python-slurm python-ray python-spark engines torch-libraries wheel python-wheel release wheel-check torch-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -169,6 +169,9 @@ wheel: $(VENV)-wheel/.tools  ## source distribution, and manylinux wheels for WH
 python-wheel: wheel  ## what is in these wheels, and that they work where there is no compiler
 	export WHEELS="$(WHEELS)" && cd tests && $(abspath $(VENV)-wheel/bin)/pytest python/manylinux
 
+release: $(VENV)-wheel/.tools  ## a tagged commit's packages in dist/, checked in clean environments; REHEARSAL=1 for any commit
+	$(VENV)-wheel/bin/python cmake/release.py $(if $(REHEARSAL),--rehearsal) $(WHEELS)
+
 wheel-check:  ## one wheel without TensorFlow and with each version of it (minutes, gigabytes; not in CI)
 	PYTHON=$(PYTHON) tests/python/wheels/check.sh
 
@@ -270,7 +273,7 @@ $(VENV)-wheel/.tools: pyproject.toml
 	@echo "== what builds wheels in $(VENV)-wheel"
 	@$(PYTHON) -m venv $(VENV)-wheel
 	@$(VENV)-wheel/bin/python -m pip install -q ziglang==$(ZIG_VERSION) auditwheel build \
-	    'setuptools>=77' cmake ninja 'cffi>=1.15' pybind11 pytest pytest-timeout
+	    'setuptools>=77' cmake ninja 'cffi>=1.15' pybind11 pytest pytest-timeout twine
 	@touch $@
 
 # NCCL's own header, with which our declarations of it are compared. Of the wheel nothing else is kept.

@@ -28,57 +28,71 @@ std::string EncodingsOf(const SetCounters& counters) {
   return encodings.Build();
 }
 
+std::string CountersJson(const SetCounters& counters) {
+  return JsonObject()
+      .Add("operations", counters.operations)
+      .Add("bytes", counters.bytes)
+      .Add("buckets", counters.buckets)
+      .Add("mpi_buckets", counters.mpi_buckets)
+      .Add("device_buckets", counters.device_buckets)
+      .Add("nccl_buckets", counters.nccl_buckets)
+      .Add("fused_tensors", counters.fused_tensors)
+      .Add("cache_hits", counters.cache_hits)
+      .Add("cache_misses", counters.cache_misses)
+      .Add("one_hop", counters.posts)
+      .Add("messages_sent", counters.messages_sent)
+      .Add("messages_received", counters.messages_received)
+      .Add("messages_viewed", counters.messages_viewed)
+      .Add("nccl_messages", counters.nccl_messages)
+      .Add("message_bytes_sent", counters.message_bytes_sent)
+      .Add("message_bytes_received", counters.message_bytes_received)
+      .AddJson("encodings", EncodingsOf(counters))
+      .Add("negotiate_seconds", counters.negotiate_seconds)
+      .Add("execute_seconds", counters.execute_seconds)
+      .Build();
+}
+
+std::string ProgressJson(const SetProgress& progress) {
+  return JsonObject()
+      .Add("last_operation", progress.last_operation)
+      .Add("executing", progress.executing)
+      .Add("pending", static_cast<uint64_t>(progress.pending))
+      .Add("pending_operation", progress.pending_operation)
+      .Add("pending_seconds", progress.pending_seconds)
+      .Build();
+}
+
 }  // namespace
 
-std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                      const Transport& transport, const StepTotals& steps, double waiting_seconds,
-                      double now) {
-  const TransportCounters transported = transport.counters();
+Metrics CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
+                    const Transport& transport, double now) {
+  Metrics metrics;
+  metrics.sets.reserve(sets.size());
+  for (const auto& [id, set] : sets) {
+    metrics.sets.push_back({id, set->counters(), set->Progress(now)});
+  }
+  metrics.transported = transport.counters();
+  metrics.link_bytes = transport.LinkBytes();
+  return metrics;
+}
+
+std::string MetricsJson(const Metrics& metrics) {
   JsonObject counted;
   JsonObject progressing;
-  for (const auto& [id, set] : sets) {
-    const SetCounters& counters = set->counters();
-    const SetProgress progress = set->Progress(now);
-    counted.AddJson(std::to_string(id),
-                    JsonObject()
-                        .Add("operations", counters.operations)
-                        .Add("bytes", counters.bytes)
-                        .Add("buckets", counters.buckets)
-                        .Add("mpi_buckets", counters.mpi_buckets)
-                        .Add("device_buckets", counters.device_buckets)
-                        .Add("nccl_buckets", counters.nccl_buckets)
-                        .Add("fused_tensors", counters.fused_tensors)
-                        .Add("cache_hits", counters.cache_hits)
-                        .Add("cache_misses", counters.cache_misses)
-                        .Add("one_hop", counters.posts)
-                        .Add("messages_sent", counters.messages_sent)
-                        .Add("messages_received", counters.messages_received)
-                        .Add("messages_viewed", counters.messages_viewed)
-                        .Add("nccl_messages", counters.nccl_messages)
-                        .Add("message_bytes_sent", counters.message_bytes_sent)
-                        .Add("message_bytes_received", counters.message_bytes_received)
-                        .AddJson("encodings", EncodingsOf(counters))
-                        .Add("negotiate_seconds", counters.negotiate_seconds)
-                        .Add("execute_seconds", counters.execute_seconds)
-                        .Build());
-    progressing.AddJson(std::to_string(id),
-                        JsonObject()
-                            .Add("last_operation", progress.last_operation)
-                            .Add("executing", progress.executing)
-                            .Add("pending", static_cast<uint64_t>(progress.pending))
-                            .Add("pending_operation", progress.pending_operation)
-                            .Add("pending_seconds", progress.pending_seconds)
-                            .Build());
+  for (const Metrics::Set& set : metrics.sets) {
+    counted.AddJson(std::to_string(set.id), CountersJson(set.counters));
+    progressing.AddJson(std::to_string(set.id), ProgressJson(set.progress));
   }
   JsonObject links;
-  for (const auto& [rank, bytes] : transport.LinkBytes()) links.Add(std::to_string(rank), bytes);
+  for (const auto& [rank, bytes] : metrics.link_bytes) links.Add(std::to_string(rank), bytes);
+  const TransportCounters& transported = metrics.transported;
   return JsonObject()
-      .Add("waiting_seconds", waiting_seconds)
+      .Add("waiting_seconds", metrics.waiting_seconds)
       .AddJson("steps", JsonObject()
-                            .Add("count", steps.steps)
-                            .Add("seconds", steps.seconds)
-                            .Add("exposed_seconds", steps.exposed_seconds)
-                            .Add("waiting_seconds", steps.waiting_seconds)
+                            .Add("count", metrics.steps.steps)
+                            .Add("seconds", metrics.steps.seconds)
+                            .Add("exposed_seconds", metrics.steps.exposed_seconds)
+                            .Add("waiting_seconds", metrics.steps.waiting_seconds)
                             .Build())
       .AddJson("process_sets", counted.Build())
       .AddJson("progress", progressing.Build())
@@ -91,6 +105,8 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
       .AddJson("link_bytes_sent", links.Build())
       .Add("doorbells_rung", transported.doorbells_rung)
       .Add("mpi_communicators", static_cast<uint64_t>(MpiCommunicator::Living()))
+      .Add("metrics_copies", metrics.cost.copies)
+      .Add("metrics_seconds", metrics.cost.seconds)
       .Build();
 }
 

@@ -140,7 +140,7 @@ const hs_error_info* hs_error(void);
 /* The ABI version of the library, to be compared with HS_ABI_VERSION. Local. */
 int32_t hs_abi_version(void);
 
-/* The library's version, such as "0.1.0". Local. */
+/* The library's version, such as "0.1.0", or "0.1.0.dev0" before it. Local. */
 const char* hs_version(void);
 
 /* A JSON object that tells what this build and this machine offer: fold kernel, backends with found
