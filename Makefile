@@ -49,7 +49,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs docs-site python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
          python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
-         python-lightning python-mxnet python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
+         python-lightning python-mxnet python-slurm python-ray python-spark engines torch-libraries wheel python-wheel release wheel-check torch-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -175,6 +175,9 @@ wheel: $(VENV)-wheel/.tools  ## source distribution, and manylinux wheels for WH
 python-wheel: wheel  ## test the contents of these wheels, and that they work without a compiler
 	export WHEELS="$(WHEELS)" && cd tests && $(abspath $(VENV)-wheel/bin)/pytest python/manylinux
 
+release: $(VENV)-wheel/.tools  ## build the packages of a tagged commit, and check them in clean environments; REHEARSAL=1 for any commit
+	$(VENV)-wheel/bin/python cmake/release.py $(if $(REHEARSAL),--rehearsal) $(WHEELS)
+
 wheel-check:  ## test one wheel without TensorFlow and with each of its versions (minutes, gigabytes; not in CI)
 	PYTHON=$(PYTHON) tests/python/wheels/check.sh
 
@@ -285,7 +288,7 @@ $(VENV)-wheel/.tools: pyproject.toml
 	@echo "== tools that build wheels in $(VENV)-wheel"
 	@$(PYTHON) -m venv $(VENV)-wheel
 	@$(VENV)-wheel/bin/python -m pip install -q ziglang==$(ZIG_VERSION) auditwheel build \
-	    'setuptools>=77' cmake ninja 'cffi>=1.15' pybind11 pytest pytest-timeout
+	    'setuptools>=77' cmake ninja 'cffi>=1.15' pybind11 pytest pytest-timeout twine
 	@touch $@
 
 # NCCL's header, which tests compare with our declarations. Nothing else of the wheel is kept.

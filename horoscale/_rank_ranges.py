@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def rank_ranges(ranks: Iterable[int], most: int | None = None) -> str:
@@ -17,6 +20,13 @@ def rank_ranges(ranks: Iterable[int], most: int | None = None) -> str:
     if most is not None and len(parts) > most:
         parts = [*parts[:most], "…"]
     return ",".join(parts)
+
+
+def rank_intervals(text: str) -> list[tuple[int, int]] | None:
+    """Return the first and last rank of each range of such a text; None if it was cut."""
+    found = [_RANGE.fullmatch(part.strip()) for part in text.split(",")]
+    whole = [(int(one[1]), int(one[2] or one[1])) for one in found if one is not None]
+    return whole if len(whole) == len(found) else None
 
 
 def named(ranks: Sequence[int], most: int | None = None) -> str:

@@ -1,3 +1,6 @@
-"""The version. pyproject.toml and CMakeLists.txt read it from here."""
+"""The version, which pyproject.toml and CMakeLists.txt read.
 
-__version__ = "0.1.0"
+Between releases it is a development version, X.Y.Z.dev0; the tag of a release is vX.Y.Z.
+"""
+
+__version__ = "0.1.0.dev0"

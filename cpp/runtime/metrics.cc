@@ -28,73 +28,93 @@ std::string EncodingsOf(const SetCounters& counters) {
   return encodings.Build();
 }
 
-// Of each member that was the last to report something.
-std::string LateRanksOf(const ProcessSet& set) {
+// Members that were the last to report something.
+std::string LateRanksJson(const std::vector<std::pair<int, Lateness::Member>>& late) {
   JsonObject ranks;
-  const std::vector<Lateness::Member>& late = set.Late();
-  for (size_t member = 0; member < late.size(); ++member) {
-    if (late[member].operations == 0) continue;
-    ranks.AddJson(std::to_string(set.ranks()[member]),
-                  JsonObject()
-                      .Add("operations", late[member].operations)
-                      .Add("seconds", late[member].seconds)
-                      .Build());
+  for (const auto& [rank, member] : late) {
+    ranks.AddJson(
+        std::to_string(rank),
+        JsonObject().Add("operations", member.operations).Add("seconds", member.seconds).Build());
   }
   return ranks.Build();
 }
 
+std::string CountersJson(const Metrics::Set& set) {
+  const SetCounters& counters = set.counters;
+  return JsonObject()
+      .Add("operations", counters.operations)
+      .Add("bytes", counters.bytes)
+      .Add("buckets", counters.buckets)
+      .Add("mpi_buckets", counters.mpi_buckets)
+      .Add("device_buckets", counters.device_buckets)
+      .Add("nccl_buckets", counters.nccl_buckets)
+      .Add("fused_tensors", counters.fused_tensors)
+      .Add("cache_hits", counters.cache_hits)
+      .Add("cache_misses", counters.cache_misses)
+      .Add("one_hop", counters.posts)
+      .Add("messages_sent", counters.messages_sent)
+      .Add("messages_received", counters.messages_received)
+      .Add("messages_viewed", counters.messages_viewed)
+      .Add("nccl_messages", counters.nccl_messages)
+      .Add("message_bytes_sent", counters.message_bytes_sent)
+      .Add("message_bytes_received", counters.message_bytes_received)
+      .AddJson("encodings", EncodingsOf(counters))
+      .Add("negotiate_seconds", counters.negotiate_seconds)
+      .Add("execute_seconds", counters.execute_seconds)
+      .AddJson("late_ranks", LateRanksJson(set.late))
+      .Build();
+}
+
+std::string ProgressJson(const SetProgress& progress) {
+  return JsonObject()
+      .Add("last_operation", progress.last_operation)
+      .Add("executing", progress.executing)
+      .Add("pending", static_cast<uint64_t>(progress.pending))
+      .Add("pending_operation", progress.pending_operation)
+      .Add("pending_seconds", progress.pending_seconds)
+      .Build();
+}
+
+std::vector<std::pair<int, Lateness::Member>> LateMembersOf(const ProcessSet& set) {
+  std::vector<std::pair<int, Lateness::Member>> late;
+  const std::vector<Lateness::Member>& members = set.Late();
+  for (size_t member = 0; member < members.size(); ++member) {
+    if (members[member].operations > 0) late.emplace_back(set.ranks()[member], members[member]);
+  }
+  return late;
+}
+
 }  // namespace
 
-std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                      const Transport& transport, const StepTotals& steps, double waiting_seconds,
-                      double now) {
-  const TransportCounters transported = transport.counters();
+Metrics CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
+                    const Transport& transport, double now) {
+  Metrics metrics;
+  metrics.sets.reserve(sets.size());
+  for (const auto& [id, set] : sets) {
+    metrics.sets.push_back({id, set->counters(), set->Progress(now), LateMembersOf(*set)});
+  }
+  metrics.transported = transport.counters();
+  metrics.link_bytes = transport.LinkBytes();
+  return metrics;
+}
+
+std::string MetricsJson(const Metrics& metrics) {
   JsonObject counted;
   JsonObject progressing;
-  for (const auto& [id, set] : sets) {
-    const SetCounters& counters = set->counters();
-    const SetProgress progress = set->Progress(now);
-    counted.AddJson(std::to_string(id),
-                    JsonObject()
-                        .Add("operations", counters.operations)
-                        .Add("bytes", counters.bytes)
-                        .Add("buckets", counters.buckets)
-                        .Add("mpi_buckets", counters.mpi_buckets)
-                        .Add("device_buckets", counters.device_buckets)
-                        .Add("nccl_buckets", counters.nccl_buckets)
-                        .Add("fused_tensors", counters.fused_tensors)
-                        .Add("cache_hits", counters.cache_hits)
-                        .Add("cache_misses", counters.cache_misses)
-                        .Add("one_hop", counters.posts)
-                        .Add("messages_sent", counters.messages_sent)
-                        .Add("messages_received", counters.messages_received)
-                        .Add("messages_viewed", counters.messages_viewed)
-                        .Add("nccl_messages", counters.nccl_messages)
-                        .Add("message_bytes_sent", counters.message_bytes_sent)
-                        .Add("message_bytes_received", counters.message_bytes_received)
-                        .AddJson("encodings", EncodingsOf(counters))
-                        .Add("negotiate_seconds", counters.negotiate_seconds)
-                        .Add("execute_seconds", counters.execute_seconds)
-                        .AddJson("late_ranks", LateRanksOf(*set))
-                        .Build());
-    progressing.AddJson(std::to_string(id),
-                        JsonObject()
-                            .Add("last_operation", progress.last_operation)
-                            .Add("executing", progress.executing)
-                            .Add("pending", static_cast<uint64_t>(progress.pending))
-                            .Add("pending_operation", progress.pending_operation)
-                            .Add("pending_seconds", progress.pending_seconds)
-                            .Build());
+  for (const Metrics::Set& set : metrics.sets) {
+    counted.AddJson(std::to_string(set.id), CountersJson(set));
+    progressing.AddJson(std::to_string(set.id), ProgressJson(set.progress));
   }
   JsonObject links;
-  for (const auto& [rank, bytes] : transport.LinkBytes()) links.Add(std::to_string(rank), bytes);
+  for (const auto& [rank, bytes] : metrics.link_bytes) links.Add(std::to_string(rank), bytes);
+  const TransportCounters& transported = metrics.transported;
   return JsonObject()
-      .Add("waiting_seconds", waiting_seconds)
+      .Add("waiting_seconds", metrics.waiting_seconds)
       .AddJson("steps", JsonObject()
-                            .Add("count", steps.steps)
-                            .Add("seconds", steps.seconds)
-                            .Add("exposed_seconds", steps.exposed_seconds)
-                            .Add("waiting_seconds", steps.waiting_seconds)
+                            .Add("count", metrics.steps.steps)
+                            .Add("seconds", metrics.steps.seconds)
+                            .Add("exposed_seconds", metrics.steps.exposed_seconds)
+                            .Add("waiting_seconds", metrics.steps.waiting_seconds)
                             .Build())
       .AddJson("process_sets", counted.Build())
       .AddJson("progress", progressing.Build())
@@ -107,6 +127,8 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
       .AddJson("link_bytes_sent", links.Build())
       .Add("doorbells_rung", transported.doorbells_rung)
       .Add("mpi_communicators", static_cast<uint64_t>(MpiCommunicator::Living()))
+      .Add("metrics_copies", metrics.cost.copies)
+      .Add("metrics_seconds", metrics.cost.seconds)
       .Build();
 }
 

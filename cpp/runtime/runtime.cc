@@ -13,7 +13,6 @@
 #include "platform/joined_memory.h"
 #include "platform/log.h"
 #include "platform/state_signal.h"
-#include "runtime/metrics.h"
 #include "runtime/validate.h"
 
 namespace horoscale {
@@ -156,13 +155,15 @@ Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
 Status Runtime::StopTimeline() { return timeline_.Stop(); }
 
 std::string Runtime::MetricsJson() {
-  // The counters belong to the engine's owner, so it formats them on request, and once more at the
+  // The counters belong to the engine's owner, so it copies them on request, and once more at the
   // end.
   metrics_wanted_.store(true);
   engine_.WaitFor([this] { return !metrics_wanted_.load() || ended_.load(); },
                   MonotonicSeconds() + kMetricsSeconds);
-  std::lock_guard lock(metrics_mutex_);
-  return metrics_json_;
+  std::unique_lock lock(metrics_mutex_);
+  const std::shared_ptr<const Metrics> metrics = metrics_;
+  lock.unlock();
+  return metrics == nullptr ? "" : horoscale::MetricsJson(*metrics);
 }
 
 std::shared_ptr<SetResiduals> Runtime::ResidualsOf(int process_set_id) const {
@@ -487,13 +488,16 @@ void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
 }
 
 void Runtime::PublishMetrics() {
-  const std::string json = MetricsOf(sets_.all(), *transport_, step_times_.totals(),
-                                     waiting_time_.Seconds(), MonotonicSeconds());
-  {
-    std::lock_guard lock(metrics_mutex_);
-    metrics_json_ = json;
-  }
+  const double began = MonotonicSeconds();
+  auto metrics = std::make_shared<Metrics>(CopyMetrics(sets_.all(), *transport_, began));
+  metrics->steps = step_times_.totals();
+  metrics->waiting_seconds = waiting_time_.Seconds();
+  metrics->cost = metrics_cost_;
+  std::unique_lock lock(metrics_mutex_);
+  metrics_ = std::move(metrics);
+  lock.unlock();
   metrics_wanted_.store(false);
+  metrics_cost_ = {metrics_cost_.copies + 1, metrics_cost_.seconds + MonotonicSeconds() - began};
   engine_.NotifyDone();
 }
 

@@ -92,7 +92,7 @@ class Telemetry:
         if not metrics:
             return {**_counters, "at": at, "view": 0, "sets": []}  # nothing is pending
         steps = metrics["steps"]
-        sets = metrics["process_sets"].values()
+        sets = list(metrics["process_sets"].values())
         links = sorted(metrics["link_bytes_sent"].items(), key=lambda item: -item[1])
         late = metrics["process_sets"]["0"]["late_ranks"]
         latest = sorted(late, key=lambda one: -late[one]["seconds"])[:_MOST_LATE]
@@ -116,7 +116,20 @@ class Telemetry:
             "late": {
                 one: [late[one]["operations"], round(late[one]["seconds"], 6)] for one in latest
             },
+            "encodings": _encodings(sets),
         }
+
+
+def _encodings(sets: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return for each lossy encoding the bytes before and after it, and the largest error."""
+    totals: dict[str, list[float]] = {}
+    for one in sets:
+        for name, used in one["encodings"].items():
+            total = totals.setdefault(name, [0, 0, 0.0])
+            total[0] += used["bytes_before"]
+            total[1] += used["bytes_after"]
+            total[2] = max(total[2], round(used["relative_error"], 6))
+    return totals
 
 
 def _view() -> int:

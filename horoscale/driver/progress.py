@@ -7,12 +7,12 @@ what a process says: those that are not what they should be count as not there.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from horoscale._rank_ranges import named
+from horoscale._rank_ranges import named, rank_intervals
 
 SILENT_S = 5.0  # without a report
 STALLED_S = 10.0  # without any advance, while others advance; or with an operation pending
@@ -55,6 +55,14 @@ class Progress:
         self._times.append((now, self.computing))
 
     @property
+    def tells_all_pending(self) -> bool:
+        """Whether no process set with a pending operation was left out of the last report.
+
+        A report has the global set, then the others, those that have waited longest first.
+        """
+        return len(self.sets) < _MOST_SETS or any(not one["pending"] for one in self.sets[1:])
+
+    @property
     def computing_share(self) -> float | None:
         """The part of the last seconds in which it did not wait; None where that is not known."""
         if len(self._times) < 2:
@@ -86,6 +94,24 @@ def findings(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
     named = {rank for one in found for rank in (*one["ranks"], *one.get("waiting", ()))}
     found += _stalled({rank: one for rank, one in ranks.items() if rank not in named}, ranks, now)
     return found + _stragglers(ranks, {rank for one in found for rank in one["ranks"]})
+
+
+def known_members(
+    listed: str, reporting: Iterable[int], ranks: Mapping[int, Progress]
+) -> list[int]:
+    """Return the members of a process set of which it is known whether they wait in it, sorted.
+
+    A report has few of the sets that its rank is in. A member that leaves this one out, and tells
+    of all that is pending, has called nothing in it. `listed` is the list of the set's ranks in the
+    reports; one that was cut tells nothing.
+    """
+    known = set(reporting)
+    living = sorted(ranks)
+    for first, last in rank_intervals(listed) or ():
+        for rank in living[bisect_left(living, first) : bisect_right(living, last)]:
+            if ranks[rank].sets and ranks[rank].tells_all_pending:
+                known.add(rank)
+    return sorted(known)
 
 
 def _set_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +162,7 @@ def _waiting(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
             continue
         longest = max(since, key=lambda rank: since[rank])
         operation = of_ranks[longest]["pending_operation"]
-        missing = [rank for rank in of_ranks if rank not in since]
+        missing = [rank for rank in known_members(listed, of_ranks, ranks) if rank not in since]
         text = (
             f'process set {name} of ranks {listed}: "{operation}" has been pending for '
             f"{since[longest]:.0f} s on {_ranks(list(since))}"

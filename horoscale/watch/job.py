@@ -98,7 +98,11 @@ class JobWatch:
                     continue
                 if not one.lives:
                     continue
+                used = set(one.encodings)
                 one.take(changed, now)
+                for name in sorted(set(one.encodings) - used):
+                    text = f"tensors are sent as {name} between hosts"
+                    self._add("compression", text, "info", one)
                 self._take_notes(one, changed.get("notes"))
             self._look(now)
             if not self._history or now - self._history[-1]["at"] >= _INTERVAL_S:
@@ -221,6 +225,7 @@ class JobWatch:
             "steps": max(scripts, default=0) or max((one.steps for one in living), default=0),
             "steps_per_second": round(median(speeds), 3) if speeds else 0.0,
             "reduced_bytes_per_second": round(sum(one.rates["reduced_bytes"] for one in living)),
+            "encodings": _encodings(living),
         }
 
     def _state_of_job(self, stalled: bool) -> str:
@@ -311,6 +316,18 @@ class RankTotals(NamedTuple):
     counters: dict[str, float]
     age: float  # of its last report, in seconds
     late: dict[int, tuple[float, float]]  # for which ranks others waited: how often, seconds
+
+
+def _encodings(ranks: Iterable[WatchedRank]) -> dict[str, dict[str, float]]:
+    """Return what lossy encodings have saved on all ranks, and the largest error on any."""
+    told: dict[str, dict[str, float]] = {}
+    for one in ranks:
+        for name, used in sorted(one.encodings.items()):
+            total = told.setdefault(name, dict.fromkeys(used._fields, 0.0))
+            total["bytes_before"] += used.bytes_before
+            total["bytes_after"] += used.bytes_after
+            total["relative_error"] = max(total["relative_error"], used.relative_error)
+    return told
 
 
 def _mean(values: Iterable[float]) -> float:

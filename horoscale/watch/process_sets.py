@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from horoscale._rank_ranges import rank_ranges
+from horoscale.driver.progress import Progress, known_members
 from horoscale.watch.rank import WAITS_S, WatchedRank
 
 MOST_SETS = 128
 _MOST_RANGES = 32
+_Reports = list[tuple[WatchedRank, dict[str, Any]]]  # of the members of a set
 
 
 def process_sets(ranks: Iterable[WatchedRank], now: float) -> tuple[list[dict[str, Any]], set[int]]:
@@ -17,34 +19,54 @@ def process_sets(ranks: Iterable[WatchedRank], now: float) -> tuple[list[dict[st
 
     A set is what its id and its list of ranks say: those of two views are two.
     """
-    members: dict[tuple[int, str], list[tuple[WatchedRank, dict[str, Any]]]] = {}
-    for rank in ranks:
-        if rank.lives and rank.rank is not None:
-            for one in rank.progress.sets:
-                members.setdefault((one["set"], one["ranks"]), []).append((rank, one))
+    living = {one.rank: one for one in ranks if one.lives and one.rank is not None}
+    reports: dict[tuple[int, str], _Reports] = {}
+    for rank in living.values():
+        for one in rank.progress.sets:
+            reports.setdefault((one["set"], one["ranks"]), []).append((rank, one))
+    waits = {key: _longest(of, now) for key, of in reports.items()}
+    order = sorted(reports, key=lambda key: (-waits[key][0], key[0]))[:MOST_SETS]
+    progress = {rank: one.progress for rank, one in living.items()}
     found, late = [], set()
-    for (number, listed), of in members.items():
-        told, missed = _set(number, listed, of, now)
+    for key in order:
+        told, missed = _set(*key, reports[key], *waits[key], progress)
         found.append(told)
         late |= missed
-    found.sort(key=lambda one: (-one["waits_seconds"], one["set"]))
-    return found[:MOST_SETS], late
+    return found, late
+
+
+def _longest(of: _Reports, now: float) -> tuple[float, str]:
+    """Return for how long the set's oldest operation waits, 0 for a short time; and its name."""
+    waits = [
+        (rank.until_now(one["pending_seconds"], now), one["pending_operation"])
+        for rank, one in of
+        if one["pending"]
+    ]
+    seconds, operation = max(waits, key=lambda one: one[0], default=(0.0, ""))
+    return (round(seconds, 1), operation) if seconds >= WAITS_S else (0.0, "")
 
 
 def _set(
-    number: int, listed: str, of: list[tuple[WatchedRank, dict[str, Any]]], now: float
+    number: int,
+    listed: str,
+    of: _Reports,
+    seconds: float,
+    operation: str,
+    progress: Mapping[int, Progress],
 ) -> tuple[dict[str, Any], set[int]]:
-    pending = [(rank, one) for rank, one in of if one["pending"]]
-    waits = [
-        (rank.until_now(one["pending_seconds"], now), one["pending_operation"], rank)
-        for rank, one in pending
-    ]
-    seconds, operation, _ = max(waits, key=lambda one: one[0], default=(0.0, "", None))
-    waiting = {rank.rank for _, name, rank in waits if name == operation}
     executing = [one["executing"] for _, one in of if one["executing"]]
-    # A rank that executes it has called it; that it is gone from the list means that it is done.
-    absent = {rank.rank for rank, one in of if rank.rank not in waiting and not one["executing"]}
-    missed = absent if seconds >= WAITS_S else set()
+    waiting: set[int] = set()
+    missed: set[int] = set()
+    if seconds > 0:
+        reporting = {rank.rank: one for rank, one in of if rank.rank is not None}
+        waiting = {
+            rank
+            for rank, one in reporting.items()
+            if one["pending"] and one["pending_operation"] == operation
+        }
+        # A rank that executes it has called it; that it is gone from the list means that it is done.
+        called = waiting | {rank for rank, one in reporting.items() if one["executing"]}
+        missed = set(known_members(listed, reporting, progress)) - called
     told = {
         "set": number,
         "ranks": listed,
@@ -52,13 +74,9 @@ def _set(
         "operations": max(one["operations"] for _, one in of),
         "executing": max(executing, key=executing.count, default=""),
         "last_operation": of[0][1]["last_operation"],
-        "waits_for": operation if seconds >= WAITS_S else "",
-        "waits_seconds": round(seconds, 1) if seconds >= WAITS_S else 0.0,
-        "waiting": _ranges(waiting) if seconds >= WAITS_S else "",
-        "missing": _ranges(missed),
+        "waits_for": operation,
+        "waits_seconds": seconds,
+        "waiting": rank_ranges(sorted(waiting), _MOST_RANGES),
+        "missing": rank_ranges(sorted(missed), _MOST_RANGES),
     }
-    return told, {rank for rank in missed if rank is not None}
-
-
-def _ranges(ranks: Iterable[int | None]) -> str:
-    return rank_ranges(sorted(one for one in ranks if one is not None), _MOST_RANGES)
+    return told, missed

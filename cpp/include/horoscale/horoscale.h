@@ -142,7 +142,7 @@ const hs_error_info* hs_error(void);
 /* The ABI version of the library; compare it with HS_ABI_VERSION. Local. */
 int32_t hs_abi_version(void);
 
-/* The library's version, such as "0.1.0". Local. */
+/* The library's version, such as "0.1.0", or "0.1.0.dev0" before it. Local. */
 const char* hs_version(void);
 
 /* A JSON object that describes this build and this machine: the fold kernel, and for each backend

@@ -4,7 +4,7 @@ const INTERVAL_MS = 1000;
 const LOST_AFTER = 3; // answers that did not come
 const POINTS = 120; // of the history, one a second
 const MOST_EVENTS = 200;
-const DECISIONS = new Set(["autotune", "balance", "view", "recovery", "end"]);
+const DECISIONS = new Set(["autotune", "balance", "compression", "view", "recovery", "end"]);
 const PARTS = [
   ["computing", "Computing"],
   ["exposed", "Exposed"],
@@ -122,6 +122,9 @@ function showJob(job) {
     ["Running for", duration(job.seconds)],
   ];
   if (job.elastic) numbers.splice(2, 0, ["View", String(job.view)]);
+  for (const [name, used] of Object.entries(job.encodings)) {
+    numbers.push([`Sent as ${name}`, `${(used.bytes_before / (used.bytes_after || 1)).toFixed(1)} times fewer bytes`]);
+  }
   pairs($("numbers"), numbers);
 }
 
@@ -287,7 +290,7 @@ function showSets(sets) {
     mark(row, "data-missing", one.missing);
     const cells = [String(one.set), one.ranks, one.executing || "–", one.waits_for || "–",
       one.waits_for ? duration(one.waits_seconds) : "–", one.waiting || "–",
-      one.missing || (one.waits_for ? "none: it is being executed" : "–"), one.operations.toLocaleString("en")];
+      one.missing || (one.waits_for && one.executing ? "none: it is being executed" : "–"), one.operations.toLocaleString("en")];
     cells.forEach((text, index) => say(row.children[index], text));
   });
 }

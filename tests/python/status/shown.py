@@ -74,11 +74,15 @@ def assert_agrees(page: Page, told: dict[str, Any]) -> None:
         assert row[3] == (one["waits_for"] or NOTHING)
         assert row[5] == (one["waiting"] or NOTHING)
         if one["waits_for"]:
-            assert row[6] == (one["missing"] or "none: it is being executed")
+            nobody = "none: it is being executed" if one["executing"] else NOTHING
+            assert row[6] == (one["missing"] or nobody)
     assert page.text_content("#command") == told["job"]["command"]
     assert page.text_content("#state") == told["job"]["state"]
     numbers = dict(page.eval_on_selector_all("#numbers div", _ROWS))
     assert numbers["Ranks"] == str(told["job"]["size"])
+    assert {name for name in numbers if name.startswith("Sent as ")} == {
+        f"Sent as {name}" for name in told["job"]["encodings"]
+    }
     assert numbers["Step"] == f"{told['job']['steps']:,}"
     listed = page.eval_on_selector_all("#findings-list li", "all => all.map(li => li.textContent)")
     assert listed == [one["text"] for one in told["findings"]]

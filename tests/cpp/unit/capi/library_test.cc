@@ -14,7 +14,7 @@ using testing::kDeadlineSeconds;
 
 TEST(Library, TellsItsVersionsAndVariables) {
   EXPECT_EQ(hs_abi_version(), HS_ABI_VERSION);
-  EXPECT_EQ(std::count(hs_version(), hs_version() + std::strlen(hs_version()), '.'), 2);
+  EXPECT_GE(std::count(hs_version(), hs_version() + std::strlen(hs_version()), '.'), 2);
   EXPECT_NE(std::strstr(hs_build_info(), "\"native\": {\"available\": true}"), nullptr);
   EXPECT_NE(std::strstr(hs_config_variables(), "\"name\": \"FUSION_THRESHOLD\""), nullptr);
 }
