@@ -64,7 +64,7 @@ def _set(
             for rank, one in reporting.items()
             if one["pending"] and one["pending_operation"] == operation
         }
-        # A rank that executes it has called it; that it is gone from the list means that it is done.
+        # A rank that executes the operation has called it, even if it is no longer pending there.
         called = waiting | {rank for rank, one in reporting.items() if one["executing"]}
         missed = set(known_members(listed, reporting, progress)) - called
     told = {
