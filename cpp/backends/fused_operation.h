@@ -48,6 +48,8 @@ struct FusedOperation {
   std::vector<int64_t> splits;
   std::vector<std::shared_ptr<TensorResiduals>> residuals;  // that pieces refer to
   EncodingTotals* encoded = nullptr;
+  double coded_before = 0;  // their seconds, when it began
+  double CodingSeconds() const { return encoded == nullptr ? 0 : encoded->seconds - coded_before; }
   bool sealed = false;  // one of the tensors is to be, see Exchange
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;

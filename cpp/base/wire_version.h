@@ -8,6 +8,6 @@
 
 namespace horoscale {
 
-inline constexpr uint32_t kWireVersion = 11;
+inline constexpr uint32_t kWireVersion = 12;
 
 }  // namespace horoscale

@@ -49,6 +49,15 @@ struct Post {
   }
 };
 
+// What an encoding loses of a named operation on one member: the norm of the residual by that of the
+// value.
+struct EncodingError {
+  uint32_t slot = 0;
+  Encoding encoding;
+  uint32_t error = 0;  // in ten-thousandths
+  bool operator==(const EncodingError&) const = default;
+};
+
 struct Report {
   // The last plan entry this member has applied: lets the coordinator give retired slots again.
   uint64_t applied_sequence = 0;
@@ -61,6 +70,8 @@ struct Report {
   // Request::own_bytes of the same hits; empty if all are 0. By member 0 alone, and not encoded.
   std::vector<int64_t> hit_bytes;
   std::vector<Request> requests;  // first time, or changed
+  // Of adaptive operations that have ended since the last report, where it has changed.
+  std::vector<EncodingError> errors;
   bool join = false;              // after everything else in this report
   // What the member has posted, where its posts don't come to the coordinator (post_routes.h); then
   // the report says nothing else.
@@ -106,6 +117,7 @@ struct PlanEntry {
   std::vector<uint32_t> retired_slots;  // forgotten by every member before the items are looked at
   std::vector<uint32_t> absent;         // member indices that have joined: they take no part
   uint32_t divisor = 0;                 // of an Average where some are absent; else the set's size
+  std::optional<Encoding> encoding;     // in which those of the items travel that are adaptive
   std::vector<PlanItem> items;
   // kFail. Code is kMismatch or kJoined.
   int failure_code = 0;

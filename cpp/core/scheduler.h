@@ -27,6 +27,7 @@ class Scheduler {
   struct ReadyUnit {
     UnitId unit = 0;
     SharedSignature signature;
+    Encoding encoding;  // that it is executed with
     std::vector<uint32_t> absent;
     int priority = 0;
     size_t message_bytes = 0;  // what naming it in full takes: bounds the size of a plan entry

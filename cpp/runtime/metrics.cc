@@ -28,6 +28,25 @@ std::string EncodingsOf(const SetCounters& counters) {
   return encodings.Build();
 }
 
+// Of each adaptive tensor that was sent between hosts.
+std::string AdaptedOf(const SetCounters& counters) {
+  JsonObject tensors;
+  for (const auto& [name, tensor] : counters.adapted.by_name()) {
+    const double ratio = tensor.bytes_after == 0 ? 1
+                                                 : static_cast<double>(tensor.bytes_before) /
+                                                       static_cast<double>(tensor.bytes_after);
+    tensors.AddJson(name, JsonObject()
+                              .Add("encoding", Name(tensor.encoding))
+                              .Add("changes", tensor.changes)
+                              .Add("bytes_before", tensor.bytes_before)
+                              .Add("bytes_after", tensor.bytes_after)
+                              .Add("ratio", ratio)
+                              .Add("relative_error", tensor.relative_error)
+                              .Build());
+  }
+  return tensors.Build();
+}
+
 }  // namespace
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
@@ -58,6 +77,7 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
                         .Add("message_bytes_sent", counters.message_bytes_sent)
                         .Add("message_bytes_received", counters.message_bytes_received)
                         .AddJson("encodings", EncodingsOf(counters))
+                        .AddJson("adaptive", AdaptedOf(counters))
                         .Add("negotiate_seconds", counters.negotiate_seconds)
                         .Add("execute_seconds", counters.execute_seconds)
                         .Build());

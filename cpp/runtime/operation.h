@@ -71,6 +71,9 @@ struct OperationOutcome {
   uint64_t plan_entry = 0;    // that ended it
   uint64_t post = 0;          // else: how many that took one hop ended before, and this one
   size_t bucket_tensors = 0;  // that the entry executed at once
+  Encoding encoding;          // that was chosen for it, where it is adaptive
+  double squares = 0;         // as in TensorResiduals
+  double error_squares = 0;
   std::vector<AllgatherResult> results;
   int64_t result = -1;
   Status status;

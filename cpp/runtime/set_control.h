@@ -54,7 +54,11 @@ class SetControl {
 
   void OnExecuted(uint64_t sequence);
   // What the network took for a bucket.
-  void OnPace(int64_t bytes, double seconds);
+  void OnPace(const EncodingChooser::Bucket& bucket);
+  // What an encoding has lost of an adaptive operation that has ended, by that of its values.
+  void OnLost(const std::string& name, const Encoding& encoding, double error) {
+    member_.NoteError(name, encoding, error);
+  }
 
   // Whether Step() could do anything without news from outside.
   bool Busy() const { return HoldsReports() || (coordinator_ && coordinator_->HasWork()); }

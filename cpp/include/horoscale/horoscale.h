@@ -81,7 +81,10 @@ typedef enum hs_encoding {
   HS_ENCODE_INT8 = 3,     /* this and the following: float32, float16, bfloat16 */
   HS_ENCODE_INT4 = 4,
   HS_ENCODE_ONEBIT = 5,
-  HS_ENCODE_TOPK = 6 /* plus 256 times how many of 4,096 elements are sent */
+  HS_ENCODE_TOPK = 6, /* plus 256 times how many of 4,096 elements are sent */
+  /* One of the others, which the set chooses for each operation: plus 256 times the most that the
+   * relative error may be, in ten-thousandths, 1 to 65,535. */
+  HS_ENCODE_ADAPTIVE = 7
 } hs_encoding;
 
 typedef enum hs_reduce_op {
