@@ -25,9 +25,9 @@ class EncodedUnits {
     float* sum_residuals = nullptr;
     float* result_residuals = nullptr;
     TensorResiduals* tensor = nullptr;  // whose they are
-    bool is_measured = false;   // one of a few, whose relative error is measured
-    int64_t place = 0;          // of its values in the chunk
-    int64_t encoded_place = 0;  // among the encoded units of its lane in the chunk
+    bool is_measured = false;           // one of a few, whose relative error is measured
+    int64_t place = 0;                  // of its values in the chunk
+    int64_t encoded_place = 0;          // among the encoded units of its lane in the chunk
   };
   // Units one behind the other, by their index.
   struct Run {

@@ -52,9 +52,8 @@ std::vector<size_t> ChooseLevels(std::span<const AdaptiveTensor> tensors,
   for (const AdaptiveTensor& tensor : tensors) total += ShareSeconds(tensor, 0, network);
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return tensors[a].priority > tensors[b].priority;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return tensors[a].priority > tensors[b].priority; });
   for (size_t level = 1; level < kNumEncodingLevels; ++level) {
     for (const size_t i : order) {
       if (total <= seconds) return levels;

@@ -26,8 +26,9 @@ Encoding Coordinator::EncodingOf(const Negotiator::Unit& unit, bool all_take_par
   if (!signature.encoding.IsAdaptive()) return signature.encoding;
   const bool is_sum =
       signature.reduce_op == ReduceOp::kSum || signature.reduce_op == ReduceOp::kAverage;
-  const bool may_choose = options_.spans_hosts && unit.key.name != kNoName && all_take_part &&
-                          is_sum && !signature.on_device;
+  const bool may_choose = options_.spans_hosts && signature.kind == OpKind::kAllreduce &&
+                          unit.key.name != kNoName && all_take_part && is_sum &&
+                          !signature.on_device;
   if (!may_choose) return {};
   return chooser_.Choose(names_.Text(unit.key.name), signature, unit.priority);
 }

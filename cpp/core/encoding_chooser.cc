@@ -157,7 +157,8 @@ void EncodingChooser::Replan(double seconds) {
 
 void EncodingChooser::Forget() {
   if (step_ % kForgotten != 0) return;
-  std::erase_if(tensors_, [&](const auto& entry) { return entry.second.step + kForgotten < step_; });
+  std::erase_if(tensors_,
+                [&](const auto& entry) { return entry.second.step + kForgotten < step_; });
 }
 
 }  // namespace horoscale

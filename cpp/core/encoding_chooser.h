@@ -80,8 +80,9 @@ class EncodingChooser {
   RecentMedian bandwidth_;
   RecentMedian latency_;
   RecentMedian coding_;
-  double hidden_share_ = 0;  // of the time that is computed: how long communication was hidden by it
-  int too_little_ = 0;       // for so many steps
+  double hidden_share_ =
+      0;                // of the time that is computed: how long communication was hidden by it
+  int too_little_ = 0;  // for so many steps
   int too_much_ = 0;
 };
 

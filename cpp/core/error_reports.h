@@ -1,5 +1,5 @@
-// What encodings lose of a member's named operations, as far as its coordinator doesn't know it yet:
-// reports repeat nothing, and small changes are not worth their bytes. Pure.
+// What encodings lose of a member's named operations, as far as its coordinator doesn't know it
+// yet: reports repeat nothing, and small changes are not worth their bytes. Pure.
 #pragma once
 
 #include <cstdint>

@@ -49,8 +49,8 @@ struct Post {
   }
 };
 
-// What an encoding loses of a named operation on one member: the norm of the residual by that of the
-// value.
+// What an encoding loses of a named operation on one member: the norm of the residual by that of
+// the value.
 struct EncodingError {
   uint32_t slot = 0;
   Encoding encoding;
@@ -72,7 +72,7 @@ struct Report {
   std::vector<Request> requests;  // first time, or changed
   // Of adaptive operations that have ended since the last report, where it has changed.
   std::vector<EncodingError> errors;
-  bool join = false;              // after everything else in this report
+  bool join = false;  // after everything else in this report
   // What the member has posted, where its posts don't come to the coordinator (post_routes.h); then
   // the report says nothing else.
   std::optional<Post> posted;

@@ -15,9 +15,9 @@
 namespace horoscale {
 
 struct AdaptedTensor {
-  Encoding encoding;      // the last one
-  uint64_t buckets = 0;   // in which it was sent
-  uint64_t changes = 0;   // of the encoding
+  Encoding encoding;     // the last one
+  uint64_t buckets = 0;  // in which it was sent
+  uint64_t changes = 0;  // of the encoding
   uint64_t bytes_before = 0;
   uint64_t bytes_after = 0;
   double relative_error = 0;  // of its last operation, where this rank keeps residuals of it

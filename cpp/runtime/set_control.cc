@@ -67,8 +67,8 @@ SetControl::SetControl(Transport& transport, const Config& config, const SetPlac
               config.autotune && place.IsMember() && place.self == 0 && place.ranks.size() > 1) {
   if (!place.IsMember()) return;
   if (place.self == 0) {
-    coordinator_.emplace(OptionsFor(config, place, limits_.Get(),
-                                    !transport.HostsOf(place.ranks).empty()));
+    coordinator_.emplace(
+        OptionsFor(config, place, limits_.Get(), !transport.HostsOf(place.ranks).empty()));
   } else if (!tree_.children(place.self).empty()) {
     aggregator_.emplace(tree_.Group(place.self), config.report_patience_seconds);
   }

@@ -29,8 +29,8 @@ struct SetCounters {
   uint64_t message_bytes_received = 0;
   std::array<EncodingTotals, kNumEncodingKinds> encoded;  // by lossy encodings
   AdaptedTensors adapted;
-  double negotiate_seconds = 0;                           // enqueue → planned: waiting for peers
-  double execute_seconds = 0;                             // of buckets
+  double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
+  double execute_seconds = 0;    // of buckets
 };
 
 }  // namespace horoscale

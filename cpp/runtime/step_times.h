@@ -27,8 +27,8 @@ class StepTimes {
 
   // A named operation was called at this time. Costs a comparison of two strings.
   void OnSubmitted(std::string_view name, double at);
-  // A bucket was executed from then to now. For how long of that a thread was blocked; where another
-  // set's was executed at the same time, it counts for that alone.
+  // A bucket was executed from then to now. For how long of that a thread was blocked; where
+  // another set's was executed at the same time, it counts for that alone.
   double OnExecuted(double started_at, double now);
 
   const StepTotals& totals() const { return totals_; }
