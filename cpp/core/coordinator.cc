@@ -268,9 +268,10 @@ void Coordinator::OnReady(UnitId id) {
   }
   const SharedSignature& signature = unit.variants[0];
   std::vector<uint32_t> absent = negotiator_.Absent(id);
-  unit.encoding = EncodingOf(unit, absent.empty());
-  scheduler_.Push({id, signature, unit.encoding, std::move(absent), unit.priority,
-                   EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit)});
+  if (signature->encoding.IsAdaptive()) unit.chosen = Choose(unit, absent.empty());
+  scheduler_.Push({id, signature, std::move(absent), unit.priority,
+                   EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit),
+                   unit.chosen});
 }
 
 // What executing the unit moves, as far as it can be known here: of sizes that are not agreed on,
@@ -388,7 +389,7 @@ PlanEntry Coordinator::Publish(const Bucket& bucket) {
     item.begin = part.begin;
     item.count = part.count;
     const Negotiator::Unit& unit = negotiator_.Get(part.unit);
-    if (unit.variants[0]->encoding.IsAdaptive()) entry.encoding = unit.encoding;
+    if (unit.chosen) entry.encoding = unit.chosen;
     if (part.unit != previous) Refer(unit, entry, item);
     previous = part.unit;
     if (part.is_last) Forget(part.unit);

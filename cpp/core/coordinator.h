@@ -101,7 +101,7 @@ class Coordinator {
   Status Broken(uint32_t member, std::string_view what) const;
 
   void OnReady(UnitId id);
-  Encoding EncodingOf(const Negotiator::Unit& unit, bool all_take_part);
+  Encoding Choose(const Negotiator::Unit& unit, bool all_take_part);
   void CountStep(const PlanEntry& entry, double now);
   void Fail(UnitId id, StatusCode code, std::string message);
   int64_t BytesOf(const Negotiator::Unit& unit) const;

@@ -21,9 +21,8 @@ Status Coordinator::OnErrors(Members members, const Report& report) {
 }
 
 // What is lost is kept by name, and where all take part.
-Encoding Coordinator::EncodingOf(const Negotiator::Unit& unit, bool all_take_part) {
+Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part) {
   const Signature& signature = *unit.variants[0];
-  if (!signature.encoding.IsAdaptive()) return signature.encoding;
   const bool is_sum =
       signature.reduce_op == ReduceOp::kSum || signature.reduce_op == ReduceOp::kAverage;
   const bool may_choose = options_.spans_hosts && signature.kind == OpKind::kAllreduce &&

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -33,7 +34,7 @@ class Negotiator {
     uint32_t awaited = 0;              // members that have neither reported nor joined
     int priority = 0;                  // by the coordinator's own member
     int64_t own_bytes = 0;             // as well; see Request
-    Encoding encoding;                 // that it is executed with, once it is ready
+    std::optional<Encoding> chosen;    // of an adaptive one that is ready
   };
   static constexpr uint32_t kSilent = UINT32_MAX;
 

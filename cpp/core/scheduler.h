@@ -16,6 +16,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/fusion_planner.h"
@@ -27,11 +28,11 @@ class Scheduler {
   struct ReadyUnit {
     UnitId unit = 0;
     SharedSignature signature;
-    Encoding encoding;  // that it is executed with
     std::vector<uint32_t> absent;
     int priority = 0;
     size_t message_bytes = 0;  // what naming it in full takes: bounds the size of a plan entry
     int64_t bytes = 0;         // what executing it moves
+    std::optional<Encoding> chosen = {};  // of an adaptive one
   };
 
   // One is executed, the next is known to all members. With more, what could travel together would
