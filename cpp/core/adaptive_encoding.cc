@@ -7,8 +7,11 @@
 namespace horoscale {
 namespace {
 
-// A tensor is compressed more only if it then takes at most this part of the time.
+// A tensor is compressed more only if it then takes at most this part of the time that it takes
+// now, and of that which it takes as it is. Where encoding costs as much as the network it is
+// neither.
 constexpr double kWorthwhile = 0.7;
+constexpr double kWorthwhileAtAll = 0.6;
 
 // Until they are measured. Of the integers it is what a block may lose at most, rounding to the
 // nearest of 255, if one element is large and the others are 0; of signs and of the largest ones
@@ -60,7 +63,9 @@ std::vector<size_t> ChooseLevels(std::span<const AdaptiveTensor> tensors,
       const AdaptiveTensor& tensor = tensors[i];
       const double now = TransferSeconds(tensor, levels[i], network);
       const double then = TransferSeconds(tensor, level, network);
-      if (tensor.errors.errors[level] > tensor.most_error || then > kWorthwhile * now) continue;
+      const double most =
+          std::min(kWorthwhile * now, kWorthwhileAtAll * TransferSeconds(tensor, 0, network));
+      if (tensor.errors.errors[level] > tensor.most_error || then > most) continue;
       total += then - now;
       levels[i] = level;
     }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/codec.h"
 #include "unit/core/core_cluster.h"
 
 namespace horoscale::sim {
