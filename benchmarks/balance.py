@@ -1,13 +1,13 @@
-"""What hvd.elastic.balance() gains where one rank is half as fast as the others.
+"""Measures what hvd.elastic.balance() gains if one rank is half as fast as the others.
 
     horoscalerun -np 2 python benchmarks/balance.py [--slow 2] [--device]
 
-A small model is trained; each sample keeps the core busy for --microseconds besides, --slow times
-as long on the last rank. With --device the core is idle meanwhile, as if an accelerator computed,
-so that it does not matter how much of a core each rank gets. After the sizes have settled, equal
-and balanced batches take turns, 20 steps each, so that whatever else the machine does hits both.
-Printed are the throughputs of the median steps, which tell what the ranks do, and those of all
-steps, which also tell what else the machine did.
+Trains a small model. Each sample additionally keeps the core busy for --microseconds, on the last
+rank --slow times as long. With --device the core is idle in that time, as if an accelerator
+computed, so the share of a core that each rank gets does not matter. After the sizes have settled,
+equal and balanced batches alternate, 20 steps each, so that other load on the machine affects both.
+It prints the throughput of the median steps, which depends on the ranks only, and that of all
+steps, which also depends on other load.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SETTLE, BLOCK = 60, 20  # steps
 
 
 class Training:
-    """One model that is trained in steps of any plan."""
+    """A model that is trained in the steps of any plan."""
 
     def __init__(self, seconds: float, device: bool) -> None:
-        """Make it; a sample takes this rank so many seconds more than the model takes."""
+        """Create the model; each sample takes this many additional seconds on this rank."""
         torch.manual_seed(0)
         self.seconds = seconds
         self.device = device
@@ -40,7 +40,7 @@ class Training:
         self.samples, self.targets = torch.randn(2048, 64), torch.randint(0, 10, (2048,))
 
     def steps(self, batch_size: Any) -> Iterator[int]:
-        """Train step by step; gives the samples that this rank had."""
+        """Train step by step; yield this rank's samples."""
         plan = hvd.elastic.DataPlan(1 << 20, batch_size)
         state = hvd.elastic.ObjectState(plan=plan)
         while True:
@@ -69,10 +69,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--slow", type=float, default=2.0, help="times as long on the last rank")
-    parser.add_argument("--microseconds", type=float, default=100.0, help="of a sample")
-    parser.add_argument("--device", action="store_true", help="leave the core idle meanwhile")
-    parser.add_argument("--batch", type=int, default=192, help="samples of a rank, on average")
+    parser.add_argument(
+        "--slow", type=float, default=2.0, help="factor for the time of a sample on the last rank"
+    )
+    parser.add_argument("--microseconds", type=float, default=100.0, help="time of a sample")
+    parser.add_argument("--device", action="store_true", help="keep the core idle in that time")
+    parser.add_argument("--batch", type=int, default=192, help="samples per rank, on average")
     parser.add_argument("--rounds", type=int, default=6)
     given = parser.parse_args()
     hvd.init()
@@ -100,7 +102,7 @@ def main() -> None:
 
 
 def seconds_of(steps: Iterator[int], count: int) -> list[float]:
-    """Return for how long each of so many steps takes."""
+    """Return how long each of some steps takes."""
     hvd.barrier()
     seconds = []
     for _ in range(count):

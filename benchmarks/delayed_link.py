@@ -1,13 +1,13 @@
-"""A network between two hosts as one has it in mind: with a delay, and limits of what it carries.
+"""Connects two hosts by a network with a delay and limited bandwidth.
 
     python benchmarks/delayed_link.py NAMESPACE NAMESPACE --delay-us 500 [--rate 1e9]
         [--connection-rate 250e6]
 
-Connects two network namespaces by tun devices named tun0, 10.78.0.1 and 10.78.0.2, until its
-standard input ends. Every packet takes the delay; `--rate` bounds the bits per second of each
-direction, and `--connection-rate` those of each TCP connection, as clouds and bonded links do. What
-would wait longer than 50 ms is dropped, as a router would. (Linux has netem and fq for this; they
-aren't everywhere.)
+Connects two network namespaces by tun devices named tun0, with 10.78.0.1 and 10.78.0.2, until its
+standard input ends. Every packet is delayed. `--rate` limits the bits per second of each direction,
+and `--connection-rate` those of each TCP connection, as clouds and bonded links do. Packets that
+would wait longer than 50 ms are dropped, as by a router. (Linux has netem and fq for this, but not
+every system provides them.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST_QUEUE_S = 0.05
 
 
 def open_tun(namespace: str, address: str, peer: str) -> int:
-    """A new device in the namespace, whose packets the descriptor gives and takes."""
+    """Create a device in the namespace; return a descriptor for its packets."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     other = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -50,7 +50,7 @@ def open_tun(namespace: str, address: str, peer: str) -> int:
 
 
 class Direction:
-    """Packets on their way from one device to the other."""
+    """Packets in transit from one device to the other."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._delay = arguments.delay_us * 1e-6
@@ -60,9 +60,9 @@ class Direction:
         self._connection_free_at: dict[bytes, float] = {}
 
     def due(self, packet: bytes, now: float) -> float | None:
-        """When a packet that was sent now arrives; None: never."""
+        """Return when a packet sent now arrives; None if it is dropped."""
         bits = 8 * len(packet)
-        ports = packet[20:24]  # of IPv4 without options
+        ports = packet[20:24]  # IPv4 without options
         link = max(now, self._free_at) + bits / self._rate
         connection = max(now, self._connection_free_at.get(ports, 0)) + bits / self._connection_rate
         if max(link, connection) > now + LONGEST_QUEUE_S:

@@ -1,10 +1,10 @@
-"""Measures how long the ranks of an elastic job stand still: deaths, lost hosts, hosts that come.
+"""Measures how long the ranks of an elastic job pause: deaths, lost hosts, added hosts.
 
     python benchmarks/elastic.py --only killed --rounds 50 --json build/elastic.json
 
-Of each fault: the time from it to the first step that the survivors have finished without the lost
-ranks, whose replacements then join before the next fault. The model has 36 MB and an optimizer with
-momentum, each step commits. A table of a recovery's phases follows; --picture draws it.
+For each fault it measures the time until the survivors have finished their first step without the
+lost ranks. Replacements then join before the next fault. The model has 36 MB and an optimizer with
+momentum, and each step commits. A table of the phases of a recovery follows; --picture draws it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Event = dict[str, Any]
 
 
 class StuckError(SystemExit):
-    """A job did not go on within PATIENCE_S."""
+    """A job did not continue within PATIENCE_S."""
 
 
-# Each phase ends with an event, of the survivor that comes to it last.
+# Each phase ends with an event on the last survivor.
 PHASES = {
     "met": "the survivors' operations fail",
     "left": "they end the old job",
@@ -63,7 +63,7 @@ JOINING = {
 
 
 class Noted:
-    """A running job whose processes note what happens, in files of a folder."""
+    """A running job whose processes record events in files of a folder."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Noted:
         return sorted(found, key=lambda event: float(event["time"]))
 
     def wait(self, met: Callable[[list[Event]], Any]) -> Any:
-        """What `met` finds in the events, as soon as it finds something."""
+        """Return what `met` finds in the events, as soon as it finds something."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             events = self.events()
@@ -87,7 +87,7 @@ class Noted:
             time.sleep(0.02)
 
     def full(self, size: int, after: int = 0) -> tuple[int, dict[int, int]]:
-        """Wait for a view of so many ranks that has made five steps: its number, pids by rank."""
+        """Wait for a view of this many ranks that has made five steps: its number, PIDs by rank."""
 
         def met(events: list[Event]) -> Any:
             steps = [e for e in events if e["event"] == "step" and e["made"] == 5]
@@ -175,7 +175,7 @@ def beside_torchrun(
     theirs: list[float],
     phases: list[dict[str, float]],
 ) -> None:
-    """One of three ranks is killed, in a new job each time: ours and torchrun's in turn."""
+    """One of three ranks is killed, each time in a new job, alternately ours and torchrun's."""
     for number in range(rounds):
         killed(1, megabytes, ours, phases)
         with temporary_folder() as folder:
@@ -196,7 +196,7 @@ def beside_torchrun(
                     first = job.first_step(view)
                     theirs.append(max(e["time"] for e in first) - struck)
                 except StuckError:
-                    theirs.append(float("inf"))  # it never came back
+                    theirs.append(float("inf"))  # it never recovered
             finally:
                 process.terminate()
                 process.wait(PATIENCE_S)
@@ -232,7 +232,7 @@ def host_lost(rounds: int, megabytes: float, seconds: list[float], *, silent: bo
             view = 0
             for _ in range(rounds):
                 view, _pids = job.full(4, view)
-                if silent:  # as by a power cut: nothing answers any more
+                if silent:  # like a power failure: the host no longer answers
                     hosts.pull_cable(1)
                     dead = hosts.processes(1)
                     struck = kill(dead, signal.SIGSTOP)
@@ -254,7 +254,7 @@ def come_and_go(
     drained: list[float],
     phases: list[dict[str, float]],
 ) -> None:
-    """A host is added, and drained: how long the members stand still, each time.
+    """A host is added, and drained: how long the members pause, each time.
 
     `phases` are those of the additions.
     """
@@ -289,7 +289,7 @@ def come_and_go(
                         and e["pid"] == one["pid"]
                         and 0 < e["view"] < one["view"]
                     ]
-                    if left:  # not in one that has joined
+                    if left:  # not of a rank that has just joined
                         into.append(one["time"] - left[-1])
                         stopped.append(left[-1])
                 if into is added:
@@ -299,7 +299,7 @@ def come_and_go(
 
 
 def commits(rounds: int) -> dict[str, list[float]]:
-    """Commits of 100 MB on one rank, each of which goes to disk while the rank goes on."""
+    """Commits of 100 MB on one rank, each written to disk while the rank continues."""
     with temporary_folder() as folder:
         flags = ("-np", 1, "--checkpoint-dir", folder / "all", "--checkpoint-every", 1)
         with Launcher(*flags, sys.executable, COMMIT, rounds, folder) as launcher:
@@ -363,16 +363,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(WHAT), help=f"some of {', '.join(WHAT)}")
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--megabytes", type=float, default=36, help="of the model")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--megabytes", type=float, default=36, help="size of the model")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a recovery")
-    parser.add_argument("--smoke", action="store_true", help="one short round: does it run?")
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     for name in ("json", "picture"):
         if (path := getattr(arguments, name)) is not None:
             setattr(arguments, name, path.absolute())
-    os.chdir(ROOT / "tests")  # the launcher is to import what is installed, not the sources
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # and its jobs with it
+    os.chdir(ROOT / "tests")  # the launcher imports the installed package, not the sources
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # and ends its jobs
     rounds = 1 if arguments.smoke else arguments.rounds
     size = 1.0 if arguments.smoke else arguments.megabytes
     phases: list[dict[str, float]] = []
@@ -400,7 +402,7 @@ def main() -> None:
             if what not in begin:
                 parser.error(f"--only: {what!r} is none of {', '.join(WHAT)}")
             begin[what]()
-    finally:  # what there is, if it was told to end
+    finally:  # partial results, if the benchmark was terminated
         print("| | count | median | p95 | longest |\n|---|---|---|---|---|")
         for name, seconds in measured.items():
             if seconds:

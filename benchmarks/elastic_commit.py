@@ -2,7 +2,7 @@
 
     elastic_commit.py ROUNDS FOLDER
 
-Leaves the seconds of commits, and of steps with and without the thread, in FOLDER/seconds.
+Writes the seconds of commits, and of steps with and without the thread, to FOLDER/seconds.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ def train(state: hvd.elastic.TorchState) -> None:
     committed, alone, beside = seconds.values()
     for _ in range(ROUNDS + WARM_UP):
         while is_writing():
-            time.sleep(0.01)  # it says nothing when it is done
+            time.sleep(0.01)  # it does not report when it is done
         alone += [step() for _ in range(STEPS)]
         state.step += 1
         began = time.perf_counter()
-        state.commit()  # the thread begins to write
+        state.commit()  # the thread starts writing
         committed.append(time.perf_counter() - began)
         busy = []
         while is_writing():
             busy.append(step())
-        beside += busy[:-1]  # in the last one it was done
+        beside += busy[:-1]  # it finished during the last one
 
 
 train(state)

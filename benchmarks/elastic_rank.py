@@ -1,8 +1,8 @@
-"""A rank that trains in an elastic job and notes when what happens, for benchmarks/elastic.py.
+"""A rank that trains in an elastic job and records events, for benchmarks/elastic.py.
 
     elastic_rank.py FOLDER [--megabytes 36]
 
-It notes the phases of a recovery by name, and the first steps of each view.
+It records the phases of a recovery by name, and the first steps of each view.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def note(event: str, **what: object) -> None:
 
 
 class NotedState(hvd.elastic.TorchState):
-    """Notes when it has gone back to the commit, and when it has been sent."""
+    """Records when the state is restored from the commit, and when it has been sent."""
 
     def _go_back(self, number: int) -> None:
         super()._go_back(number)
@@ -36,7 +36,7 @@ class NotedState(hvd.elastic.TorchState):
 
 
 def note_membership() -> None:
-    """Note when this rank has left, has been given a view, and has met the others."""
+    """Record when this rank has left, has received a view, and has met the others."""
     member = memberships.membership()
     leave, next_view, enter = memberships._leave, member.next_view, member.enter
 

@@ -1,7 +1,7 @@
-"""What the ranks of benchmarks/elastic.py have in common: the model, its steps, and the notes.
+"""Shared by the ranks of benchmarks/elastic.py: the model, its steps, and recording of events.
 
-Each process notes events with the machine's monotonic clock in FOLDER/log.PID. It ends when there
-is a file FOLDER/finish.
+Each process records events, with the machine's monotonic clock, in FOLDER/log.PID. It ends when the
+file FOLDER/finish exists.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 
 
 class Training:
-    """A model of two square layers, and where its steps are noted; of the command line.
+    """A model of two square layers and the record of its steps, from the command line.
 
     FOLDER [--megabytes 36]
     """
 
     def __init__(self) -> None:
-        """Make the model, the same on all ranks."""
+        """Create the model, the same on all ranks."""
         parser = argparse.ArgumentParser()
         parser.add_argument("folder", type=Path)
         parser.add_argument("--megabytes", type=float, default=36)
@@ -39,7 +39,7 @@ class Training:
         self._inputs = torch.randn(2, width)
 
     def note(self, event: str, view: int, **what: object) -> None:
-        """Note what has happened now, in a view."""
+        """Record an event in a view."""
         line = {"time": time.monotonic(), "event": event, "pid": os.getpid(), **what, "view": view}
         self._log.write(json.dumps(line) + "\n")
 
@@ -52,8 +52,8 @@ class Training:
     ) -> None:
         """Train until any rank sees that the benchmark has finished.
 
-        `model` and `optimizer` are those of a library, over this object's; `after_step` is told
-        how many steps were made, and `any_of` makes the maximum over the ranks.
+        `model` and `optimizer` are a library's wrappers of this object's. `after_step` receives the
+        number of steps, and `any_of` returns the maximum over the ranks.
         """
         made, finished = 0, torch.zeros(1)
         while finished.item() == 0:
@@ -62,7 +62,9 @@ class Training:
             optimizer.step()
             made += 1
             if made > 5:
-                time.sleep(0.02)  # as if a device computed: replacements can import meanwhile
+                time.sleep(
+                    0.02
+                )  # as if a device computed, so that replacements can import meanwhile
             after_step(made)
             if made % 10 == 0:
                 finished[0] = (self._folder / "finish").exists()

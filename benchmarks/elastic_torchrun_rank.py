@@ -1,9 +1,9 @@
-"""A rank that trains below torchrun and notes its first steps, for benchmarks/elastic.py.
+"""A rank that trains under torchrun and records its first steps, for benchmarks/elastic.py.
 
     elastic_torchrun_rank.py FOLDER [--megabytes 36]
 
-The model, the optimizer and the notes are those of elastic_rank.py; DistributedDataParallel over
-Gloo averages. What a restart loses is not loaded again, which would take longer.
+It uses the model, optimizer and recording of elastic_rank.py. DistributedDataParallel over Gloo
+averages the gradients. State that a restart loses is not loaded again, which would take longer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The figures of a benchmark: every round of every implementation, and what they say.
+"""The figures of a benchmark: every round of every implementation, and their statistics.
 
-A ratio is always that of times of one round, in which all ran on the machine in the same state; it
-is given as the median over the rounds with their range.
+A ratio always compares times of one round, in which all implementations ran on the machine in the
+same state. It is given as the median over the rounds, with the range.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-Rounds = dict[str, list[float]]  # of one case: the seconds of each implementation, round by round
+Rounds = dict[str, list[float]]  # for one case: the seconds of each implementation, round by round
 Figures = dict[str, Rounds]
 
 
 class Measurable(Protocol):
-    """What a figure is of: the ranks of an implementation, or one thing that they do."""
+    """What is measured: the ranks of an implementation, or one operation of theirs."""
 
     @property
     def name(self) -> str:
@@ -31,12 +31,12 @@ class Measurable(Protocol):
 def interleave(
     jobs: Sequence[Measurable], cases: Mapping[str, Sequence[Any]], rounds: int
 ) -> Figures:
-    """Measure each case `rounds` times, all jobs in turn; the value of a case is their order."""
+    """Measure each case `rounds` times, alternating the jobs; a case's value is their order."""
     figures: Figures = {}
     for case, order in cases.items():
         figures[case] = {job.name: [] for job in jobs}
         for index in range(rounds):
-            first = index % len(jobs)  # so that none always follows the same
+            first = index % len(jobs)  # so that no job always follows the same one
             for job in [*jobs[first:], *jobs[:first]]:
                 figures[case][job.name].append(job.measure(*order))
     return figures
@@ -54,12 +54,12 @@ def mean_ratios(cases: Sequence[Rounds], above: str, below: str) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median and range, as text."""
+    """Format median and range."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def medians(figures: Figures, unit: str, per_second: float) -> Iterator[str]:
-    """Lines of a table: the median of each implementation, in units of which a second has many."""
+    """Lines of a table: the median of each implementation, in fractions of a second."""
     names = list(next(iter(figures.values())))
     width = max(map(len, [*figures, unit]))
     column = max(18, *(len(name) + 2 for name in names))
@@ -70,7 +70,7 @@ def medians(figures: Figures, unit: str, per_second: float) -> Iterator[str]:
 
 
 def comparison(figures: Figures, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Lines: for each case, the ratios of the times of those pairs of which both were measured."""
+    """Lines: for each case, the ratios of all pairs that were both measured."""
     width = max(map(len, figures))
     yield "ratios of times: median (range over the rounds)"
     for above, below in pairs:
@@ -80,7 +80,7 @@ def comparison(figures: Figures, pairs: Sequence[tuple[str, str]]) -> Iterator[s
 
 
 def write(path: Path | None, figures: Figures, **facts: object) -> None:
-    """Write every round's seconds, and facts about the run, to a file of JSON if one is asked."""
+    """Write the seconds of every round, and facts about the run, to a JSON file on request."""
     if path:
         facts["cores"] = len(os.sched_getaffinity(0))
         path.write_text(json.dumps(facts | {"seconds": figures}, indent=1))

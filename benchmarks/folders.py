@@ -1,4 +1,4 @@
-"""Where a benchmark keeps files, and how it leaves nothing behind when it is told to end."""
+"""Folders for the files of a benchmark, which are removed when the benchmark is terminated."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ IN_MEMORY = Path("/dev/shm")
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # what is closed now is closed once
+    signal.signal(number, signal.SIG_IGN)  # everything is closed only once
     raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager
 def temporary_folder(in_memory: bool = False) -> Iterator[Path]:
-    """Make a folder for a `with` block, in the main thread; it goes with the block.
+    """Create a folder for a `with` block in the main thread; it is removed after the block.
 
-    SIGTERM ends the block as an exception would, so that jobs which were started in it end too. Of
-    several such blocks the outermost one is the last to go.
+    SIGTERM ends the block as an exception would, so that jobs started in it end, too. Of several
+    such blocks the outermost one ends last.
 
     Args:
-        in_memory: where the system has a file system in memory, the folder is there.
+        in_memory: create the folder in a file system in memory, if the system has one.
     """
     before = signal.signal(signal.SIGTERM, _end)
     where = IN_MEMORY if in_memory and IN_MEMORY.is_dir() else None

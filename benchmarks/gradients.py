@@ -1,11 +1,11 @@
-"""How long the gradients of real models take to be averaged, beside DistributedDataParallel.
+"""Measures averaging the gradients of real models, compared with DistributedDataParallel.
 
     python benchmarks/gradients.py --np 2
 
 Nothing is computed: a backward pass gives each parameter a gradient of the right size, last layer
-first, which costs next to nothing. What is left is what the two do with gradients: buckets,
-communication, and writing the averages back. Beside ResNet-50, VGG-16 and BERT-base, as their
-papers and reference implementations have them.
+first, at almost no cost. What remains is the handling of gradients: buckets, communication, and
+writing the averages back. The models are ResNet-50, VGG-16 and BERT-base, as in their papers and
+reference implementations.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="steps in a round (default: 5)")
     parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one model, one round: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one model, one round")
     arguments = parser.parse_args()
     models, rounds = arguments.models.split(","), arguments.rounds
     if unknown := set(models) - set(MODELS):

@@ -1,6 +1,6 @@
 """One rank that averages the gradients of a model, for benchmarks/gradients.py.
 
-The benchmark starts it and tells it what to measure.
+The benchmark starts it and sends it measurement orders.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ MODELS: dict[str, tuple[Callable[[], Shapes], int]] = {
 
 
 class Use(torch.autograd.Function):
-    """Nothing, of which the gradient is one everywhere; neither reads the parameter."""
+    """A zero whose gradient is one everywhere; neither reads the parameter."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, parameter: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def ddp() -> Callable[[str], tuple[Model, Step]]:
 
 
 def horoscale() -> Callable[[str], tuple[Model, Step]]:
-    """DistributedOptimizer, whose step is left out."""
+    """DistributedOptimizer, without its step."""
     import horoscale.torch as hvd
 
     hvd.init()
@@ -136,7 +136,7 @@ IMPLEMENTATIONS = {"ddp": ddp, "horoscale": horoscale}
 
 
 def verify(model: Model) -> None:
-    """The average of ones is one."""
+    """Check that the average of ones is one."""
     for part in model.parts:
         if not torch.equal(part.grad, torch.ones_like(part)):
             raise AssertionError(f"wrong average of a gradient of {tuple(part.shape)}")
@@ -145,7 +145,7 @@ def verify(model: Model) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     prepare = IMPLEMENTATIONS[arguments.implementation]()

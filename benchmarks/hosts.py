@@ -1,14 +1,15 @@
-"""Allreduce between hosts: how many TCP streams help, and what protecting them costs.
+"""Measures allreduce between hosts: the effect of TCP streams, and the cost of protection.
 
     python benchmarks/hosts.py --streams 1,2,4 [--rate 200mbit] [--delay-us 500]
         [--connection-rate 250e6] [--hosts 2] [--ranks-per-host 1] [--sizes 4096,1048576]
     python benchmarks/hosts.py --streams 0 --protection authenticated,encrypted [--before PYTHON]
 
-The hosts are network namespaces, so it needs root, ip and tc. Between them is the kernel's memory
-(tens of Gbit/s), a token bucket (--rate), or benchmarks/delayed_link.py (--delay-us and
---connection-rate; two hosts). Jobs that differ in HOROSCALE_TCP_STREAMS and HOROSCALE_ENCRYPT, and
-one of another installation (--before: its Python), are measured in turns; a cell is the median over
-the rounds of the median time of a blocking float32 allreduce in place, with the least and the most.
+The hosts are network namespaces, which requires root, ip and tc. They are connected by the kernel's
+memory (tens of Gbit/s), a token bucket (--rate), or benchmarks/delayed_link.py (--delay-us and
+--connection-rate; two hosts). Jobs with different HOROSCALE_TCP_STREAMS and HOROSCALE_ENCRYPT, and
+one with another installation (--before: its Python), are measured alternately. A cell is the median
+over the rounds of the median time of a blocking in-place float32 allreduce, with minimum and
+maximum.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ranks import Job
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
 from support.namespaces import NetworkHosts
 
-PORT = 29500  # nobody else is on these hosts
+PORT = 29500  # no other program uses ports on these hosts
 SIZES = "4096,16384,65536,262144,1048576,16777216"
 
 
@@ -70,7 +71,7 @@ class HostsJob(Job):
 
 
 def run_rank(address: str) -> None:
-    """A rank's side."""
+    """Run as a rank."""
     import numpy as np
 
     import horoscale.numpy as hvd
@@ -96,7 +97,7 @@ def run_rank(address: str) -> None:
 
 @contextlib.contextmanager
 def network(arguments: argparse.Namespace) -> Iterator[tuple[NetworkHosts, dict[str, str]]]:
-    """The hosts, and what their ranks need to use the right link."""
+    """The hosts, and the variables with which their ranks use the right link."""
     with NetworkHosts(arguments.hosts) as hosts:
         if arguments.rate:
             hosts.limit_rate(arguments.rate)
@@ -124,7 +125,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--streams", default="1,2,4")
     parser.add_argument("--protection", default="authenticated", help="authenticated, encrypted")
-    parser.add_argument("--before", metavar="PYTHON", help="of another installation of horoscale")
+    parser.add_argument(
+        "--before", metavar="PYTHON", help="Python of another installation of horoscale"
+    )
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument("--sizes", default=SIZES)
@@ -132,9 +135,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--delay-us", type=float, default=0, help="of each direction")
     parser.add_argument("--connection-rate", type=float, default=0, help="bits per second")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for each cell of a round")
-    parser.add_argument("--smoke", action="store_true", help="one short round: does it run?")
-    parser.add_argument("--rank-of", help=argparse.SUPPRESS)  # the ranks' own call
+    parser.add_argument("--seconds", type=float, default=0.3, help="calls for each cell of a round")
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
+    parser.add_argument("--rank-of", help=argparse.SUPPRESS)  # this process is a rank
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.rounds, arguments.seconds, arguments.sizes = 1, 0.01, "4096,1048576"

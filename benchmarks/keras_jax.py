@@ -1,10 +1,10 @@
-"""How long the gradients of a step take with Keras' JAX backend: called by XLA, or through Python.
+"""Measures the gradients of a step with Keras' JAX backend: called by XLA, or through Python.
 
     KERAS_BACKEND=jax horoscalerun -np 2 python benchmarks/keras_jax.py
 
-A step is a compiled function that reduces gradients and does nothing else. In each round both ways
-measure in turn; a figure is the median over the steps of the slowest rank's time, then the median
-over the rounds. The ratio is that of one round's times, with its range over the rounds.
+A step is a compiled function that only reduces gradients. In each round both ways are measured
+alternately. A figure is the slowest rank's time: the median over the steps, then the median over
+the rounds. A ratio compares times of one round, with its range over the rounds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-/* The least that an allreduce of float32 costs between processes of one host, for
- * benchmarks/allreduce.py: no negotiation, no fusion, no faults, one operation at a time. What a
- * runtime takes beyond this is its overhead.
+/* The minimal cost of a float32 allreduce between processes on one host, for
+ * benchmarks/allreduce.py: no negotiation, no fusion, no fault handling, one operation at a time.
+ * The additional time of a runtime is its overhead.
  *
- * Each rank maps one file: a line of counters per rank, two banks of a chunk per rank, and per rank
- * a buffer that all can reach. */
+ * Each rank maps one file, which contains for each rank a line of counters, two banks of a chunk,
+ * and a buffer that all ranks can access. */
 #include <fcntl.h>
 #include <immintrin.h>
 #include <sched.h>
@@ -71,7 +71,7 @@ static void meet(Limit* limit) {
 }
 
 static void add(float* restrict out, const float* const* in, int size, size_t count) {
-  /* By pieces that stay in the nearest cache while the ranks' are added one by one. */
+  /* In pieces that stay in the nearest cache while the ranks' values are added one by one. */
   enum { kPiece = 2048 };
   for (size_t first = 0; first < count; first += kPiece) {
     const size_t end = count - first < kPiece ? count : first + kPiece;
@@ -86,13 +86,13 @@ static float* bank(const Limit* limit, int rank, uint64_t chunk) {
   return limit->banks + ((size_t)rank * kBanks + chunk % kBanks) * kChunk;
 }
 
-/* In place, memory of the caller's own. Chunk by chunk: everybody copies in, then adds all up. */
+/* In place, on the caller's memory. Chunk by chunk, each rank copies in, then sums all. */
 void limit_allreduce(Limit* limit, float* data, size_t count) {
   const float* in[kMaxRanks];
   for (uint64_t chunk = 0; chunk * kChunk < count; ++chunk) {
     const size_t first = chunk * kChunk;
     const size_t floats = count - first < kChunk ? count - first : kChunk;
-    /* Who has reached this step's predecessor has read the bank that is written now. */
+    /* A rank that has reached the previous step has read the bank that is written now. */
     memcpy(bank(limit, limit->rank, limit->steps), data + first, 4 * floats);
     for (int rank = 0; rank < limit->size; ++rank) in[rank] = bank(limit, rank, limit->steps);
     meet(limit);
@@ -100,7 +100,7 @@ void limit_allreduce(Limit* limit, float* data, size_t count) {
   }
 }
 
-/* In place of buffers that all can reach: each adds up its slice and writes it to everybody. */
+/* In place, on shared buffers: each rank sums its slice and writes it to all ranks. */
 void limit_allreduce_shared(Limit* limit, size_t count) {
   const size_t slice = (count + (size_t)limit->size - 1) / (size_t)limit->size;
   const size_t begin = (size_t)limit->rank * slice < count ? (size_t)limit->rank * slice : count;

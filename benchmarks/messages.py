@@ -1,13 +1,14 @@
-"""How long a message from one rank to another takes here, beside Gloo and MPICH.
+"""Measures a message from one rank to another, compared with Gloo and MPICH.
 
     python benchmarks/messages.py --peers gloo,mpich,memcpy --peer-venv .venv-peers
 
-Two ranks send a message to and fro by blocking calls; a figure is half of that time. The ranks of
-all implementations are started together and wait while one of them measures. Of each round it is
-the median over the calls, then the median over the rounds; a ratio is the peer's time divided by
-ours, with its range. horoscale-shared sends from and receives into shared memory, horoscale-view
-sends from there and sees it there. memcpy is no message: each rank copies so many bytes. mpich is
-installed from PyPI into --peer-venv when it is asked for. Results are checked.
+Two ranks send a message back and forth with blocking calls; a figure is half of that time. The
+ranks of all implementations are started together and wait while one of them measures. A figure is
+the median over the calls of a round, then the median over the rounds. A ratio is the peer's time
+divided by ours, with its range. horoscale-shared sends from and receives into shared memory.
+horoscale-view sends from there and reads the message there. memcpy is not a message: each rank
+copies the same number of bytes. mpich is installed from PyPI into --peer-venv on request. Results
+are checked.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peers", default="gloo,memcpy", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--peer-venv", type=Path, default=Path(".venv-peers"), metavar="DIR")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="two sizes, one round: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: two sizes, one round")
     arguments = parser.parse_args()
     arguments.peers = [peer for peer in arguments.peers.split(",") if peer]
     if unknown := set(arguments.peers) - set(PEERS):

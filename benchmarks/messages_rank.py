@@ -11,13 +11,13 @@ from orders import serve, times
 
 WARM_UP = 5
 
-# Its rank, and what makes so many bytes of memory and the calls that send and receive them.
+# Its rank, and a function that allocates memory and returns the calls that send and receive it.
 Calls = tuple[Callable[[], object], Callable[[], object]]
 Implementation = tuple[int, Callable[[int], tuple[np.ndarray, Calls]]]
 
 
 def horoscale(shared: bool = False) -> Implementation:
-    """Ours: on memory of the user's own, or on memory that the ranks share."""
+    """Ours: on the user's memory, or on memory that the ranks share."""
     import horoscale.numpy as hvd
 
     hvd.init()
@@ -31,7 +31,7 @@ def horoscale(shared: bool = False) -> Implementation:
 
 
 def horoscale_view() -> Implementation:
-    """Ours without a copy: sent from memory that the ranks share, and seen there."""
+    """Ours without a copy: sent from memory that the ranks share, and read there."""
     import horoscale.numpy as hvd
 
     hvd.init()
@@ -39,7 +39,7 @@ def horoscale_view() -> Implementation:
 
     def prepare(size: int) -> tuple[np.ndarray, Calls]:
         array = hvd.empty_shared(size, dtype=np.uint8)
-        is_copied = [True]  # what comes first is verified
+        is_copied = [True]  # the first message is verified
 
         def receive() -> None:
             with hvd.recv_view(size, np.uint8, peer) as message:
@@ -53,7 +53,7 @@ def horoscale_view() -> Implementation:
 
 
 def mpi() -> Implementation:
-    """MPI, by mpi4py's calls on buffers."""
+    """MPI, through mpi4py's buffer calls."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -66,7 +66,7 @@ def mpi() -> Implementation:
 
 
 def gloo() -> Implementation:
-    """Gloo, as PyTorch users reach it."""
+    """Gloo, through PyTorch."""
     import torch
     from torch import distributed
 
@@ -75,7 +75,7 @@ def gloo() -> Implementation:
     distributed.init_process_group("gloo", where, rank=rank, world_size=2)
 
     def prepare(size: int) -> tuple[np.ndarray, Calls]:
-        tensor = torch.from_numpy(np.zeros(size, np.uint8))  # on the pages that all others have
+        tensor = torch.from_numpy(np.zeros(size, np.uint8))  # on the same pages as all others
         calls = (
             lambda: distributed.send(tensor, 1 - rank),
             lambda: distributed.recv(tensor, 1 - rank),
@@ -86,7 +86,7 @@ def gloo() -> Implementation:
 
 
 def memcpy() -> Implementation:
-    """No message: each rank copies so many bytes, twice."""
+    """No message: each rank copies the bytes twice."""
 
     def prepare(size: int) -> tuple[np.ndarray, Calls]:
         array, copy = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
@@ -106,7 +106,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
 
 
 def verify(array: np.ndarray, to_and_fro: Callable[[], object], rank: int) -> None:
-    """Have rank 0's bytes come back; raise unless both ranks have them then."""
+    """Send rank 0's bytes back and forth; raise unless both ranks then have them."""
     pattern = (np.arange(array.size) % 251).astype(np.uint8)
     array[:] = pattern if rank == 0 else 0
     to_and_fro()
@@ -117,7 +117,7 @@ def verify(array: np.ndarray, to_and_fro: Callable[[], object], rank: int) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("address", help="of the benchmark")
+    parser.add_argument("address", help="address of the benchmark")
     arguments = parser.parse_args()
     rank, prepare = IMPLEMENTATIONS[arguments.implementation]()
 

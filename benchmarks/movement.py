@@ -1,12 +1,11 @@
-"""How long the collectives that move rows take here, beside the libraries that do the same.
+"""Measures the collectives that move rows, compared with other libraries.
 
     python benchmarks/movement.py --np 2 --peers gloo,mpich --peer-venv .venv-peers
 
-All results go to memory that was there before (`out=`). horoscale is measured on memory of the
-user's own, on memory that the ranks share, and as horoscale-new with results that are made anew. A
-size is that of a rank's larger side: what allgather gives, reducescatter and alltoall take, and
-broadcast gives and takes. Ranks are started, interleaved and compared as in
-benchmarks/allreduce.py.
+All results go to existing memory (`out=`). horoscale is measured on the user's memory, on memory
+that the ranks share, and as horoscale-new with newly allocated results. A size is that of a rank's
+larger side: the result of allgather, the input of reducescatter and alltoall, both for broadcast.
+Ranks are started, interleaved and compared as in benchmarks/allreduce.py.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--operations", default=",".join(OPERATIONS), help="comma-separated")
     parser.add_argument("--sizes", help="bytes, comma-separated (default: 64 KiB to 16 MiB)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one size, one round: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one size, one round")
     arguments = parser.parse_args()
     arguments.peers = [peer for peer in arguments.peers.split(",") if peer]
     arguments.operations = arguments.operations.split(",")

@@ -12,8 +12,9 @@ from orders import serve, times
 
 WARM_UP = 5
 
-# An implementation joins its job and returns rank, size, and what prepares a call: its input, the
-# call itself, and what gives the result of the last one. `count` elements are on the larger side.
+# An implementation joins its job and returns rank, size, and a function that prepares a call. That
+# function returns the input, the call, and a function that returns the last result. The larger
+# side has `count` elements.
 Call = Callable[[], object]
 Prepared = tuple[np.ndarray, Call, Callable[[], np.ndarray]]
 Prepare = Callable[[str, int], Prepared]
@@ -32,7 +33,7 @@ def counts(operation: str, count: int, size: int) -> tuple[int, int]:
 
 
 def horoscale(shared: bool = False, new: bool = False) -> Implementation:
-    """Ours: on memory of the user's own or of all ranks; with results in it, or made anew."""
+    """Ours: on the user's or shared memory, with results in it or newly allocated."""
     import horoscale.numpy as hvd
 
     hvd.init()
@@ -43,7 +44,7 @@ def horoscale(shared: bool = False, new: bool = False) -> Implementation:
         name = f"{operation}.{count}"
         array = make(given, dtype=np.float32)
         if operation == "broadcast":
-            # In place: the others' arrays are results from the start.
+            # In place: the arrays of the others contain results from the start.
             return array, lambda: hvd.broadcast_(array, 0, name=name), lambda: array
         results = [make(taken, dtype=np.float32)]
         arguments: dict[str, Any] = {"name": name}
@@ -62,7 +63,7 @@ def horoscale(shared: bool = False, new: bool = False) -> Implementation:
 
 
 def gloo() -> Implementation:
-    """Gloo, as PyTorch users reach it. It has no reducescatter: its ring of lists does that."""
+    """Gloo, through PyTorch. It has no reducescatter: its ring of lists does that."""
     import torch
     from torch import distributed
 
@@ -86,7 +87,7 @@ def gloo() -> Implementation:
 
 
 def mpi() -> Implementation:
-    """Whichever MPI this environment has, through mpi4py."""
+    """The MPI of this environment, through mpi4py."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -117,12 +118,12 @@ IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
 
 
 def values_of(rank: int, given: int) -> np.ndarray:
-    """A rank's input, whose sums float32 holds."""
+    """A rank's input, whose sums float32 can represent."""
     return (np.arange(given) % 1021 + rank).astype(np.float32)
 
 
 def expected(operation: str, count: int, rank: int, size: int) -> np.ndarray:
-    """The result on a rank."""
+    """The expected result on a rank."""
     given, _ = counts(operation, count, size)
     inputs = [values_of(one, given) for one in range(size)]
     part = slice(rank * (count // size), (rank + 1) * (count // size))
@@ -138,7 +139,7 @@ def expected(operation: str, count: int, rank: int, size: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     rank, size, prepare = IMPLEMENTATIONS[arguments.implementation]()
     prepared: dict[tuple[str, int], Prepared] = {}

@@ -1,15 +1,16 @@
-"""How long an allreduce of CUDA tensors takes, beside PyTorch's own NCCL backend.
+"""Measures an allreduce of CUDA tensors, compared with PyTorch's NCCL backend.
 
     python benchmarks/nccl.py --np 2
 
-The ranks of both are started together and wait while the others measure, so that every round
-compares them on the same GPUs in the same state. A figure is the median over the calls of a round
-of the slowest rank's time, the device's work included, then the median over the rounds; a ratio is
-PyTorch's time divided by ours (more than 1: we are faster), with its range over the rounds. Every
-result is checked. Sizes are of one tensor, and the last case is many small ones begun at once.
+The ranks of both implementations are started together and wait while the others measure, so every
+round compares them on the same GPUs in the same state. A figure is the time of the slowest rank,
+including the device's work: the median over the calls of a round, then the median over the rounds.
+A ratio is PyTorch's time divided by ours (above 1: ours is faster), with its range over the rounds.
+Every result is checked. Sizes are those of one tensor. The last case is many small tensors, all
+started at once.
 
-Ranks have a GPU each where there are so many. Where there are fewer they share them, which NCCL
-does from version 2.30.3 on. Without a GPU nothing is measured.
+Each rank has its own GPU if there are enough. Otherwise ranks share GPUs, which NCCL supports since
+version 2.30.3. Without a GPU nothing is measured.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RANK_PROGRAM = Path(__file__).with_name("nccl_rank.py")
 SIZES = tuple(64 << (10 + 2 * step) for step in range(7))  # 64 KiB to 256 MiB
 SMALL_BYTES = 16 << 10
 SMALL_TENSORS = 160
-BANDWIDTH_AIM = 0.97  # of PyTorch's
+BANDWIDTH_AIM = 0.97  # PyTorch's
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -38,8 +39,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--np", type=int, default=2, help="ranks (default: 2)")
     parser.add_argument("--sizes", help="bytes, comma-separated (default: 64 KiB to 256 MiB)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="two sizes, one round: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: two sizes, one round")
     arguments = parser.parse_args()
     if arguments.np < 2:
         parser.error("--np: with one rank nothing is reduced")
@@ -55,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def why_not(num_ranks: int) -> str | None:
-    """Why nothing can be measured here, if nothing can."""
+    """Return why nothing can be measured here, or nothing."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -86,7 +89,7 @@ def main() -> None:
     cases = {size_text(size): (size // 4, 1) for size in arguments.sizes}
     small = f"{SMALL_TENSORS} x {size_text(SMALL_BYTES)}"
     cases[small] = (SMALL_BYTES // 4, SMALL_TENSORS)
-    # What is a GPU's only user anyhow is not concerned by it.
+    # This has no effect if a rank is the only user of its GPU.
     variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())

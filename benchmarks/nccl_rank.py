@@ -11,8 +11,8 @@ from orders import serve, times
 
 WARM_UP = 5
 
-# An implementation joins its job and returns rank, size, and what sums tensors in place over all
-# ranks: it returns when the current stream waits for all of them.
+# An implementation joins its job and returns rank, size, and a function that sums tensors in place
+# over all ranks. The function returns when the current stream waits for all of them.
 Tensors = list[torch.Tensor]
 Implementation = tuple[int, int, Callable[[Tensors], None]]
 
@@ -24,7 +24,7 @@ def horoscale() -> Implementation:
     hvd.init()
 
     def allreduce(tensors: Tensors) -> None:
-        # A name of its own for each: what is said about one is remembered.
+        # Each has its own name, so that the response cache is used.
         case = f"{tensors[0].numel()}.{len(tensors)}"
         for handle in [
             hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"{case}.{index}")
@@ -55,20 +55,20 @@ IMPLEMENTATIONS = {"horoscale": horoscale, "nccl": nccl}
 
 
 def verify(tensors: Tensors, allreduce: Callable[[], None], rank: int, size: int) -> None:
-    """Sum what is known; raise where the sum is not."""
+    """Sum known values; raise if the sum is wrong."""
     for tensor in tensors:
         tensor.fill_(rank + 1)
     allreduce()
     for index, tensor in enumerate(tensors):
         if not bool((tensor == size * (size + 1) // 2).all()):
             raise AssertionError(f"rank {rank}: wrong sum of tensor {index}, {tensor.nbytes} bytes")
-        tensor.zero_()  # a sum of sums would overflow
+        tensor.zero_()  # repeated sums would overflow
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     rank, size, allreduce = IMPLEMENTATIONS[arguments.implementation]()
     device = torch.device("cuda", rank % torch.cuda.device_count())

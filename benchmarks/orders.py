@@ -1,6 +1,6 @@
-"""A rank's side of a benchmark: it carries out what benchmarks/ranks.py orders.
+"""A rank's side of a benchmark: it executes orders from benchmarks/ranks.py.
 
-It needs nothing but Python, so that it runs in the environments of the peers.
+It needs only Python, so it runs in the environments of the peers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from multiprocessing.connection import Client
 
 
 def serve(address: str, measure: Callable[..., list[float]]) -> None:
-    """In a rank: carry out orders until the benchmark has no more.
+    """In a rank: execute orders until the benchmark ends.
 
-    `measure` gets what Job.measure() got and returns the seconds of each call.
+    `measure` receives the arguments of Job.measure() and returns the seconds of each call.
     """
     with Client(address, "AF_UNIX") as benchmark:
-        while (order := benchmark.recv()) is not None:  # waits without a spin while others measure
+        while (
+            order := benchmark.recv()
+        ) is not None:  # blocks without spinning while others measure
             benchmark.send(measure(*order))
 
 
 def times(call: Callable[[], object], count: int, warm_up: int = 0) -> list[float]:
-    """The seconds of each of `count` calls, after some that don't count."""
+    """Return the seconds of each of `count` calls, after some warm-up calls."""
     for _ in range(warm_up):
         call()
     seconds = []

@@ -1,21 +1,21 @@
-"""What priorities and overlap across steps are worth on a slow network.
+"""Measures the benefit of priorities and overlap across steps on a slow network.
 
     python benchmarks/overlap.py
 
-Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
-on each a rank with one thread. "fifo" is DistributedOptimizer with HOROSCALE_SCHEDULER=fifo,
-"priority" with priorities and overlap_step=True, "-bf16" with hvd.Compression.bf16; "int8" and its
-like the same with that compression, "topk" of 1 %. "ddp-fp16" and "ddp-powersgd" are
-DistributedDataParallel's hooks.
+Uses two hosts, which are network namespaces (requires root, ip and tc), with a link of the given
+Mbit/s, and one rank with one thread on each. "fifo" is DistributedOptimizer with
+HOROSCALE_SCHEDULER=fifo. "priority" uses priorities and overlap_step=True, and "-bf16"
+hvd.Compression.bf16. "int8" and similar names use that compression, and "topk" sends 1 %.
+"ddp-fp16" and "ddp-powersgd" are hooks of DistributedDataParallel.
 
-A step computes for "compute" (two ranks at once without communication), "forward" of it in the
-forward pass, and its gradients take "communication" to be reduced when nothing else is done. The
-shortest step is then max(compute, communication) if communication overlaps with the whole next
-step, and forward + max(compute - forward, communication) if it overlaps with the backward pass
-only. The second divided by the first is what fifo / priority may become at best.
+A step computes for "compute" (two ranks at once without communication), of which "forward" is the
+forward pass. Reducing its gradients takes "communication" if nothing else runs. The shortest step
+is then max(compute, communication) if communication overlaps with the whole next step, and forward
++ max(compute - forward, communication) if it overlaps with the backward pass only. The second
+divided by the first is the upper bound of fifo / priority.
 
-A figure is the median over the steps of the slowest rank's time, then the median over the rounds; a
-ratio is that of one round's times, with its range over the rounds.
+A figure is the slowest rank's time: the median over the steps, then the median over the rounds. A
+ratio compares times of one round, with its range over the rounds.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ RANK_PROGRAM = Path(__file__).with_name("overlap_rank.py")
 TASKS = ("transformer", "vgg")
 FIFO = {"HOROSCALE_SCHEDULER": "fifo"}
 JOBS = {"alone": {}, "ddp": {}, "fifo": FIFO, "priority": {}, "priority-bf16": {}}
-# With --compression: lossy encodings, and what DDP has for slow networks.
+# With --compression: lossy encodings, and DDP's hooks for slow networks.
 COMPRESSED: dict[str, dict[str, str]] = {
     name: {} for name in ("int8", "int4", "onebit", "topk", "ddp-fp16", "ddp-powersgd")
 }
-SMOKE = ("alone", "fifo", "priority")  # a rank of torch takes seconds to start
+SMOKE = ("alone", "fifo", "priority")  # ranks with torch take seconds to start
 PAIRS = (
     ("fifo", "priority"),
     ("ideal", "priority"),
@@ -51,11 +51,11 @@ PAIRS = (
     ("ddp", "fifo"),
     ("ddp", "priority-bf16"),
 )
-FIRST_PORT = 29400  # nobody else has ports on these hosts
+FIRST_PORT = 29400  # no other program uses ports on these hosts
 
 
 class Measured(NamedTuple):
-    """A figure: what one job is ordered to measure."""
+    """A figure that one job measures."""
 
     name: str
     job: Job
@@ -95,11 +95,13 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rates", default="200,1000", help="of the link, in Mbit/s")
+    parser.add_argument("--rates", default="200,1000", help="bandwidth of the link in Mbit/s")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12, help="steps in a round (default: 12)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
     parser.add_argument(
         "--timelines",
         metavar="NAME",
@@ -110,7 +112,7 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="also lossy compression, and DDP's hooks for fp16 and PowerSGD (rank 4)",
     )
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     if unknown := set(arguments.tasks.split(",")) - set(TASKS):
         parser.error(f"unknown tasks {sorted(unknown)}; known are {', '.join(TASKS)}")
@@ -120,7 +122,7 @@ def parse() -> argparse.Namespace:
 
 
 def figures_of(jobs: dict[str, Job]) -> list[Measured]:
-    """Each job's steps, and what the ideal is computed from."""
+    """The steps of each job, and the figures for the ideal."""
     return [
         Measured("forward", jobs["alone"], "forward"),
         Measured("compute", jobs["alone"], "step"),
@@ -139,7 +141,7 @@ def ideals(rounds: figures.Rounds) -> figures.Rounds:
 
 
 def share_of_ideal(rounds: figures.Rounds) -> tuple[list[float], list[float]]:
-    """What fifo / priority may become at best, and how much of that it is, round by round."""
+    """The upper bound of fifo / priority, and the fraction reached, round by round."""
     rounds = rounds | ideals(rounds)
     possible = figures.ratios(rounds, "ideal-fifo", "ideal")
     reached = figures.ratios(rounds, "fifo", "priority")
@@ -147,7 +149,7 @@ def share_of_ideal(rounds: figures.Rounds) -> tuple[list[float], list[float]]:
 
 
 def report(measured: figures.Figures, num_rounds: int) -> None:
-    """Print times and ratios, and how much of the ideal ratio was reached."""
+    """Print times and ratios, and the fraction of the ideal ratio that was reached."""
     print(f"a training step, 2 hosts, {os.cpu_count()} cores, {num_rounds} rounds")
     print("\n".join(figures.medians(measured, "ms", 1e3)))
     complete = {case: rounds | ideals(rounds) for case, rounds in measured.items()}

@@ -1,6 +1,6 @@
 """One rank of one way of training over a slow network, for benchmarks/overlap.py.
 
-The benchmark starts it and tells it what to measure.
+The benchmark starts it and sends it measurement orders.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn import functional
 from training_rank import Make, Task, Trained, alone, ddp, horoscale, plain_step
 
 RECORDED = 5  # steps in a timeline
-WARM_UP = 6  # steps, until buckets are as large as the network wants them
+WARM_UP = 6  # steps, until the size of buckets fits the network
 
 
 def vgg() -> nn.Module:
@@ -59,7 +59,7 @@ class Trainer:
         return times(calls[what], iterations, min(WARM_UP, iterations))
 
     def record(self, path: Path) -> None:
-        """Write a timeline of some steps after measured ones, and beside it when they did what."""
+        """Write a timeline of some steps after measured ones, and the phases of these steps."""
         import horoscale.torch as hvd
 
         phases = []
@@ -84,7 +84,7 @@ class Trainer:
         return functional.cross_entropy(self._model(self._inputs), self._targets)
 
     def _communicate(self) -> None:
-        """As many bytes as all gradients, at once."""
+        """Reduce as many bytes as all gradients have, at once."""
         import horoscale.torch as hvd
 
         if not self._buffers:
@@ -141,7 +141,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     make = IMPLEMENTATIONS[arguments.implementation]()

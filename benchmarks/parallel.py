@@ -1,10 +1,10 @@
-"""How well models divide among ranks here, beside PyTorch's own libraries over Gloo.
+"""Measures dividing models among ranks, compared with PyTorch's libraries over Gloo.
 
     python benchmarks/parallel.py --sections pipeline
 
-Each section starts its own ranks, and prints its own table. In each round all implementations
-measure in turn; a figure is the median over the steps of the slowest rank, then the median over the
-rounds with their range.
+Each section starts its own ranks and prints its own table. In each round all implementations are
+measured alternately. A figure is that of the slowest rank: the median over the steps, then the
+median over the rounds, with the range.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import parallel_network
 import parallel_pipeline
 import parallel_ring
 
-# Each takes the number of rounds and whether it is only to see that it runs, and prints.
+# Each section prints its table; arguments: the number of rounds, and whether it is a smoke test.
 SECTIONS: dict[str, Callable[[int, bool], figures.Figures]] = {
     "layers": parallel_layers.run,
     "network": parallel_network.run,
@@ -36,8 +36,10 @@ def main() -> None:
     )
     parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     chosen = arguments.sections.split(",")
     if unknown := set(chosen) - set(SECTIONS):

@@ -1,13 +1,13 @@
-"""What dividing layers among ranks costs, beside DTensor and functions by hand over Gloo.
+"""Measures the cost of dividing layers, compared with DTensor and with hand-written functions.
 
     python benchmarks/parallel_layers.py --np 2
 
-Forward and backward passes of an MLP (1,024 features, 4,096 between) and of a transformer's block
-(512 features, 8 heads), both for 512 tokens, with one thread a rank. "one" is one process with the
-whole; "dtensor" is PyTorch's parallelize_module, and "hand" what tutorials write, both over Gloo;
-"ours" is horoscale.torch.parallel. A figure is CPU time, of all threads of the rank that used most:
-the median over the steps, then over the rounds, in each of which all measure in turn. The
-efficiency is one / (ranks * ours).
+Runs forward and backward passes of an MLP (1,024 features, 4,096 hidden) and of a transformer block
+(512 features, 8 heads), both for 512 tokens, with one thread per rank. "one" is one process with
+the whole layers. "dtensor" is PyTorch's parallelize_module, and "hand" is what tutorials write,
+both over Gloo. "ours" is horoscale.torch.parallel. A figure is the CPU time of all threads of the
+rank that used most: the median over the steps, then over the rounds, in which all implementations
+alternate. The efficiency is one / (ranks * ours).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
 
 def run(rounds: int, smoke: bool, ranks: int = 2) -> figures.Figures:
-    """Measure all ways on so many ranks, and print."""
+    """Measure all ways on this many ranks, and print."""
     widths, steps = ({"mlp": 64}, 1) if smoke else (CASES, 6)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
@@ -65,8 +65,10 @@ def main() -> None:
     )
     parser.add_argument("--np", type=int, default=2, help="how many ranks (default: 2)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     rounds = 1 if arguments.smoke else arguments.rounds
     measured = run(rounds, arguments.smoke, arguments.np)

@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Half of a transformer's layer, then the other."""
+    """Both halves of a transformer layer."""
 
     def __init__(self, width: int, attention: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def whole(case: str, width: int, heads: int) -> nn.Module:
 
 
 def by_hand(case: str, width: int, heads: int) -> nn.Module:
-    """What tutorials write: two functions, and layers of a rank's own size."""
+    """The way of tutorials: two functions, and layers of a rank's size."""
     ranks, calls = dist.get_world_size(), (_Copy.apply, _Reduce.apply)
     mlp = MLP(width, ranks, *calls)
     return mlp if case == "mlp" else Block(width, Attention(width, heads, ranks, *calls), mlp)
@@ -140,7 +140,7 @@ WAYS = {"one": whole, "dtensor": dtensor, "hand": by_hand, "ours": ours}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("job", choices=("one", "gloo", "horoscale"))
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.job == "gloo":

@@ -1,17 +1,17 @@
-"""Memory of a rank when a transformer's blocks are divided, beside formulas.
+"""Measures the memory of a rank for divided transformer blocks, compared with formulas.
 
     python benchmarks/parallel_memory.py [--ranks 2,4]
 
-Trains blocks (no embeddings) with AdamW in float32, on one process and divided in each way. "state"
-is parameters, gradients and AdamW's two moments, as the tensors' sizes say. "activations" is the
-most that autograd has saved at any time, each storage once, without parameters. "tensors" is the
-peak of all tensors that PyTorch's MemTracker counts in a step (not of pp: it can't follow modules
-that are run once for each microbatch). "PSS" is the proportional set size of the process
-(/proc/self/smaps_rollup, without files) after the operation after which it has most, less what it
-was when a smaller model of the same kind had been trained: so libraries and connections don't
-count. "shared" is what of it is shared memory: buffers of the messages, and stages' activations.
-glibc takes memory from the system for each tensor and gives it back (MALLOC_MMAP_THRESHOLD_); with
-its own thresholds freed memory that is kept counts, too. All in MiB, of the rank that has most.
+Trains blocks (without embeddings) with AdamW in float32, in one process and divided in each way.
+"state" is parameters, gradients and AdamW's two moments, by the sizes of the tensors. "activations"
+is the maximum that autograd saves at any time, each storage once, without parameters. "tensors" is
+the peak of all tensors that PyTorch's MemTracker counts in a step (not for pp: it does not support
+modules that run once for each microbatch). "PSS" is the peak of the proportional set size of the
+process (/proc/self/smaps_rollup, without files) after any operation, minus the value after a
+smaller model of the same kind had been trained, so that libraries and connections do not count.
+"shared" is the shared memory in it: buffers of messages, and activations of stages. glibc returns
+the memory of each tensor to the system (MALLOC_MMAP_THRESHOLD_); with its own thresholds, memory
+that it keeps would count, too. All values are in MiB, for the rank that needs most.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SECONDS = 200
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each behind a norm."""
+    """Attention and an MLP, each after a norm."""
 
     def __init__(self, options: argparse.Namespace, mesh: par.Mesh, sequence: bool) -> None:
         super().__init__()
@@ -66,15 +66,15 @@ class Block(nn.Module):
 
 
 class Saved:
-    """What autograd keeps for backward passes: how many bytes now, and at the most."""
+    """Counts the bytes that autograd saves for backward passes, now and at the peak."""
 
     def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
         self._never = {one.untyped_storage().data_ptr() for one in parameters}
-        self._times: Counter[int] = Counter()  # each storage has been saved, by its address
+        self._times: Counter[int] = Counter()  # saved storages, by address
         self._bytes = self.most = 0
 
     def count(self) -> AbstractContextManager[object]:
-        """Make the context in which what is saved counts."""
+        """Create the context in which saved tensors are counted."""
         return torch.autograd.graph.saved_tensors_hooks(
             lambda tensor: _Kept(self, tensor.detach()), lambda kept: kept.tensor
         )
@@ -101,7 +101,7 @@ class _Kept:
 
 
 class Operations(TorchDispatchMode):
-    """Finds after which operation of a step a process has most memory, and looks at it there."""
+    """Finds the operation of a step after which a process has most memory, and reads it there."""
 
     def __init__(self, look_after: int | None = None) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Operations(TorchDispatchMode):
 
 
 class Training:
-    """A model of some layers, or this rank's part of it, and what a step of its training does."""
+    """A model of some layers, or this rank's part of it, and its training step."""
 
     def __init__(self, options: argparse.Namespace, mesh: par.Mesh, layers: int) -> None:
         sequence = "sequence" in options.way
@@ -139,13 +139,13 @@ class Training:
         self._gradients = make_step(self.model, x, mesh, self.saved, options)
 
     def step(self) -> None:
-        """Learn from the batch."""
+        """Train on the batch."""
         self._gradients()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=False)
 
     def state(self) -> list[torch.Tensor]:
-        """Return parameters, gradients and what the optimizer has."""
+        """Return parameters, gradients and optimizer state."""
         moments = (one for of_one in self.optimizer.state.values() for one in of_one.values())
         parameters = list(self.model.parameters())
         gradients = [one.grad for one in parameters if one.grad is not None]
@@ -153,7 +153,7 @@ class Training:
 
 
 def run_rank(options: argparse.Namespace) -> None:
-    """Train four steps, and print what was counted on the rank that has most."""
+    """Train four steps, and print the counts of the rank that has most."""
     way = options.way.split(",")[0]
     torch.set_num_threads(1)
     hvd.init()
@@ -183,7 +183,7 @@ def run_rank(options: argparse.Namespace) -> None:
 
 
 def count_tensors(training: Training) -> int:
-    """Return the most bytes that all tensors have during a step, as PyTorch's MemTracker counts."""
+    """Return the peak bytes of all tensors in a step, as counted by PyTorch's MemTracker."""
     tracker = MemTracker()
     tracker.track_external(training.model, training.optimizer)
     with tracker:
@@ -194,7 +194,7 @@ def count_tensors(training: Training) -> int:
 def make_step(
     model: nn.Module, x: torch.Tensor, mesh: par.Mesh, saved: Saved, options: argparse.Namespace
 ) -> Callable[[], object]:
-    """Return what computes all gradients of a batch."""
+    """Return a function that computes all gradients of a batch."""
     if mesh.pp.size > 1:
         stages = [model if stage == mesh.pp.rank else None for stage in range(mesh.pp.size)]
         pipe = par.Pipeline(
@@ -214,9 +214,9 @@ def make_step(
 
 
 def proportional_set_size() -> dict[str, int]:
-    """Return the bytes of this process' memory; of what others share, its part.
+    """Return the bytes of this process' memory; shared memory counts by its share.
 
-    Without files: how many other processes have libraries mapped is not the model's affair.
+    Files are excluded, because mapped libraries count by the number of processes that map them.
     """
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     found = dict(line.split(":") for line in lines[1:])
@@ -230,22 +230,22 @@ def formulas(options: argparse.Namespace, way: str, ranks: int) -> tuple[float, 
     tokens = options.batch * options.length
     tp, cp, pp = (ranks if way.startswith(axis) else 1 for axis in ("tp", "cp", "pp"))
     sequence = tp if "sequence" in way else 1
-    # Norms and the biases of the second layers, which the first rank has, are whole.
+    # Norms, and the biases of the second layers (on the first rank), are not divided.
     parameters = layers / pp * ((12 * h * h + 7 * h) / tp + 6 * h)
     of_layer = tokens / cp * ((4 * h + 4) / sequence + (12 * h + heads) / tp)
     activations = layers * of_layer
     backward = tokens / cp * h * (1 + 4 / tp)
     if sequence > 1:
         backward = tokens * h * (2 + 6 / tp)
-    if pp > 1:  # each rank has so many layers, of so many microbatches
-        in_flight = min(options.batch, pp) / options.batch  # each saves its part of the batch
+    if pp > 1:  # layers of a rank, microbatches in flight
+        in_flight = min(options.batch, pp) / options.batch  # each rank saves its part of the batch
         activations = layers / pp * of_layer * in_flight + tokens * h * (1 - in_flight)
         backward /= options.batch
     return 16 * parameters, 4 * activations, 4 * (backward + 4 * h * h / tp)
 
 
 def run_job(ranks: int, program: str, arguments: Sequence[str], seconds: float) -> list[float]:
-    """Run a program as a job in which tensors are given back; return what its ranks count."""
+    """Run a program as a job that returns freed memory to the system; return its ranks' counts."""
     command = [sys.executable, "-m", "horoscale.runner", "-np", str(ranks)]
     done = subprocess.run(
         [*command, sys.executable, program, *arguments],
@@ -262,7 +262,7 @@ def run_job(ranks: int, program: str, arguments: Sequence[str], seconds: float) 
 
 
 def measure(options: argparse.Namespace, way: str, ranks: int) -> list[float]:
-    """Run the ranks of one way; return what they have counted."""
+    """Run the ranks of one way; return their counts."""
     sizes = (f"--{one}={getattr(options, one)}" for one in SIZES)
     return run_job(ranks, __file__, ["--way", way, *sizes], SECONDS)
 
@@ -275,10 +275,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", default="2,4", help="how many, comma-separated")
-    parser.add_argument("--ways", default=";".join(WAYS), help="which, separated by semicolons")
+    parser.add_argument(
+        "--ways", default=";".join(WAYS), help="ways to measure, separated by semicolons"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, in bytes")
-    parser.add_argument("--smoke", action="store_true", help="little, on 2 ranks: does it run?")
-    parser.add_argument("--way", help=argparse.SUPPRESS)  # the ranks' own call
+    parser.add_argument("--smoke", action="store_true", help="smoke test: a small model on 2 ranks")
+    parser.add_argument("--way", help=argparse.SUPPRESS)  # this process is a rank
     for name, value in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()

@@ -1,13 +1,13 @@
-"""Which way to divide a model asks least of a network: stages, layers or batches.
+"""Measures which way to divide a model needs the least of a network: stages, layers or batches.
 
     python benchmarks/parallel_network.py [--rates 1000] [--dim 256] [--layers 8] [--batch 32]
 
-The GPT of examples/gpt_parallel.py is trained by two ranks of one thread each, on two hosts made of
-network namespaces (which needs root, ip and tc) with a link of so many Mbit/s: divided into two
-stages (pp), in its layers (tp) or with half of the batch each (dp). "one" is one process with all.
-A figure is the median over the steps of the slower rank's time, then the median over the rounds;
-bytes are those of a step on the link, headers and acknowledgements included, from the host that
-sends more.
+Two ranks with one thread each train the GPT of examples/gpt_parallel.py on two hosts, which are
+network namespaces (requires root, ip and tc), with a link of the given Mbit/s. The model is divided
+into two stages (pp), in its layers (tp), or trained with half of the batch each (dp). "one" is a
+single process. A figure is the slower rank's time: the median over the steps, then the median over
+the rounds. Bytes are those of a step on the link, including headers and acknowledgements, from the
+host that sends more.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from support.namespaces import NetworkHosts, why_not
 
 WAYS = ("one", "pp", "tp", "dp")
-PORT = 29800  # nobody else is on these hosts
+PORT = 29800  # no other program uses ports on these hosts
 
 
 class Model(NamedTuple):
-    """How large the model and its batches are."""
+    """The size of the model and its batches."""
 
     dim: int = 256
     layers: int = 8
-    batch: int = 32  # as many characters in a step as the example has
+    batch: int = 32  # the example's number of characters per step
     length: int = 32
     microbatches: int = 8
 
@@ -84,7 +84,7 @@ def run(
 
 
 def table(seconds: figures.Rounds, sent: figures.Rounds) -> str:
-    """Return times, bytes, and how much longer than a pipeline each takes."""
+    """Return times, bytes, and each time divided by a pipeline's."""
     lines = [f"{'':>4}{'ms':>10}{'MB sent':>10}   time / pp"]
     for way in WAYS:
         ratios = figures.ratios(seconds, way, "pp")
@@ -101,13 +101,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rates", default="1000", help="of the link, in Mbit/s")
+    parser.add_argument("--rates", default="1000", help="bandwidth of the link in Mbit/s")
     for name, default in Model._field_defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="in a round (default: 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     rates = tuple(map(int, arguments.rates.split(",")))
     model = Model(*(getattr(arguments, name) for name in Model._fields))
@@ -117,19 +119,19 @@ def main() -> None:
 
 
 def run_rank(way: str, address: str) -> None:
-    """A rank's side."""
+    """Run as a rank."""
     import torch
 
     import horoscale.torch as hvd
 
-    warnings.filterwarnings("ignore", "tensor parallelism goes beyond a host")  # it is meant to
+    warnings.filterwarnings("ignore", "tensor parallelism goes beyond a host")  # this is intended
     torch.set_num_threads(1)
     trainers: dict[Any, Callable[[], object]] = {}
 
     def measure(what: str, steps: int, model: tuple[int, ...]) -> list[float]:
         if model not in trainers:
             trainers[model] = trainer(way, Model(*model))
-            for _ in range(3):  # makes the optimizer's state, and finds out shapes
+            for _ in range(3):  # creates the optimizer's state, and detects shapes
                 trainers[model]()
         found = []
         for _ in range(steps):
@@ -144,12 +146,12 @@ def run_rank(way: str, address: str) -> None:
 
 
 def bytes_sent() -> int:
-    """All that this host has sent to others, with headers and acknowledgements."""
+    """The bytes that this host has sent, including headers and acknowledgements."""
     return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
 def trainer(way: str, model: Model) -> Callable[[], object]:
-    """What does a step of the example's training, divided in this way."""
+    """Return the function of a step of the example's training, divided in this way."""
     import gpt_parallel
     import torch
 

@@ -1,13 +1,13 @@
-"""Training state on a disk: how near steps come to what the disk can do.
+"""Measures training state on a disk: how close steps come to the speed of the disk.
 
     python benchmarks/parallel_offload.py [--folder /scratch] [--mib 1024] [--rounds 5]
 
-One process steps AdamW over parameters that par.shard(offload="disk") has put on a disk, 16 bytes
-of state each. A step reads values, gradients and both moments, and writes all but the gradients
-back. It is compared, in turns, with a bare program that moves as many bytes on the same disk: four
-threads read and write as large pieces of a file directly, in the same proportion, and compute
-nothing. "gather" reads all parameters, as forward and backward passes in stage 3 do, beside a bare
-program that reads as much.
+One process runs AdamW steps over parameters that par.shard(offload="disk") keeps on a disk, with 16
+bytes of state each. A step reads values, gradients and both moments, and writes all but the
+gradients. It is compared, alternately, with a bare program that moves as many bytes on the same
+disk: four threads read and write equally large pieces of a file with direct I/O, in the same
+proportion, and compute nothing. "gather" reads all parameters, as forward and backward passes in
+stage 3 do, and is compared with a bare program that reads as much.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ALIKE = ("gather", "step")
 
 
 class Bare:
-    """A program that only reads and writes, as fast as the disk does it."""
+    """A program that only reads and writes, as fast as the disk allows."""
 
     name = "bare disk"
 
@@ -68,7 +68,7 @@ class Bare:
         return time.perf_counter() - begin
 
     def _run(self, work: Sequence[tuple[Any, int]]) -> None:
-        rest = iter(work)  # which the threads take from in turn
+        rest = iter(work)  # the pieces that the threads take
 
         def move(memory: mmap.mmap) -> None:
             for call, number in rest:
@@ -80,7 +80,7 @@ class Bare:
 
 
 class Ours:
-    """An optimizer of parameters that are on the disk."""
+    """An optimizer of parameters on the disk."""
 
     name = "offload"
 
@@ -115,11 +115,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, help="on the disk; default: a temporary one")
+    parser.add_argument("--folder", type=Path, help="folder on the disk; default: a temporary one")
     parser.add_argument("--mib", type=int, default=1024, help="of training state")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="little: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: little data")
     options = parser.parse_args()
     if options.smoke:
         options.mib, options.rounds = 256, 1

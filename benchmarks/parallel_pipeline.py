@@ -1,11 +1,11 @@
 """A section of benchmarks/parallel.py: the bubble of a pipeline whose stages sleep.
 
 Two stages sleep 30 ms forward, 30 ms for the gradient of their input and 30 ms for those of their
-weights, and leave the cores to the messages, which have 256 KiB. The bubble is the part of a step
-in which a rank does not compute. What stages, loss and autograd really take is measured on both
-ranks, operation by operation: from that the schedule gives how long a step would take at best, and
-what it takes beyond is added to the ideal bubble, of stages that take equally long. CPU time is
-that of a rank, for each microbatch, without what stages, loss and autograd take.
+weights, and leave the cores to the messages of 256 KiB. The bubble is the fraction of a step in
+which a rank does not compute. The real times of stages, loss and autograd are measured on both
+ranks, operation by operation. From these the schedule gives the shortest possible step. The excess
+over it is added to the ideal bubble, which assumes stages that take equally long. CPU time is that
+of a rank for each microbatch, without stages, loss and autograd.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IDEAL = {
     "1f1b": 1 - WORK / (3 * (MICROBATCHES + STAGES - 1)),
     "zb-h1": 1 - WORK / (WORK + STAGES - 1),
 }
-OURS_ALONE = ("zb-h1",)  # PyTorch's schedules of the kind have two stages on each rank
+OURS_ALONE = ("zb-h1",)  # PyTorch's schedules of this kind have two stages per rank
 
 
 def run(rounds: int, smoke: bool) -> figures.Figures:

@@ -25,7 +25,7 @@ Gather = Callable[[Any], list[Any]]  # of all ranks
 
 
 class Computing:
-    """How long a rank computes: for each action the seconds of each microbatch, in order."""
+    """The computing time of a rank: for each action the seconds of each microbatch, in order."""
 
     def __init__(self) -> None:
         self.reset()
@@ -36,7 +36,7 @@ class Computing:
         self._now: list[float] = []
 
     def begin(self, action: Action) -> None:
-        """Count what follows for the next microbatch of an action."""
+        """Count what follows as the next microbatch of an action."""
         self._now = self.seconds[action]
         self._now.append(0.0)
 
@@ -61,7 +61,7 @@ loss_function = computing.timed(nn.functional.mse_loss)  # after the last stage'
 
 
 class _Sleep(torch.autograd.Function):
-    """Sleeps one unit in the backward pass, and so many in the forward pass."""
+    """Sleeps one unit in the backward pass, and a given number in the forward pass."""
 
     @staticmethod
     def forward(context: Any, values: torch.Tensor, units: int) -> torch.Tensor:
@@ -91,7 +91,7 @@ def whole_batch() -> torch.Tensor:
 
 
 class FirstStage(SleepingStage):
-    """Has a backward pass through its input, too, which needs no gradient."""
+    """Also runs a backward pass through its input, which needs no gradient."""
 
     def compute(self, values: torch.Tensor) -> torch.Tensor:
         return super().compute(values * self.weight)
@@ -111,7 +111,7 @@ def horoscale() -> tuple[Prepare, Gather]:
     axis = par.Axis("pp", tuple(range(STAGES)), hvd.rank(), hvd.global_process_set)
     stages = [partial(stage_of, rank) for rank in range(STAGES)]
     batch = whole_batch()
-    # One call of torch.autograd.backward(), or none, or several, make one action.
+    # One action consists of any number of calls of torch.autograd.backward().
     for method, action in (
         ("backward", Action.BACKWARD),
         ("backward_inputs", Action.INPUT),
@@ -167,9 +167,9 @@ IMPLEMENTATIONS = {"horoscale": horoscale, "gloo": gloo}
 
 
 def bubble(schedule: str, seconds: float, of_ranks: list[dict[Action, list[float]]]) -> float:
-    """Return what a step would wait whose stages take equally long.
+    """Return the bubble of a step whose stages take equally long.
 
-    That is what its schedule waits, and what this one has waited beside: as part of its time.
+    It is the schedule's bubble, plus the additional waiting as a fraction of the step.
     """
 
     def duration(operation: Operation) -> float:
@@ -183,7 +183,7 @@ def bubble(schedule: str, seconds: float, of_ranks: list[dict[Action, list[float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("address", help="of the benchmark")
+    parser.add_argument("address", help="address of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     prepare, gather = IMPLEMENTATIONS[arguments.implementation]()
@@ -193,7 +193,7 @@ def main() -> None:
         if schedule not in steps:
             steps[schedule] = prepare(schedule)
             for _ in range(2):
-                steps[schedule]()  # finds out shapes
+                steps[schedule]()  # detects shapes
         steps[schedule]()
         found = []
         for _ in range(count):
@@ -202,7 +202,7 @@ def main() -> None:
             steps[schedule]()
             seconds = time.perf_counter() - start
             if what == "bubble":
-                # The first rank's time: it is the first to begin, and the last to end.
+                # The first rank's time: it begins first and ends last.
                 (first, *_), of_ranks = zip(*gather((seconds, computing.seconds)), strict=True)
                 found.append(bubble(schedule, first, list(of_ranks)))
             else:

@@ -1,21 +1,23 @@
-"""How much of its communication ring attention hides behind its computation.
+"""Measures how much communication ring attention hides behind computation.
 
     python benchmarks/parallel_ring.py [--rates 250,1000] [--lengths 10240,1024] [--heads 1]
 
-Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
-on each a rank with one thread and half of the sequence, so many positions. With the default a block
-is computed for longer than it is sent, and the messages need little of a core. "compute" is the
-same attention whose messages are there at once, random numbers, "communication" its messages alone,
-and "attention" both together. What is hidden is (compute + communication - attention) /
-communication: the difference of two computations, which on a busy machine says little. So also:
-"waiting" is the time within the same attention that a rank has nothing to do but wait for messages,
-and what is not waited for is 1 - waiting / communication. "CPU" is what the messages alone need of
-a core; where the ranks' threads use all cores, this part can't be hidden by anybody.
-In the cases "asleep" the ranks sleep twice as long as a block takes to be sent at that rate (in the
-backward pass four times) instead of computing, and leave the cores to the messages.
+Uses two hosts, which are network namespaces (requires root, ip and tc), with a link of the given
+Mbit/s. On each host a rank with one thread has half of the sequence, with the given number of
+positions. By default computing a block takes longer than sending it, and messages need little of a
+core. "compute" is the same attention with messages that are available immediately (random numbers),
+"communication" its messages alone, and "attention" both together.
 
-A figure is the median over the calls of the slower rank's time, then the median over the rounds; a
-share is that of one round's times, with its range over the rounds.
+The hidden fraction is (compute + communication - attention) / communication. It is the difference
+of two computations, which is unreliable on a busy machine. Therefore "waiting" is measured, too:
+the time within the same attention in which the rank can only wait for messages. The fraction that
+is not waited for is 1 - waiting / communication. "CPU" is the processor time of the messages alone;
+if the ranks' threads use all cores, this part cannot be hidden. In the cases "asleep" the ranks
+sleep twice as long as sending a block takes at that rate (in the backward pass four times) instead
+of computing, and leave the cores to the messages.
+
+A figure is the slower rank's time: the median over the calls, then the median over the rounds. A
+fraction compares times of one round, with its range over the rounds.
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ from support.namespaces import NetworkHosts, why_not
 BATCH, SIZE = 1, 64
 PASSES = ("forward asleep", "backward asleep", "forward", "backward")
 WHAT = ("compute", "communication", "attention", "waiting", "CPU")
-PORT = 29700  # nobody else is on these hosts
+PORT = 29700  # no other program uses ports on these hosts
 
 
 class Size(NamedTuple):
-    """Of a rank's queries, keys and values."""
+    """The shape of a rank's queries, keys and values."""
 
     heads: int
     length: int
 
 
 class Measured(NamedTuple):
-    """A figure: what the job is ordered to measure."""
+    """A figure that the job measures."""
 
     name: str
     job: Job
@@ -111,13 +113,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rates", default="250", help="of the link, in Mbit/s (default: 250)")
+    parser.add_argument(
+        "--rates", default="250", help="bandwidth of the link in Mbit/s (default: 250)"
+    )
     parser.add_argument("--lengths", default="10240", help="positions of a rank (default: 10240)")
     parser.add_argument("--heads", type=int, default=1, help=f"of {SIZE} features (default: 1)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calls", type=int, default=1, help="in a round (default: 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     rates, lengths = (
         tuple(map(int, text.split(","))) for text in (arguments.rates, arguments.lengths)
@@ -130,7 +136,7 @@ def main() -> None:
 
 
 def run_rank(address: str) -> None:
-    """A rank's side."""
+    """Run as a rank."""
     import horoscale.torch as hvd
 
     torch.set_num_threads(1)
@@ -168,7 +174,7 @@ def attention(one: str, size: Size) -> Callable[[], object]:
 
 
 def messages(one: str, size: Size) -> Callable[[], object]:
-    """What it sends and receives: keys and values; in the backward pass then their gradients."""
+    """Send and receive keys and values, and in the backward pass then their gradients."""
     import horoscale.torch as hvd
 
     mine, theirs = torch.zeros(2, 2, BATCH, *size, SIZE)
@@ -215,7 +221,7 @@ def waits(call: Callable[[], object], count: int) -> list[float]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Have messages be there at once, random numbers."""
+    """Replace messages by random numbers that are available immediately."""
     from horoscale.torch.parallel.context import ring
 
     known: dict[torch.Size, torch.Tensor] = {}
@@ -238,7 +244,7 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asleep(size: Size, rate: int) -> Iterator[None]:
-    """Have ranks sleep instead of computing, as long as the pairs of queries and keys tell."""
+    """Sleep instead of computing, in proportion to the pairs of queries and keys."""
     from horoscale.torch.parallel.context import ring
 
     sending = 2 * BATCH * size.heads * size.length * SIZE * 4 * 8 / (rate * 1e6)

@@ -1,13 +1,13 @@
-"""Training state divided among ranks: par.shard() beside PyTorch over Gloo.
+"""Measures training state divided among ranks: par.shard() compared with PyTorch over Gloo.
 
     python benchmarks/parallel_zero.py [--rounds 7] [--size 100m] [--only step|memory]
 
 Trains a transformer with AdamW in float32, on one host. "step" compares the time of a training
-step, interleaved: stage 3 with FSDP2, stage 1 with ZeroRedundancyOptimizer behind
-DistributedDataParallel. "memory" is how much the proportional set size of a rank
-(/proc/self/smaps_rollup) has grown since before the model was made, at the most. It is looked at
-when the model is made, and in the second step after each block's forward pass, the backward pass
-and the optimizer's step. Every way runs in processes of its own there.
+step, interleaved: stage 3 with FSDP2, and stage 1 with ZeroRedundancyOptimizer behind
+DistributedDataParallel. "memory" is the peak growth of a rank's proportional set size
+(/proc/self/smaps_rollup) since before the model was created. It is read when the model is created,
+and in the second step after each block's forward pass, the backward pass and the optimizer's step.
+For "memory" every way runs in its own processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZES = {  # width, layers, words, samples of a rank, positions
     "100m": (768, 12, 16384, 1, 64),
 }
 PAIRS = {"stage 3": ("fsdp2", "stage 3"), "stage 1": ("zero redundancy", "stage 1")}
-WAYS = {  # of which implementation
+WAYS = {  # the implementation
     "ddp": "gloo",
     "zero redundancy": "gloo",
     "fsdp2": "gloo",
@@ -54,7 +54,7 @@ class Way:
         return self._job.measure(self.name, *order)
 
 
-LIMIT_SECONDS = 120.0  # of an order: what it may take
+LIMIT_SECONDS = 120.0  # timeout of an order
 
 
 def start(
@@ -74,7 +74,7 @@ def start(
 
 
 def compare_steps(rounds: int, ranks: int, size: str, steps: int, limit: float) -> figures.Figures:
-    """Measure the steps of each pair in turn, and print ratios."""
+    """Measure the steps of each pair alternately, and print ratios."""
     measured: figures.Figures = {}
     for case, (theirs, ours) in PAIRS.items():
         with contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ def compare_steps(rounds: int, ranks: int, size: str, steps: int, limit: float) 
 def compare_memory(
     rounds: int, ranks: int, size: str, ways: Iterable[str], limit: float
 ) -> figures.Figures:
-    """Measure the memory of each way in new processes, and print it beside that of DDP."""
+    """Measure the memory of each way in new processes, and compare it with DDP's."""
     measured: figures.Figures = {f"memory, {ranks} ranks": {}}
     found = measured[f"memory, {ranks} ranks"]
     for _ in range(rounds):
@@ -121,15 +121,19 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="small", help="of the model")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=["step", "memory"])
-    parser.add_argument("--ways", default=",".join(WAYS), help="whose memory, beside that of ddp")
+    parser.add_argument(
+        "--ways", default=",".join(WAYS), help="ways whose memory is compared with ddp's"
+    )
     parser.add_argument(
         "--limit",
         type=float,
         default=LIMIT_SECONDS,
-        help="seconds that making a model and two steps may take (100m wants more)",
+        help="timeout in seconds for creating a model and two steps (100m needs more)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="little, on 2 ranks: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: a small model on 2 ranks")
     options = parser.parse_args()
     steps, ways = 3, ["ddp", *(one for one in options.ways.split(",") if one != "ddp")]
     if not WAYS.keys() >= set(ways):

@@ -19,7 +19,7 @@ Look = Callable[[], None]
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each behind a norm."""
+    """Attention and an MLP, each after a norm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """From words to the mean loss of the next ones; the table is tied."""
+    """Compute the mean loss of the next words; the embedding is tied."""
 
     def __init__(self, width: int, layers: int, words: int) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class Training:
 
 
 def proportional_set_size() -> int:
-    """Return the bytes of this process' memory; of what others share, its part."""
+    """Return the bytes of this process' memory; shared memory counts by its share."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     (size,) = (int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return size * 1024
 
 
 def warm_up() -> None:
-    """Have the memory that every program has that trains anything."""
+    """Allocate the memory that every training program has."""
     layer = nn.Linear(64, 64)
     optimizer = torch.optim.AdamW(layer.parameters())
     layer(torch.ones(64, 64)).sum().backward()
@@ -87,7 +87,7 @@ def warm_up() -> None:
 
 
 def make(way: str, rank: int) -> Training:
-    """Make the model, divide its state, and make the optimizer."""
+    """Create the model, divide its state, and create the optimizer."""
     width, layers, words, samples, positions = json.loads(os.environ["ZERO_SIZE"])
     torch.manual_seed(0)
     model: Any = Transformer(width, layers, words)
@@ -137,7 +137,7 @@ def join(implementation: str) -> int:
 
 
 def peak_memory(way: str, rank: int) -> float:
-    """Return the bytes that two steps have taken at the most."""
+    """Return the peak bytes of two steps."""
     warm_up()
     gc.collect()
     before = proportional_set_size()
@@ -159,7 +159,7 @@ def peak_memory(way: str, rank: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("implementation", choices=["horoscale", "gloo"])
-    parser.add_argument("address", help="of the benchmark")
+    parser.add_argument("address", help="address of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rank = join(arguments.implementation)

@@ -1,15 +1,14 @@
-"""What par.memory() says before a model is trained, beside what training it takes.
+"""Compares the memory that par.memory() predicts with the memory that training uses.
 
     python benchmarks/planned_memory.py [--models mlp,transformer,…] [--ways "dp=2;…"]
 
-Each model is trained by each way in a job of its own, on 2 ranks. "tensors" is the peak that
-par.watch_memory() sees: all tensors, and memory shared with other ranks. "PSS" is how much the
-proportional set size of the process (/proc/self/smaps_rollup, without files) has grown since the
-ranks had connected and trained a small model, looked at after the operation after which a step has
-most. What it is more than "tensors" is what the allocator loses: pages that are partly used, and
-pieces too small to be used again. glibc takes memory from the system for each large tensor
-(MALLOC_MMAP_THRESHOLD_), as in benchmarks/parallel_memory.py. All are of the rank that has most, in
-MiB.
+Each model is trained in each way in its own job, on 2 ranks. "tensors" is the peak that
+par.watch_memory() counts: all tensors, and memory shared with other ranks. "PSS" is the growth of
+the proportional set size of the process (/proc/self/smaps_rollup, without files) since the ranks
+had connected and trained a small model, read after the operation after which a step has most. The
+excess over "tensors" is fragmentation of the allocator: partly used pages, and pieces too small to
+be reused. glibc returns the memory of each large tensor to the system (MALLOC_MMAP_THRESHOLD_), as
+in benchmarks/parallel_memory.py. All values are in MiB, for the rank that needs most.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def run_rank(kind: str, way: str) -> None:
-    """Train by one way, and print what was said, seen and taken, in bytes."""
+    """Train in one way, and print predicted, counted and used bytes."""
     torch.set_num_threads(1)
     hvd.init(process_sets="dynamic")
     small = nn.Linear(64, 64)
@@ -150,7 +149,7 @@ def run_rank(kind: str, way: str) -> None:
 
 
 def measure(kind: str, way: str, ranks: int) -> list[float]:
-    """Run the ranks of one way; return what they have counted."""
+    """Run the ranks of one way; return their counts."""
     return run_job(ranks, __file__, ["--model", kind, "--way", way], SECONDS)
 
 
@@ -159,10 +158,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", default=",".join(MODELS), help="which, comma-separated")
-    parser.add_argument("--ways", default=";".join(WAYS), help="which, separated by semicolons")
+    parser.add_argument(
+        "--ways", default=";".join(WAYS), help="ways to measure, separated by semicolons"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, in bytes")
-    parser.add_argument("--smoke", action="store_true", help="one model, one way: does it run?")
-    parser.add_argument("--model", help=argparse.SUPPRESS)  # the ranks' own call
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one model, one way")
+    parser.add_argument("--model", help=argparse.SUPPRESS)  # this process is a rank
     parser.add_argument("--way", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.way:
@@ -177,7 +178,7 @@ def main() -> None:
     for kind in models:
         for way in ways:
             if way.startswith("tp") and kind == "convolutions":
-                continue  # there is nothing that a plan divides
+                continue  # the plan divides nothing
             said, tensors, grown = found[f"{kind}, {way}"] = measure(kind, way, 2)
             sizes = " | ".join(f"{one / MIB:.1f}" for one in (said, tensors))
             print(

@@ -1,14 +1,14 @@
-"""What par.plan() predicts, beside what every way to divide a model takes.
+"""Compares the predictions of par.plan() with measurements of every way to divide a model.
 
     python benchmarks/planning.py [--ranks 2,4] [--links host,200] [--models mlp,transformer]
 
-All ways that the plan compares (without recomputation) are trained by, on one host, and with each
-rank on a host of its own (network namespaces, which need root, ip and tc) whose link has so many
-Mbit/s. "measured" is the median over the rounds, in which the ways come one after the other, of the
-median of a round's steps. Of it "busy" is what the slowest rank's program computed, as its thread's
-processor time says; beside it are the parts that the model predicts: compute, communication,
-bubble and waiting. "within" says how the better of the first two predictions compares with
-the best measured way: 1.00 is that way, 1.10 takes a tenth longer.
+Trains in all ways that the plan compares (without recomputation), on one host, and with each rank
+on its own host (network namespaces, which require root, ip and tc) with a link of the given Mbit/s.
+"measured" is the median over the rounds, in which the ways alternate, of the median of a round's
+steps. "busy" is the part that the slowest rank's program computed, by its thread's processor time.
+Next to it are the parts that the model predicts: compute, communication, bubble and waiting.
+"within" compares the better of the first two predictions with the best measured way: 1.00 is that
+way, 1.10 takes a tenth longer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ranks import Job
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
 from support.namespaces import NetworkHosts, why_not
 
-PORT = 29710  # nobody else is on these hosts
+PORT = 29710  # no other program uses ports on these hosts
 WORDS, LENGTH = 1000, 64
 SIZES = {"mlp": (256, 8, 64), "transformer": (256, 4, 16)}  # width, layers, rows of a batch
 SMALL = {"mlp": (32, 4, 16), "transformer": (32, 2, 8)}
@@ -78,7 +78,7 @@ def compare(
     steps: int,
     smoke: bool,
 ) -> figures.Figures:
-    """Plan one model, train it by each way, and print the table."""
+    """Plan one model, train it in each way, and print the table."""
     file = folder / "plan.json"
     job.measure("plan", model, smoke, str(file))
     said = json.loads(file.read_text())
@@ -116,7 +116,7 @@ def compare(
 
 
 def run_rank(address: str) -> None:
-    """A rank's side."""
+    """Run as a rank."""
     import torch
     from support.planning_models import (
         PLAN,
@@ -220,9 +220,13 @@ def main() -> None:
     parser.add_argument("--links", default="host,200", help='"host", or Mbit/s between hosts')
     parser.add_argument("--models", default="mlp,transformer")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="of a round, after two (default: 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument(
+        "--steps", type=int, default=5, help="steps of a round, after two (default: 5)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     ranks = tuple(map(int, arguments.ranks.split(",")))
     links, models = (tuple(one.split(",")) for one in (arguments.links, arguments.models))

@@ -1,12 +1,12 @@
-"""Disjoint process sets of two ranks: allreduce in 1, 2 and 4 of them at once, and in turn.
+"""Measures disjoint process sets of two ranks: 1, 2 and 4 at once, and one after the other.
 
     python benchmarks/process_sets.py
 
-*Apart*, a set begins when the one before has ended; *together*, all do the same at once. The ratio
-of the total throughputs is the number of sets where they cost each other nothing, which needs a
-core for each rank. With fewer cores the ranks of one set use them all already; there the overlap is
-what counts: the part of the time of one set's operations in which an operation of another set was
-under way too, from the timelines, which --picture draws.
+*Apart*, a set begins when the previous one has ended; *together*, all run at once. If the sets do
+not slow each other down, the ratio of the total throughputs is the number of sets, which needs one
+core per rank. With fewer cores the ranks of one set already use all of them. Then the overlap is
+significant: the fraction of the time of one set's operations in which an operation of another set
+was in progress, too. It is read from the timelines, which --picture draws.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from horoscale.timeline.steps import merged
 AT_ONCE = (1, 2, 4)
 RANKS = 2 * max(AT_ONCE)
 SECONDS = 300
-WINDOW_MS = 8  # of the picture that shows single operations
+WINDOW_MS = 8  # of the picture of single operations
 Spans = list[Span]
 
 
@@ -45,8 +45,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the timelines")
-    parser.add_argument("--smoke", action="store_true", help="one short round: does it run?")
-    parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)  # the ranks' own call
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
+    parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)  # this process is a rank
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.operations, arguments.rounds = 100, 1
@@ -75,7 +75,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
             work()
         hvd.barrier()
 
-    together(len(pairs))  # warms up
+    together(len(pairs))  # warm-up
     figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "rates": {}, "ratios": {}}
     for sets in AT_ONCE:
         rounds = [(seconds(apart, sets), seconds(together, sets)) for _ in range(arguments.rounds)]
@@ -99,7 +99,7 @@ def seconds(work: Callable[[int], None], sets: int) -> float:
 
 
 def executed(work: Callable[[int], None], path: Path) -> list[Spans]:
-    """When the allreduces of each set ran: on the clock of the host, in microseconds."""
+    """When the allreduces of each set ran, by the clock of the host, in microseconds."""
     hvd.barrier()
     hvd.start_timeline(str(path))
     work(max(AT_ONCE))
@@ -114,7 +114,7 @@ def executed(work: Callable[[int], None], path: Path) -> list[Spans]:
 
 
 def overlap(sets: list[Spans]) -> float:
-    """The part of the first set's time that is also another's; no set overlaps with itself."""
+    """The fraction of the first set's time that overlaps with another set's."""
     ones, others = sets[0], merged(span for spans in sets[1:] for span in spans)
     common = sum(
         max(0.0, min(end, other_end) - max(begin, other_begin))
@@ -165,7 +165,7 @@ def main() -> None:
         launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(RANKS)]
         command = [*launcher, *own_command, "--rank-of", folder]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        # Not from where horoscale/ may lie as sources: the installed package is measured.
+        # In another folder than the sources, so that the installed package is measured.
         subprocess.run(command, check=True, timeout=SECONDS, env=environment, cwd=folder)
         figures = json.loads((folder / "figures.json").read_text())
     if arguments.json:

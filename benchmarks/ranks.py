@@ -1,6 +1,6 @@
 """The ranks of the implementations that a benchmark compares.
 
-All are started together and wait, without using the machine, while one of them measures: so every
+All are started together and wait, without using the machine, while one of them measures, so every
 round compares them on the same machine in the same state.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from horoscale._core import StoreServer
 
 MPIS = ("mpich", "openmpi")
-# They meet in a file, or as their own variables say.
+# They meet in a file, or according to their own variables.
 BARE = ("gloo", "nccl", "ddp", "mirrored", "one", "alone", "limit", "limit-shared", "memcpy", "tcp")
 START_SECONDS = 120
 MEASURE_SECONDS = 120
@@ -30,8 +30,8 @@ END_SECONDS = 10
 
 
 def peer_python(peer: str, folder: Path) -> Path:
-    """The interpreter of a virtual environment with mpi4py and this MPI; made if it isn't there."""
-    # One environment for each: the wheels of two MPIs overwrite each other's files.
+    """The Python of a virtual environment with mpi4py and this MPI, created if missing."""
+    # A separate environment for each: the wheels of two MPIs overwrite each other's files.
     python = folder / peer / "bin" / "python"
     if not python.exists():
         print(f"installing {peer} and mpi4py into {folder / peer}", file=sys.stderr)
@@ -41,7 +41,7 @@ def peer_python(peer: str, folder: Path) -> Path:
 
 
 class Hosts(Protocol):
-    """Where ranks run if not here: each of these has a network, and an interface eth0."""
+    """Other hosts for ranks: each has a network, and an interface eth0."""
 
     names: list[str]
     addresses: list[str]
@@ -67,7 +67,7 @@ class Job:
     ) -> None:
         """Start the ranks of a program that calls orders.serve(); wait until all are ready.
 
-        With `hosts` each rank is on one of its own, and ours meet at this port of the first. An
+        With `hosts` each rank is on a separate one, and ours meet at this port of the first. An
         order that takes longer than `measure_seconds` is an error.
         """
         self.name = name
@@ -99,7 +99,7 @@ class Job:
         return statistics.median(map(max, zip(*seconds, strict=True)))
 
     def end(self) -> None:
-        """End all ranks; those that have not connected at once, and those that don't listen."""
+        """End all ranks; kill those that have not connected, and those that do not respond."""
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.send(None)
@@ -122,7 +122,7 @@ class Job:
             python = peer_python(self.name, peer_venv)
             mpiexec = [python.with_name("mpiexec"), "-n", str(self._num_ranks)]
             if self.name == "openmpi":
-                # Ranks may share cores here; Open MPI would bind each to one of its own.
+                # Ranks may share cores here; Open MPI would bind each to a separate one.
                 mpiexec += ["--oversubscribe", "--bind-to", "none"]
                 environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
                 environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
@@ -139,13 +139,13 @@ class Job:
             self._launch(command, environment | variables)
 
     def _launch(self, command: Sequence[str | Path], environment: dict[str, str]) -> None:
-        # A session of its own: what ends the benchmark is not to end MPI's ranks, which would leave
+        # A separate session: a signal to the benchmark must not kill MPI's ranks, which would leave
         # their files in /dev/shm.
         started = subprocess.Popen(command, env=environment, start_new_session=True)
         self._processes.append(started)
 
     def _job_variables(self, folder: Path) -> dict[str, str]:
-        """What tells a rank of Gloo or of ours who it is and where the others are."""
+        """The variables of a rank of Gloo or of ours: its rank, and where the others are."""
         size = str(self._num_ranks)
         if self.name in BARE:
             own = folder / self.name
@@ -165,7 +165,7 @@ class Job:
         } | self._extra
 
     def _accept(self, listener: socket.socket) -> None:
-        """Wait until every rank has connected, which it does when its job stands."""
+        """Wait until every rank has connected, which it does after joining its job."""
         listener.settimeout(1)
         deadline = time.monotonic() + START_SECONDS
         while len(self._connections) < self._num_ranks:

@@ -1,10 +1,11 @@
-"""From the call to the first step of training on Ray: beside Ray Train's TorchTrainer with Gloo.
+"""Measures the time to the first training step on Ray, compared with Ray Train's TorchTrainer.
 
     python benchmarks/ray_start.py --rounds 5 --ranks 2
 
-The ways take turns in every round, on one cluster of this machine; each trains the same small
-network for a few steps. Printed are the median and the range of the seconds until all ranks have
-made their first step, and of a step afterwards.
+The implementations alternate in every round, on one cluster on this machine, with
+horoscalerun beside it. Each trains the same small network for a few steps; TorchTrainer uses
+Gloo. It prints the median and the range of the seconds until all ranks have finished their first
+step, and of a later step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WARM, STEPS = 5, 60
 
 
 def loop(average: Callable, model, optimizer) -> tuple[float, float]:
-    """The time of the first step's end, and the seconds of a later one."""
+    """The time at which the first step ended, and the seconds of a later one."""
     import torch
 
     data, target = torch.randn(32, 256), torch.randint(0, 10, (32,))
@@ -79,7 +80,7 @@ def with_trainer(trainer_class, train: Callable, ranks: int, **arguments) -> tup
 
     def reporting() -> None:
         found = json.dumps(train())
-        # Ray Train keeps metrics with checkpoints alone.
+        # Ray Train keeps metrics only together with checkpoints.
         Path(storage, f"rank{ray.train.get_context().get_world_rank()}").write_text(found)
 
     with tempfile.TemporaryDirectory() as storage:
@@ -105,6 +106,14 @@ def with_executor(ranks: int) -> tuple[float, float]:
     return max(first for first, _ in found) - began, statistics.median(step for _, step in found)
 
 
+def with_launcher(ranks: int) -> tuple[float, float]:
+    import horoscale
+
+    began = time.time()
+    found = horoscale.run(by_horoscale, np=ranks)
+    return max(first for first, _ in found) - began, statistics.median(step for _, step in found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -124,6 +133,7 @@ def main() -> None:
         "Ray Train, TorchTrainer (Gloo)": lambda: with_trainer(
             TorchTrainer, by_torch, ranks, torch_config=TorchConfig(backend="gloo")
         ),
+        "horoscalerun": lambda: with_launcher(ranks),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(arguments.rounds):

@@ -1,9 +1,9 @@
-"""Runs the benchmarks, and says which of the project's aims are reached: `make bench`.
+"""Runs the benchmarks, and reports which of the project's aims are reached: `make bench`.
 
     python benchmarks/report.py --peer-venv .venv-peers --output build/bench
 
-Each benchmark is a program of its own, which can be run alone. Their figures go into the output
-folder as JSON, with plots of them as PNG and SVG. The machine should have nothing else to do.
+Each benchmark is a separate program, which can also be run alone. Their figures are written to the
+output folder as JSON, with plots as PNG and SVG. The machine should have no other load.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ VIEW = "horoscale-view"
 
 @dataclass(frozen=True)
 class Run:
-    """One benchmark, as it is called here."""
+    """One benchmark and its arguments."""
 
-    name: str  # of the file of its figures
+    name: str  # name of the file with its figures
     command: tuple[str, ...]
-    smoke: bool = True  # whether the smoke run of everything has it
-    obstacle: Callable[[], str | None] = lambda: None  # why it can't be run here
+    smoke: bool = True  # whether the smoke test includes it
+    obstacle: Callable[[], str | None] = lambda: None  # why it cannot run here
 
     def __call__(self, arguments: argparse.Namespace, path: Path) -> None:
-        """Run it; its table goes to the standard output."""
+        """Run it; it prints its table to the standard output."""
         program, *options = [each.format(output=arguments.output) for each in self.command]
         options += ["--json", str(path)]
         if program in ("allreduce.py", "messages.py", "movement.py"):
@@ -68,7 +68,7 @@ class Run:
 
 LIMITS = "limit,limit-shared,memcpy"
 FEW, TWO = ("--rounds", "3"), ("--rounds", "2")
-# Without MPICH, which hangs in Waitall() of so many now and then.
+# Without MPICH, which occasionally hangs in Waitall() of that many.
 BETWEEN = "4096,65536,1048576,16777216"
 BURST = ("--tensors", "160", "--sizes", "4,4096,65536", *FEW)
 RUNS = (
@@ -104,12 +104,13 @@ RUNS = (
         smoke=False,
         obstacle=why_not,
     ),
+    Run("local_sgd", ("local_sgd.py", *TWO), smoke=False, obstacle=why_not),
 )
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What is to be reached: `ratio` of the figures of `run`, by round, is at least `least`."""
+    """An aim: `ratio` of the figures of `run`, by round, is at least `least`."""
 
     run: str
     text: str
@@ -123,17 +124,17 @@ def mean_over(sizes: Sequence[str], peer: str, ours: str) -> Callable[..., Seque
 
 
 def mean_over_all(peer: str, ours: str) -> Callable[..., Sequence[float]]:
-    """The geometric mean over all that was measured."""
+    """The geometric mean over everything that was measured."""
     return lambda measured: figures.mean_ratios(list(measured.values()), peer, ours)
 
 
 def within(seconds: float, case: str, ours: str) -> Callable[..., Sequence[float]]:
-    """What a case may take, divided by what it takes."""
+    """The allowed time of a case, divided by its time."""
     return lambda measured: [seconds / taken for taken in measured[case][ours]]
 
 
 def worst_of(cases: Sequence[str], peer: str, ours: str) -> Callable[..., Sequence[float]]:
-    """The case with the least median."""
+    """The case with the lowest median."""
 
     def ratio(measured: figures.Figures) -> Sequence[float]:
         each = [figures.ratios(measured[case], peer, ours) for case in cases]
@@ -319,7 +320,7 @@ def verdicts(results: Results) -> Table:
         try:
             values = aim.ratio(results[aim.run])
         except KeyError:
-            continue  # not measured: a smoke run has few cases
+            continue  # not measured: a smoke test has few cases
         reached = statistics.median(values) >= aim.least
         verdict = "[green]reached" if reached else "[red]not reached"
         table.add_row(aim.run, aim.text, f"{aim.least:.2f}", figures.spread(values), verdict)
@@ -327,7 +328,7 @@ def verdicts(results: Results) -> Table:
 
 
 def plot(name: str, measured: figures.Figures, output: Path) -> None:
-    """Draw the medians of all implementations, with their ranges, case by case."""
+    """Draw the medians and ranges of all implementations, case by case."""
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     cases = list(measured)
     names = list(measured[cases[0]])
@@ -350,7 +351,7 @@ def plot(name: str, measured: figures.Figures, output: Path) -> None:
 
 
 def machine() -> str:
-    """What it ran on."""
+    """Describe the machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return f"{len(models)} x {models[0] if models else 'unknown CPU'}"
@@ -363,7 +364,9 @@ def main() -> None:
     parser.add_argument("--peer-venv", type=Path, default=Path(".venv-peers"), metavar="DIR")
     parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="DIR")
     parser.add_argument("--only", help="comma-separated, of " + ", ".join(r.name for r in RUNS))
-    parser.add_argument("--smoke", action="store_true", help="little of each: does it run?")
+    parser.add_argument(
+        "--smoke", action="store_true", help="smoke test: a short run of each benchmark"
+    )
     arguments = parser.parse_args()
     chosen = [run for run in RUNS if not arguments.smoke or run.smoke]
     if arguments.only:
@@ -382,7 +385,9 @@ def main() -> None:
         path = arguments.output / f"{run.name}.json"
         try:
             run(arguments, path)
-        except subprocess.CalledProcessError as error:  # its output tells why; the others go on
+        except (
+            subprocess.CalledProcessError
+        ) as error:  # its output explains why; the others continue
             failed.append(f"{run.name} failed with status {error.returncode}")
             continue
         results[run.name] = json.loads(path.read_text()).get("seconds", {})

@@ -1,9 +1,9 @@
-"""From the call to the first step: horoscale.spark.run beside pyspark's TorchDistributor.
+"""Measures the time to the first step: horoscale.spark.run and pyspark's TorchDistributor.
 
     python benchmarks/spark_start.py --master 'local-cluster[2,2,1024]' --ranks 4 --rounds 5
 
-Both run the same function in turns, in one session of Spark: a step of a small model, whose
-gradients are averaged by each one's own means. Printed are the seconds from the call to the end of
+Both run the same function alternately, in one Spark session: a step of a small model, whose
+gradients are averaged by the respective library. It prints the seconds from the call to the end of
 that step on the last rank, by the clock of this machine.
 """
 
@@ -66,7 +66,7 @@ def main() -> None:
         .config("spark.executorEnv.OMP_NUM_THREADS", "1")
         .getOrCreate()
     )
-    spark.sparkContext.parallelize(range(64), 8).count()  # its executors are there
+    spark.sparkContext.parallelize(range(64), 8).count()  # wait for its executors
     distributor = TorchDistributor(num_processes=arguments.ranks, local_mode=False, use_gpu=False)
     calls = {
         "horoscale.spark.run": lambda: max(
@@ -75,7 +75,7 @@ def main() -> None:
         "TorchDistributor": lambda: distributor.run(torch_step),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(arguments.rounds):  # in turns, so that both meet the same machine
+    for _ in range(arguments.rounds):  # alternately, so that both run under the same load
         for name, call in calls.items():
             began = time.time()
             seconds[name].append(call() - began)

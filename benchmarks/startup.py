@@ -1,11 +1,11 @@
-"""How long a job takes to start, and how much memory its ranks need.
+"""Measures how long a job takes to start, and how much memory its ranks need.
 
     python benchmarks/startup.py --np 2,8,32
 
-A job is started with horoscalerun and does nothing but hvd.init() and hvd.shutdown(). Told are the
-whole job's time, the time of the slowest rank's init(), and by how much the resident memory of a
-rank grows when it imports horoscale.numpy (numpy is there already) and when it has called init().
-Each figure is the median over the rounds.
+A job is started with horoscalerun and only calls hvd.init() and hvd.shutdown(). It prints the time
+of the whole job, the time of the slowest rank's init(), and the growth of a rank's resident memory
+when it imports horoscale.numpy (numpy is already imported) and when it has called init(). Each
+figure is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def resident_mib() -> float:
 
 
 def run_rank(folder: Path) -> None:
-    """Start and end as one of the ranks, and leave its figures in the folder."""
+    """Start and end as one of the ranks, and write its figures to the folder."""
     import numpy  # noqa: F401
 
     plain = resident_mib()
@@ -47,13 +47,13 @@ def run_rank(folder: Path) -> None:
 
 
 def measure(num_ranks: int) -> list[float]:
-    """Start one job; what PHASES says, of the slowest or largest rank."""
+    """Start one job; return the values of PHASES, of the slowest or largest rank."""
     with temporary_folder() as folder:
         launcher = [sys.executable, "-m", "horoscale.runner", "-np", str(num_ranks)]
         command = [*launcher, sys.executable, os.path.abspath(__file__), "--rank-of", folder]
         begin = time.perf_counter()
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        # Not from where horoscale/ may lie as sources: the installed package is measured.
+        # In another folder than the sources, so that the installed package is measured.
         subprocess.run(command, check=True, timeout=SECONDS, env=environment, cwd=folder)
         whole = time.perf_counter() - begin
         ranks = [json.loads(path.read_text()) for path in folder.iterdir()]
@@ -67,9 +67,11 @@ def main() -> None:
     )
     parser.add_argument("--np", default="2,8,32", help="numbers of ranks (default: 2,8,32)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="two ranks, one round: does it run?")
-    parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)  # the ranks' own call
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: two ranks, one round")
+    parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)  # this process is a rank
     arguments = parser.parse_args()
     if arguments.rank_of:
         run_rank(arguments.rank_of)

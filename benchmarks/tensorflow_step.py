@@ -1,16 +1,16 @@
-"""How long a training step in TensorFlow takes, beside tf.distribute and without communication.
+"""Measures a training step in TensorFlow, compared with tf.distribute and with no communication.
 
     python benchmarks/tensorflow_step.py --np 2
 
-A step is that of a loop in eager mode, of one that is a tf.function, or of Keras' fit(). "one" is a
-single process with one rank's batch; "alone" are as many of them as there are ranks, which train
-independently: what is possible where they share the machine's cores and memory. "mirrored" is
-MultiWorkerMirroredStrategy, in loops alone: Keras' fit() does not take it, so that there ours is
-compared with its tf.function.
-Every rank has one thread for computing. In each round all measure in turn; a figure is the median
-over the steps of the slowest rank's time, then the median over the rounds. A ratio is that of one
-round's times, with its range over the rounds: mirrored/horoscale says how much faster we are,
-alone/horoscale how much of what is possible is reached (1: all).
+A step is one of a loop in eager mode, of a loop in a tf.function, or of Keras' fit(). "one" is a
+single process with one rank's batch. "alone" are as many processes as there are ranks, which train
+independently: the upper bound if they share the machine's cores and memory. "mirrored" is
+MultiWorkerMirroredStrategy, in loops only. Keras' fit() does not support it, so fit() is compared
+with its tf.function. Every rank has one compute thread. In each round all are measured alternately.
+A figure is the slowest rank's time: the median over the steps, then the median over the rounds. A
+ratio compares times of one round, with its range over the rounds: mirrored/horoscale is how much
+faster horoscale is, and alone/horoscale is the fraction of the upper bound that it reaches (1:
+all).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Figures = dict[str, dict[str, list[float]]]
 
 
 def free_addresses(count: int) -> list[str]:
-    """As many addresses of this host as nobody listens at now."""
+    """Free addresses of this host."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -61,9 +61,9 @@ def run(
         for mode in modes:
             seconds: dict[str, list[float]] = {job.name: [] for job in jobs}
             for index in range(rounds):
-                first = index % len(jobs)  # another one begins in each round
+                first = index % len(jobs)  # a different one begins in each round
                 for job in [*jobs[first:], *jobs[:first]]:
-                    # Keras' fit() does not take a MultiWorkerMirroredStrategy.
+                    # Keras' fit() does not support MultiWorkerMirroredStrategy.
                     own = "function" if (job.name, mode) == ("mirrored", "fit") else mode
                     seconds[job.name].append(job.measure(task, own, steps))
             figures[f"{task} {mode}"] = seconds
@@ -102,7 +102,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="steps in a round (default: 8)")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
     parser.add_argument("--modes", default=",".join(MODES), help="comma-separated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
     arguments = parser.parse_args()
     tasks = chosen(parser, arguments.tasks, TASKS)
     modes = chosen(parser, arguments.modes, MODES)

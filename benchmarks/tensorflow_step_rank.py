@@ -1,6 +1,6 @@
 """One rank of one way of training in TensorFlow, for benchmarks/tensorflow_step.py.
 
-The benchmark starts it and tells it what to measure.
+The benchmark starts it and sends it measurement orders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def perceptron() -> keras.Model:
 
 
 def convolutions() -> keras.Model:
-    """Eight layers with batch norm, as ResNets begin; 5 MB of gradients in 34 tensors."""
+    """Eight layers with batch norm, like the start of a ResNet; 5 MB of gradients in 34 tensors."""
     channels = [3, 32, 32, 64, 64, 128, 128, 256, 256]
     network = keras.Sequential([keras.Input((32, 32, 3))])
     for index, (_, after) in enumerate(pairwise(channels)):
@@ -49,7 +49,7 @@ def convolutions() -> keras.Model:
 
 
 def transformer() -> keras.Model:
-    """A transformer without frills: 4 layers; 5 MB of gradients in 67 tensors, one sparse."""
+    """A minimal transformer: 4 layers; 5 MB of gradients in 67 tensors, one sparse."""
     tokens = keras.Input((TOKENS,), dtype="int32")
     hidden = layers.Embedding(WORDS, WIDTH)(tokens)
     for _ in range(4):
@@ -78,12 +78,12 @@ Step = Callable[[], object]
 
 
 class Way:
-    """How gradients come together: here, not at all."""
+    """How gradients are combined: here, not at all."""
 
     replicas = 1
 
     def scope(self) -> contextlib.AbstractContextManager[object]:
-        """Where models and optimizers are made."""
+        """The scope for creating models and optimizers."""
         return contextlib.nullcontext()
 
     def begin_alike(self, variables: list[Any]) -> None:
@@ -93,7 +93,7 @@ class Way:
         return tape
 
     def optimizer(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-        """What fit() takes."""
+        """The input for fit()."""
         return optimizer
 
     def run(self, step: Step) -> object:
@@ -101,7 +101,7 @@ class Way:
 
 
 class Mirrored(Way):
-    """MultiWorkerMirroredStrategy, in which Keras' optimizers add up the gradients."""
+    """MultiWorkerMirroredStrategy, in which Keras' optimizers sum the gradients."""
 
     def __init__(self) -> None:
         workers = os.environ["WORKERS"].split(",")
@@ -140,7 +140,7 @@ WAYS = {"one": Way, "alone": Way, "mirrored": Mirrored, "horoscale": Horoscale}
 
 
 def make_step(way: Way, task: Task, mode: str) -> Callable[[int], list[float]]:
-    """What does so many steps and returns how long each took."""
+    """Return a function that runs some steps and returns how long each took."""
     inputs = task.inputs(np.random.default_rng(0))
     inputs = inputs.astype("int32" if inputs.dtype.kind == "i" else "float32")
     targets = np.arange(len(inputs), dtype="int32") % 10
@@ -173,7 +173,7 @@ def make_step(way: Way, task: Task, mode: str) -> Callable[[int], list[float]]:
 
 
 class Clock(keras.callbacks.Callback):
-    """Notes when each step ends."""
+    """Records when each step ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Clock(keras.callbacks.Callback):
 def times_of_fit(
     model: keras.Model, inputs: np.ndarray, targets: np.ndarray, steps: int
 ) -> list[float]:
-    """The time between the ends of steps, so that the first one's beginning does not count."""
+    """The times between the ends of steps, which exclude the start of the first one."""
     clock = Clock()
     data = tf.data.Dataset.from_tensors((inputs, targets)).cache().repeat(steps + 1)
     model.fit(data, verbose=0, callbacks=[clock])
@@ -196,7 +196,7 @@ def times_of_fit(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("implementation", choices=WAYS)
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     way = WAYS[arguments.implementation]()

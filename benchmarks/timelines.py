@@ -1,4 +1,4 @@
-"""Draws timeline files of training steps: which gradients are on the way while what is computed."""
+"""Draws timeline files of training steps: gradients in progress, by phase of the step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from horoscale.timeline import RankTimeline, read
 
 COLORS = {"forward": "#cfe3f5", "backward": "#fbe3c8", "step": "#dddddd"}
-SHOWN = 3  # of the recorded steps, the last ones
+SHOWN = 3  # the last ones of the recorded steps
 
 
 def draw(recorded: Sequence[tuple[str, Path]], files: Sequence[str], title: str) -> None:
-    """Write pictures of timeline files, each with a name and the phases of its steps beside it."""
+    """Write pictures of timeline files, each with a name and the phases of its steps."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -49,7 +49,9 @@ def gradients(
         if "gradient." in one.title and "layouts" not in one.title
     ]
     priorities = {one.title: one.arguments["priority"] for one in own}  # the last ones
-    titles = sorted(priorities, key=lambda title: -priorities[title])  # as the forward pass needs
+    titles = sorted(
+        priorities, key=lambda title: -priorities[title]
+    )  # in the order of the forward pass
     rows = {title: row for row, title in enumerate(titles)}
     bars = [
         (rows[one.title], (one.started - start) * 1e3, (one.done - one.started) * 1e3)

@@ -1,10 +1,10 @@
-"""How long torch.distributed's operations take over horoscale, beside Gloo in the same processes.
+"""Measures torch.distributed operations over horoscale and over Gloo, in the same processes.
 
     python benchmarks/torch_distributed.py
 
-Starts two ranks, whose default group is horoscale's and which have a second one of Gloo's. The
-groups take turns within each round; of a round it is the median over its calls, on rank 0. A ratio
-is Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
+Starts two ranks with horoscale as the default group and a second group with Gloo. The groups
+alternate within each round. A round's value is the median over its calls, on rank 0. A ratio is
+Gloo's time divided by ours: the median over the rounds, with its range. Results are checked.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Call = Callable[[Any], object]
 
 
 class Case(NamedTuple):
-    """A call on a group; what the tensor `read` holds after it, where `given` was filled with 1."""
+    """A call on a group, and the values of `read` after it if `given` was filled with 1."""
 
     call: Call
     given: torch.Tensor
     read: torch.Tensor
     result: float
-    share: float = 1.0  # of the time of a call that counts
+    share: float = 1.0  # fraction of the time of a call that counts
 
 
 def all_reduce(size: int) -> Case:
@@ -66,7 +66,7 @@ def reduce_scatter(size: int) -> Case:
 
 
 def send_and_recv(size: int) -> Case:
-    """To the other rank and back: half of that counts."""
+    """Send to the other rank and back; half of that time counts."""
     given, received = torch.zeros(size // 4), torch.zeros(size // 4)
     peer = 1 - dist.get_rank()
 
@@ -95,7 +95,7 @@ def verify(case: Case, group: Any) -> None:
     case.given.fill_(1)
     case.call(group)
     assert case.read[0] == case.read[-1] == case.result
-    case.given.zero_()  # stays zero: a sum of sums would overflow
+    case.given.zero_()  # input is zero: repeated sums would overflow
 
 
 def seconds(case: Case, group: Any, repeats: int) -> float:
@@ -107,7 +107,7 @@ def seconds(case: Case, group: Any, repeats: int) -> float:
 
 
 def repeats_of(case: Case, group: Any) -> int:
-    """How many calls fill a round; the same on all ranks."""
+    """Return the number of calls of a round, the same on all ranks."""
     count = torch.tensor([min(MOST_CALLS, int(ROUND_SECONDS / seconds(case, group, 3)) + 1)])
     dist.broadcast(count, 0)
     return int(count)
@@ -149,8 +149,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one size, one round: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one size, one round")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
@@ -163,7 +165,7 @@ def main() -> None:
     options = ["--rounds", str(arguments.rounds), *(["--smoke"] if arguments.smoke else [])]
     if arguments.json:
         options += ["--json", str(arguments.json.resolve())]
-    # Not from where horoscale/ may lie as sources: the installed package is measured.
+    # In another folder than the sources, so that the installed package is measured.
     subprocess.run([*launcher, program, "--rank", *options], check=True, cwd=program.parent)
 
 

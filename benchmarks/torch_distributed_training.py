@@ -1,14 +1,15 @@
-"""How long training takes by PyTorch's own libraries over horoscale, and over Gloo.
+"""Measures training with PyTorch's own libraries over horoscale and over Gloo.
 
     python benchmarks/torch_distributed_training.py
 
 DistributedDataParallel trains the models of benchmarks/training.py, FSDP2 its transformer, and a
-pipeline runs 1F1B over two stages that sleep instead of computing. The programs differ in the name
-of the backend alone. "alone" is the same without communication, what is possible: as many processes
-that train independently; of a pipeline the least time that its stages' sleeps can take.
+pipeline runs 1F1B over two stages that sleep instead of computing. The programs differ only in the
+name of the backend. "alone" is the same without communication, which is the upper bound: as many
+processes that train independently, or for a pipeline the shortest time that the sleeps of its
+stages allow.
 
-In each round all measure in turn; a figure is the median over the steps of the slowest rank's time,
-then the median over the rounds. A ratio is that of one round's times, with its range.
+In each round all are measured alternately. A figure is the slowest rank's time: the median over the
+steps, then the median over the rounds. A ratio compares times of one round, with its range.
 """
 
 from __future__ import annotations
@@ -42,15 +43,17 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     if unknown := set(arguments.cases.split(",")) - set(CASES):
         parser.error(f"unknown cases {sorted(unknown)}; known are {', '.join(CASES)}")
     chosen = {case: CASES[case] for case in arguments.cases.split(",")}
     names, rounds = NAMES, arguments.rounds
     if arguments.smoke:
-        chosen, names, rounds = SMOKE, NAMES[1:], 1  # a rank of torch takes seconds to start
+        chosen, names, rounds = SMOKE, NAMES[1:], 1  # ranks with torch take seconds to start
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         jobs = []

@@ -1,6 +1,6 @@
 """One rank of one backend, for benchmarks/torch_distributed_training.py.
 
-The benchmark starts it and tells it what to measure.
+The benchmark starts it and sends it measurement orders.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def data_parallel(task: str) -> Step:
 
 
 def fully_sharded(task: str) -> Step:
-    """Each layer is gathered when it is needed."""
+    """FSDP2: each layer is gathered when it is needed."""
     torch.manual_seed(0)
     model = TASKS[task].model()
     if dist.is_initialized():
@@ -55,7 +55,7 @@ def fully_sharded(task: str) -> Step:
 
 
 class _Sleep(torch.autograd.Function):
-    """Twice as long in the backward pass."""
+    """Sleeps, twice as long in the backward pass."""
 
     @staticmethod
     def forward(
@@ -75,7 +75,7 @@ class SleepingStage(nn.Module):
     """Takes as long as a stage that computes, and leaves the cores to the messages."""
 
     def __init__(self, seconds: float) -> None:
-        """Take so long for a microbatch, forward and backward."""
+        """Take this long for a microbatch, forward and backward."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
         self.seconds = seconds
@@ -85,7 +85,7 @@ class SleepingStage(nn.Module):
 
 
 def pipeline(seconds: float) -> Step:
-    """One step of 1F1B; alone: as long as the sleeps of a stage, and once more of the other's."""
+    """One step of 1F1B; alone: the sleeps of a stage, and one more of the other stage."""
     if not dist.is_initialized():
         return lambda: time.sleep((MICROBATCHES + RANKS - 1) * seconds)
     rank = dist.get_rank()
@@ -107,7 +107,7 @@ CASES: dict[str, Callable[[], Step]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("backend", choices=("alone", "gloo", "horoscale"))
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     join(arguments.backend)
@@ -117,7 +117,7 @@ def main() -> None:
         if name not in steps:
             steps.clear()  # one model at a time
             steps[name] = CASES[name]()
-            steps[name]()  # after which DDP arranges its buckets anew
+            steps[name]()  # after which DDP rearranges its buckets
         return times(steps[name], iterations, warm_up=1)
 
     serve(arguments.socket, carry_out)

@@ -1,12 +1,12 @@
-"""How long a training step takes, beside DistributedDataParallel and without communication.
+"""Measures a training step, compared with DistributedDataParallel and with no communication.
 
     python benchmarks/training.py --np 2
 
-Every rank has one thread. "alone" are as many processes that train independently: what is possible
-where they share the machine's cores and memory. In each round all measure in turn; a figure is the
-median over the steps of the slowest rank's time, then the median over the rounds. A ratio is that
-of one round's times, with its range over the rounds: alone/ours says how much of what is possible
-is reached (1: all), ddp/ours how much faster we are.
+Every rank has one thread. "alone" are as many processes that train independently: the upper bound
+if they share the machine's cores and memory. In each round all are measured alternately. A figure
+is the slowest rank's time: the median over the steps, then the median over the rounds. A ratio
+compares times of one round, with its range over the rounds: alone/ours is the fraction of the upper
+bound that is reached (1: all), and ddp/ours is how much faster ours is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ranks import Job
 TASKS = ("perceptron", "convolutions", "transformer")
 OURS = ("horoscale", "horoscale-backward", "horoscale-overlap")
 NAMES = ("alone", "ddp", *OURS)
-SMOKE = ("ddp", "horoscale-overlap")  # a rank of torch takes seconds to start
+SMOKE = ("ddp", "horoscale-overlap")  # ranks with torch take seconds to start
 RANK_PROGRAM = Path(__file__).with_name("training_rank.py")
 
 
@@ -35,8 +35,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="steps in a round (default: 8)")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--smoke", action="store_true", help="one round of little: does it run?")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round"
+    )
+    parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     tasks, rounds, names = arguments.tasks.split(","), arguments.rounds, NAMES
     if unknown := set(tasks) - set(TASKS):
@@ -54,7 +56,7 @@ def main() -> None:
     print(f"a training step, {arguments.np} ranks, {os.cpu_count()} cores, {rounds} rounds")
     print("\n".join(figures.medians(measured, "ms", 1e3)))
     pairs = [("alone", "ddp"), *((peer, mine) for mine in OURS for peer in ("alone", "ddp"))]
-    pairs.append(("horoscale", "horoscale-backward"))  # what waiting in backward() costs
+    pairs.append(("horoscale", "horoscale-backward"))  # the cost of waiting in backward()
     print("\n".join(figures.comparison(measured, pairs)))
     figures.write(arguments.json, measured, np=arguments.np)
 

@@ -1,6 +1,6 @@
 """One rank of one way of training, for benchmarks/training.py.
 
-The benchmark starts it and tells it what to measure.
+The benchmark starts it and sends it measurement orders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WARM_UP = 2
 
 
 class Attention(nn.Module):
-    """A transformer without frills: 4 layers over 64 tokens."""
+    """A minimal transformer: 4 layers over 64 tokens."""
 
     def __init__(self, width: int = 256, layers: int = 4, words: int = 2000) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def perceptron() -> nn.Module:
 
 
 def convolutions() -> nn.Module:
-    """Ten layers with batch norm, as ResNets begin; 19 MB of gradients."""
+    """Ten layers with batch norm, like the start of a ResNet; 19 MB of gradients."""
     channels = [3, 32, 32, 64, 64, 128, 128, 256, 256, 512, 512]
     layers: list[nn.Module] = []
     for index, (before, after) in enumerate(pairwise(channels)):
@@ -92,7 +92,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def alone() -> Make:
-    """No communication: what the others could reach at best on the same cores."""
+    """No communication: the upper bound for the others on the same cores."""
 
     def make(task: Task) -> Trained:
         model = task.model()
@@ -141,7 +141,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("implementation", choices=IMPLEMENTATIONS)
-    parser.add_argument("socket", help="where the benchmark listens")
+    parser.add_argument("socket", help="address of the benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     make = IMPLEMENTATIONS[arguments.implementation]()

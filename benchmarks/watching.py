@@ -1,10 +1,11 @@
-"""What watching a job costs it: horoscalerun --status-port.
+"""Measures the cost of watching a job: horoscalerun --status-port.
 
     python benchmarks/watching.py
 
-Four parts: what the runtime's own thread does for the one report a second (it writes its metrics
-down), what the rank's telemetry thread does, what the launcher of a thousand simulated ranks does
-for their reports and for an answer, and how long the steps of a job take with and without.
+It has four parts: the time of the runtime's thread for the one report per second (it writes its
+metrics), the time of the rank's telemetry thread, the time of the launcher of a thousand simulated
+ranks for their reports and for a response, and the length of a job's steps with and without
+watching.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def median_us(call: Callable[[], object], times: int = 2000) -> float:
 
 
 def of_runtime(sets: int) -> dict[str, float]:
-    """In one rank, where the caller itself is the runtime's thread."""
+    """In one rank, in which the caller is the runtime's thread."""
     import socket
 
     import numpy as np
@@ -102,7 +103,7 @@ def job(watched: bool, seconds: float) -> float:
 
 
 def of_launcher(times: int = 60) -> None:
-    """Reports in which everything has changed, as they come from hosts of eight, and an answer."""
+    """Reports in which everything has changed, from hosts of eight ranks, and a response."""
     from horoscale.watch.server import _GZIP_LEVEL, Answers
 
     simulated = WatchedJob(MANY)

@@ -1,18 +1,18 @@
 /* An allreduce in C, with nothing but horoscale.h and the library.
  *
- * Both come with the Python package, which tells where they are:
+ * Both are part of the Python package, which prints their location:
  *
  *     FLAGS=$(python -m horoscale.config --cflags --libs)
  *     cc examples/c_allreduce.c -o c_allreduce $FLAGS
  *     horoscalerun -np 2 ./c_allreduce
  *
- * Every rank contributes its rank + 1 and prints the sum over all ranks; with 2 ranks, in either
+ * Every rank contributes its rank + 1 and prints the sum over all ranks. With 2 ranks, in either
  * order:
  *
  *     rank 0 of 2: the sum is 3
  *     rank 1 of 2: the sum is 3
  *
- * Without horoscalerun it is one rank of one, and the sum is 1.
+ * Without horoscalerun it is the only rank, and the sum is 1.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ int main(void) {
     return 1;
   }
   hs_runtime* runtime = NULL;
-  check(hs_init(NULL, &runtime), "hs_init"); /* null: everything from the HOROSCALE_* variables */
+  check(hs_init(NULL, &runtime), "hs_init"); /* null: configured by the HOROSCALE_* variables */
 
   hs_topology topology;
   check(hs_get_topology(runtime, &topology), "hs_get_topology");

@@ -1,17 +1,17 @@
-"""Trains a network that goes on where it was ended, on any number of ranks and any mesh.
+"""Continues training from a checkpoint, on any number of ranks and any mesh.
 
     horoscalerun -np 2 python examples/checkpoint_reshard.py --tp 2 --steps 20
     horoscalerun -np 4 python examples/checkpoint_reshard.py --tp 2 --pp 2 --steps 40
     python examples/checkpoint_reshard.py --steps 60
 
-Each goes on with the newest checkpoint in ./checkpoints, whoever has written it:
+Each run continues from the newest checkpoint in ./checkpoints, whichever mesh has written it:
 
     on Mesh(tp=2, cp=1, dp=1, pp=2), from checkpoint-000000000020
     step  20: loss 0.026418138101
     ...
 
-The losses are those of a run that nobody has interrupted. A checkpoint is written every 10 steps,
-while training goes on.
+The losses are those of an uninterrupted run. A checkpoint is written every 10 steps, while training
+continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SAMPLES = 32
 
 
 class Block(nn.Module):
-    """A residual MLP, of which the ranks of an axis have some features each."""
+    """A residual MLP whose features are divided among the ranks of an axis."""
 
     def __init__(self, axis: par.Axis) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def build(mesh: par.Mesh) -> Any:
     model = nn.Sequential(layers)
     if mesh.pp.size == 1:
         return model
-    # The stages' parameters keep the names that they have in the model: so any mesh finds them.
+    # The parameters of stages keep the names they have in the model, so any mesh finds them.
     stages = par.split(model, mesh.pp.size, costs=[1.0] * len(layers))
     return par.Pipeline(stages, mesh.pp, loss=nn.functional.mse_loss, microbatches=2)
 
@@ -64,7 +64,7 @@ def batch(step: int, mesh: par.Mesh) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(model: Any, optimizer: Any, step: int, mesh: par.Mesh) -> float:
-    """Do a step; return the mean loss of all samples."""
+    """Run a step; return the mean loss of all samples."""
     x, target = batch(step, mesh)
     optimizer.zero_grad()
     if isinstance(model, par.Pipeline):
@@ -81,10 +81,12 @@ def train(model: Any, optimizer: Any, step: int, mesh: par.Mesh) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
-    parser.add_argument("--pp", type=int, default=1, help="ranks that have other layers each")
-    parser.add_argument("--steps", type=int, default=60, help="where training ends")
+    parser.add_argument("--pp", type=int, default=1, help="ranks among which layers are divided")
+    parser.add_argument("--steps", type=int, default=60, help="last step of training")
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
-    parser.add_argument("--directory", default="checkpoints", help="which all ranks see")
+    parser.add_argument(
+        "--directory", default="checkpoints", help="folder that all ranks can access"
+    )
     options = parser.parse_args()
 
     torch.set_default_dtype(torch.float64)
@@ -116,7 +118,7 @@ def main() -> None:
         if hvd.rank() == 0:
             print(f"step {step:3}: loss {loss:.12f}", flush=True)
         if (step + 1) % options.every == 0:
-            # The values are copied at once, and written while the next steps are made.
+            # The values are copied immediately, and written during the next steps.
             done = {"step": step + 1}
             par.save(
                 options.directory, model, optimizer, mesh, extra=done, asynchronous=True, **done

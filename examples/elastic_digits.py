@@ -1,9 +1,9 @@
-"""Trains on scikit-learn's digits while ranks die: as accurate as if none did.
+"""Trains on scikit-learn's digits while ranks die, with the same accuracy as if none did.
 
     horoscalerun -np 3 --min-np 1 python examples/elastic_digits.py --kill-every 20
 
 With --kill-every N, the last rank kills itself after N steps, unless it is the only one; the
-launcher starts another process in its place, which joins when it is ready.
+launcher starts a replacement, which joins when it is ready.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import horoscale.torch as hvd
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--epochs", type=int, default=10)
-parser.add_argument("--batch-size", type=int, default=32, help="samples of one rank in a step")
+parser.add_argument("--batch-size", type=int, default=32, help="samples per rank and step")
 parser.add_argument("--kill-every", type=int, default=0, metavar="N")
 arguments = parser.parse_args()
 
@@ -52,7 +52,7 @@ def train(state: hvd.elastic.TorchState) -> None:
             optimizer.zero_grad()
             output = model(train_x[share.indices])
             loss = nn.functional.cross_entropy(output, train_y[share.indices], reduction="sum")
-            # The mean over all ranks' samples, whatever share of them is this rank's.
+            # The mean over the samples of all ranks, whatever share of them this rank has.
             (loss * hvd.size() / share.total).backward()
             optimizer.step()
             state.commit()

@@ -1,9 +1,9 @@
-"""Trains on scikit-learn's digits with fit() while ranks die: as accurate as if none did.
+"""Trains on scikit-learn's digits with fit() while ranks die, as accurately as if none did.
 
     horoscalerun -np 3 --min-np 1 python examples/elastic_digits_keras.py --kill-every 20
 
 With --kill-every N, the last rank kills itself after N batches, unless it is the only one; the
-launcher starts another process in its place, which joins when it is ready. --backend is Keras' own.
+launcher starts a replacement, which joins when it is ready. --backend selects the Keras backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sklearn.model_selection import train_test_split
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backend", choices=["tensorflow", "torch", "jax"], default="torch")
 parser.add_argument("--epochs", type=int, default=10)
-parser.add_argument("--global-batch", type=int, default=96, help="samples of all ranks in a step")
+parser.add_argument("--global-batch", type=int, default=96, help="samples of all ranks per step")
 parser.add_argument("--kill-every", type=int, default=0, metavar="N")
 arguments = parser.parse_args()
 
@@ -67,7 +67,7 @@ callbacks = [
 
 
 def own_rows() -> np.ndarray:
-    """What this rank has of the batches that are left of the epoch, one after the other."""
+    """Yield this rank's share of the remaining batches of the epoch."""
     order = np.random.default_rng(state.epoch).permutation(len(train_x))
     batches = len(order) // arguments.global_batch
     global_batches = order[: batches * arguments.global_batch].reshape(batches, -1)

@@ -1,11 +1,11 @@
-"""Trains an encoder and a decoder, each in a process set of its own; a rank dies, and both go on.
+"""Trains an encoder and a decoder in separate process sets; a rank dies, and both continue.
 
     horoscalerun -np 4 --min-np 2 python examples/elastic_process_sets.py --kill encoder
 
-The encoder makes 16 numbers of the image of a digit, the decoder tells from them which it was. The
-first half of the ranks trains the encoder, the others the decoder; who that is the sets are told
-again when the ranks change. With --kill, a member of a set dies within the third epoch: that epoch
-is done again without it. The launcher starts another process, which joins at a later commit.
+The encoder maps the image of a digit to 16 numbers, from which the decoder predicts the digit. The
+first half of the ranks trains the encoder, the others the decoder. When the ranks change, the sets
+are assigned again. With --kill, a member of a set dies during the third epoch, and that epoch is
+repeated without it. The launcher starts a replacement, which joins at a later commit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def share_of(batch: torch.Tensor, process_set: hvd.ProcessSet) -> torch.Tensor:
 
 
 def train_step(chosen: torch.Tensor) -> None:
-    """One batch: codes go from the encoders to the decoders, and their gradients back."""
+    """Train on one batch: codes go from encoders to decoders, and their gradients go back."""
     mine, part = (encoders, encoder) if encoders.included() else (decoders, decoder)
     part.zero_grad()
     codes = gradients = torch.empty(0, CODE)
@@ -79,7 +79,7 @@ def train_step(chosen: torch.Tensor) -> None:
 
 
 def exchange() -> None:
-    """Give both parts to all ranks: any of them may be the one that has survived."""
+    """Send both parts to all ranks, because any of them may be the survivor."""
     for part, adam, process_set in zip(
         (encoder, decoder), adams, (encoders, decoders), strict=True
     ):

@@ -1,4 +1,4 @@
-"""Trains a GPT that tells the next character, divided among ranks: layers, sequences and batches.
+"""Trains a GPT that predicts the next character, with layers, sequences and batches divided.
 
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --dp 2
     horoscalerun -np 2 python examples/gpt_parallel.py --tp 2 --sequence-parallel
@@ -7,8 +7,8 @@
     horoscalerun -np 4 python examples/gpt_parallel.py --tp 2 --zero 3
     horoscalerun -np 2 python examples/gpt_parallel.py --zero 3 --offload /scratch
 
-The text is the reference of Python's language that `help()` shows. With --check each rank also
-trains the whole model by itself, in double precision, and compares the losses:
+The text is Python's language reference, as shown by `help()`. With --check each rank also trains
+the whole model alone, in double precision, and compares the losses:
 
     step   1: loss 5.0210
     ...
@@ -29,12 +29,12 @@ from torch import nn
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
-TOLERANCE = 1e-9  # of losses in double precision
+TOLERANCE = 1e-9  # for losses in double precision
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text as numbers of its characters."""
+    """A text, encoded as the numbers of its characters."""
 
     characters: str
     numbers: torch.Tensor
@@ -47,14 +47,14 @@ class Text:
         return cls(characters, torch.tensor([place[character] for character in text]))
 
     def batch(self, step: int, samples: int, length: int) -> torch.Tensor:
-        """Samples of a step, the same on all ranks: of each, one character more than `length`."""
+        """Return the samples of a step, the same on all ranks: `length` + 1 characters each."""
         generator = torch.Generator().manual_seed(step)
         begins = torch.randint(len(self.numbers) - length, (samples,), generator=generator)
         return torch.stack([self.numbers[begin : begin + length + 1] for begin in begins.tolist()])
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each of normalized input, and added to it."""
+    """Attention and an MLP, with normalized inputs and residuals."""
 
     def __init__(self, options: argparse.Namespace, axis: par.Axis, cp: par.Axis) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """From characters to the mean loss of the next ones. The table of characters is tied."""
+    """Compute the mean loss of the next characters. The embedding and the head are tied."""
 
     def __init__(
         self, words: int, options: argparse.Namespace, axis: par.Axis, cp: par.Axis
@@ -91,7 +91,7 @@ class GPT(nn.Module):
         )
         self.blocks = nn.Sequential(*(Block(options, axis, cp) for _ in range(options.layers)))
         self.norm = par.LayerNorm(options.dim, axis if options.sequence_parallel else None)
-        # Small, so that the first guess is that all characters are alike.
+        # Small, so that initially all characters are equally likely.
         nn.init.normal_(self.embeddings.word_embeddings.weight, std=0.02)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ class GPT(nn.Module):
         return self.loss(logits, following)
 
     def own_part(self, characters: torch.Tensor) -> list[torch.Tensor]:
-        """Return inputs and targets of this rank's positions: each rank of cp has others."""
+        """Return inputs and targets of this rank's positions; those of the ranks of cp differ."""
         return [par.shard_sequence(x, self.cp) for x in (characters[:, :-1], characters[:, 1:])]
 
     def logits(self, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -111,12 +111,12 @@ class GPT(nn.Module):
         loss = par.vocab_parallel_cross_entropy(
             logits, characters, self.axis, reduction="sum", vocab_size=self.words
         )
-        # So that the average of cp's ranks, which may have unequal parts, is that of all positions.
+        # The average over cp, whose ranks may have unequal parts, is then that of all positions.
         return loss / (len(characters) * self.length) * self.cp.size
 
 
 class Stage(nn.Module):
-    """One of several equal parts of a GPT: the first one embeds, the last one gives logits."""
+    """One of several equal parts of a GPT: the first one embeds, the last one returns logits."""
 
     def __init__(self, gpt: GPT, number: int, stages: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Stage(nn.Module):
 
 
 class Pipelined:
-    """Training in stages, whose microbatches are this rank's samples in equal parts."""
+    """Training in stages. Microbatches are equal parts of this rank's samples."""
 
     def __init__(self, gpt: GPT, options: argparse.Namespace, mesh: par.Mesh) -> None:
         self.mesh = mesh
@@ -198,7 +198,7 @@ def train(
 def trainer(
     model: GPT, options: argparse.Namespace, mesh: par.Mesh
 ) -> Callable[[torch.Tensor], float]:
-    """Return what does a step with a batch."""
+    """Return a function that runs a step with a batch."""
     if mesh.pp.size > 1:
         return Pipelined(model, options, mesh).train
     if options.zero:
@@ -222,7 +222,7 @@ class OneProcess:
     """The same training without other ranks."""
 
     def __init__(self, model: nn.Module, words: int, options: argparse.Namespace) -> None:
-        """Begin with the weights of a divided model."""
+        """Start with the weights of a divided model."""
         self.model = GPT(words, options, par.Axis.of(None), par.Axis.of(None))
         par.load_whole_state_dict(self.model, par.whole_state_dict(model))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, eps=1e-5)
@@ -240,22 +240,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
     parser.add_argument("--cp", type=int, default=1, help="ranks that share each sequence")
-    parser.add_argument("--pp", type=int, default=1, help="ranks that have other layers each")
-    parser.add_argument("--schedule", default="1f1b", help="of --pp: gpipe, 1f1b or zb-h1")
-    parser.add_argument("--microbatches", type=int, default=4, help="of a step, for --pp")
+    parser.add_argument("--pp", type=int, default=1, help="ranks among which layers are divided")
+    parser.add_argument(
+        "--schedule", default="1f1b", help="schedule for --pp: gpipe, 1f1b or zb-h1"
+    )
+    parser.add_argument(
+        "--microbatches", type=int, default=4, help="microbatches per step, for --pp"
+    )
     parser.add_argument("--dp", type=int, help="ranks that share each batch; default: the rest")
     parser.add_argument(
         "--zero", type=int, default=0, metavar="STAGE", help="divide the training state over dp, cp"
     )
     parser.add_argument(
-        "--offload", metavar="FOLDER", help="where the state of --zero is, on a disk"
+        "--offload", metavar="FOLDER", help="folder on a disk for the state of --zero"
     )
-    parser.add_argument("--sequence-parallel", action="store_true", help="divide norms, too")
+    parser.add_argument("--sequence-parallel", action="store_true", help="also divide norms")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--length", type=int, default=64, help="characters of a sample")
-    parser.add_argument("--batch", type=int, default=16, help="samples of a step, on all ranks")
+    parser.add_argument("--length", type=int, default=64, help="characters per sample")
+    parser.add_argument("--batch", type=int, default=16, help="samples per step, on all ranks")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--check", action="store_true", help="compare with one process")

@@ -2,9 +2,9 @@
 
     horoscalerun -np 2 python examples/keras_digits.py --backend torch
 
-The global batch is the same for any number of ranks, each of which takes its share of it. Rank 0
-saves the best model; the second half of the epochs goes on from there, as after a break. Rank 0
-shows the accuracy on held-out digits at the end.
+The global batch is the same for any number of ranks, and each rank processes its share. Rank 0
+saves the best model, and the second half of the epochs continues from it, as after an interruption.
+At the end rank 0 prints the accuracy on held-out digits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=["tensorflow", "torch", "jax"], default="tensorflow")
     parser.add_argument("--epochs", type=int, default=16)
-    parser.add_argument("--global-batch", type=int, default=96, help="samples of all ranks a step")
+    parser.add_argument(
+        "--global-batch", type=int, default=96, help="samples of all ranks per step"
+    )
     parser.add_argument("--checkpoint", type=Path, default=Path("digits.keras"))
     arguments = parser.parse_args()
 
@@ -32,13 +34,13 @@ def main() -> None:
     import horoscale.keras as hvd
 
     hvd.init()
-    keras.utils.set_random_seed(hvd.rank())  # each rank begins elsewhere, until it gets rank 0's
+    keras.utils.set_random_seed(hvd.rank())  # different weights, until ranks receive rank 0's
     images, labels = load_digits(return_X_y=True)
     images = images.astype("float32") / 16.0
     train_x, test_x, train_y, test_y = train_test_split(
         images, labels, test_size=0.2, random_state=0, stratify=labels
     )
-    # As many batches for each rank: whoever had one more would wait for the others in vain.
+    # All ranks have the same number of batches: a rank with one more would wait forever.
     batch = arguments.global_batch // hvd.size()
     rows = len(train_x) // arguments.global_batch * batch
     own = np.arange(hvd.rank(), len(train_x), hvd.size())[:rows]
@@ -76,7 +78,7 @@ def main() -> None:
     half = arguments.epochs // 2
     train(0, half)
     hvd.barrier()  # rank 0 has written the file
-    if hvd.rank() == 0:  # the others get the weights and the optimizer's state from it
+    if hvd.rank() == 0:  # the others receive the weights and the optimizer's state from it
         model = hvd.load_model(arguments.checkpoint)
     train(half, arguments.epochs)
 

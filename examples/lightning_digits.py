@@ -1,4 +1,4 @@
-"""Trains a classifier of handwritten digits by Lightning's Trainer with strategy="horoscale".
+"""Trains a classifier of handwritten digits with Lightning's Trainer and strategy="horoscale".
 
 Needs lightning and scikit-learn.
 
@@ -22,7 +22,7 @@ import horoscale.lightning  # noqa: F401  # makes the strategy known
 
 
 class Digits(lightning.LightningModule):
-    """A perceptron of images of 8 x 8 pixels."""
+    """A perceptron for images of 8 x 8 pixels."""
 
     def __init__(self) -> None:
         super().__init__()

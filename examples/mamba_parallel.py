@@ -1,10 +1,10 @@
-"""Trains a small state-space model (Mamba-2's blocks) that is divided among ranks.
+"""Trains a small state-space model (Mamba-2 blocks) that is divided among ranks.
 
     horoscalerun -np 4 python examples/mamba_parallel.py --tp 2 --cp 2 --compare
 
---tp divides the heads of each block, and the sequence where there are none (sequence parallelism).
---cp divides the sequence, and passes the scan's state from rank to rank. What is left of the ranks
-train on other samples. With --compare rank 0 trains the model by itself afterwards:
+--tp divides the heads of each block, and the sequence outside blocks (sequence parallelism). --cp
+divides the sequence, and passes the scan's state from rank to rank. The remaining factor of the
+number of ranks is data parallelism. With --compare rank 0 then trains the model alone:
 
     tp=2 cp=2 dp=1: loss 5.5683 to 3.2206, largest difference from one process 6.2e-15
 
@@ -26,24 +26,24 @@ import horoscale.torch.parallel as par
 
 WIDTH, INNER, HEAD, GROUPS, STATE, TAPS, LAYERS, SYMBOLS = 32, 64, 8, 4, 8, 4, 2, 256
 HEADS = INNER // HEAD
-CHUNK = 16  # positions of the scan that are computed by products of matrices
+CHUNK = 16  # positions of the scan that matrix products compute together
 HALO, SCAN = 1, 2  # tags
 
-# What a block computes of its input first, with how much of it belongs to one group of heads: the
-# gate, the values, how they get into the state, how they get out of it, and the step's size.
+# The parts that a block first computes from its input, with their size for one group of heads: the
+# gate, the values, their input and output matrices of the state (B and C), and the step size.
 PARTS = {"z": INNER, "x": INNER, "B": GROUPS * STATE, "C": GROUPS * STATE, "dt": HEADS}
 CONVOLVED = ("x", "B", "C")
 
 
 def main() -> None:
-    """Train on all ranks, then perhaps on one, and compare."""
+    """Train on all ranks, then optionally on one, and compare."""
     parser = argparse.ArgumentParser(description="Train a small Mamba-2 on several ranks.")
     parser.add_argument("--tp", type=int, default=1, help="ranks that share the heads")
     parser.add_argument("--cp", type=int, default=1, help="ranks that share the sequence")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--batch", type=int, default=4, help="sequences a step, over all ranks")
+    parser.add_argument("--batch", type=int, default=4, help="sequences per step, over all ranks")
     parser.add_argument("--length", type=int, default=96, help="of a sequence")
-    parser.add_argument("--compare", action="store_true", help="train in one process as well")
+    parser.add_argument("--compare", action="store_true", help="also train in one process")
     options = parser.parse_args()
 
     torch.set_num_threads(1)  # the ranks share the cores
@@ -65,13 +65,13 @@ def main() -> None:
 
 
 def train(options: argparse.Namespace, tp: par.Axis, cp: par.Axis, dp: par.Axis) -> list[float]:
-    """Return the loss of each step, of all ranks' tokens."""
+    """Return the loss of each step, over the tokens of all ranks."""
     model = Model(tp, cp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
     for inputs, targets in batches(options.steps, options.batch, options.length):
         own = slice(dp.rank, None, dp.size)
-        # The whole sequence is divided over cp, and a rank's part over tp once more.
+        # The sequence is divided over cp, and the part of a rank of cp is divided over tp.
         inputs, targets = (
             par.shard_sequence(par.shard_sequence(x[own], cp, 1, "contiguous"), tp, 1, "contiguous")
             for x in (inputs, targets)
@@ -82,7 +82,7 @@ def train(options: argparse.Namespace, tp: par.Axis, cp: par.Axis, dp: par.Axis)
         optimizer.zero_grad()
         loss.backward()
         # Every rank has the gradients of its own tokens. Parameters that are divided over tp have
-        # seen the tokens of all its ranks.
+        # already seen the tokens of all its ranks.
         divided = list(model.divided())
         chosen = {id(parameter) for parameter in divided}
         whole = [one for one in model.parameters() if id(one) not in chosen]
@@ -103,7 +103,7 @@ def add_up(tensors: list[torch.Tensor], axis: par.Axis) -> None:
 
 
 def batches(steps: int, batch: int, length: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield symbols and those that follow them, from a text that every Python has."""
+    """Yield symbols and their successors, from a text that is part of every Python."""
     text = torch.tensor(list(Path(argparse.__file__).read_bytes()))
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
@@ -116,7 +116,7 @@ class Model(nn.Module):
     """Predicts the next symbol of a text."""
 
     def __init__(self, tp: par.Axis, cp: par.Axis) -> None:
-        """Draw the same weights on any number of ranks, of which each keeps its part."""
+        """Draw the same weights on any number of ranks; each rank keeps its part."""
         super().__init__()
         draw = torch.Generator().manual_seed(1)
         self.embedding = parameter(SYMBOLS, WIDTH, draw=draw)
@@ -124,14 +124,14 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Mamba2(tp, cp, draw) for _ in range(LAYERS))
 
     def forward(self, symbols: torch.Tensor) -> torch.Tensor:
-        """Return the logits for what follows each of this rank's symbols."""
+        """Return the logits of the successors of this rank's symbols."""
         x = functional.embedding(symbols, self.embedding)
         for norm, block in zip(self.norms, self.blocks, strict=False):
             x = x + block(functional.rms_norm(x, (WIDTH,), 1 + norm))
         return functional.rms_norm(x, (WIDTH,), 1 + self.norms[-1]) @ self.embedding.T
 
     def divided(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of which each rank of tp has a part."""
+        """Yield the parameters that are divided over tp."""
         return self.blocks.parameters()
 
 
@@ -140,7 +140,7 @@ def parameter(*shape: int, draw: torch.Generator) -> nn.Parameter:
 
 
 class Mamba2(nn.Module):
-    """A block of Mamba-2, whose groups of heads are divided over tp."""
+    """A Mamba-2 block whose groups of heads are divided over tp."""
 
     def __init__(self, tp: par.Axis, cp: par.Axis, draw: torch.Generator) -> None:
         """Draw whole weights, and keep those of this rank's groups."""
@@ -168,7 +168,7 @@ class Mamba2(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return a tensor as x, (batch, positions, WIDTH), of this rank's positions."""
         own = {name: self._sizes(rows)[self.tp.rank] for name, rows in PARTS.items()}
-        # From here on there are all positions of cp's part, and this rank's heads.
+        # From here on: all positions of this rank of cp, and the heads of this rank.
         z, x, dt = par.column_parallel(x, self.input, None, self.tp, 1).split(
             [own["z"], sum(own[name] for name in CONVOLVED), own["dt"]], -1
         )
@@ -181,13 +181,13 @@ class Mamba2(nn.Module):
         y = (y + x * self.skip[:, None]).flatten(2) * functional.silu(z)
         group = (
             INNER // GROUPS
-        )  # each is normed by itself, so that it is no matter which rank has it
+        )  # each is normalized separately, so it does not matter which rank has it
         y = functional.rms_norm(y.unflatten(-1, (-1, group)), (group,)).flatten(2) * (1 + self.norm)
         return par.row_parallel(y, self.output, None, self.tp, 1)
 
 
 def convolve(x: torch.Tensor, taps: torch.Tensor, cp: par.Axis) -> torch.Tensor:
-    """Return for each position the weighted sum of the last TAPS ones, channel by channel."""
+    """Return for each position the weighted sum of the last TAPS positions, by channel."""
     before = TAPS - 1
     sent = send_on(x[:, -before:].contiguous(), cp, HALO)
     x = torch.cat([take(x[:, :before], cp, HALO), x], 1)
@@ -199,8 +199,8 @@ def scan(
 ) -> torch.Tensor:
     """Return y of h[t] = exp(a[t]) h[t-1] + b[t] x[t], y[t] = c[t] h[t], over all ranks of cp.
 
-    The own positions are computed as if nothing had been before, so that only a small product waits
-    for the state of the rank before.
+    This rank's positions are computed as if the sequence started there, so that only a small
+    product waits for the state of the previous rank.
 
     x is (batch, positions, heads, HEAD), a (batch, positions, heads), b and c (batch, positions,
     heads, STATE).
@@ -215,9 +215,9 @@ def scan(
 def scan_of_chunks(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do scan() from a state of zeros; return y and the last state, (batch, heads, STATE, HEAD)."""
+    """Run scan() from a zero state; return y and the last state, (batch, heads, STATE, HEAD)."""
     length = x.shape[1]
-    # Padding decays nothing and adds nothing.
+    # Padding leaves the state unchanged.
     missing = -length % CHUNK
     x, b, c = (functional.pad(one, (0, 0, 0, 0, 0, missing)) for one in (x, b, c))
     x, a, b, c = (
@@ -239,14 +239,14 @@ def scan_of_chunks(
 
 
 def send_on(x: torch.Tensor, axis: par.Axis, tag: int) -> torch.Tensor:
-    """Send a tensor to the next rank, if there is one; return a zero that brings its gradient."""
+    """Send a tensor to the next rank, if any; return a zero that carries its gradient."""
     if axis.rank == axis.size - 1:
         return x.new_zeros(())
     return hvd.send(x, axis.next, tag, axis.set)
 
 
 def take(like: torch.Tensor, axis: par.Axis, tag: int) -> torch.Tensor:
-    """Receive what the rank before has sent; zeros on the first."""
+    """Receive a tensor from the previous rank; zeros on the first rank."""
     if axis.rank == 0:
         return torch.zeros_like(like)
     room = torch.empty_like(like, memory_format=torch.contiguous_format)

@@ -2,8 +2,8 @@
 
     horoscalerun -np 2 python examples/numpy_allreduce.py
 
-The ranks sum up what a least-squares fit needs, so that each gets the line through all points,
-bit for bit the same. Rank 0 prints it, here for 2 ranks; more ranks have more points:
+The ranks sum the terms of a least-squares fit, so that each rank gets the line through all points,
+bitwise identical. Rank 0 prints it, here for 2 ranks; with more ranks there are more points:
 
     2 ranks, 2000 points: y = 3.00 x + 0.50
 """
@@ -20,7 +20,7 @@ POINTS_PER_RANK = 1000
 
 
 def main() -> None:
-    """Fit a line to points that are spread over the ranks."""
+    """Fit a line to points that are distributed over the ranks."""
     argparse.ArgumentParser(description=__doc__).parse_args()  # has no options
     hvd.init()
     rng = np.random.default_rng(hvd.rank())
@@ -28,7 +28,7 @@ def main() -> None:
     y = 3 * x + 0.5 + rng.normal(0, 0.01, POINTS_PER_RANK)
     design = np.stack([x, np.ones_like(x)], axis=1)
 
-    # Two sums in one operation: they are negotiated together and travel in one piece.
+    # Two sums in one operation: they are negotiated and sent together.
     normal, moment = hvd.grouped_allreduce(
         [design.T @ design, design.T @ y], op=hvd.Sum, name="fit"
     )

@@ -1,12 +1,12 @@
-"""Trains a model whose training state is larger than memory: it waits on a disk (ZeRO, stage 3).
+"""Trains a model whose training state is larger than memory and kept on disk (ZeRO stage 3).
 
     python examples/offload_training.py --width 2048 --layers 32 --folder /scratch
     horoscalerun -np 2 python examples/offload_training.py --width 4096 --folder /scratch
 
-The model tells the next character of the reference of Python's language that `help()` shows. It is
-made on the device "meta", so that no rank ever has all parameters in memory. Each rank keeps its
-part of parameters, gradients and the optimizer's state in a file, which goes with the process. At
-the end it says how much that is, and how much memory the rank has had at the most:
+The model predicts the next character of Python's language reference, as shown by `help()`. It is
+created on the device "meta", so no rank ever has all parameters in memory. Each rank keeps its part
+of parameters, gradients and optimizer state in a file that disappears with the process. At the end
+it prints the size of this state, and the peak memory of the rank:
 
     step  1: loss 5.0210
     ...
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class NextCharacter(nn.Module):
-    """From some characters to the logits of the next one."""
+    """Return the logits of the character after some characters."""
 
     def __init__(self, characters: int, length: int, width: int, layers: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class NextCharacter(nn.Module):
 
 
 def peak_memory() -> int:
-    """Return the most bytes that this process has had in memory."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -64,15 +64,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--length", type=int, default=16, help="characters that are seen at once")
-    parser.add_argument("--batch", type=int, default=64, help="samples of a step and rank")
+    parser.add_argument(
+        "--length", type=int, default=16, help="length of the context in characters"
+    )
+    parser.add_argument("--batch", type=int, default=64, help="samples per step and rank")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--folder", help="on a disk; default: the one for temporary files")
+    parser.add_argument("--folder", help="folder on a disk; default: the one for temporary files")
     parser.add_argument(
-        "--checkpoints", help="go on from the newest in this folder, and save there"
+        "--checkpoints", help="resume from the newest checkpoint in this folder, and save there"
     )
-    parser.add_argument("--in-memory", action="store_true", help="offload nothing")
+    parser.add_argument("--in-memory", action="store_true", help="disable offload")
     options = parser.parse_args()
 
     mesh = par.init()

@@ -1,9 +1,9 @@
-"""Trains one model by each schedule of a pipeline, and shows what they differ in.
+"""Trains one model with each pipeline schedule, and prints how they differ.
 
     horoscalerun -np 2 python examples/pipeline_schedules.py
 
-The model's layers differ much; they are measured, and divided into stages that take equally long.
-All schedules give the same weights as one process, bit for bit:
+The layers differ in size. They are measured, and divided into stages that take equally long. With
+all schedules the weights are bitwise identical to those of one process:
 
     schedule         loss   waits   holds   as one process
     gpipe          0.3361   0.111       8   True
@@ -11,9 +11,9 @@ All schedules give the same weights as one process, bit for bit:
     zb-h1          0.3361   0.040       2   True
     interleaved    0.3361   0.059       5   True
 
-"waits" is the part of a step in which a rank has nothing to do, if a forward pass and each half of
-a backward pass take equally long; "holds" for how many microbatches of a stage rank 0 keeps the
-activations at once.
+"waits" is the fraction of a step in which a rank is idle, if a forward pass and each half of a
+backward pass take equally long. "holds" is the maximum number of microbatches of a stage whose
+activations rank 0 keeps.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 def make_model() -> nn.Sequential:
-    """Make the model with the same weights each time; some layers are wider than others."""
+    """Create the model, always with the same weights; some layers are wider than others."""
     torch.manual_seed(1)
     layers = [Block(WIDTH * (1 + number % 4)) for number in range(LAYERS)]
     return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)).double()
@@ -59,7 +59,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(schedule: str, axis: par.Axis) -> tuple[float, dict[str, torch.Tensor]]:
-    """Train by a schedule; return the last loss, and the weights of this rank's stages."""
+    """Train with a schedule; return the last loss, and the weights of this rank's stages."""
     number = axis.size * (2 if schedule == "interleaved" else 1)
     model = make_model()
     sample, _ = batch(0)
@@ -79,7 +79,7 @@ def train(schedule: str, axis: par.Axis) -> tuple[float, dict[str, torch.Tensor]
     return loss.item(), {
         name: value
         for stage in pipe.stages.values()
-        for name, value in stage.state_dict().items()  # as they are called in the model
+        for name, value in stage.state_dict().items()  # names as in the model
     }
 
 
@@ -96,7 +96,7 @@ def train_alone() -> dict[str, torch.Tensor]:
 
 
 def promises(schedule: str, ranks: int) -> tuple[float, int]:
-    """Return which part of a step rank 0 waits for, and how many microbatches it holds."""
+    """Return the fraction of a step that rank 0 waits, and how many microbatches it holds."""
     chunks = 2 if schedule == "interleaved" else 1
     programs = make_schedule(schedule, ranks, MICROBATCHES, chunks)
     played = simulate(
@@ -106,7 +106,7 @@ def promises(schedule: str, ranks: int) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Train by all schedules, and in this process, and compare."""
+    """Train with all schedules and in this process, and compare."""
     argparse.ArgumentParser(description=__doc__).parse_args()  # has no options
     torch.set_num_threads(1)  # the ranks share the cores
     hvd.init(process_sets="dynamic")

@@ -1,9 +1,9 @@
-"""Trains a model in two stages on two ranks, which pass on activations and gradients.
+"""Trains a model in two stages on two ranks, which exchange activations and gradients.
 
     horoscalerun -np 2 python examples/pipeline_two_stages.py
 
-Rank 0 has the first stage, rank 1 the second one and the loss. At the end rank 1 trains both by
-itself, and the weights are the same, bit for bit:
+Rank 0 runs the first stage, rank 1 the second one and the loss. At the end rank 1 trains both
+alone, and the weights are bitwise identical:
 
     loss 0.5154; the same weights as in one process: True
 """
@@ -21,7 +21,7 @@ STEPS, BATCH, FEATURES, HIDDEN = 30, 64, 32, 128
 
 
 def make_stages() -> list[nn.Module]:
-    """Make both stages, with the same weights on all ranks."""
+    """Create both stages, with the same weights on all ranks."""
     torch.manual_seed(1)
     first = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh())
     return [first, nn.Linear(HIDDEN, 1)]
@@ -34,18 +34,18 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train_stage(stage: nn.Module, rank: int) -> float:
-    """Train one stage together with the other rank; return the last loss that it knows."""
+    """Train one stage together with the other rank; return the last loss."""
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.05)
     loss = torch.zeros(())
     for step in range(STEPS):
         optimizer.zero_grad()
         inputs, targets = batch(step)
         if rank == 0:
-            hvd.send(stage(inputs), dst=1).backward()  # waits for the gradient of what it sent
+            hvd.send(stage(inputs), dst=1).backward()  # receives the gradient
         else:
             activations = hvd.recv(torch.empty(BATCH, HIDDEN, requires_grad=True), src=0)
             loss = nn.functional.mse_loss(stage(activations), targets)
-            loss.backward()  # sends the gradient of what it received
+            loss.backward()  # sends the gradient
         optimizer.step()
     return loss.item()
 

@@ -2,9 +2,9 @@
 
     horoscalerun -np 4 python examples/plan_and_train.py --memory 64MiB
 
-Measures the ranks and what links them, compares all ways to divide the model among them, prints the
-best ones as a table, and trains by the quickest one (or by --choice). Whichever it is, losses are
-those of one process.
+Measures the ranks and their links, compares all ways to divide the model, prints the best ones as a
+table, and trains with the fastest one (or with --choice). The losses are always those of one
+process.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=64, help="rows of a step, of all ranks")
+    parser.add_argument("--batch", type=int, default=64, help="rows per step, of all ranks")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--memory", help="of a rank, such as 64MiB (default: no limit)")
-    parser.add_argument(
-        "--zero", type=int, nargs="+", default=[0], help="stages of ZeRO to consider"
-    )
-    parser.add_argument("--choice", type=int, default=0, help="which way of the table (default: 0)")
+    parser.add_argument("--memory", help="memory of a rank, such as 64MiB (default: no limit)")
+    parser.add_argument("--zero", type=int, nargs="+", default=[0], help="ZeRO stages to consider")
+    parser.add_argument("--choice", type=int, default=0, help="row of the table (default: 0)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     hvd.init(process_sets="dynamic")

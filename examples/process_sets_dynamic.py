@@ -1,11 +1,11 @@
-"""Trains two parts of a model in process sets that change during the training, on digits.
+"""Trains two parts of a model in process sets that change during training, on digits.
 
     horoscalerun -np 6 python examples/process_sets_dynamic.py
 
-Ranks move from the encoder to the classifier, and some back: after a few epochs the sets are
-removed, others are added, and the parameters and momenta of both parts go to those who train them
-next. split_digits.py tells how the sets work together. At the end rank 0 compares with the same
-training in one process, which knows nothing of all that.
+Ranks move from the encoder to the classifier, and some of them back. After a few epochs the sets
+are removed and others are added, and the parameters and momenta of both parts are sent to the ranks
+that train them next. split_digits.py explains how the sets work together. At the end rank 0
+compares the result with the same training in one process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import nn
 
 import horoscale.torch as hvd
 
-ENCODING = (0.2, 0.6, 0.4, 0.8)  # the part of the ranks that encodes, in each phase
+ENCODING = (0.2, 0.6, 0.4, 0.8)  # fraction of the ranks that encode, in each phase
 
 
 def add_set(ranks: list[int]) -> hvd.ProcessSet:
@@ -45,13 +45,13 @@ def add_groups(encoders: int) -> Groups:
 
 
 def remove_groups(groups: Groups) -> None:
-    # Where the bridge is the global set, that stays.
+    # If the bridge is the global set, it stays.
     for process_set in (groups.encoders, groups.classifiers, *groups.bridges):
         hvd.remove_process_set(process_set)
 
 
 class Trained:
-    """A part of the model with its momenta, on its way from set to set."""
+    """A part of the model with its momenta, which moves from set to set."""
 
     def __init__(self, part: nn.Module) -> None:
         self.part = part
@@ -91,7 +91,7 @@ def train(parts: Parts, images: torch.Tensor, labels: torch.Tensor, epochs: int,
         if hvd.rank() == 0:
             print(f"phase {phase + 1}: {groups.encoders.ranks} encode, others classify", flush=True)
         remove_groups(groups)
-        del optimizer  # its hooks belong to sets that are gone
+        del optimizer  # its hooks belong to removed sets
     encoder.hand_over()
     classifier.hand_over()
 

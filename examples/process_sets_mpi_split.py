@@ -3,8 +3,8 @@
     mpirun -np 4 python examples/process_sets_mpi_split.py
 
 Even ranks learn which digit an image shows, odd ranks whether it is odd. All ranks share the
-embedding: its gradients are averaged over everybody. Each task's head belongs to the ranks of its
-group: its gradients are averaged in the process set that comm.Split() gave. Needs mpi4py.
+embedding, whose gradients are averaged over all ranks. The head of a task belongs to the ranks of
+its group, and its gradients are averaged in the process set from comm.Split(). Requires mpi4py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TASKS = ("digit", "odd")
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=96, help="samples of a group in each step")
+    parser.add_argument("--batch", type=int, default=96, help="samples per group and step")
     return parser.parse_args()
 
 

@@ -1,9 +1,9 @@
-"""Trains two parts of a model in process sets that are named at the start, on digits.
+"""Trains two parts of a model in process sets that are defined at the start, on digits.
 
     horoscalerun -np 6 python examples/process_sets_static.py
 
-The lower ranks hold the encoder, the upper ones the classifier; split_digits.py tells how they work
-together. At the end rank 0 compares with the same training in one process.
+The lower ranks hold the encoder, the upper ones the classifier. split_digits.py explains how they
+work together. At the end rank 0 compares the result with the same training in one process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from split_digits import (
 
 import horoscale.torch as hvd
 
-# Sets that are named at the start need the number of ranks before init(), as the launcher tells it.
+# To define sets before init(), the number of ranks is read from the launcher's variables.
 SIZE_VARIABLES = (
     "HOROSCALE_SIZE",
     "OMPI_COMM_WORLD_SIZE",
@@ -35,7 +35,7 @@ SIZE_VARIABLES = (
 
 
 def init() -> Groups:
-    """Join the job; every rank names all sets in the same order, also those without it."""
+    """Join the job; every rank lists all sets in the same order, including those without it."""
     size = int(next((os.environ[name] for name in SIZE_VARIABLES if name in os.environ), "1"))
     if size < 3:
         raise SystemExit("needs 3 ranks or more: horoscalerun -np 6 python process_sets_static.py")

@@ -1,10 +1,10 @@
-"""Trains on scikit-learn's digits under Ray Train, whose data come from Ray Data.
+"""Trains on scikit-learn's digits with Ray Train and Ray Data.
 
-    python examples/ray_digits.py --workers 4                    # a cluster of its own, here
+    python examples/ray_digits.py --workers 4                    # starts a cluster on this machine
     python examples/ray_digits.py --address HOST:6379 --workers 4
 
-Ray Train starts the workers, deals the rows out to them, and collects metrics and checkpoints; the
-workers are the ranks of a job, whose optimizer averages gradients.
+Ray Train starts the workers, distributes the rows among them, and collects metrics and checkpoints.
+The workers are the ranks of a job, whose optimizer averages gradients.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from horoscale.ray.train import HoroscaleTrainer
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--address", help="of a cluster that is there; none: one on this machine")
+    parser.add_argument(
+        "--address", help="address of an existing cluster; default: start one on this machine"
+    )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--cpus-per-worker", type=float, default=1)
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--batch-size", type=int, default=32, help="samples of one rank in a step")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per rank and step")
     return parser.parse_args()
 
 
 def train(config: dict) -> None:
-    """What each worker runs."""
+    """The function that each worker runs."""
     hvd.init()
     torch.set_num_threads(1)  # the ranks share the cores
     torch.manual_seed(1)
@@ -54,7 +56,7 @@ def train(config: dict) -> None:
             loss.backward()
             optimizer.step()
             total += loss.detach()
-        hvd.join()  # ranks may have a batch more than others
+        hvd.join()  # some ranks may have one batch more than others
         mean = hvd.allreduce(total, name="loss").item()
         metrics = {"loss": mean, "ranks": hvd.size(), "nodes": hvd.cross_size()}
         with tempfile.TemporaryDirectory() as folder:

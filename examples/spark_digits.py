@@ -1,9 +1,9 @@
-"""Trains a small network on scikit-learn's handwritten digits, as a stage of a pipeline of Spark's.
+"""Trains a small network on scikit-learn's handwritten digits, as a stage of a Spark pipeline.
 
     python examples/spark_digits.py --master 'local-cluster[2,2,1024]' --num-proc 4
 
-Spark assembles and scales the pixels, a TorchEstimator trains on its executors, and its predictions
-are a column like any other, of which Spark's own evaluator tells the accuracy on held-out digits.
+Spark assembles and scales the pixels, and a TorchEstimator trains on the executors. The predictions
+are a regular column, and Spark's evaluator computes the accuracy on held-out digits.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from horoscale.spark.torch import TorchEstimator
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--master", default="local[2]", help="of Spark (default %(default)s)")
-    parser.add_argument("--num-proc", type=int, default=2, help="how many ranks")
+    parser.add_argument("--master", default="local[2]", help="Spark master (default %(default)s)")
+    parser.add_argument("--num-proc", type=int, default=2, help="number of ranks")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--store", help="a folder that all machines see")
+    parser.add_argument("--store", help="folder that all machines can access")
     return parser.parse_args()
 
 

@@ -1,10 +1,10 @@
-"""What the examples of process sets share: a model in two parts, and a training step across sets.
+"""Shared by the examples of process sets: a model in two parts, and a training step across sets.
 
-One set of ranks holds copies of the encoder and shares out each batch; another one holds copies of
-the classifier and shares it out too. Each set adds up its own gradients. Activations go up, and
-their gradients come down, by broadcasts on *bridges*: each is a set of one encoder and all
-classifiers. That is exactly what one process does with the whole model and the whole batch, see
-train_alone(); float64 makes the comparison tight.
+One set of ranks holds copies of the encoder, another one copies of the classifier. Both divide each
+batch among their ranks, and each sums its own gradients. Activations are sent forward, and their
+gradients back, by broadcasts in *bridges*. A bridge is a set of one encoder and all classifiers.
+The result is that of one process with the whole model and the whole batch, see train_alone().
+float64 allows a strict comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass
 class Parts:
-    """The two parts of the model; every rank has both, and trains the one of its set."""
+    """The two parts of the model. Every rank has both, and trains the one of its set."""
 
     encoder: nn.Module
     classifier: nn.Module
@@ -34,7 +34,7 @@ class Parts:
 
 @dataclass
 class Groups:
-    """Who trains what."""
+    """Which ranks train which part."""
 
     encoders: hvd.ProcessSet
     classifiers: hvd.ProcessSet
@@ -50,7 +50,7 @@ class Groups:
 def parse_arguments(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=120, help="samples a step, of all ranks")
+    parser.add_argument("--batch", type=int, default=120, help="samples per step, of all ranks")
     return parser.parse_args()
 
 
@@ -81,7 +81,7 @@ def batches(images: torch.Tensor, labels: torch.Tensor, size: int, epoch: int) -
 def train_step(
     groups: Groups, part: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
 ) -> None:
-    """This rank's share in a step on a batch that all ranks know."""
+    """This rank's share of a step, on a batch that all ranks have."""
     optimizer.zero_grad()
     if groups.encoders.included():
         encode(groups, part, batch)
@@ -91,7 +91,7 @@ def train_step(
 
 
 def encode(groups: Groups, encoder: nn.Module, batch: Batch) -> None:
-    """Encode every n-th image; send the result up; go on with its gradient."""
+    """Encode every n-th image, send the result forward, and continue with its gradient."""
     position, count = groups.encoders.rank(), groups.encoders.size()
     bridge, top = groups.bridges[position], groups.classifiers.ranks[0]
     hidden = encoder(batch[0][position::count])
@@ -101,7 +101,7 @@ def encode(groups: Groups, encoder: nn.Module, batch: Batch) -> None:
 
 
 def classify(groups: Groups, classifier: nn.Module, batch: Batch) -> None:
-    """Take what the encoders send; classify every n-th row of it; send the gradients down."""
+    """Receive the encoders' results, classify every n-th row, and send the gradients back."""
     samples, encoders = len(batch[0]), groups.encoders.ranks
     rows = [slice(i, None, len(encoders)) for i in range(len(encoders))]
     hidden = torch.empty(samples, HIDDEN, dtype=torch.float64)
@@ -148,7 +148,7 @@ def train_alone(images: torch.Tensor, labels: torch.Tensor, epochs: int, size: i
 
 @torch.no_grad()
 def report(parts: Parts, alone: Parts, images: torch.Tensor, labels: torch.Tensor) -> None:
-    """Show the accuracy; fail where the parameters aren't those of the training in one process."""
+    """Print the accuracy; fail if the parameters differ from those of one process."""
     difference = 0.0
     for part, expected in ((parts.encoder, alone.encoder), (parts.classifier, alone.classifier)):
         for one, other in zip(part.parameters(), expected.parameters(), strict=True):

@@ -2,8 +2,8 @@
 
     horoscalerun -np 2 python examples/tensorflow_digits.py
 
-The global batch is the same for any number of ranks, each of which takes its share of it. Rank 0
-shows the accuracy on held-out digits at the end.
+The global batch is the same for any number of ranks, and each rank processes its share. At the end
+rank 0 prints the accuracy on held-out digits.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import horoscale.tensorflow as hvd
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--global-batch", type=int, default=96, help="samples of all ranks a step")
+    parser.add_argument(
+        "--global-batch", type=int, default=96, help="samples of all ranks per step"
+    )
     arguments = parser.parse_args()
 
     hvd.init()
-    keras.utils.set_random_seed(hvd.rank())  # each rank begins elsewhere, until it gets rank 0's
+    keras.utils.set_random_seed(hvd.rank())  # different weights, until ranks receive rank 0's
     images, labels = load_digits(return_X_y=True)
     images = images.astype("float32") / 16.0
     train_x, test_x, train_y, test_y = train_test_split(

@@ -2,14 +2,14 @@
 
     horoscalerun -np 6 python examples/tensorflow_partitioned_transformer.py --check
 
-One set of ranks holds copies of the embedding, one of the encoder, one of the decoder with the
-output layer. The n-th ranks of the three sets make a column, and each column takes its share of
-every batch: rows of the image go from its embedding to its encoder, and what that makes of them to
-its decoder, which spells the digit's name, letter by letter; gradients come back the same way.
-In each set a DistributedOptimizer averages the gradients over the columns.
+One set of ranks holds copies of the embedding, one of the encoder, and one of the decoder with the
+output layer. The n-th ranks of the three sets form a column, and each column processes its share of
+every batch. Rows of the image go from the embedding to the encoder, and the encoder's output to the
+decoder, which spells the digit's name letter by letter. Gradients return the same way. In each set
+a DistributedOptimizer averages the gradients over the columns.
 
-That is exactly what one process does with the whole model and the whole batch: --check does it,
-and compares the losses. The number of ranks is a multiple of three.
+The result is that of one process with the whole model and the whole batch; --check trains it this
+way and compares the losses. The number of ranks must be a multiple of three.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class Positions(layers.Layer):
-    """Adds what tells the places of a sequence from each other."""
+    """Adds position embeddings."""
 
     def build(self, shape: tuple[int, ...]) -> None:
         self.table = self.add_weight(shape=shape[1:], initializer="random_normal")
@@ -47,7 +47,7 @@ class Positions(layers.Layer):
 
 
 def attend(sequence: tf.Tensor, memory: tf.Tensor | None = None, **options: bool) -> tf.Tensor:
-    """Let a sequence attend to `memory`, or to itself."""
+    """Attention of a sequence to `memory`, or to itself."""
     queries = layers.LayerNormalization()(sequence)
     attention = layers.MultiHeadAttention(num_heads=4, key_dim=WIDTH // 4)
     return sequence + attention(queries, queries if memory is None else memory, **options)
@@ -86,7 +86,7 @@ PARTS = {"embedding": make_embedding, "encoder": make_encoder, "decoder": make_d
 
 
 def make_part(name: str) -> keras.Model:
-    """A part of the model, with the same values wherever it is made."""
+    """A part of the model, with the same initial values on all ranks."""
     keras.utils.set_random_seed(list(PARTS).index(name))
     return PARTS[name]()
 
@@ -96,11 +96,11 @@ def make_optimizer(steps: int) -> keras.optimizers.Optimizer:
     return keras.optimizers.AdamW(rate, weight_decay=0.3)
 
 
-# ---------------------------------------------------------------- the ranks and what links them
+# ---------------------------------------------------------------- the ranks and their links
 
 
 class Link:
-    """A process set of two ranks: activations go from one to the other, gradients come back."""
+    """A process set of two ranks: activations go from one to the other, and gradients back."""
 
     def __init__(self, name: str, sender: int, receiver: int) -> None:
         self.name, self.sender, self.receiver = name, sender, receiver
@@ -118,9 +118,9 @@ class Link:
 
 
 class Layout:
-    """Which rank does what: the lower third embeds, the middle one encodes, the upper one decodes.
+    """The role of each rank: the lower third embeds, the middle one encodes, the upper one decodes.
 
-    All ranks make the process sets of all, since all of them register each.
+    All ranks create all process sets, because all of them register each set.
     """
 
     def __init__(self, size: int) -> None:
@@ -152,7 +152,7 @@ class Layout:
 
 
 def make_step(layout: Layout, part: keras.Model, steps: int) -> Callable[..., tf.Tensor | None]:
-    """This rank's part in each of so many training steps, on its column's share of a batch."""
+    """Run this rank's part of some training steps, on its column's share of each batch."""
     name, column = layout.own_part(), layout.own_column()
     own_set = layout.sets[name]
     rows, letters, memory = layout.rows[column], layout.letters[column], layout.memory[column]
@@ -196,7 +196,7 @@ def make_step(layout: Layout, part: keras.Model, steps: int) -> Callable[..., tf
 
 
 def room_for(samples: tf.Tensor, length: int) -> tf.Tensor:
-    """A tensor with the shape of what the samples' sequences become in another set."""
+    """A tensor with the shape of the samples' sequences in another set."""
     return tf.zeros([len(samples), length, WIDTH], tf.float64)
 
 
@@ -216,7 +216,7 @@ def load_data() -> list[np.ndarray]:
 
 
 def spell(digits: np.ndarray) -> np.ndarray:
-    """The numbers of the letters of the digits' names, blanks behind."""
+    """The numbers of the letters of the digits' names, padded with blanks."""
     words = [[ALPHABET.index(letter) for letter in word.ljust(LETTERS)] for word in WORDS]
     return np.array(words, "int32")[digits]
 
@@ -240,14 +240,14 @@ class WholeModel:
         return self.parts["decoder"]([target, self.parts["encoder"](source)])
 
     def accuracy(self, images: np.ndarray, digits: np.ndarray) -> float:
-        """How many names are spelled right, one letter after the other."""
+        """The fraction of names that are spelled correctly, one letter after the other."""
         spelled = np.full((len(images), LETTERS + 1), ALPHABET.index(">"), "int32")
         for i in range(LETTERS):
             spelled[:, i + 1] = np.argmax(self.scores(images, spelled[:, :-1])[:, i], axis=-1)
         return float(np.mean(np.all(spelled[:, 1:] == spell(digits), axis=1)))
 
     def train(self, images: np.ndarray, digits: np.ndarray, epochs: int, size: int) -> float:
-        """What the ranks do together; returns the last loss."""
+        """Train on all ranks; return the last loss."""
         variables = [one for part in self.parts.values() for one in part.trainable_variables]
         optimizer = make_optimizer(epochs * (len(images) // size))
         optimizer.build(variables)
@@ -293,7 +293,7 @@ def train_in_sets(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=36, help="samples a step, of all columns")
+    parser.add_argument("--batch", type=int, default=36, help="samples per step, of all columns")
     parser.add_argument("--check", action="store_true", help="compare with one process")
     arguments = parser.parse_args()
 
@@ -302,7 +302,7 @@ def main() -> None:
     layout.register()
     if arguments.batch % layout.columns != 0:
         raise SystemExit(f"--batch {arguments.batch} does not divide by {layout.columns} columns")
-    keras.config.set_dtype_policy("float64")  # so that --check sees the smallest mistake
+    keras.config.set_dtype_policy("float64")  # so that --check detects small errors
     train_images, test_images, train_digits, test_digits = load_data()
     training = (train_images, train_digits, arguments.epochs, arguments.batch)
 

@@ -2,9 +2,9 @@
 
     horoscalerun -np 2 python examples/torch_digits.py
 
-The global batch is the same for any number of ranks, each of which takes its share of it: the
-result does not depend on -np. Rank 0 shows the progress, and the accuracy on held-out digits at the
-end.
+The global batch is the same for any number of ranks, and each rank processes its share, so the
+result does not depend on -np. Rank 0 prints the progress, and at the end the accuracy on held-out
+digits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -26,14 +27,27 @@ import horoscale.torch as hvd
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--global-batch", type=int, default=192, help="samples of all ranks a step")
+    parser.add_argument(
+        "--global-batch", type=int, default=192, help="samples of all ranks per step"
+    )
     parser.add_argument("--learning-rate", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--compression",
         choices=("none", "fp16", "bf16", "int8", "int4", "onebit"),
         default="none",
-        help="how gradients travel between hosts",
+        help="compression of gradients between hosts",
+    )
+    parser.add_argument(
+        "--sync-every",
+        type=int,
+        metavar="STEPS",
+        help="local SGD: steps of each rank by itself, after which the parameters are averaged",
+    )
+    parser.add_argument(
+        "--diloco",
+        action="store_true",
+        help="apply what --sync-every averages by an outer optimizer with momentum",
     )
     return parser.parse_args()
 
@@ -65,14 +79,14 @@ def make_model() -> nn.Module:
 
 
 def own_shares(samples: int, global_batch: int, epoch: int) -> Iterator[torch.Tensor]:
-    """For each step of an epoch, which samples of the global batch are this rank's."""
+    """For each step of an epoch, the samples of the global batch that belong to this rank."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
     for batch in order.split(global_batch):
         yield batch[hvd.rank() :: hvd.size()]
 
 
 def show_progress(epochs: int) -> Iterator[int]:
-    """The epochs, with a bar on a terminal."""
+    """The epochs, with a progress bar on a terminal."""
     if hvd.rank() == 0 and sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.progress import track
 
@@ -82,31 +96,38 @@ def show_progress(epochs: int) -> Iterator[int]:
 
 def train(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Any,
     images: torch.Tensor,
     labels: torch.Tensor,
     arguments: argparse.Namespace,
 ) -> None:
     for epoch in show_progress(arguments.epochs):
-        # Averages over the epoch's samples of all ranks: sums travel, not each rank's average.
+        # Averages over the epoch's samples of all ranks: ranks exchange sums, not averages.
         total_loss = torch.zeros(())
         for share in own_shares(len(images), arguments.global_batch, epoch):
             optimizer.zero_grad()
             losses = nn.functional.cross_entropy(
                 model(images[share]), labels[share], reduction="sum"
             )
-            # The ranks' gradients are averaged; the last batch may be shared out unevenly.
+            # Gradients are averaged over the ranks; the last batch may be divided unevenly.
             (losses * hvd.size() / arguments.global_batch).backward()
             optimizer.step()
             total_loss += losses.detach()
+        if arguments.sync_every:
+            optimizer.synchronize_parameters()
         mean_loss = hvd.allreduce(total_loss, op=hvd.Sum, name="loss").item() / len(images)
         if hvd.rank() == 0 and not sys.stdout.isatty():
             print(f"epoch {epoch + 1:2d} of {arguments.epochs}: loss {mean_loss:.4f}", flush=True)
 
 
+def outer_optimizer(tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of DiLoCo, for which the ranks' average change is a gradient."""
+    return torch.optim.SGD(tensors, lr=0.7, momentum=0.9, nesterov=True)
+
+
 @torch.no_grad()
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """The accuracy on samples that are dealt out to the ranks."""
+    """The accuracy on samples that are distributed among the ranks."""
     mine = slice(hvd.rank(), None, hvd.size())
     right = (model(images[mine]).argmax(dim=1) == labels[mine]).sum()
     return hvd.allreduce(right, op=hvd.Sum, name="right").item() / len(labels)
@@ -125,6 +146,8 @@ def main() -> None:
         optimizer,
         named_parameters=model.named_parameters(),
         compression=getattr(hvd.Compression, arguments.compression),
+        sync_every=arguments.sync_every,
+        outer_optimizer=outer_optimizer if arguments.diloco else None,
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)

@@ -1,7 +1,7 @@
 """Trains a classifier of handwritten digits with Accelerate over the horoscale backend.
 
-Accelerate knows one backend for CPUs, Gloo, but takes a process group that is there already: the
-call of init_process_group() is all that names horoscale. Needs accelerate and scikit-learn.
+Accelerate supports only one backend for CPUs, Gloo, but uses an existing process group: only the
+call of init_process_group() names horoscale. Requires accelerate and scikit-learn.
 
     torchrun --nproc-per-node 2 examples/torch_distributed_accelerate.py
     accelerate launch --cpu --num_processes 2 examples/torch_distributed_accelerate.py
@@ -53,7 +53,7 @@ def main() -> None:
     for some_images, some_labels in for_test:
         with torch.no_grad():
             answers = model(some_images).argmax(1)
-        # Without what was added so that the ranks' last batches are of one size.
+        # Without the padding that makes the ranks' last batches equally large.
         answers, some_labels = accelerator.gather_for_metrics((answers, some_labels))
         right += int((answers == some_labels).sum())
     weights = sum(parameter.double().sum() for parameter in model.parameters())

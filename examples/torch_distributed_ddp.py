@@ -1,6 +1,6 @@
 """Trains a classifier of handwritten digits with PyTorch's own DistributedDataParallel.
 
-Nothing in it is horoscale's but the name of the backend:
+Only the name of the backend is specific to horoscale:
 
     torchrun --nproc-per-node 2 examples/torch_distributed_ddp.py
     horoscalerun -np 2 --torch-env python examples/torch_distributed_ddp.py
@@ -24,7 +24,7 @@ ROWS_FOR_TEST = 360
 
 
 def datasets() -> tuple[TensorDataset, TensorDataset]:
-    """The images, 8 x 8 pixels from 0 to 1, and their digits: to train with, and to test."""
+    """The training and test images, 8 x 8 pixels from 0 to 1, and their digits."""
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target)
@@ -48,7 +48,7 @@ def train(model: nn.Module, dataset: TensorDataset, epochs: int) -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, dataset: TensorDataset) -> float:
-    """Each rank tests its part."""
+    """Test on this rank's part."""
     images, labels = dataset.tensors
     own = slice(dist.get_rank(), None, dist.get_world_size())
     right = (model(images[own]).argmax(1) == labels[own]).sum()

@@ -1,6 +1,6 @@
 """Trains a classifier of handwritten digits with Lightning Fabric over the horoscale backend.
 
-The strategy's process_group_backend is all that names horoscale. Needs lightning and scikit-learn.
+Only the strategy's process_group_backend names horoscale. Requires lightning and scikit-learn.
 
     torchrun --nproc-per-node 2 examples/torch_distributed_fabric.py
 """
@@ -54,7 +54,7 @@ def main() -> None:
     weights = sum(parameter.double().sum() for parameter in model.parameters())
     if fabric.is_global_zero:
         print(f"{fabric.world_size} ranks, accuracy {accuracy:.4f}, weights {weights:.12f}")
-    # Gloo's group joins its thread when it is destroyed, and that may still want the GIL.
+    # Destroying Gloo's group joins its thread, which may still need the GIL.
     dist.barrier()
     dist.destroy_process_group()
 

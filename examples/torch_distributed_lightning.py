@@ -1,6 +1,6 @@
 """Trains a classifier of handwritten digits with Lightning's Trainer over the horoscale backend.
 
-The strategy's process_group_backend is all that names horoscale. Needs lightning and scikit-learn.
+Only the strategy's process_group_backend names horoscale. Requires lightning and scikit-learn.
 
     torchrun --nproc-per-node 2 examples/torch_distributed_lightning.py
     python examples/torch_distributed_lightning.py    # Lightning starts the other rank
@@ -23,7 +23,7 @@ import horoscale.torch.distributed  # noqa: F401  # for torch before 2.5
 
 
 class Digits(lightning.LightningModule):
-    """A perceptron of images of 8 x 8 pixels."""
+    """A perceptron for images of 8 x 8 pixels."""
 
     def __init__(self) -> None:
         super().__init__()

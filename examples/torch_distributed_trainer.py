@@ -1,7 +1,7 @@
 """Trains a small vision transformer on handwritten digits with Hugging Face's Trainer.
 
-Trainer knows one backend for CPUs, Gloo, but takes a process group that is there already: the call
-of init_process_group() is all that names horoscale. Needs transformers, accelerate, scikit-learn.
+Trainer supports only one backend for CPUs, Gloo, but uses an existing process group: only the call
+of init_process_group() names horoscale. Requires transformers, accelerate and scikit-learn.
 
     torchrun --nproc-per-node 2 examples/torch_distributed_trainer.py
 """

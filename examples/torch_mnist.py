@@ -1,9 +1,9 @@
-"""A training script as Horovod's users write it: nothing in it knows horoscale.
+"""A training script for Horovod, which does not mention horoscale.
 
     horoscalerun --compat -np 2 python examples/torch_mnist.py
 
---compat serves the import of horovod. Without it, change that import to `horoscale.torch`. The data
-is scikit-learn's digits, so that nothing is downloaded.
+--compat provides the horovod package. Without it, change that import to `horoscale.torch`. The data
+is scikit-learn's digits, so nothing is downloaded.
 """
 
 import argparse

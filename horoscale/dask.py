@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horoscale.engines.agents import job
-from horoscale.engines.agents.agent import Invitation, Seat, serve
+from horoscale.engines.agents.agent import Invitation
 from horoscale.engines.agents.driver import Agents, AgentsError
 from horoscale.runner import reach
 
@@ -88,12 +88,11 @@ def run(
         agents = Agents(tuple(reach.own_addresses(interfaces)))
     except AgentsError as error:
         raise DaskError(str(error)) from error
+    agent = _agent(agents.invitation)
     tasks: list[Any] = []
     try:
         tasks += [
-            client.submit(
-                _agent, agents.invitation, index, worker, workers=[worker], retries=0, pure=False
-            )
+            client.submit(agent, index, worker, workers=[worker], retries=0, pure=False)
             for index, worker in enumerate(workers[:size])
         ]
         flags = ["--verbose"] if verbose >= 2 else []
@@ -115,14 +114,33 @@ def run(
             client.cancel(tasks)
 
 
-def _agent(invitation: Invitation, index: int, worker: str) -> None:
-    """Run the agent inside a Dask task until the job is over."""
-    host = worker.rpartition("://")[2].rpartition(":")[0] or worker
-    serve(invitation, Seat(host.strip("[]").replace(":", "."), index))
+def _agent(invitation: Invitation) -> Callable[[int, str], None]:
+    """Return the function of the tasks: it runs an agent until the job is over.
+
+    It is sent as code that needs no horoscale to be read. Where horoscale is missing, the task then
+    fails, instead of the worker's connection. Its arguments, which Dask logs, contain no secret.
+    """
+    known = (invitation.addresses, invitation.port, invitation.secret)
+
+    def agent(index: int, worker: str) -> None:
+        from horoscale.engines.agents.agent import Invitation, Seat, serve
+
+        host = worker.rpartition("://")[2].rpartition(":")[0] or worker
+        serve(Invitation(*known), Seat(host.strip("[]").replace(":", "."), index))
+
+    return agent
 
 
 def _check(tasks: Sequence[Any]) -> None:
+    """Raise DaskError if a task has ended before the job."""
     for task in tasks:
-        if task.status in ("error", "cancelled", "lost"):
-            error = task.exception() if task.status == "error" else None
-            raise DaskError(f"a task of the job is {task.status}: {error}") from error
+        if task.status in ("cancelled", "lost"):
+            raise DaskError(f"a task of the job was {task.status}")
+        if task.status == "error":
+            error = task.exception()
+            module = getattr(error, "name", None) or ""
+            if isinstance(error, ModuleNotFoundError) and module.startswith("horoscale"):
+                raise DaskError(
+                    f"a worker has no module {module}: install the same horoscale on all machines"
+                ) from error
+            raise DaskError(f"a task of the job failed: {error}") from error

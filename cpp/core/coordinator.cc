@@ -47,6 +47,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
       scheduler_(PlannerFor(options_.limits), options_.limits.credit_bytes),
       stall_watch_(options_.stall_warning_seconds),
       posts_(static_cast<uint32_t>(options_.ranks.size()), options_.stall_warning_seconds),
+      lateness_(options_.ranks.size()),
       applied_(options_.ranks.size()) {}
 
 void Coordinator::SetLimits(const Limits& limits) {
@@ -165,6 +166,7 @@ Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& c
       return Broken(members[0], "more operations are pending than a rank may have");
     }
     stall_watch_.Add(outcome->unit, clock);
+    negotiator_.Get(outcome->unit).since = clock.since;
   } else {
     names_.Release(said.key.name);
   }
@@ -173,7 +175,10 @@ Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& c
     if (options_.priority_scheduling) unit.priority = said.priority;
     unit.own_bytes = said.own_bytes;
   }
-  if (outcome->is_ready) OnReady(outcome->unit);
+  if (outcome->is_ready) {
+    lateness_.OnLast(members, negotiator_.Get(outcome->unit).since, clock.since);
+    OnReady(outcome->unit);
+  }
   return Status::Ok();
 }
 
@@ -195,13 +200,15 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
   const PostBox::Key key{content->name, is_named ? post.occurrence : post.index};
   // Who has joined and has not posted it before never will. A name that is known may be that of the
   // next operation: some member has ended this one, with posts of which not all have come here.
-  const bool is_new = !posts_.Has(key);
+  const std::optional<double> since = posts_.Since(key);
+  const bool is_new = !since;
   if (is_new && (negotiator_.SomeJoined() || negotiator_.Knows({content->name, post.index}))) {
     return ReportPost(member, said, key, {now, now});
   }
   if (is_new) names_.AddReference(key.name);
   switch (posts_.Add(member, key, said, now)) {
     case PostBox::Outcome::kEnded:
+      lateness_.OnLast({&member, 1}, since.value_or(now), now);
       names_.Release(key.name);
       return Status::Ok();
     case PostBox::Outcome::kWaits:

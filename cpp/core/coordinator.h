@@ -2,7 +2,8 @@
 //
 // It composes the Negotiator (what is ready on every member?), the SlotTable of the response cache
 // (who may take which slot?), the Scheduler (what is most urgent, within the credit?), the
-// FusionPlanner (what goes together?) and the StallWatch (who keeps the others waiting?).
+// FusionPlanner (what goes together?), the StallWatch (who keeps the others waiting?) and the
+// Lateness (who does so how often?).
 // Members are indices 0 … size-1 into the set's sorted global ranks. Time is an argument, in
 // seconds.
 #pragma once
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "core/encoding_chooser.h"
 #include "core/fusion_planner.h"
+#include "core/lateness.h"
 #include "core/limits.h"
 #include "core/messages.h"
 #include "core/name_table.h"
@@ -75,6 +77,8 @@ class Coordinator {
   // known.
   std::vector<StallReport> Waiting(size_t limit) const;
 
+  const Lateness& lateness() const { return lateness_; }
+
  private:
   // What a report says of one unit.
   struct Said {
@@ -124,6 +128,7 @@ class Coordinator {
   PostBox posts_;
   EncodingChooser chooser_;
   StepClock step_clock_;
+  Lateness lateness_;
   std::vector<PlanEntry> failures_;  // without sequence: first in the next plan
   std::vector<uint64_t> applied_;    // by member
   uint64_t next_sequence_ = 1;

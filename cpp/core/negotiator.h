@@ -32,6 +32,7 @@ class Negotiator {
         variants;  // what was said, in order of appearance: one unless mismatched
     std::vector<uint32_t> variant_of;  // by member; kSilent
     uint32_t awaited = 0;              // members that have neither reported nor joined
+    double since = 0;                  // when the first member reported it; the coordinator's
     int priority = 0;                  // by the coordinator's own member
     int64_t own_bytes = 0;             // as well; see Request
     std::optional<Encoding> chosen;    // of an adaptive one that is ready

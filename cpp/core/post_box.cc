@@ -41,6 +41,12 @@ PostBox::Posted PostBox::Take(const Key& key) {
   return node ? Posted{std::move(node.mapped().posted), node.mapped().clock} : Posted{};
 }
 
+std::optional<double> PostBox::Since(const Key& key) const {
+  const auto place = operations_.find(key);
+  if (place == operations_.end()) return std::nullopt;
+  return place->second.clock.since;
+}
+
 std::vector<PostBox::Key> PostBox::NotPostedBy(uint32_t member) const {
   std::vector<Key> keys;
   for (const auto& [key, operation] : operations_) {

@@ -53,7 +53,8 @@ class PostBox {
   Posted Take(const Key& key);
 
   bool empty() const { return operations_.empty(); }
-  bool Has(const Key& key) const { return operations_.contains(key); }
+  // When the first member posted it; nothing if none has.
+  std::optional<double> Since(const Key& key) const;
   // Operations that others have posted; the first one of a name.
   std::vector<Key> NotPostedBy(uint32_t member) const;
   std::optional<Key> FirstNotPostedBy(uint32_t member, NameId name) const;

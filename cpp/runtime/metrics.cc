@@ -47,6 +47,21 @@ std::string AdaptedOf(const SetCounters& counters) {
   return tensors.Build();
 }
 
+// Of each member that was the last to report something.
+std::string LateRanksOf(const ProcessSet& set) {
+  JsonObject ranks;
+  const std::vector<Lateness::Member>& late = set.Late();
+  for (size_t member = 0; member < late.size(); ++member) {
+    if (late[member].operations == 0) continue;
+    ranks.AddJson(std::to_string(set.ranks()[member]),
+                  JsonObject()
+                      .Add("operations", late[member].operations)
+                      .Add("seconds", late[member].seconds)
+                      .Build());
+  }
+  return ranks.Build();
+}
+
 }  // namespace
 
 std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
@@ -80,6 +95,7 @@ std::string MetricsOf(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& set
                         .AddJson("adaptive", AdaptedOf(counters))
                         .Add("negotiate_seconds", counters.negotiate_seconds)
                         .Add("execute_seconds", counters.execute_seconds)
+                        .AddJson("late_ranks", LateRanksOf(*set))
                         .Build());
     progressing.AddJson(std::to_string(id),
                         JsonObject()

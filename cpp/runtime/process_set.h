@@ -58,6 +58,8 @@ class ProcessSet final : private SetExecution::Owner {
   const std::shared_ptr<SetResiduals>& residuals() const { return execution_.residuals(); }
   const SetCounters& counters() const { return counters_; }
   SetProgress Progress(double now) const;
+  // Of each member, in the order of ranks(); empty but on the set's lowest rank.
+  const std::vector<Lateness::Member>& Late() const { return control_.Late(); }
   // Why collectives fail; messages may go on.
   const Status& failure() const { return failure_.ok() ? departure_ : failure_; }
   // How far this rank has come.

@@ -217,6 +217,7 @@ double SetControl::MaxSleepSeconds(double now) const {
 }
 
 void SetControl::Abandon() {
+  late_ = Late();
   coordinator_.reset();
   aggregator_.reset();
   (void)member_.Abandon();

@@ -76,6 +76,10 @@ class SetControl {
   // Nothing on other members.
   std::vector<StallReport> TakeStallReports(double now);
   std::vector<StallReport> Waiting(size_t most) const;
+  // Of each member; empty on other members, whom it is not told.
+  const std::vector<Lateness::Member>& Late() const {
+    return coordinator_ ? coordinator_->lateness().members() : late_;
+  }
 
  private:
   bool IsChild(int rank) const;
@@ -100,6 +104,7 @@ class SetControl {
   Member member_;
   SetLimits limits_;  // of the coordinator
   std::optional<Coordinator> coordinator_;
+  std::vector<Lateness::Member> late_;    // of a coordinator that is no more
   std::optional<Aggregator> aggregator_;  // where others report to this rank, but the coordinator
 };
 

@@ -28,6 +28,7 @@ INTERVAL_S = 1.0
 MAX_LINE_BYTES = 32 << 10
 _SEND_S = 5.0  # bounds the wait for a stopped supervisor when this process exits
 _MOST_LINKS = 16
+_MOST_LATE = 16
 _MOST_NOTES = 16
 
 _counters: dict[str, int] = {}
@@ -93,6 +94,8 @@ class Telemetry:
         steps = metrics["steps"]
         sets = metrics["process_sets"].values()
         links = sorted(metrics["link_bytes_sent"].items(), key=lambda item: -item[1])
+        late = metrics["process_sets"]["0"]["late_ranks"]
+        latest = sorted(late, key=lambda one: -late[one]["seconds"])[:_MOST_LATE]
         return {
             **_counters,
             **activity,
@@ -110,6 +113,9 @@ class Telemetry:
             "shared_bytes": metrics["data_bytes_sent"] - metrics["network_bytes_sent"],
             "network_bytes": metrics["network_bytes_sent"],
             "links": dict(links[:_MOST_LINKS]),
+            "late": {
+                one: [late[one]["operations"], round(late[one]["seconds"], 6)] for one in latest
+            },
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _POLL_S = 0.2
+_TELL_S = 5.0  # that there is something to wait for
 
 
 class SparkError(RuntimeError):
@@ -43,24 +45,57 @@ def active_context() -> SparkContext:
     )
 
 
-def wait_for_slots(context: SparkContext, wanted: int, seconds: float) -> None:
-    """Wait until Spark can run so many tasks at the same time.
+def allocates_dynamically(context: SparkContext) -> bool:
+    """Return whether Spark starts and ends executors as tasks need them (dynamic allocation)."""
+    if context.master == "local" or context.master.startswith("local["):
+        return False  # Spark ignores the setting there
+    return _settings(context)("spark.dynamicAllocation.enabled", "false").lower() == "true"
 
-    Barrier tasks start together or not at all. Spark itself tells only after many attempts that
-    there is no room for them (SPARK-24819), or waits for ever.
 
-    Raises:
-        SparkError: at once where they can never be so many; after `seconds` otherwise.
-    """
+def check_barrier(context: SparkContext, wanted: int) -> None:
+    """Raise SparkError if this application can never run a barrier stage of so many tasks."""
+    check_slots(context, wanted)
+    if allocates_dynamically(context):
+        raise SparkError(
+            "Spark runs no barrier stages with dynamic allocation: set "
+            "spark.dynamicAllocation.enabled=false, or use horoscale.spark.run_elastic()"
+        )
+
+
+def check_slots(context: SparkContext, wanted: int) -> None:
+    """Raise SparkError if this application can never run so many tasks at the same time."""
     most = _most_slots(context)
     if most is not None and most < wanted:
         raise SparkError(
             f"{wanted} ranks need {wanted} slots, and this application has at most {most} "
             f"({_describe(context)}): start fewer ranks (num_proc), or Spark with more"
         )
-    deadline = time.monotonic() + seconds
+
+
+def wait_for_slots(context: SparkContext, wanted: int, seconds: float) -> None:
+    """Wait until Spark can run so many tasks at the same time.
+
+    Barrier tasks start together or not at all. Spark itself tells only after many attempts that
+    there is no room for them (SPARK-24819), or waits for ever. With dynamic allocation, executors
+    start when tasks wait for them: there is nothing to wait for before.
+
+    Raises:
+        SparkError: at once where they can never be so many; after `seconds` otherwise.
+    """
+    check_slots(context, wanted)
+    if allocates_dynamically(context):
+        return
+    began = time.monotonic()
+    told = False
     while (there := _slots(context)) < wanted:
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if not told and waited > _TELL_S:
+            told = True
+            sys.stderr.write(
+                f"horoscale.spark: waiting for {wanted} slots for up to {seconds:g} s; there are "
+                f"{there} ({_describe(context)})\n"
+            )
+        if waited > seconds:
             raise SparkError(
                 f"{wanted} ranks need {wanted} slots, and after {seconds:g} s there are {there} "
                 f"({_describe(context)}): start fewer ranks (num_proc), give Spark more executors, "
@@ -84,9 +119,11 @@ def _most_slots(context: SparkContext) -> int | None:
         return int(local_cluster[1]) * (int(local_cluster[2]) // cpus)
     if context.master.startswith("local"):
         return _slots(context)
-    if setting("spark.dynamicAllocation.enabled", "false") == "true":
-        return None
     instances, cores = setting("spark.executor.instances", ""), setting("spark.executor.cores", "")
+    if context.master.startswith(("yarn", "k8s:")):
+        instances, cores = instances or "2", cores or "1"  # Spark's defaults there
+    if allocates_dynamically(context):
+        instances = setting("spark.dynamicAllocation.maxExecutors", "")
     if instances and cores:
         return int(instances) * (int(cores) // cpus)
     total = setting("spark.cores.max", "")

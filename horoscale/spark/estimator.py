@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from horoscale.spark import job, parquet
-from horoscale.spark.context import active_context
+from horoscale.spark.context import active_context, check_barrier
 from horoscale.spark.store import Store
 
 try:
@@ -151,6 +151,7 @@ class HoroscaleEstimator(Estimator, _Parameters):  # type: ignore[misc]
     def _fit(self, dataset: DataFrame) -> HoroscaleModel:
         context = active_context()
         store, size = self.get("store"), self.get("num_proc") or context.defaultParallelism
+        check_barrier(context, size)  # before data is written
         run_id = self.get("run_id") or uuid.uuid4().hex[:12]
         train, validation = self._split(dataset)
         try:

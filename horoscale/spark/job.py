@@ -14,7 +14,7 @@ from horoscale.engines.agents import job as agents_job
 from horoscale.engines.agents.driver import Agents, AgentsError
 from horoscale.runner import reach
 from horoscale.spark import task
-from horoscale.spark.context import SparkError, active_context, wait_for_slots
+from horoscale.spark.context import SparkError, active_context, check_barrier, wait_for_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -71,7 +71,8 @@ def run(
     Raises:
         The exception of the first rank that raised, caused by a RankError with rank and traceback.
         RuntimeError: a rank ended without raising, such as by a signal.
-        SparkError: Spark is not there, or has no room for so many ranks.
+        SparkError: Spark is not there, has no room for so many ranks, or allocates executors
+            dynamically.
     """
     if use_mpi and use_gloo:
         raise ValueError("use_mpi and use_gloo don't go together")
@@ -79,6 +80,7 @@ def run(
     size = context.defaultParallelism if num_proc is None else num_proc
     _check_count("num_proc", size)
     seconds = DEFAULT_START_TIMEOUT_S if start_timeout is None else start_timeout
+    check_barrier(context, size)
     wait_for_slots(context, size, seconds)
     interfaces = list(nics or ())
     options = [*_flags(verbose, prefix_output_with_timestamp), *options]

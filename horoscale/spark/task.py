@@ -23,15 +23,18 @@ def agent(invitation: Invitation, index: int, rows: Iterable[Any]) -> Iterator[A
     return iter(())
 
 
-def _executor() -> str:
-    """A name of the executor, which is a host to the launcher: this machine's and its process."""
+def executor_process() -> int:
+    """Return the process ID of the executor of this task: its closest ancestor that runs Java."""
     process = os.getppid()
     with contextlib.suppress(OSError, ValueError):
         while process > 1 and _name_and_parent(process)[0] != "java":
             process = _name_and_parent(process)[1]
-    if process <= 1:
-        process = os.getppid()
-    return f"{socket.gethostname()}-{process}"
+    return process if process > 1 else os.getppid()
+
+
+def _executor() -> str:
+    """A name of the executor, which is a host to the launcher: this machine's and its process."""
+    return f"{socket.gethostname()}-{executor_process()}"
 
 
 def _name_and_parent(process: int) -> tuple[str, int]:

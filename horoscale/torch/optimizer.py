@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
 
-from horoscale._core import ReduceOp, UnsupportedError
 from horoscale.common import Average, rank
 from horoscale.common.arguments import resolve_op, set_id
-from horoscale.common.environment import variable
 from horoscale.common.job import at_end, current_runtime, is_initialized
 from horoscale.common.process_sets import ProcessSet, at_removal, global_process_set
-from horoscale.torch.collectives import Reduction
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.compression import Compression, select
 from horoscale.torch.gradients import Settings
+from horoscale.torch.insertion import insert_class
+from horoscale.torch.local_sgd import LocalOptimizer, MakeOuter, Travel, train_locally
 from horoscale.torch.low_rank import LowRank, PowerSGD
+from horoscale.torch.options import (
+    NamedParameters,
+    check_local,
+    check_passes,
+    grouping_of,
+    names_of,
+    ready_in_backward,
+    reduction_of,
+)
 from horoscale.torch.overlap import SEPARABLE, OverlappedStep
 from horoscale.torch.reducer import GradientReducer, Parameters
+from horoscale.torch.residuals import RESIDUALS, Residuals
 from horoscale.torch.user_warning import warn_user
 
 Closure = Callable[[], Any]
-NamedParameters = Iterable[tuple[str, torch.Tensor]]
 
 # In a state_dict, where compression loses something, or is PowerSGD.
-_RESIDUALS = "horoscale_residuals"
 _LOW_RANK = "horoscale_powersgd"
 _LOSS_SCALE = "horoscale_loss_scale"  # that they are of
 
@@ -148,7 +152,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes precede a step; not between backward() and step()."""
-        _check_passes(passes)
+        check_passes(passes)
         if self._reducer.pending:
             raise AssertionError("backward_passes_per_step can't change before step() is done")
         self._reducer.passes = passes
@@ -227,9 +231,9 @@ class _Distributed(torch.optim.Optimizer):
         low_rank = {name: one.save() for name, one in self._low_rank()}
         if low_rank:
             state[_LOW_RANK] = {"rank": rank() if is_initialized() else 0, "states": low_rank}
-        residuals = self._saved_residuals()
+        residuals = self._residuals().save()
         if residuals is not None:
-            state[_RESIDUALS] = residuals
+            state[RESIDUALS] = residuals
             process_set = set_id(self._reducer.settings.process_set)
             state[_LOSS_SCALE] = _residual_scales.get(process_set, 1.0)
         elif low_rank:
@@ -245,8 +249,8 @@ class _Distributed(torch.optim.Optimizer):
         for name, one in self._low_rank():
             if name in saved["states"]:
                 one.load(saved["states"][name], is_own)
-        if self._keeps_residuals():
-            self._load_residuals(state_dict.get(_RESIDUALS))
+        if self._residuals().are_kept:
+            self._residuals().load(state_dict.get(RESIDUALS))
             if _LOSS_SCALE in state_dict:
                 process_set = set_id(self._reducer.settings.process_set)
                 _residual_scales[process_set] = state_dict[_LOSS_SCALE]
@@ -267,7 +271,7 @@ class _Distributed(torch.optim.Optimizer):
         factor, self._loss_scale = scale / self._loss_scale, float(scale)
         for _, one in self._low_rank():
             one.scale(factor)
-        if not self._keeps_residuals():
+        if not self._residuals().are_kept:
             return
         process_set = set_id(self._reducer.settings.process_set)
         factor = scale / _residual_scales.get(process_set, 1.0)
@@ -285,24 +289,9 @@ class _Distributed(torch.optim.Optimizer):
             if (one := group.low_rank[gradient.parameter]) is not None
         ]
 
-    def _keeps_residuals(self) -> bool:
+    def _residuals(self) -> Residuals:
         settings = self._reducer.settings
-        return settings.selection.is_lossy and is_initialized() and settings.takes_part()
-
-    def _saved_residuals(self) -> torch.Tensor | None:
-        """Return what compression on this rank still has to send; None: nothing is kept."""
-        if not self._keeps_residuals():
-            return None
-        settings = self._reducer.settings
-        saved = current_runtime().save_residuals(set_id(settings.process_set))
-        return torch.frombuffer(bytearray(saved), dtype=torch.uint8)
-
-    def _load_residuals(self, saved: torch.Tensor | None) -> None:
-        """Take them back, where they are this rank's of the same process set; else forget them."""
-        runtime = current_runtime()
-        process_set = set_id(self._reducer.settings.process_set)
-        if saved is None or not runtime.load_residuals(process_set, saved.cpu().numpy().tobytes()):
-            runtime.scale_residuals(process_set, 0.0)
+        return Residuals(settings.selection, settings.process_set)
 
     def _reduce(self) -> None:
         """Reduce what is not reduced yet.
@@ -386,6 +375,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     process_set: ProcessSet = global_process_set,
     overlap_step: bool = False,
     gradients_ready: str | None = None,
+    sync_every: int | None = None,
+    outer_optimizer: MakeOuter | None = None,
 ) -> Any:
     """Make an optimizer reduce its gradients over the ranks before each step.
 
@@ -448,44 +439,69 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
             the ranks agree that all of them have all gradients; where a parameter had none on some
             rank, they come in step(). Not with overlap_step. None: what HOROSCALE_GRADIENTS_READY
             says, else "step".
+        sync_every: local SGD, for networks that are too slow for gradients: each rank takes so many
+            steps with its own gradients; then the ranks average how far their parameters have come.
+            Gradients are not reduced; `compression` is that of the parameters' changes. See
+            docs/local_sgd.md. op=Average only, and none of groups, sparse_as_dense, overlap_step,
+            gradients_ready="backward" and PowerSGD. None: gradients are reduced in each step.
+        outer_optimizer: with sync_every, takes a list of tensors and returns the optimizer that
+            applies the average change to them, as in DiLoCo: for example lambda parameters:
+            torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True). None: the parameters
+            become the average of the ranks' parameters.
 
     Returns:
         The optimizer, with synchronize(), skip_synchronize(), no_sync() and
-        set_backward_passes_per_step().
+        set_backward_passes_per_step(); with sync_every also synchronize_parameters().
 
     Raises:
         ValueError: hvd.init() was not called; names are missing or not unique; an option is wrong;
             a parameter belongs to another DistributedOptimizer with other options.
         NotImplementedError: op=Adasum.
     """
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, _Distributed | LocalOptimizer):
         raise ValueError("the optimizer is a DistributedOptimizer already")
+    if outer_optimizer is not None and sync_every is None:
+        raise ValueError("outer_optimizer needs sync_every, the steps between synchronizations")
     if overlap_step and type(optimizer) not in SEPARABLE:
         known = ", ".join(one.__name__ for one in SEPARABLE)
         raise ValueError(
             f"overlap_step=True is not possible with {type(optimizer).__name__}, which may need "
             f"all gradients at once; it is with {known}"
         )
-    ready_in_backward = _ready_in_backward(gradients_ready, overlap_step)
+    in_backward = ready_in_backward(gradients_ready, overlap_step)
     if process_set.process_set_id is None or process_set.included() is not False:
         set_id(process_set)  # raises where it can't be used; ranks outside train on their own
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    check_passes(backward_passes_per_step)
+    names = names_of(named_parameters, parameters)
     selection, compressor = select(compression, parameters)
+    if sync_every is not None:
+        check_local(
+            sync_every,
+            op=resolve_op(op),
+            gradient_predivide_factor=gradient_predivide_factor,
+            num_groups=num_groups,
+            groups=groups,
+            sparse_as_dense=sparse_as_dense,
+            overlap_step=overlap_step,
+            gradients_ready=gradients_ready,
+            compression=compressor,
+        )
+        travel = Travel(selection, compressor, process_set)
+        return train_locally(optimizer, travel, names, sync_every, outer_optimizer)
     if isinstance(compressor, PowerSGD) and (overlap_step or resolve_op(op) is not Average):
         raise ValueError(f"{compressor!r} needs op=Average, and is not possible with overlap_step")
     settings = Settings(
-        _reduction(resolve_op(op), gradient_predivide_factor),
+        reduction_of(resolve_op(op), gradient_predivide_factor),
         compressor,
         selection,
         process_set,
         sparse_as_dense,
         sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam),
     )
-    _check_passes(backward_passes_per_step)
-    names = _names(named_parameters, parameters)
-    grouping = _grouping(num_groups if groups is None else groups, parameters)
+    grouping = grouping_of(num_groups if groups is None else groups, parameters)
     reducer = GradientReducer(
-        optimizer, settings, backward_passes_per_step, names, grouping, ready_in_backward
+        optimizer, settings, backward_passes_per_step, names, grouping, in_backward
     )
     reducer.overlaps = overlap_step
     return _distribute(optimizer, reducer, overlap_step)
@@ -495,96 +511,12 @@ def _distribute(
     optimizer: torch.optim.Optimizer, reducer: GradientReducer, overlap_step: bool
 ) -> _Distributed:
     """Change the class of an optimizer, and have its step reduce gradients."""
-    plain_class = optimizer.__class__
     if reducer.settings.takes_part():
         reducer.adopt()
-    optimizer.__class__ = type(
-        plain_class.__name__,
-        (_Distributed, plain_class),
-        {"_plain_class": plain_class, "__module__": plain_class.__module__},
-    )
+    insert_class(optimizer, _Distributed, _reduced_step)
     assert isinstance(optimizer, _Distributed)
     optimizer._reducer = reducer
     optimizer._by_step = True
     optimizer._overlap = OverlappedStep(optimizer, reducer) if overlap_step else None
     optimizer._synchronized = False
-    patched_step = optimizer.__dict__.get("step")
-    if patched_step is not None:
-        # A scheduler made earlier has put its own function, which calls the plain step, in the way.
-        @functools.wraps(patched_step)
-        def step(closure: Closure | None = None) -> Any:
-            return _reduced_step(optimizer, patched_step, closure)
-
-        optimizer.step = step  # type: ignore[method-assign]
     return optimizer
-
-
-def _ready_in_backward(gradients_ready: str | None, overlap_step: bool) -> bool:
-    source, value = "gradients_ready", gradients_ready
-    if value is None:
-        source, value = variable("GRADIENTS_READY")
-    if value not in (None, "", "step", "backward"):
-        raise ValueError(f"{source}={value!r} is neither 'step' nor 'backward'")
-    if value == "backward" and overlap_step:
-        raise ValueError(
-            f"{source}='backward' is not possible with overlap_step=True, with which gradients "
-            "come after step()"
-        )
-    return value == "backward"
-
-
-def _reduction(op: ReduceOp, predivide: float) -> Reduction:
-    if op is ReduceOp.AVERAGE:
-        return Reduction(op, 1.0 / predivide, predivide)
-    if predivide != 1.0:
-        raise UnsupportedError("gradient_predivide_factor is possible with op=Average only")
-    return Reduction(op)
-
-
-def _check_passes(passes: int) -> None:
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step={passes}: at least one pass precedes a step")
-
-
-def _names(named: NamedParameters | None, parameters: Parameters) -> dict[torch.Tensor, str]:
-    if named is None:
-        return {}
-    pairs = list(named)
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise ValueError(
-            "named_parameters takes pairs of a name and a parameter, as model.named_parameters() "
-            "gives them"
-        )
-    repeated = sorted(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
-    if repeated:
-        raise ValueError(f"named_parameters has more than one parameter of the names {repeated}")
-    names = {parameter: name for name, parameter in pairs}
-    missing = [tuple(one.shape) for one in parameters if one not in names]
-    if missing:
-        raise ValueError(
-            "named_parameters lacks parameters of the optimizer: it has none for "
-            f"{len(missing)} of them, of the shapes {missing}"
-        )
-    return names
-
-
-def _grouping(groups: int | Sequence[Parameters], parameters: Parameters) -> list[Parameters]:
-    wrong = f"groups={groups!r} is neither a number of groups nor a list of lists of parameters"
-    if isinstance(groups, int):
-        if groups < 0:
-            raise ValueError(wrong)
-        trained = [one for one in parameters if one.requires_grad]
-        count = min(groups, len(trained))
-        bounds = [len(trained) * i // count for i in range(count + 1)] if count else []
-        return [trained[a:b] for a, b in pairwise(bounds)]
-    grouping: list[Parameters] = []
-    seen: set[int] = set()
-    for group in groups:
-        if not isinstance(group, Sequence) or not all(isinstance(p, torch.Tensor) for p in group):
-            raise ValueError(wrong)
-        ids = {id(parameter) for parameter in group}
-        if len(ids) != len(group) or ids & seen:
-            raise ValueError("groups has a parameter more than once")
-        seen |= ids
-        grouping.append(list(group))
-    return grouping

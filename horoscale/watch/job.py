@@ -294,6 +294,7 @@ class JobWatch:
                     one.totals,
                     dict(one.counters),
                     round(now - one.progress.reported_at, 3),
+                    dict(one.late),
                 )
                 for one in self._sorted()
                 if one.rank is not None and one.lives
@@ -309,6 +310,7 @@ class RankTotals(NamedTuple):
     totals: tuple[float, float, float]  # seconds of steps, of exposed communication, of waiting
     counters: dict[str, float]
     age: float  # of its last report, in seconds
+    late: dict[int, tuple[float, float]]  # for which ranks others waited: how often, seconds
 
 
 def _mean(values: Iterable[float]) -> float:

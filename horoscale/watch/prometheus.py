@@ -115,6 +115,14 @@ class _Collector:
         silent = GaugeMetricFamily(
             "horoscale_report_age_seconds", "How long ago the rank last reported.", labels=labels
         )
+        late = CounterMetricFamily(
+            "horoscale_late_operations",
+            "Operations of the set of all ranks that the rank was the last to call.",
+            labels=["rank"],
+        )
+        late_seconds = CounterMetricFamily(
+            "horoscale_late_seconds", "Time that the others waited for it.", labels=["rank"]
+        )
         for one in self._watch.ranks():
             own = [str(one.rank), one.host]
             whole, exposed, waiting = one.totals
@@ -126,4 +134,7 @@ class _Collector:
             reduced.add_metric(own, one.counters["reduced_bytes"])
             sent.add_metric(own, one.counters["network_bytes"])
             silent.add_metric(own, one.age)
-        yield from (steps, seconds, operations, reduced, sent, silent)
+            for rank, (times, waited) in one.late.items():
+                late.add_metric([str(rank)], times)
+                late_seconds.add_metric([str(rank)], waited)
+        yield from (steps, seconds, operations, reduced, sent, silent, late, late_seconds)

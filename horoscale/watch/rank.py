@@ -14,6 +14,7 @@ _STEP_IS_OLD = 3.0  # steps, or seconds: a rank without one for longer makes non
 _MOST = 1e18
 _LEAST_S = 1e-6  # less than that no step takes, and no two reports are apart
 _MOST_LINKS = 16
+_MOST_LATE = 16
 _MOST_DIGITS = 9
 _COUNTERS = (
     "operations",
@@ -24,7 +25,7 @@ _COUNTERS = (
 )
 _KNOWN = (
     *_COUNTERS,
-    *("at", "view", "steps", "links", "sets", "computing_seconds", "waiting_seconds"),
+    *("at", "view", "steps", "links", "late", "sets", "computing_seconds", "waiting_seconds"),
     *("commit", "epoch", "step", "batch"),
 )
 
@@ -74,6 +75,8 @@ class WatchedRank:
         self.rates = dict.fromkeys(_COUNTERS, 0.0)  # a second
         self.links: dict[int, float] = {}  # bytes sent to a rank
         self.link_rates: dict[int, float] = {}
+        # By rank, how often the others waited for it, and for how many seconds; known on rank 0.
+        self.late: dict[int, tuple[float, float]] = {}
         self._values: dict[str, Any] = {}
         self._at = 0.0  # on the clock of the rank
 
@@ -100,6 +103,7 @@ class WatchedRank:
                 for peer, sent in links.items()
             }
         self.counters, self.links = counters, links
+        self.late = _late(self._values.get("late"))
 
     def _take_steps(self, given: object, now: float) -> None:
         if not isinstance(given, list) or len(given) != 4:
@@ -180,3 +184,14 @@ def _links(given: object) -> dict[int, float]:
         return {}
     named = [(numbered(peer), number(sent)) for peer, sent in list(given.items())[:_MOST_LINKS]]
     return {peer: sent for peer, sent in named if peer is not None}
+
+
+def _late(given: object) -> dict[int, tuple[float, float]]:
+    if not isinstance(given, dict):
+        return {}
+    found = {}
+    for key, value in list(given.items())[:_MOST_LATE]:
+        rank = numbered(key)
+        if rank is not None and isinstance(value, list) and len(value) == 2:
+            found[rank] = (number(value[0]), number(value[1]))
+    return found

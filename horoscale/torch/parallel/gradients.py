@@ -34,7 +34,7 @@ def DistributedOptimizer(  # noqa: N802 (hvd.DistributedOptimizer's name)
 
     Returns:
         The result of hvd.DistributedOptimizer. If there is only one such rank, the optimizer, with
-        synchronize(), skip_synchronize() and no_sync() that do nothing.
+        synchronize(), synchronize_parameters(), skip_synchronize() and no_sync() that do nothing.
     """
     if sharded_in(model):
         raise ValueError("this model is sharded: use par.ZeroOptimizer()")
@@ -44,7 +44,7 @@ def DistributedOptimizer(  # noqa: N802 (hvd.DistributedOptimizer's name)
             optimizer, model.named_parameters(), process_set=same.set, **options
         )
     alone: Any = optimizer
-    alone.synchronize = lambda: None
+    alone.synchronize = alone.synchronize_parameters = lambda: None
     alone.skip_synchronize = alone.no_sync = nullcontext
     return alone
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +74,40 @@ def test_mistakes_are_told(client: Any) -> None:
 
     with pytest.raises(horoscale.dask.DaskError, match="3 ranks need 3 workers"):
         horoscale.dask.run(client, rank_and_sum, num_proc=3)
+
+
+def test_a_worker_without_horoscale_is_one_message(tmp_path: Path) -> None:
+    """On the worker, an empty package of this name comes first."""
+    from distributed import Client, LocalCluster
+
+    import horoscale.dask
+
+    (tmp_path / "horoscale").mkdir()
+    (tmp_path / "horoscale" / "__init__.py").touch()
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    with (
+        LocalCluster(n_workers=0, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        command = ("-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny")
+        worker = subprocess.Popen(
+            [sys.executable, *command, "--nthreads", "1", "--no-dashboard"],
+            env=os.environ | {"PYTHONPATH": path},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            client.wait_for_workers(1, timeout=60)
+            with pytest.raises(
+                horoscale.dask.DaskError,
+                match=r"^a worker has no module horoscale\.engines: install the same horoscale",
+            ):
+                horoscale.dask.run(client, rank_and_sum, (2,), {"more": 1})
+        finally:
+            worker.kill()
+            worker.wait()
 
 
 def test_tasks_behind_others_are_not_waited_for(client: Any, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_rank_that_is_killed_is_named_by_the_survivors(executor: RayExecutor) 
     with pytest.raises(RayError, match="rank 2 died") as caught:
         executor.run(killed)
     told = re.findall(r"RuntimeError: after ([\d.]+) s: rank 2 failed", str(caught.value))
+    print(f"the survivors raised after {', '.join(told)} s")
     assert len(told) == 3, caught.value
     with pytest.raises(RayError, match="rank 2 died; shutdown"):
         executor.run(train, (1.0,))

@@ -26,10 +26,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield cluster
 
 
-def outputs(cluster: SlurmCluster, script: str, *options: str, code: str = "0:0") -> str:
+def outputs(
+    cluster: SlurmCluster, script: str, *options: str, code: str = "0:0", seconds: float = 60
+) -> str:
     """What a batch script prints that ends with this exit code."""
     job = cluster.submit(script, *options)
-    assert job.wait() == code, job.output() + cluster.logs()
+    assert job.wait(seconds) == code, job.output() + cluster.logs()
     return job.output()
 
 
@@ -38,7 +40,8 @@ def left_files(cluster: SlurmCluster) -> list[Path]:
 
 
 def test_the_digits_are_learnt_with_nothing_written_by_hand(cluster: SlurmCluster) -> None:
-    said = outputs(cluster, f"srun python {EXAMPLES / 'torch_digits.py'} --epochs 6")
+    program = EXAMPLES / "torch_digits.py"
+    said = outputs(cluster, f"srun python {program} --epochs 6", seconds=150)
     assert "4 ranks" in said
     assert accuracy_of(said) > 0.93
     assert int(re.search(r"([\d,]+) bytes went between hosts", said)[1].replace(",", "")) > 1e6
@@ -56,7 +59,9 @@ def test_a_killed_rank_is_named_by_the_others_and_ends_the_job(cluster: SlurmClu
     # srun ends the others. Its own code is the largest: SIGKILL's or, if it was quick, SIGTERM's.
     code, said = job.wait(), job.output()
     assert code in ("137:0", "143:0"), code + said + cluster.logs()
+    assert job.field("JobState") == "FAILED"
     told = re.findall(r"^rank (\d) after ([\d.]+) s: RankFailedError: rank 2 failed", said, re.M)
+    print(f"the survivors raised after {', '.join(seconds for _, seconds in told)} s")
     assert sorted(rank for rank, _ in told) == ["0", "1", "3"], said
     assert "task 2: Killed" in said
     assert left_files(cluster) == []
@@ -68,6 +73,19 @@ def test_a_secret_of_the_batch_script_needs_no_file(cluster: SlurmCluster) -> No
         cluster,
         "export HOROSCALE_SECRET=$(openssl rand -hex 32)\n"
         f"HOME={cluster.folder}/no_home srun python {NUMPY}",
+    )
+    assert LINE in said
+
+
+def test_a_secret_in_a_file_of_the_batch_script(cluster: SlurmCluster) -> None:
+    """In a folder that all nodes share, where they have no home; srun's --export names it."""
+    (cluster.folder / "no_home").write_text("")
+    said = outputs(
+        cluster,
+        "export HOROSCALE_SECRET_FILE=$PWD/secret-$SLURM_JOB_ID\n"
+        "(umask 077; openssl rand -hex 32 > $HOROSCALE_SECRET_FILE)\n"
+        "export HOME=$PWD/no_home\n"
+        f"srun --export=HOROSCALE_SECRET_FILE,PATH,PYTHONPATH,HOME python {NUMPY}",
     )
     assert LINE in said
 
@@ -108,8 +126,8 @@ def test_all_bytes_pass_through_srun_as_they_are(cluster: SlurmCluster) -> None:
     [
         (
             "horoscalerun -np 5 true",
-            "-np 5 is more than the 4 slots that Slurm has given this job (node1:2, node2:2); "
-            "sbatch's --nodes and --ntasks-per-node give more",
+            "-np 5 is more than the 4 slots that Slurm has allocated to this job (node1:2, "
+            "node2:2); sbatch's --nodes and --ntasks-per-node give more",
         ),
         (
             "horoscalerun -np 5 --min-np 2 true",

@@ -42,16 +42,38 @@ def test_elastic_training_goes_on_without_a_node_that_is_lost(cluster: SlurmClus
     assert accuracy_of(said) > 0.9
 
 
-def test_a_job_that_is_queued_again_goes_on(cluster: SlurmCluster) -> None:
-    """requeue.sbatch: told to end, it writes a checkpoint and queues itself again."""
+@pytest.mark.parametrize(
+    ("script", "whom"), [("requeue.sbatch", ()), ("elastic.sbatch", ("--batch",))]
+)
+def test_a_job_that_is_queued_again_goes_on(
+    cluster: SlurmCluster, script: str, whom: tuple[str, ...]
+) -> None:
+    """Told to end, it writes a checkpoint and queues itself again."""
     program = Path(__file__).parent / "resumed.py"
-    script = EXAMPLES / "slurm" / "requeue.sbatch"
     job = cluster.submit_file(
-        script, "--nodes=2", "--ntasks-per-node=2", "--signal=TERM@1", PROGRAM=str(program)
+        EXAMPLES / "slurm" / script,
+        *("--nodes=2", "--ntasks-per-node=2", "--signal=TERM@1"),
+        PROGRAM=str(program),
     )
     job.wait_for_output("step 10")
-    job.cancel("--signal=TERM")
+    job.cancel(*whom, "--signal=TERM")
     job.wait(60, "PENDING")
+    (cluster.folder / "finish").write_text("")
+    said = job.wait_for_output("finished at step", 200)
+    assert int(re.findall(r"begins at step (\d+)", said)[-1]) >= 10
+    assert job.wait() == "0:0"
+
+
+def test_slurms_own_limit_is_when_a_job_is_queued_again(cluster: SlurmCluster) -> None:
+    """The shortest limit that there is, of a minute; Slurm's signal comes some seconds before."""
+    program = Path(__file__).parent / "resumed.py"
+    job = cluster.submit_file(
+        EXAMPLES / "slurm" / "requeue.sbatch",
+        *("--nodes=2", "--ntasks-per-node=2", "--time=1", "--signal=TERM@20"),
+        PROGRAM=str(program),
+    )
+    job.wait_for_output("step 10")
+    job.wait(150, "PENDING")
     (cluster.folder / "finish").write_text("")
     said = job.wait_for_output("finished at step", 200)
     assert int(re.findall(r"begins at step (\d+)", said)[-1]) >= 10

@@ -16,36 +16,48 @@ import process_sets
 import pytest
 from support.examples import EXAMPLES
 
-pytestmark = [
+_MARKS = [
     pytest.mark.skipif(
         importlib.util.find_spec("pyspark") is None or shutil.which("java") is None,
         reason="needs pyspark and a JRE",
     ),
-    pytest.mark.timeout(180),
     # Spark's own, of other libraries' versions.
     pytest.mark.filterwarnings("default::FutureWarning", "default::DeprecationWarning"),
     pytest.mark.filterwarnings("default::ResourceWarning", "default::UserWarning"),
 ]
+pytestmark = [*_MARKS, pytest.mark.timeout(180)]
+pytestmark_longer = [*_MARKS, pytest.mark.timeout(400)]  # of the files that `make engines` runs
 # Two executors on one machine share what Open MPI takes for each machine's own.
 MPI_ARGS = "--mca btl self,tcp"
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
+    yield from new_session()
+
+
+def new_session(master: str = "local-cluster[2,2,1024]", **configuration: str) -> Iterator[Any]:
+    """A session, by default with a cluster of its own, which is stopped afterwards."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local-cluster[2,2,1024]")
+    builder = (
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.OMP_NUM_THREADS", "1")
+        # Settings of the session that started the JVM would else remain.
+        .config("spark.dynamicAllocation.enabled", "false")
         .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        .getOrCreate()
     )
-    yield session
-    session.stop()
+    for name, value in configuration.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def last_status(spark: Any) -> str:
@@ -102,7 +114,7 @@ def kill_rank_2(folder: Path) -> None:
         for _ in range(1000):
             hvd.allreduce(np.ones(4), name="loss")
     except hvd.HorovodInternalError as error:
-        (folder / str(hvd.rank())).write_text(f"{time.time() - max(began)} {error}")
+        (folder / str(hvd.rank())).write_text(f"{time.time() - max(began):.3f} {error}")
         raise
 
 
@@ -115,7 +127,9 @@ def test_a_killed_rank_is_named_by_the_others_and_fails_sparks_job(
         horoscale.spark.run(kill_rank_2, (tmp_path,), num_proc=4)
     assert type(raised.value).__name__ == "RankFailedError"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0", "1", "3"]
-    assert all("rank 2 failed" in file.read_text() for file in tmp_path.iterdir())
+    said = [file.read_text() for file in tmp_path.iterdir()]
+    print(f"the survivors raised after {', '.join(text.split()[0] for text in said)} s")
+    assert all("rank 2 failed" in text for text in said)
     assert last_status(spark) == "FAILED"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,14 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from horoscale.runner.check_build import describe  # noqa: E402
 from horoscale.spark import Store, StoreError  # noqa: E402
-from horoscale.spark.context import SparkError, active_context  # noqa: E402
+from horoscale.spark import context as spark_context  # noqa: E402
+from horoscale.spark.context import (  # noqa: E402
+    SparkError,
+    active_context,
+    check_barrier,
+    check_slots,
+    wait_for_slots,
+)
 from horoscale.spark.parquet import DataError, DataFiles, part, read, to_array  # noqa: E402
 
 
@@ -96,6 +105,57 @@ def test_columns_that_are_no_arrays_are_named() -> None:
     ):
         with pytest.raises(DataError, match=f"column 'x' .*{why}|lists of column 'x' .*{why}"):
             to_array("x", pa.array(values))
+
+
+def application(master: str, **settings: str) -> Any:
+    """What is asked of a SparkContext about its cluster; names with _ for dots."""
+    names = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
+    return SimpleNamespace(master=master, getConf=lambda: names)
+
+
+@pytest.mark.parametrize(
+    ("context", "most"),
+    [
+        (application("yarn"), 2),
+        (application("k8s://https://host", executor_instances="3", executor_cores="4"), 12),
+        (application("yarn", executor_cores="4", task_cpus="2"), 4),
+        (application("spark://host:7077", cores_max="6"), 6),
+        (application("spark://host:7077"), None),
+        (application("local-cluster[2,3,1024]", task_cpus="2"), 2),
+        (application("yarn", dynamicAllocation_enabled="true"), None),
+        (
+            application(
+                "yarn", dynamicAllocation_enabled="true", dynamicAllocation_maxExecutors="5"
+            ),
+            5,
+        ),
+    ],
+    ids=lambda value: getattr(value, "master", str(value)),
+)
+def test_how_many_slots_there_can_ever_be(context: Any, most: int | None) -> None:
+    check_slots(context, most or 1000)
+    if most is not None:
+        with pytest.raises(SparkError, match=f"this application has at most {most} "):
+            check_slots(context, most + 1)
+    if context.getConf().get("spark.dynamicAllocation.enabled"):
+        with pytest.raises(SparkError, match="no barrier stages with dynamic allocation"):
+            check_barrier(context, 1)
+    else:
+        check_barrier(context, 1)
+
+
+def test_the_wait_for_slots_is_told_and_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(spark_context, "_slots", lambda _: 2)
+    monkeypatch.setattr(spark_context, "_TELL_S", -1.0)
+    standalone = application("spark://host:7077")
+    with pytest.raises(SparkError, match=r"4 ranks need 4 slots, and after 0 s there are 2 \("):
+        wait_for_slots(standalone, 4, 0.0)
+    assert capsys.readouterr().err == (
+        "horoscale.spark: waiting for 4 slots for up to 0 s; there are 2 (master "
+        "spark://host:7077, 1 core a task)\n"
+    )
 
 
 def test_without_java_or_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import test_spark
 from support.examples import EXAMPLES
 
-pytestmark = test_spark.pytestmark
+pytestmark = test_spark.pytestmark_longer
 spark = test_spark.spark
 
 
@@ -106,6 +106,7 @@ def test_a_keras_model_too(spark: Any, frame: Any, tmp_path: Path) -> None:
 
 def test_mistakes_are_told_before_anything_runs(spark: Any, frame: Any, tmp_path: Path) -> None:
     from horoscale.spark import Store, StoreError
+    from horoscale.spark.context import SparkError
     from horoscale.spark.estimator import HoroscaleEstimator
     from horoscale.spark.parquet import DataError
     from horoscale.spark.torch import TorchEstimator
@@ -122,8 +123,13 @@ def test_mistakes_are_told_before_anything_runs(spark: Any, frame: Any, tmp_path
         TorchEstimator(**given, feature_cols=["x"], epoch=1)
     with pytest.raises(TypeError, match="abstract"):
         HoroscaleEstimator(**given, feature_cols=["x"])
-    with pytest.raises(DataError, match="203 rows are too few for 300 ranks"):
-        TorchEstimator(**given, feature_cols=["x"], num_proc=300).fit(frame)
+    with pytest.raises(DataError, match="3 rows are too few for 4 ranks"):
+        TorchEstimator(**given, feature_cols=["x"], num_proc=4).fit(frame.limit(3))
+    (tmp_path / "empty").mkdir()
+    given["store"] = Store.create(tmp_path / "empty")
+    with pytest.raises(SparkError, match="5 ranks need 5 slots"):
+        TorchEstimator(**given, feature_cols=["x"], num_proc=5).fit(frame)
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_the_example_reaches_its_accuracy(spark: Any) -> None:
@@ -134,7 +140,7 @@ def test_the_example_reaches_its_accuracy(spark: Any) -> None:
         [sys.executable, example, "--master", master, "--num-proc", "4", "--epochs", "8"],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -40,6 +40,16 @@ def test_digits_are_learned_equally_well_on_any_number_of_ranks(tmp_path: Path) 
 
 
 @pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("options", ["--sync-every 4", "--sync-every 4 --diloco"])
+def test_digits_are_learned_by_local_sgd(options: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    arguments = ("--epochs", "6", "--global-batch", "100", *options.split())
+    script = EXAMPLES / "torch_digits.py"
+    output = launch(2, sys.executable, script, *arguments, folder=tmp_path)
+    assert accuracy_of(output) >= 0.9
+
+
+@pytest.mark.timeout(2 * SECONDS)
 def test_horovod_script_runs_unmodified(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = EXAMPLES / "torch_mnist.py"
@@ -300,6 +310,14 @@ def test_benchmark_of_overlap_and_its_timelines(tmp_path: Path) -> None:
     assert "at best" in output
     assert (tmp_path / "steps.png").stat().st_size > 0
     assert (tmp_path / "steps.svg").stat().st_size > 0
+
+
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_local_sgd(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    benchmark = ROOT / "benchmarks" / "local_sgd.py"
+    output = run(sys.executable, benchmark, "--smoke", "--steps", "2", folder=tmp_path)
+    assert "gradients / local-8" in output
 
 
 def test_report_of_benchmarks(tmp_path: Path) -> None:

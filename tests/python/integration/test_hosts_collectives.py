@@ -12,6 +12,7 @@ PROGRAM = Path(__file__).with_name("hosts_collectives.py")
 SMALL_CALLS = Path(__file__).with_name("hosts_one_hop.py")
 LOSSY = Path(__file__).with_name("hosts_compression.py")
 ADAPTIVE = Path(__file__).with_name("hosts_adaptive.py")
+LOCAL_SGD = Path(__file__).with_name("hosts_local_sgd.py")
 DIVIDED_STATE = Path(__file__).with_name("hosts_zero.py")
 SUPPORT = Path(__file__).parents[1]
 PATIENCE_S = 120
@@ -69,3 +70,11 @@ def test_adaptive_compression(hosts: str, tmp_path: Path) -> None:
     """All ranks follow the same choices, within the bound; on one host there are none."""
     pytest.importorskip("torch")
     run(hosts, ADAPTIVE, hosts, folder=tmp_path)
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize("hosts", ["ab", "aabc"])
+def test_local_sgd_with_lossy_compression(hosts: str, tmp_path: Path) -> None:
+    """Ranks have the same parameters after each round, and learn."""
+    pytest.importorskip("torch")
+    run(hosts, LOCAL_SGD, folder=tmp_path)

@@ -264,5 +264,48 @@ def test_check_build_tells_what_there_is_and_what_to_do() -> None:
     assert any("numpy" in item for item in items)
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["there", "missing"])
+def test_check_build_tells_which_engines_there_are(tmp_path: Path, there: bool) -> None:
+    modules = ("ray", "pyspark", "distributed", "kubernetes")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name in {() if there else modules}:\n"
+        "            raise ModuleNotFoundError('hidden', name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    if there:
+        for program in ("srun", "blaunch", "qsub", "java"):
+            (tmp_path / program).touch(0o755)
+        for module in modules:
+            (tmp_path / module).mkdir()
+            (tmp_path / module / "__init__.py").touch()
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    variables = {"PYTHONPATH": path, "PATH": str(tmp_path), "JAVA_HOME": None}
+    job = run_launcher("--check-build", env=variables)
+    assert job.returncode == 0, job.stderr
+    lines = job.stdout.decode().splitlines()
+    begin = lines.index("Available Engines:") + 1
+    told = lines[begin : begin + 7]
+    if there:
+        programs = [f"    [X] {name}: {tmp_path}/{program}" for name, program in _PROGRAMS]
+        assert told == [*programs, *(f"    [X] {name}" for name, _ in _PACKAGES)]
+    else:
+        programs = [f"    [ ] {name}: {program} is not on the PATH" for name, program in _PROGRAMS]
+        packages = [
+            f"    [ ] {name}: not installed; pip install 'horoscale[{extra}]'"
+            for name, extra in _PACKAGES
+        ]
+        assert told == [*programs, *packages[:-1], f"{packages[-1]}, for elastic jobs"]
+
+
+_PROGRAMS = (("Slurm", "srun"), ("LSF", "blaunch"), ("PBS", "qsub"))
+_PACKAGES = (
+    *(("Ray", "ray"), ("Spark", "spark")),
+    *(("Dask", "dask"), ("Kubernetes", "kubernetes")),
+)
+
+
 def test_version() -> None:
     assert run_launcher("--version").stdout.decode().strip() == horoscale.__version__

@@ -140,7 +140,7 @@ def test_a_second_init_does_nothing() -> None:
     hvd.init()
     hvd.init()
     hvd.init(process_sets="dynamic")
-    with pytest.raises(ValueError, match="before"):
+    with pytest.raises(ValueError, match="already called"):
         hvd.init(process_sets=[hvd.ProcessSet([0])])
     leave_together()
 

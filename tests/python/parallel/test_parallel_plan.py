@@ -278,7 +278,7 @@ class CrossAttention(Mixer):
     [
         (CrossAttention(), {}, r"h\.0\.inner is a CrossAttention, which needs the whole sequence"),
         (nn.Dropout1d(), {}, r"h\.0\.inner is a Dropout1d; for a divided sequence only Dropout"),
-        (nn.Embedding(8, 2), {"*inner": "vocab"}, r"h\.0\.inner can't be Vocab\(\) where"),
+        (nn.Embedding(8, 2), {"*inner": "vocab"}, r"h\.0\.inner cannot be Vocab\(\) where"),
         (Mixer(), {"*inner": "sequence"}, r"h\.0\.inner is inside another module that divides"),
         (Mixer(), {"norm": par.Sequence(dim=0)}, "h and norm divide the sequence differently"),
         (Mixer(), {"*inner": "input"}, r"h\.0\.inner is Input\(\), but .* it has none"),
@@ -354,7 +354,7 @@ def test_modules_at_several_places_of_a_divided_sequence(need_ranks: None) -> No
             one.eval()(x).square().sum().backward()
         close(par.whole_gradients(model), {n: one.grad for n, one in named(whole).items()})
         whole.blocks.append(whole.blocks[0])
-        with pytest.raises(ValueError, match=r"blocks\.0 is also blocks\.4: where the sequence is"):
+        with pytest.raises(ValueError, match=r"blocks\.0 is also blocks\.4: the modules where"):
             par.tensor_parallel(whole, made.tp, {**layers, "blocks": "sequence"}, True)
 
 

@@ -49,7 +49,7 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
 def test_the_page_of_metrics_has_every_field() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text()
     tables = text.split("\n## ")[1:]
-    own, of_a_set, of_its_progress, of_steps = (
+    own, of_a_set, of_late_ranks, of_its_progress, of_steps = (
         re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for part in tables
     )
     program = "import json, horoscale.numpy as h; h.init(); print(json.dumps(h.metrics()))"
@@ -59,6 +59,7 @@ def test_the_page_of_metrics_has_every_field() -> None:
     metrics = json.loads(ended.stdout)
     assert sorted(own) == sorted(metrics)
     assert sorted(of_a_set) == sorted(metrics["process_sets"]["0"])
+    assert of_late_ranks == ["operations", "seconds"]  # on one rank nobody is late
     assert sorted(of_its_progress) == sorted(metrics["progress"]["0"])
     assert sorted(of_steps) == sorted(metrics["steps"])
 

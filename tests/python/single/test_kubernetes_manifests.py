@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,3 +162,28 @@ def test_kustomizations_change_what_is_there() -> None:
     names = {one["name"] for one in pod_specs(target)[0]["containers"]}
     assert {one["name"] for one in pod_specs(patch)[0]["containers"]} <= names
     assert variables(pod_specs(patch)[0])["HOROSCALE_SIZE"] == str(patch["spec"]["completions"])
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+@pytest.mark.parametrize(("folder", "size"), [("base", 4), ("gpu", 8)])
+def test_kubectl_builds_the_kustomizations(folder: str, size: int) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    built = subprocess.run(
+        ["kubectl", "kustomize", KUBERNETES / folder],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found = {one["kind"]: one for one in yaml.safe_load_all(built.stdout)}
+    for document in found.values():
+        validate(document, VERSION, strict=True)
+    job = found["Job"]["spec"]
+    (pod,) = pod_specs(found["Job"])
+    (container,) = pod["containers"]
+    assert job["completions"] == job["parallelism"] == size
+    assert variables(pod)["HOROSCALE_SIZE"] == str(size)
+    assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (folder == "gpu")
+    assert (container["image"] == "horoscale:cuda") == (folder == "gpu")
+    # Labels are added, and the selector of rank 0's service still finds the pods.
+    assert found["Service"]["spec"]["selector"] == {"job-name": found["Job"]["metadata"]["name"]}

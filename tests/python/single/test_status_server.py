@@ -140,3 +140,6 @@ def test_metrics_of_a_thousand_ranks(served: tuple[WatchedJob, StatusServer]) ->
     assert code == 200
     assert len(body) < 2 << 20
     assert body.count(b"\nhoroscale_steps_total{") == 1000
+    steps = served[0].steps
+    assert f'\nhoroscale_late_operations_total{{rank="3"}} {float(steps)}\n'.encode() in body
+    assert f'\nhoroscale_late_seconds_total{{rank="3"}} {0.25 * steps}\n'.encode() in body

@@ -66,6 +66,7 @@ class WatchedJob:
             "shared_bytes": done,
             "network_bytes": done // 8,
             "links": {str(peer): done // 8},
+            "late": {"3": [self.steps, 0.25 * self.steps]} if rank == 0 else {},
         }
 
     def second(self, steps: int = 6) -> None:
