@@ -275,6 +275,7 @@ void Coordinator::OnReady(UnitId id) {
   }
   const SharedSignature& signature = unit.variants[0];
   std::vector<uint32_t> absent = negotiator_.Absent(id);
+  unit.chosen.reset();  // of a unit that had this place before
   if (signature->encoding.IsAdaptive()) unit.chosen = Choose(unit, absent.empty());
   scheduler_.Push({id, signature, std::move(absent), unit.priority,
                    EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit),
